@@ -1,0 +1,73 @@
+# The two commands a newcomer runs: `make demo` and `make test`. `make help` lists the rest.
+# Everything is installed into .venv and ~/.cache/pagefleet (PAGEFLEET_CACHE); running a target twice is safe.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
+say = @printf '\033[1m==> %s\033[0m\n' $(1)
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints-dev.txt local/bootstrap.sh
+	$(call say,"Python environment in $(VENV) (torch comes as the CPU build named in constraints-dev.txt)")
+	@bash local/bootstrap.sh $(PYTHON) $(VENV)
+	@touch $(STAMP)
+
+.PHONY: venv
+venv: $(STAMP) ## make .venv with everything in it
+
+.PHONY: demo
+demo: $(STAMP) ## a real fleet on this machine doing its main job, then torn down
+	$(call say,"make demo: a real one-node Kubernetes, our images, a canary, two rollbacks, a burst (root needed)")
+	@$(ROOT) $(BIN)/pagefleet-local demo
+
+.PHONY: up
+up: $(STAMP) ## the same fleet, left running for play
+	$(call say,"make up: the fleet stays up; make down removes it")
+	@$(ROOT) $(BIN)/pagefleet-local fleet
+
+.PHONY: down
+down: $(STAMP) ## remove everything that up or demo made
+	@$(ROOT) $(BIN)/pagefleet-local down
+
+.PHONY: images
+images: $(STAMP) ## build the production images without Docker
+	@$(ROOT) $(BIN)/pagefleet-local images build
+
+.PHONY: format
+format: $(STAMP) ## ruff format and fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: check
+check: $(STAMP) ## ruff, mypy --strict, import-linter, unit and property tests
+	$(call say,"ruff")
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	$(call say,"mypy --strict")
+	@$(BIN)/mypy
+	$(call say,"import-linter")
+	@$(BIN)/lint-imports
+	$(call say,"unit, property and contract tests")
+	@$(BIN)/pytest -q tests/unit tests/property tests/contract
+
+.PHONY: test
+test: check ## everything: check, kernels, engine parity, the real control plane, the real node
+	$(call say,"kernels (Triton's interpreter) and engine (parity with transformers)")
+	@$(BIN)/pytest -q tests/kernels
+	@$(BIN)/pytest -q tests/engine
+	$(call say,"cluster: a real control plane and a real node (root needed)")
+	@$(ROOT) $(BIN)/pagefleet-local prepare
+	@$(ROOT) $(BIN)/pytest -q tests/cluster
+
+.PHONY: clean
+clean: ## remove .venv and build products (not the cache)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,133 @@
+"""Reads Envoy's access log: what a line means for the windows, the ledger and the metrics.
+
+Pure but for the ledger it closes. Never judges a revision: it only counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .ledger import Ledger, Ticket
+from .state import Pod
+from .windows import Outcome
+
+# Envoy's response flags. Downstream: the client went away or broke the protocol, which says nothing about a revision.
+CANCELLED = frozenset({"DC", "DR", "DPE"})
+UNREACHED = frozenset({"UF", "UH", "UC", "UR", "UO", "LR", "UPE"})
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A request that was sent to a pod and is over."""
+
+    namespace: str
+    service: str
+    revision: str  # the one that answered, or the one picked when none did
+    code: int
+    cancelled: bool
+    outcome: Outcome | None  # None: it does not count in the windows
+
+
+@dataclass(frozen=True)
+class Line:
+    """One access-log line. Times in seconds; `started` is Unix time."""
+
+    id: str
+    started: float
+    code: int
+    flags: frozenset[str]
+    ttft: float | None
+    duration: float
+    attempts: int
+    upstream: str
+    streamed: bool
+    fields: Mapping[str, object]
+
+
+def parse(text: bytes) -> Line | None:
+    """A line of LOG_FIELDS; None when it is not one (Envoy was cut off)."""
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict) or not isinstance(fields.get("id"), str):
+        return None
+    flags = str(fields.get("flags") or "")
+    ttft = fields.get("ttft_us")
+    return Line(
+        id=fields["id"],
+        started=_number(fields.get("start")),
+        code=int(_number(fields.get("code"))),
+        flags=frozenset(flag for flag in flags.split(",") if flag not in ("", "-")),
+        ttft=None if ttft is None else _number(ttft) / 1e6,
+        duration=_number(fields.get("duration_us")) / 1e6,
+        attempts=int(_number(fields.get("attempts"))),
+        upstream=str(fields.get("upstream") or ""),
+        streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
+        fields=fields,
+    )
+
+
+def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
+    """Close the request's ticket, eject pods that failed it, and say how it counts; None for a refused request.
+
+    When another revision had to answer, the picked one has failed the request: it is counted there as an error, and
+    not at the other, whose latency would hold the failed attempt's time.
+    """
+    ticket = ledger.close(line.id)
+    if ticket is None:
+        return None
+    answered = _answering(ticket, line)
+    cancelled = bool(line.flags & CANCELLED)
+    ledger.eject(_failed(ticket, line, cancelled), now)
+    moved = answered is not None and answered.revision != ticket.revision
+    failed = moved or line.code >= 500 or bool(line.flags - CANCELLED)
+    counts = not cancelled and (failed or not 400 <= line.code < 500)
+    service = ticket.service
+    outcome = Outcome(
+        namespace=service.namespace,
+        service=service.name,
+        revision=ticket.revision,
+        stratum=ticket.stratum,
+        ended=line.started + line.duration,
+        failed=failed,
+        ttft=line.ttft if line.streamed else None,
+        e2e=line.duration,
+    )
+    revision = answered.revision if answered else ticket.revision
+    return Ended(
+        service.namespace, service.name, revision, line.code, cancelled, outcome if counts else None
+    )
+
+
+def shown(line: Line, ended: Ended | None) -> bytes:
+    """The line as the gateway's own log shows it: Envoy's fields and what the picker knows."""
+    document = dict(line.fields)
+    if ended is not None:
+        document |= {"namespace": ended.namespace, "service": ended.service, "revision": ended.revision}
+        if ended.outcome is not None:
+            document |= {"stratum": ended.outcome.stratum, "picked": ended.outcome.revision}
+    document["streamed"] = line.streamed
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def _answering(ticket: Ticket, line: Line) -> Pod | None:
+    return next((pod for pod in ticket.choices if pod.address == line.upstream), None)
+
+
+def _failed(ticket: Ticket, line: Line, cancelled: bool) -> list[Pod]:
+    """The pods of the attempts before the last, and the last one's too if it was not reached or not ready."""
+    tried = max(1, min(line.attempts, len(ticket.choices)))
+    last_failed = not cancelled and (bool(line.flags & UNREACHED) or line.code == 503)
+    return list(ticket.choices[: tried if last_failed else tried - 1])
+
+
+def _number(value: object) -> float:
+    if isinstance(value, (int, float)):
+        return float(value)
+    try:
+        return float(value) if isinstance(value, str) else 0.0
+    except ValueError:
+        return 0.0

@@ -1,0 +1,105 @@
+"""Envoy's front to the picker: its ext_authz questions over HTTP/1.1 on a Unix socket.
+
+Reads a request, asks for a decision, writes the answer. Decides nothing itself. A raw protocol with httptools: an HTTP
+framework costs more than the decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import httptools
+
+from .bootstrap import DESTINATION
+from .picker import Pick, Request
+from .routing import Refusal
+
+log = logging.getLogger(__name__)
+
+Decide = Callable[[Request], Pick | Refusal]
+
+_REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 429: b"Too Many Requests", 503: b"Service Unavailable"}
+
+
+class Front(asyncio.Protocol):
+    """One connection from Envoy; requests on it come one after the other."""
+
+    def __init__(self, decide: Decide) -> None:
+        self._decide = decide
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._reset()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"the picker needs a stream transport, got {type(transport).__name__}")
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            log.warning("a question that is not HTTP: %s", error)
+            if self._transport is not None:
+                self._transport.close()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        request = Request(
+            id=self._headers.get("x-request-id", ""),
+            method=self._parser.get_method().decode("latin-1"),
+            path=self._url.decode("latin-1"),
+            headers=self._headers,
+            body=b"".join(self._body),
+        )
+        self._reset()
+        try:
+            answer = rendered(self._decide(request))
+        except Exception:
+            # Whatever went wrong with this one question, the others on this connection must go on.
+            log.exception("no decision for request %s", request.id)
+            answer = _message(500, b"Internal Server Error", [], b"")
+        if self._transport is not None:
+            self._transport.write(answer)
+
+    def _reset(self) -> None:
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+
+
+def rendered(decision: Pick | Refusal) -> bytes:
+    """The HTTP answer: 200 with Envoy's headers for a pick, the refusal itself otherwise."""
+    match decision:
+        case Pick():
+            headers = [
+                (DESTINATION, ",".join(pod.address for pod in decision.choices)),
+                ("x-envoy-max-retries", str(decision.retries)),
+            ]
+            if decision.timeout_seconds is not None:
+                headers.append(("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000))))
+            return _message(200, b"OK", headers, b"")
+        case Refusal():
+            headers = [("content-type", "application/json")]
+            if decision.retry_after is not None:
+                headers.append(("retry-after", str(decision.retry_after)))
+            return _message(decision.status, _REASONS.get(decision.status, b"Refused"), headers, decision.body())
+
+
+def _message(status: int, reason: bytes, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    lines = [b"HTTP/1.1 %d %s" % (status, reason), b"content-length: %d" % len(body)]
+    lines.extend(f"{name}: {value}".encode("latin-1") for name, value in headers)
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body

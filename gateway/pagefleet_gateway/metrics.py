@@ -1,0 +1,83 @@
+"""The gateway's Prometheus metrics. Counts what it is told; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from .accesslog import Ended
+from .ledger import Ledger
+
+_LABELS = ("namespace", "service", "revision")
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """One registry per gateway; names are the contract's."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_InFlight(ledger))
+        self._requests = Counter(
+            "pagefleet_gateway_requests",
+            "Requests that ended, by the answer's code; 0: the client went away before one",
+            (*_LABELS, "code"),
+            registry=self.registry,
+        )
+        self._ttft = Histogram(
+            "pagefleet_gateway_ttft_seconds",
+            "Time from a request's first byte to its answer's first byte, streamed answers only",
+            _LABELS,
+            registry=self.registry,
+            buckets=_BUCKETS,
+        )
+        self._e2e = Histogram(
+            "pagefleet_gateway_e2e_seconds",
+            "Time from a request's first byte to its answer's last byte",
+            _LABELS,
+            registry=self.registry,
+            buckets=_BUCKETS,
+        )
+        self.watch_synced = Gauge(
+            "pagefleet_gateway_watch_synced",
+            "1 once the objects of a kind were listed",
+            ("kind",),
+            registry=self.registry,
+        )
+        self.watch_restarts = Counter(
+            "pagefleet_gateway_watch_restarts",
+            "Watches that had to start again after an error",
+            ("kind",),
+            registry=self.registry,
+        )
+
+    def ended(self, ended: Ended) -> None:
+        labels = (ended.namespace, ended.service, ended.revision)
+        self._requests.labels(*labels, str(ended.code)).inc()
+        if ended.outcome is not None and not ended.outcome.failed:
+            self._e2e.labels(*labels).observe(ended.outcome.e2e)
+            if ended.outcome.ttft is not None:
+                self._ttft.labels(*labels).observe(ended.outcome.ttft)
+
+    def refused(self, namespace: str, service: str, code: int) -> None:
+        """A request the picker answered itself; it met no revision."""
+        self._requests.labels(namespace, service, "", str(code)).inc()
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _InFlight(Collector):
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "pagefleet_gateway_in_flight", "Requests sent to a revision and not over yet", labels=_LABELS
+        )
+        for key, count in self._ledger.by_revision().items():
+            family.add_metric(key, count)
+        yield family

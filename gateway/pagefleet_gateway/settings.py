@@ -1,0 +1,62 @@
+"""The gateway's settings, read once from the environment. Decides nothing else and never reads a file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class SettingError(ValueError):
+    """An environment variable holds what it may not; the message names it and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can differ between two gateway pods. Ports may be 0: the system then chooses one."""
+
+    port: int = 8080  # Envoy's listener
+    internal_port: int = 9002  # /healthz, /readyz, /metrics, /windows
+    workers: int = 1  # Envoy's worker threads
+    address: str = "0.0.0.0"
+    pod_name: str = "pagefleet-gateway"
+    kubeconfig: Path | None = None  # None: the pod's service account
+    max_request_bytes: int = 4 * 1024 * 1024
+    drain_seconds: float = 30.0  # how long SIGTERM waits for requests in flight
+    settle_seconds: float = 3.0  # how long SIGTERM keeps accepting while the Service forgets this pod
+    temporary: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+
+
+def settings_from(environment: Mapping[str, str]) -> Settings:
+    """Read `PAGEFLEET_GATEWAY_*`, `PAGEFLEET_KUBECONFIG` (or `KUBECONFIG`) and `POD_NAME`.
+
+    Raises SettingError for a value that is out of range.
+    """
+    kubeconfig = environment.get("PAGEFLEET_KUBECONFIG") or environment.get("KUBECONFIG")
+    return Settings(
+        port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", 8080, 0, 65535),
+        internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", 9002, 0, 65535),
+        workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", 1, 1, 64),
+        address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
+        pod_name=environment.get("POD_NAME", "pagefleet-gateway"),
+        kubeconfig=Path(kubeconfig) if kubeconfig else None,
+        max_request_bytes=_integer(
+            environment, "PAGEFLEET_GATEWAY_MAX_REQUEST_BYTES", 4 * 1024 * 1024, 1024, 256 * 1024 * 1024
+        ),
+        drain_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_DRAIN_SECONDS", 30, 0, 3600)),
+        settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", 3, 0, 600)),
+    )
+
+
+def _integer(environment: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = environment.get(name, "")
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise SettingError(f"{name}={text!r}: must be a whole number from {low} to {high}") from error
+    if not low <= value <= high:
+        raise SettingError(f"{name}={value}: must be from {low} to {high}")
+    return value

@@ -1,0 +1,136 @@
+"""What the gateway knows of the cluster: services and pods, and the immutable snapshot the picker reads.
+
+`State` is fed by the watch (or by a test) and is the only mutable thing here; a snapshot never changes. It decides
+nothing about a request and does no I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+ServiceKey = tuple[str, str]  # namespace, name
+
+
+@dataclass(frozen=True)
+class Service:
+    """The part of an InferenceService that routing needs."""
+
+    namespace: str
+    name: str
+    served_name: str = ""
+    weights: tuple[tuple[str, int], ...] = ()  # .status.traffic; empty: nothing serves yet
+    canary: str = ""  # revision under test, "" when none
+    canary_headers: tuple[tuple[str, str], ...] = ()  # lower-case name, exact value; all must match
+    sticky_header: str = ""  # lower-case name of the header whose value keeps a client on one revision
+    timeout_seconds: float | None = None
+    retries: int = 2
+
+    @property
+    def key(self) -> ServiceKey:
+        return (self.namespace, self.name)
+
+
+@dataclass(frozen=True)
+class Pod:
+    """An engine pod that has an address. `ready` is false as soon as it terminates or its Ready condition is not True."""
+
+    uid: str
+    name: str
+    namespace: str
+    service: str
+    revision: str
+    address: str  # ip:port
+    ready: bool = True
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One consistent view. `pods` holds only pods that may be sent a request now, by service and revision."""
+
+    services: Mapping[ServiceKey, Service] = field(default_factory=dict)
+    by_model: Mapping[str, tuple[ServiceKey, ...]] = field(default_factory=dict)
+    pods: Mapping[ServiceKey, Mapping[str, tuple[Pod, ...]]] = field(default_factory=dict)
+
+
+class State:
+    """The latest objects, by key. Writers call put/remove/replace; readers take `snapshot`.
+
+    A pod enters the snapshot only after `confirm` has named it: Envoy must know its address before it is chosen.
+    The snapshot is rebuilt when it is first read after a change, so a change is in force at the next request.
+    """
+
+    def __init__(self) -> None:
+        self._services: dict[ServiceKey, Service] = {}
+        self._pods: dict[str, Pod] = {}
+        self._confirmed: frozenset[Pod] = frozenset()
+        self._snapshot: Snapshot | None = None
+        self.pods_changed = asyncio.Event()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        if self._snapshot is None:
+            self._snapshot = self._build()
+        return self._snapshot
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        """Every pod with an address, ready or not, confirmed or not."""
+        return tuple(self._pods.values())
+
+    def put_service(self, service: Service) -> None:
+        if self._services.get(service.key) != service:
+            self._services[service.key] = service
+            self._snapshot = None
+
+    def remove_service(self, key: ServiceKey) -> None:
+        if self._services.pop(key, None) is not None:
+            self._snapshot = None
+
+    def replace_services(self, services: Iterable[Service]) -> None:
+        self._services = {service.key: service for service in services}
+        self._snapshot = None
+
+    def put_pod(self, pod: Pod) -> None:
+        if self._pods.get(pod.uid) != pod:
+            self._pods[pod.uid] = pod
+            self._pods_moved()
+
+    def remove_pod(self, uid: str) -> None:
+        if self._pods.pop(uid, None) is not None:
+            self._pods_moved()
+
+    def replace_pods(self, pods: Iterable[Pod]) -> None:
+        self._pods = {pod.uid: pod for pod in pods}
+        self._pods_moved()
+
+    def confirm(self, pods: Iterable[Pod]) -> None:
+        """Envoy now knows exactly these pods."""
+        self._confirmed = frozenset(_identity(pod) for pod in pods)
+        self._snapshot = None
+
+    def _pods_moved(self) -> None:
+        self._snapshot = None
+        self.pods_changed.set()
+
+    def _build(self) -> Snapshot:
+        by_model: dict[str, list[ServiceKey]] = {}
+        for key, service in sorted(self._services.items()):
+            if service.served_name:
+                by_model.setdefault(service.served_name, []).append(key)
+        pods: dict[ServiceKey, dict[str, list[Pod]]] = {}
+        for pod in self._pods.values():
+            if pod.ready and _identity(pod) in self._confirmed:
+                revisions = pods.setdefault((pod.namespace, pod.service), {})
+                revisions.setdefault(pod.revision, []).append(pod)
+        return Snapshot(
+            services=dict(self._services),
+            by_model={model: tuple(keys) for model, keys in by_model.items()},
+            pods={key: {name: tuple(group) for name, group in by.items()} for key, by in pods.items()},
+        )
+
+
+def _identity(pod: Pod) -> Pod:
+    """The pod without its readiness, which Envoy is not told."""
+    return pod if pod.ready else Pod(pod.uid, pod.name, pod.namespace, pod.service, pod.revision, pod.address)

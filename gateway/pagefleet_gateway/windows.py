@@ -1,0 +1,104 @@
+"""What this gateway pod measured, in closed slices per service, revision and stratum, kept for an hour.
+
+Decides which slice a request counts in; never changes a slice that was closed. Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from .sketch import bucket_of
+from .state import ServiceKey
+
+SLICE_SECONDS = 2
+CLOSE_SECONDS = 2  # a slice is closed this long after its end
+KEEP_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One request that ended and counts. `ttft` is None when it did not stream."""
+
+    namespace: str
+    service: str
+    revision: str
+    stratum: str
+    ended: float  # Unix seconds
+    failed: bool
+    ttft: float | None  # seconds
+    e2e: float  # seconds
+
+
+@dataclass
+class _Slice:
+    requests: int = 0
+    errors: int = 0
+    ttft: Counter[int] = field(default_factory=Counter)
+    e2e: Counter[int] = field(default_factory=Counter)
+
+
+class Windows:
+    """Slices by service. The clock may step back: the latest time seen decides what is closed."""
+
+    def __init__(self, instance: str) -> None:
+        self.instance = instance
+        self._slices: dict[ServiceKey, dict[int, dict[tuple[str, str], _Slice]]] = {}
+        self._latest = 0.0
+
+    def record(self, outcome: Outcome, now: float) -> None:
+        """Count a request in the slice in which it ended, or in the present one if that is closed already.
+
+        A request that failed counts in `requests` and `errors` only: its latency says nothing about the model.
+        """
+        self._latest = max(self._latest, now)
+        start = _start(outcome.ended)
+        if self._is_closed(start) or outcome.ended > self._latest:
+            start = _start(self._latest)
+        service = self._slices.setdefault((outcome.namespace, outcome.service), {})
+        piece = service.setdefault(start, {}).setdefault((outcome.revision, outcome.stratum), _Slice())
+        piece.requests += 1
+        if outcome.failed:
+            piece.errors += 1
+            return
+        piece.e2e[bucket_of(max(outcome.e2e, 0.0))] += 1
+        if outcome.ttft is not None:
+            piece.ttft[bucket_of(max(outcome.ttft, 0.0))] += 1
+
+    def answer(self, namespace: str, service: str, since: float, now: float) -> dict[str, object]:
+        """The closed slices of a service with `start >= since`, oldest first, as `/windows` shows them."""
+        self._latest = max(self._latest, now)
+        slices = self._slices.get((namespace, service), {})
+        shown = [
+            {
+                "start": start,
+                "revision": revision,
+                "stratum": stratum,
+                "requests": piece.requests,
+                "errors": piece.errors,
+                "ttft": {str(bucket): count for bucket, count in sorted(piece.ttft.items())},
+                "e2e": {str(bucket): count for bucket, count in sorted(piece.e2e.items())},
+            }
+            for start in sorted(slices)
+            if start >= since and self._is_closed(start)
+            for (revision, stratum), piece in sorted(slices[start].items())
+        ]
+        return {"instance": self.instance, "now": now, "sliceSeconds": SLICE_SECONDS, "slices": shown}
+
+    def sweep(self, now: float) -> None:
+        """Drop slices older than an hour, and services without any."""
+        self._latest = max(self._latest, now)
+        oldest = self._latest - KEEP_SECONDS
+        for key, slices in list(self._slices.items()):
+            for start in [start for start in slices if start < oldest]:
+                del slices[start]
+            if not slices:
+                del self._slices[key]
+
+    def _is_closed(self, start: int) -> bool:
+        return start + SLICE_SECONDS + CLOSE_SECONDS <= self._latest
+
+
+def _start(time: float) -> int:
+    return math.floor(time / SLICE_SECONDS) * SLICE_SECONDS

@@ -1,0 +1,134 @@
+"""What every scene stands on: the fleet, the narrator, the load, and the service as last read."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from pagefleet_local.demo.load import Load
+from pagefleet_local.demo.narration import Narrator, SceneFailed
+from pagefleet_local.fleet.install import CHECKOUT, Fleet
+from pagefleet_local.fleet.kubectl import Document, Kubectl
+
+NAMESPACE, NAME = "team-a", "chat"
+
+
+@dataclass(frozen=True)
+class View:
+    """An InferenceService read through kubectl; missing parts read as empty."""
+
+    document: Document
+
+    @property
+    def status(self) -> Document:
+        return dict(self.document.get("status") or {})
+
+    @property
+    def stable(self) -> str:
+        return str(self.status.get("stable", ""))
+
+    @property
+    def canary(self) -> str:
+        return str(self.status.get("canary", ""))
+
+    @property
+    def weights(self) -> dict[str, int]:
+        return {entry["revision"]: int(entry["weight"]) for entry in self.status.get("traffic") or []}
+
+    @property
+    def verdict(self) -> Document:
+        return dict((self.status.get("rollout") or {}).get("verdict") or {})
+
+    @property
+    def phase(self) -> str:
+        return str((self.status.get("rollout") or {}).get("phase", ""))
+
+    def condition(self, kind: str) -> Document:
+        for condition in self.status.get("conditions") or []:
+            if condition["type"] == kind:
+                return dict(condition)
+        return {"status": "Unknown", "reason": "", "message": ""}
+
+    def is_true(self, kind: str) -> bool:
+        observed = self.status.get("observedGeneration") == self.document["metadata"]["generation"]
+        return observed and self.condition(kind)["status"] == "True"
+
+    def line(self) -> str:
+        """One line for people: weights, p95 per revision, verdict, replicas."""
+        weights = "  ".join(
+            f"{'stable' if revision == self.stable else 'canary'} {revision} {weight} %"
+            for revision, weight in self.weights.items()
+        )
+        replicas = ", ".join(
+            f"{entry['hash']} {entry.get('ready', 0)}/{entry.get('desired', 0)}"
+            for entry in self.status.get("revisions") or []
+            if entry.get("desired") or entry.get("ready")
+        )
+        verdict = self.verdict
+        parts = [self.phase or "starting", weights or "no traffic", f"replicas {replicas or '0'}"]
+        if verdict:
+            stable, canary = verdict.get("stableSeconds"), verdict.get("canarySeconds")
+            if stable is not None and canary is not None:
+                parts.append(f"p95 stable {1000 * stable:.0f} ms canary {1000 * canary:.0f} ms")
+            parts.append(f"{verdict.get('outcome')} ({verdict.get('samples', 0)} requests)")
+        return " | ".join(parts)
+
+
+@dataclass
+class Stage:
+    narrator: Narrator
+    fleet: Fleet
+    load: Load
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kubectl(self) -> Kubectl:
+        return self.fleet.kubectl
+
+    @property
+    def url(self) -> str:
+        return f"{self.fleet.gateway}/{NAMESPACE}/{NAME}/v1"
+
+    async def view(self, name: str = NAME) -> View:
+        found = await self.kubectl.get("inferenceservice", name, NAMESPACE)
+        if found is None:
+            raise SceneFailed(f"inferenceservice {NAMESPACE}/{name} does not exist")
+        return View(found)
+
+    async def watch(
+        self, done: Callable[[View], bool], *, timeout: float, what: str, name: str = NAME
+    ) -> View:
+        """Read the service each second, show it, until `done`. Raises SceneFailed after `timeout` seconds."""
+        end = self.narrator.elapsed + timeout
+        while True:
+            view = await self.view(name)
+            self.narrator.live(view.line())
+            if done(view):
+                self.narrator.quiet()
+                return view
+            if self.narrator.elapsed > end:
+                self.narrator.output(json.dumps(view.status, indent=1), limit=200)
+                raise SceneFailed(f"not within {timeout:.0f} s: {what}")
+            await asyncio.sleep(1.0)
+
+    async def edit(self, **changes: object) -> Document:
+        """Apply the sample with `engine.<key>` fields changed, as a user who edits the YAML and applies it again."""
+        document = sample()
+        document["spec"]["engine"].update(copy.deepcopy(changes))
+        if changes:
+            self.narrator.yaml(yaml.safe_dump({"spec": {"engine": changes}}, sort_keys=False))
+        self.narrator.command("kubectl apply -f chat.yaml")
+        self.narrator.output((await self.kubectl.apply(document)).text)
+        return document
+
+
+def sample() -> Document:
+    """manifests/samples/chat.yaml."""
+    document: Document = yaml.safe_load((CHECKOUT / "manifests/samples/chat.yaml").read_text())
+    return document

@@ -1,0 +1,103 @@
+"""Everything one decision may look at, gathered before it is taken. Pure data: nothing here does I/O or reads a clock.
+
+A missing or stale reading is `None`, never a zero: "no data" must not look like "idle" or "fast".
+Times are UNIX seconds (float), durations seconds (float).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pagefleet_operator.domain.status import Status
+
+
+@dataclass(frozen=True)
+class PodFault:
+    """Why a pod cannot run, from its container's state or from the scheduler.
+
+    `field` is the spec field the user must mend ("spec.model.source"), or "" when it is not known.
+    `reason` is CamelCase ("ModelNotFound", "CrashLoopBackOff", "Unschedulable", "ImagePullBackOff").
+    """
+
+    reason: str
+    message: str
+    field: str = ""
+
+
+@dataclass(frozen=True)
+class PodReading:
+    """One engine pod. `signals_age` is the age of the scrape; queue and pages are None when it failed."""
+
+    name: str
+    ready: bool
+    terminating: bool
+    created: float
+    ready_since: float | None
+    fault: PodFault | None = None
+    restarts: int = 0
+    waiting: int | None = None  # requests queued in the engine
+    running: int | None = None
+    free_pages: int | None = None  # free + cached (reclaimable) KV pages
+    total_pages: int | None = None
+    signals_age: float | None = None
+
+
+@dataclass(frozen=True)
+class RevisionReading:
+    """What the cluster holds for one revision. `replicas` is the Deployment's spec, None when there is no Deployment."""
+
+    hash: str
+    replicas: int | None
+    pods: tuple[PodReading, ...] = ()
+
+    @property
+    def ready(self) -> int:
+        return sum(1 for pod in self.pods if pod.ready and not pod.terminating)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A closed measuring slice of one gateway instance (ARCHITECTURE.md, "The gateway").
+
+    `latency` maps a signal name ("ttft", "e2e") to a log-bucket histogram {bucket index: count}.
+    """
+
+    instance: str
+    start: float
+    seconds: float
+    revision: str
+    stratum: str
+    requests: int
+    errors: int
+    latency: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AlertReading:
+    """A firing alert that the webhook stored in `.status.alerts`, already matched to this service."""
+
+    fingerprint: str
+    name: str
+    starts_at: float
+    revision: str  # "" when the alert names no revision
+    labels: Mapping[str, str] = field(default_factory=dict)
+    resolved: bool = False
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One InferenceService as seen now.
+
+    `spec` is the raw `.spec` (parsed by `spec.parse`), `status` the parsed `.status`.
+    `slices` covers at least the time since the rollout's present step began; None when no gateway answered.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: Mapping[str, object]
+    status: Status
+    revisions: Mapping[str, RevisionReading] = field(default_factory=dict)
+    slices: tuple[Slice, ...] | None = None
