@@ -13,7 +13,8 @@ from .ledger import Ledger, Ticket
 from .state import Pod
 from .windows import Outcome
 
-# Envoy's response flags. Downstream: the client went away or broke the protocol, which says nothing about a revision.
+# Envoy's response flags. Downstream: the client went away or broke the protocol, which says nothing about a
+# revision.
 CANCELLED = frozenset({"DC", "DR", "DPE"})
 UNREACHED = frozenset({"UF", "UH", "UC", "UR", "UO", "LR", "UPE"})
 
@@ -71,10 +72,11 @@ def parse(text: bytes) -> Line | None:
 
 
 def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
-    """Close the request's ticket, eject pods that failed it, and say how it counts; None for a refused request.
+    """Close the request's ticket, eject pods that failed it, and say how it counts; None for a refused
+    request.
 
-    When another revision had to answer, the picked one has failed the request: it is counted there as an error, and
-    not at the other, whose latency would hold the failed attempt's time.
+    When another revision had to answer, the picked one has failed the request: it is counted there as an
+    error, and not at the other, whose latency would hold the failed attempt's time.
     """
     ticket = ledger.close(line.id)
     if ticket is None:
@@ -97,9 +99,7 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
         e2e=line.duration,
     )
     revision = answered.revision if answered else ticket.revision
-    return Ended(
-        service.namespace, service.name, revision, line.code, cancelled, outcome if counts else None
-    )
+    return Ended(service.namespace, service.name, revision, line.code, cancelled, outcome if counts else None)
 
 
 def shown(line: Line, ended: Ended | None) -> bytes:

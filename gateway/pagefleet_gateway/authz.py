@@ -1,7 +1,7 @@
 """Envoy's front to the picker: its ext_authz questions over HTTP/1.1 on a Unix socket.
 
-Reads a request, asks for a decision, writes the answer. Decides nothing itself. A raw protocol with httptools: an HTTP
-framework costs more than the decision.
+Reads a request, asks for a decision, writes the answer. Decides nothing itself. A raw protocol with
+httptools: an HTTP framework costs more than the decision.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import cast
 
 import httptools
 
-from .bootstrap import DESTINATION
+from .bootstrap import DESTINATION, REFUSED_503
 from .picker import Pick, Request
 from .routing import Refusal
 
 log = logging.getLogger(__name__)
 
 Decide = Callable[[Request], Pick | Refusal]
-
-_REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 429: b"Too Many Requests", 503: b"Service Unavailable"}
 
 
 class Front(asyncio.Protocol):
@@ -33,9 +32,8 @@ class Front(asyncio.Protocol):
         self._reset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"the picker needs a stream transport, got {type(transport).__name__}")
-        self._transport = transport
+        # Not isinstance: uvloop's transports are not asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -90,13 +88,16 @@ def rendered(decision: Pick | Refusal) -> bytes:
                 ("x-envoy-max-retries", str(decision.retries)),
             ]
             if decision.timeout_seconds is not None:
-                headers.append(("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000))))
+                headers.append(
+                    ("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000)))
+                )
             return _message(200, b"OK", headers, b"")
         case Refusal():
             headers = [("content-type", "application/json")]
             if decision.retry_after is not None:
                 headers.append(("retry-after", str(decision.retry_after)))
-            return _message(decision.status, _REASONS.get(decision.status, b"Refused"), headers, decision.body())
+            status = REFUSED_503 if decision.status == 503 else decision.status
+            return _message(status, b"Refused", headers, decision.body())
 
 
 def _message(status: int, reason: bytes, headers: list[tuple[str, str]], body: bytes) -> bytes:

@@ -1,4 +1,5 @@
-"""Envoy's configuration, written once at start: listener, ext_authz to the picker, the engines' cluster, access log.
+"""Envoy's configuration, written once at start: listener, ext_authz to the picker, the engines' cluster,
+access log.
 
 Pure: builds dicts. Nothing in it changes while Envoy runs, but the endpoints file (endpoints.py).
 """
@@ -14,6 +15,8 @@ DESTINATION = "x-gateway-destination-endpoint"  # the endpoint-picker protocol's
 ENGINES = "engines"
 PICKER = "picker"
 STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
+# ext_authz takes every 5xx for a picker that failed, so a refusal with 503 travels under a code of its own.
+REFUSED_503 = 460
 METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
 NO_PATH = json.dumps(
@@ -194,7 +197,10 @@ def _routes(limits: Limits) -> dict[str, object]:
                         "match": {"prefix": "/"},
                         "direct_response": {"status": 404, "body": {"inline_string": NO_PATH}},
                         "response_headers_to_add": [
-                            {"header": {"key": "content-type", "value": "application/json"}, "append_action": OVERWRITE}
+                            {
+                                "header": {"key": "content-type", "value": "application/json"},
+                                "append_action": OVERWRITE,
+                            }
                         ],
                         "typed_per_filter_config": unchecked,
                     },
@@ -208,10 +214,12 @@ def _engine_route(pattern: str, limits: Limits) -> dict[str, object]:
     return {
         "match": {"safe_regex": {"regex": pattern}},
         "request_body_buffer_limit": limits.max_request_bytes,
-        "request_headers_to_remove": [DESTINATION],
         "response_headers_to_add": [
             {
-                "header": {"key": "x-pagefleet-revision", "value": f'%UPSTREAM_METADATA({METADATA}:revision)%'},
+                "header": {
+                    "key": "x-pagefleet-revision",
+                    "value": f"%UPSTREAM_METADATA({METADATA}:revision)%",
+                },
                 "append_action": OVERWRITE,
             }
         ],
@@ -236,11 +244,29 @@ def _engine_route(pattern: str, limits: Limits) -> dict[str, object]:
 def _local_replies() -> dict[str, object]:
     return {
         "mappers": [
+            {"filter": _status_is(REFUSED_503, "refused"), "status_code": 503},
             _reply(413, 413, "invalid_request_error", "request_too_large", "the request's body is too large"),
-            _reply(500, 503, "server_error", "picker_unavailable", "the gateway cannot choose a pod now", retry=True),
-            _reply(503, 503, "server_error", "upstream_unavailable", "no engine pod could answer", upstream=True, retry=True),
+            _reply(
+                500,
+                503,
+                "server_error",
+                "picker_unavailable",
+                "the gateway cannot choose a pod now",
+                retry=True,
+            ),
+            _reply(
+                503,
+                503,
+                "server_error",
+                "upstream_unavailable",
+                "no engine pod could answer",
+                upstream=True,
+                retry=True,
+            ),
             _reply(504, 504, "server_error", "upstream_timeout", "the engine did not answer in time"),
-            _reply(408, 408, "invalid_request_error", "request_timeout", "the request did not arrive in time"),
+            _reply(
+                408, 408, "invalid_request_error", "request_timeout", "the request did not arrive in time"
+            ),
         ]
     }
 
@@ -249,11 +275,7 @@ def _reply(
     code: int, answer: int, kind: str, name: str, message: str, upstream: bool = False, retry: bool = False
 ) -> dict[str, object]:
     """Envoy's own answer `code` in OpenAI's shape; with `upstream` it leaves the picker's refusals alone."""
-    status: dict[str, object] = {
-        "status_code_filter": {
-            "comparison": {"op": "EQ", "value": {"default_value": code, "runtime_key": f"reply.{name}"}}
-        }
-    }
+    status = _status_is(code, name)
     flags = ["UF", "UH", "UC", "UO", "URX", "UR", "UT", "LR", "UPE", "OM"]
     error = {"message": message, "type": kind, "param": None, "code": name}
     reply: dict[str, object] = {
@@ -266,6 +288,11 @@ def _reply(
     if retry:
         reply["headers_to_add"] = [{"header": {"key": "retry-after", "value": "1"}}]
     return reply
+
+
+def _status_is(code: int, name: str) -> dict[str, object]:
+    value = {"default_value": code, "runtime_key": f"reply.{name}"}
+    return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
 
 
 def _picker_cluster(paths: Paths) -> dict[str, object]:
@@ -304,7 +331,12 @@ def _engines_cluster(paths: Paths) -> dict[str, object]:
         },
         "load_balancing_policy": {
             "policies": [
-                {"typed_extension_config": {"name": "envoy.load_balancing_policies.override_host", "typed_config": override}}
+                {
+                    "typed_extension_config": {
+                        "name": "envoy.load_balancing_policies.override_host",
+                        "typed_config": override,
+                    }
+                }
             ]
         },
         "typed_extension_protocol_options": {
@@ -319,7 +351,9 @@ def _engines_cluster(paths: Paths) -> dict[str, object]:
 
 
 def _nowhere() -> dict[str, object]:
-    """A policy that never finds a host: without the picker's word no pod is right, it may be another service's."""
+    """A policy that never finds a host: without the picker's word no pod is right, it may be another
+    service's.
+    """
     return _typed(
         "envoy.load_balancing_policies.subset",
         "extensions.load_balancing_policies.subset.v3.Subset",
@@ -339,7 +373,12 @@ def _nowhere() -> dict[str, object]:
 
 
 def _breakers() -> dict[str, object]:
-    high = {"max_connections": 65536, "max_pending_requests": 65536, "max_requests": 65536, "max_retries": 1024}
+    high = {
+        "max_connections": 65536,
+        "max_pending_requests": 65536,
+        "max_requests": 65536,
+        "max_retries": 1024,
+    }
     return {"thresholds": [{"priority": "DEFAULT", **high}]}
 
 
@@ -361,7 +400,10 @@ def _overload(limits: Limits) -> dict[str, object]:
             ),
         ],
         "actions": [
-            {"name": "envoy.overload_actions.shrink_heap", "triggers": [{"name": heap, "threshold": {"value": 0.9}}]},
+            {
+                "name": "envoy.overload_actions.shrink_heap",
+                "triggers": [{"name": heap, "threshold": {"value": 0.9}}],
+            },
             {
                 "name": "envoy.overload_actions.stop_accepting_requests",
                 "triggers": [{"name": heap, "threshold": {"value": 0.95}}],

@@ -1,6 +1,7 @@
 """Tells Envoy which pods exist (EDS from a file) and confirms to the state which of them Envoy knows.
 
-Never chooses: every pod with an address is told, ready or not, so that a pod that becomes ready is known already.
+Never chooses: every pod with an address is told, ready or not, so that a pod that becomes ready is known
+already.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Endpoints:
                 await self._state.pods_changed.wait()
 
     async def _loaded(self, admin: Admin, version: str) -> bool:
-        """Wait until Envoy runs on `version`; false when it did not within 5 s (the file is then written again)."""
+        """Wait until Envoy runs on `version`; false when it did not within 5 s (the file is then written
+        again).
+        """
         delay = 0.002
         for _ in range(60):
             try:
@@ -61,7 +64,7 @@ class Endpoints:
 
 
 def discovery(version: str, pods: Iterable[Pod]) -> dict[str, object]:
-    """The file's content: one ClusterLoadAssignment with each pod's address once and its origin as metadata."""
+    """The file's content: one ClusterLoadAssignment each address once, its origin as metadata."""
     by_address = {pod.address: pod for pod in sorted(pods, key=lambda pod: (pod.ready, pod.uid))}
     return {
         "version_info": version,

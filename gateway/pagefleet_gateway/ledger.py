@@ -1,4 +1,5 @@
-"""What is in flight: one ticket per request from its pick to its access-log line, and pods that failed just now.
+"""What is in flight: one ticket per request from its pick to its access-log line, and pods that failed just
+now.
 
 Counts, and never chooses. Times are seconds of any steady clock that the caller passes in.
 """
@@ -55,7 +56,8 @@ class Ledger:
     def by_revision(self) -> Counter[tuple[str, str, str]]:
         """Requests in flight by (namespace, service, revision)."""
         return Counter(
-            (ticket.service.namespace, ticket.service.name, ticket.revision) for ticket in self._tickets.values()
+            (ticket.service.namespace, ticket.service.name, ticket.revision)
+            for ticket in self._tickets.values()
         )
 
     def eject(self, pods: Iterable[Pod], now: float) -> None:

@@ -1,4 +1,5 @@
-"""Puts the gateway together: Envoy, the picker beside it, the watch, the internal HTTP; ends when one of them does.
+"""Puts the gateway together: Envoy, the picker beside it, the watch, the internal HTTP; ends when one of them
+does.
 
 Decides nothing about requests.
 """
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import uvloop
@@ -27,7 +28,7 @@ from . import accesslog, envoy
 from .authz import Front
 from .bootstrap import Limits, Paths, bootstrap, written
 from .endpoints import Endpoints
-from .kube import watch_cluster
+from .kube import ClusterWatch
 from .ledger import Ledger
 from .metrics import Metrics
 from .picker import Pick, Picker, Request
@@ -66,6 +67,8 @@ class Gateway:
         self.internal_port = settings.internal_port
         self._emit = emit
         self._draining = False
+        self._live = False
+        self._ended = asyncio.Event()  # set at each request's end
         self._folder = tempfile.TemporaryDirectory(prefix="gateway-", dir=settings.temporary)
         self._paths = Paths(Path(self._folder.name))
         self._endpoints = Endpoints(state, self._paths.endpoints)
@@ -78,7 +81,9 @@ class Gateway:
         """Serve. Raises GatewayError when Envoy does not come up."""
         loop = asyncio.get_running_loop()
         self._closing.callback(self._folder.cleanup)
-        server = await loop.create_unix_server(lambda: Front(self._decide), str(self._paths.picker), backlog=1024)
+        server = await loop.create_unix_server(
+            lambda: Front(self._decide), str(self._paths.picker), backlog=1024
+        )
         self._closing.callback(server.close)
         await self._serve_internal()
         limits = Limits(self.settings.max_request_bytes)
@@ -93,15 +98,169 @@ class Gateway:
         self._closing.push_async_callback(self._admin.close)
         await self._until_live(self._envoy, self._admin)
         self.port = await self._admin.port()
-        self._spawn("access log", self._read_log(self._envoy))
-        self._spawn("endpoints", self._endpoints.follow(self._admin))
-        self._spawn("sweep", self._sweep())
+        self._run("access log", self._read_log(self._envoy))
+        self._run("endpoints", self._endpoints.follow(self._admin))
+        self._run("sweep", self._sweep())
 
-    def _spawn(self, name: str, work: Callable[[], None] | object) -> None:
-        raise NotImplementedError
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain. Raises GatewayError when a part ends by itself."""
+        if self._envoy is None:
+            raise GatewayError("start() was not called")
+        stopping = asyncio.create_task(stop.wait())
+        ending = asyncio.create_task(self._envoy.wait())
+        await asyncio.wait([stopping, ending, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        self._raise_if_ended(ending)
+        try:
+            await self._drain()
+        finally:
+            ending.cancel()
+
+    def follow(self, watch: ClusterWatch) -> None:
+        """Feed the state from the cluster; readiness then waits for its first lists."""
+        self.synced = watch.reason
+        self._run("watch", watch.follow())
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._closing.aclose()
+
+    def reason(self) -> str:
+        """Why the gateway is not ready, "" when it is."""
+        if self._draining:
+            return "draining"
+        if self._admin is None or not self._live:
+            return "Envoy is not up yet"
+        return self.synced()
+
+    def _run(self, name: str, work: Coroutine[object, object, None]) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    def _raise_if_ended(self, ending: asyncio.Task[int]) -> None:
+        if ending.done():
+            raise GatewayError(f"Envoy ended by itself with status {ending.result()}")
+        for task in self._tasks:
+            if task.done():
+                raise GatewayError(f"the {task.get_name()} ended by itself") from task.exception()
+
+    def _decide(self, request: Request) -> Pick | Refusal:
+        decision = self.picker.decide(request, time.monotonic())
+        if isinstance(decision, Refusal):
+            self.metrics.refused(*(decision.service or ("", "")), decision.status)
+        return decision
+
+    async def _serve_internal(self) -> None:
+        runner = web.AppRunner(application(self.reason, self.metrics, self.windows), access_log=None)
+        await runner.setup()
+        self._closing.push_async_callback(runner.cleanup)
+        site = web.TCPSite(runner, self.settings.address, self.settings.internal_port)
+        await site.start()
+        self.internal_port = runner.addresses[0][1]
+
+    async def _until_live(self, process: Process, admin: envoy.Admin) -> None:
+        async with asyncio.timeout(START_SECONDS):
+            while not await admin.ready():
+                if process.returncode is not None:
+                    raise GatewayError(f"Envoy ended at start with status {process.returncode}")
+                await asyncio.sleep(0.05)
+        self._live = True
+
+    async def _read_log(self, process: Process) -> None:
+        if process.stdout is None:
+            raise GatewayError("Envoy's stdout is not a pipe")
+        while True:
+            try:
+                text = await process.stdout.readline()
+            except ValueError:
+                log.warning("an access-log line longer than %d bytes was dropped", envoy.LINE_LIMIT)
+                continue
+            if not text:
+                return
+            line = accesslog.parse(text)
+            if line is None:
+                continue
+            ended = accesslog.settle(line, self.ledger, time.monotonic())
+            self._ended.set()
+            if ended is not None:
+                self.metrics.ended(ended)
+                if ended.outcome is not None:
+                    self.windows.record(ended.outcome, time.time())
+            self._emit(accesslog.shown(line, ended))
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.ledger.sweep(self.state.pods, time.monotonic())
+            self.windows.sweep(time.time())
+            self.picker.splits.keep(self.state.snapshot.services)
+
+    async def _drain(self) -> None:
+        self._draining = True
+        log.info("draining: %d requests in flight", len(self.ledger))
+        # Requests still come until every kube-proxy has forgotten this pod.
+        await asyncio.sleep(self.settings.settle_seconds)
+        if self._admin is not None:
+            await self._admin.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_seconds):
+                while len(self.ledger):
+                    self._ended.clear()
+                    await self._ended.wait()
+        log.info("drained: %d requests left", len(self.ledger))
+
+
+async def serve(settings: Settings) -> None:
+    """Run one gateway until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    state = State()
+    gateway = Gateway(settings, state, _to_stdout)
+    try:
+        await gateway.start()
+        async with ClusterWatch(state, gateway.metrics, settings.kubeconfig) as watch:
+            gateway.follow(watch)
+            log.info("serving on port %d, internal on %d", gateway.port, gateway.internal_port)
+            await gateway.run(stop)
+    finally:
+        await gateway.close()
+
+
+def _to_stdout(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+class _JSONLines(logging.Formatter):
+    """Log records as JSON lines, as the access log's are."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        document = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            document["error"] = self.formatException(record.exc_info)
+        return json.dumps(document)
+
+
+def run() -> None:
+    """The console script `pagefleet-gateway`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JSONLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    try:
+        settings = settings_from(os.environ)
+    except SettingError as error:
+        log.error("%s", error)
+        raise SystemExit(78) from error
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings))
+    except GatewayError as error:
+        log.error("%s", error)
+        raise SystemExit(1) from error

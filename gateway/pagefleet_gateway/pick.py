@@ -16,12 +16,15 @@ def order(
     count: int,
     rng: random.Random,
 ) -> list[Pod]:
-    """Up to `count` pods by (ejected, load, random): a pod that failed a moment ago comes only after the others."""
+    """Up to `count` pods by (ejected, load, random): a pod that failed a moment ago comes only after the
+    others.
+    """
     return heapq.nsmallest(count, pods, key=lambda pod: (ejected(pod), load(pod), rng.random()))
 
 
 def candidates(own: Sequence[Pod], other: Sequence[Pod], attempts: int) -> list[Pod]:
-    """The ordered choices for `attempts` tries: other pods of the revision, else of another one, else again the same.
+    """The ordered choices for `attempts` tries: other pods of the revision, else of another one, else again
+    the same.
 
     The list is as long as the attempts, because Envoy has no further host to try once it is used up.
     """

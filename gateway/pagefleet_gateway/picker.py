@@ -67,7 +67,9 @@ class Picker:
         self, snapshot: Snapshot, service: Service, headers: Mapping[str, str], now: float
     ) -> Pick | Refusal:
         pods = snapshot.pods.get(service.key, {})
-        live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
+        live: Weights = tuple(
+            (name, weight) for name, weight in service.weights if weight > 0 and pods.get(name)
+        )
         # Only a client that asks for it by header may meet a canary that has no weight.
         canary_live = bool(service.canary and pods.get(service.canary))
         if not live and not (canary_live and forced(service, headers)):
@@ -105,4 +107,4 @@ def _unready(service: Service) -> Refusal:
         message, code = f"InferenceService {name} is not ready: no revision serves yet", "service_not_ready"
     else:
         message, code = f"InferenceService {name} has no ready pod", "no_ready_pod"
-    return Refusal(503, "server_error", code, message, retry_after=RETRY_AFTER_SECONDS)
+    return Refusal(503, "server_error", code, message, retry_after=RETRY_AFTER_SECONDS, service=service.key)

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from .state import Service, Snapshot
+from .state import Service, ServiceKey, Snapshot
 
 PATH = re.compile(r"^/(?:(?P<namespace>[^/]+)/(?P<service>[^/]+)/)?v1(?P<rest>/[^?#]*)(?:[?#].*)?$")
 
@@ -21,6 +21,7 @@ class Refusal:
     message: str
     param: str | None = None
     retry_after: int | None = None  # seconds
+    service: ServiceKey | None = None  # whose requests it is counted with
 
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
@@ -31,7 +32,9 @@ def route(snapshot: Snapshot, method: str, path: str, body: bytes) -> Service | 
     """The service that `path` names, or the only one that serves the body's `model`."""
     match = PATH.match(path)
     if match is None:
-        return _not_found("there is no such path; use /<namespace>/<service>/v1/... or /v1/...", "path_not_found")
+        return _not_found(
+            "there is no such path; use /<namespace>/<service>/v1/... or /v1/...", "path_not_found"
+        )
     if match["namespace"]:
         service = snapshot.services.get((match["namespace"], match["service"]))
         if service is None:
@@ -65,7 +68,8 @@ def _by_model(snapshot: Snapshot, method: str, rest: str, body: bytes) -> Servic
     if len(keys) > 1:
         names = ", ".join("/".join(key) for key in keys[:5])
         return _bad_request(
-            f"{len(keys)} services serve {model!r} ({names}); use /<namespace>/<service>/v1{rest}", "model_ambiguous"
+            f"{len(keys)} services serve {model!r} ({names}); use /<namespace>/<service>/v1{rest}",
+            "model_ambiguous",
         )
     return snapshot.services[keys[0]]
 

@@ -1,4 +1,6 @@
-"""Which revision a request meets: exact weights, sticky sessions, forced canaries. Never looks at a pod's load."""
+"""Which revision a request meets: exact weights, sticky sessions, forced canaries. Never looks at a pod's
+load.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ class Split:
     """The weighted draw of one service: permuted blocks.
 
     A block holds every revision exactly as often as its weight says (weights divided by their greatest common
-    divisor) in random order; the next block starts when it is used up. So the realised split is exact at the end of
-    each block and never further off than one block, tighter than independent draws, while the order stays random and
-    cannot fall in step with a client's pattern. Source: permuted-block randomisation of clinical trials (Zelen, "The
-    randomization and stratification of patients to clinical trials", J. Chronic Diseases 27, 1974).
+    divisor) in random order; the next block starts when it is used up. So the realised split is exact at the
+    end of each block and never further off than one block, tighter than independent draws, while the order
+    stays random and cannot fall in step with a client's pattern. Source: permuted-block randomisation of
+    clinical trials (Zelen, "The randomization and stratification of patients to clinical trials", J. Chronic
+    Diseases 27, 1974).
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -52,7 +55,9 @@ class Splits:
         self._splits: dict[ServiceKey, Split] = {}
 
     def choose(self, service: Service, live: Weights, headers: Mapping[str, str], canary_live: bool) -> str:
-        """The revision for one request. `live`: the weights above 0 whose revision has a pod; must not be empty."""
+        """The revision for one request. `live`: the weights above 0 whose revision has a pod; must not be
+        empty.
+        """
         if canary_live and forced(service, headers):
             return service.canary
         value = headers.get(service.sticky_header, "") if service.sticky_header else ""
@@ -77,8 +82,8 @@ def forced(service: Service, headers: Mapping[str, str]) -> bool:
 def sticky(weights: Weights, key: str) -> str:
     """The revision whose part of [0, 1) the key's hash falls into.
 
-    Parts lie in order of the revision's name, so a weight change moves only the boundary: nobody changes sides but
-    the share that has to.
+    Parts lie in order of the revision's name, so a weight change moves only the boundary: nobody changes
+    sides but the share that has to.
     """
     ordered = sorted(weights)
     total = sum(weight for _, weight in ordered)

@@ -1,7 +1,7 @@
 """What the gateway knows of the cluster: services and pods, and the immutable snapshot the picker reads.
 
-`State` is fed by the watch (or by a test) and is the only mutable thing here; a snapshot never changes. It decides
-nothing about a request and does no I/O.
+`State` is fed by the watch (or by a test) and is the only mutable thing here; a snapshot never changes. It
+decides nothing about a request and does no I/O.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Service:
 
 @dataclass(frozen=True)
 class Pod:
-    """An engine pod that has an address. `ready` is false as soon as it terminates or its Ready condition is not True."""
+    """An engine pod that has an address. `ready` is false as soon as it terminates or its Ready condition is
+    not True.
+    """
 
     uid: str
     name: str
@@ -57,8 +59,9 @@ class Snapshot:
 class State:
     """The latest objects, by key. Writers call put/remove/replace; readers take `snapshot`.
 
-    A pod enters the snapshot only after `confirm` has named it: Envoy must know its address before it is chosen.
-    The snapshot is rebuilt when it is first read after a change, so a change is in force at the next request.
+    A pod enters the snapshot only after `confirm` has named it: Envoy must know its address before it is
+    chosen. The snapshot is rebuilt when it is first read after a change, so a change is in force at the next
+    request.
     """
 
     def __init__(self) -> None:

@@ -50,7 +50,8 @@ class Windows:
     def record(self, outcome: Outcome, now: float) -> None:
         """Count a request in the slice in which it ended, or in the present one if that is closed already.
 
-        A request that failed counts in `requests` and `errors` only: its latency says nothing about the model.
+        A request that failed counts in `requests` and `errors` only: its latency says nothing about the
+        model.
         """
         self._latest = max(self._latest, now)
         start = _start(outcome.ended)

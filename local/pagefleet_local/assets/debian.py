@@ -1,0 +1,114 @@
+"""Programs from Debian's packages, unpacked into the cache and never installed: a Docker or containerd that is already
+on the machine stays as it is, and no package starts a service."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pagefleet_local import paths
+from pagefleet_local.console import stage
+
+# program -> (package, path inside it)
+PROGRAMS = {
+    "containerd": ("containerd", "usr/bin/containerd"),
+    "ctr": ("containerd", "usr/bin/ctr"),
+    "runc": ("runc", "usr/sbin/runc"),
+    "etcd": ("etcd-server", "usr/bin/etcd"),
+    "prometheus": ("prometheus", "usr/bin/prometheus"),
+    "promtool": ("prometheus", "usr/bin/promtool"),
+    "prometheus-alertmanager": ("prometheus-alertmanager", "usr/bin/prometheus-alertmanager"),
+}
+CNI = ("containernetworking-plugins", "usr/lib/cni")
+GO = ("golang-1.19-go", "golang-1.19-src")
+# Tools the kubelet, kube-proxy and DNS call by name. They start no service and conflict with nothing.
+HOST_TOOLS = {
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "dnsmasq": "dnsmasq-base",
+    "ethtool": "ethtool",
+    "socat": "socat",
+    "ip": "iproute2",
+    "mount": "mount",
+    "gcc": "gcc",
+}
+
+
+class AssetError(RuntimeError):
+    """Something the cluster needs cannot be had; the message says what and how to mend it."""
+
+
+def tool(name: str) -> Path:
+    """The path of a program, its package fetched and unpacked the first time. Raises AssetError."""
+    package, inside = PROGRAMS[name]
+    return unpacked(package) / inside
+
+
+def cni_plugins() -> Path:
+    package, inside = CNI
+    return unpacked(package) / inside
+
+
+def unpacked(package: str) -> Path:
+    """The folder that `package` is unpacked in (one per package, complete or absent)."""
+    target = paths.cache() / "debs" / package
+    if target.is_dir():
+        return target
+    with locked("debs"):
+        if not target.is_dir():
+            _fetch(package, target)
+    return target
+
+
+def ensure_host_tools() -> None:
+    """apt-get install what of HOST_TOOLS is missing."""
+    missing = sorted({package for program, package in HOST_TOOLS.items() if shutil.which(program) is None})
+    if missing:
+        with stage(f"apt-get install {' '.join(missing)}"):
+            apt("update")
+            apt("install", "-y", "--no-install-recommends", *missing)
+
+
+def apt(*arguments: str, cwd: Path | None = None, options: Sequence[str] = ()) -> None:
+    """Run apt-get quietly. Raises AssetError with its last words."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "-q", *[f"-o{option}" for option in options], *arguments]
+    result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise AssetError(f"{' '.join(command)}: {result.stderr.strip()[-600:]}")
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Hold the cache's lock `name`: two runs at once build nothing twice."""
+    folder = paths.cache() / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(package: str, target: Path) -> None:
+    work = target.with_name(f".{package}.partial")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    with stage(f"Debian package {package}"):
+        try:
+            _download(package, work)
+        except AssetError:
+            apt("update")
+            _download(package, work)
+        for deb in work.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", str(deb), str(work / "root")], check=True)
+        (work / "root").rename(target)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _download(package: str, work: Path) -> None:
+    # apt's own sandbox user cannot write below a root-owned folder; the download is verified all the same.
+    apt("download", package, cwd=work, options=("APT::Sandbox::User=root",))

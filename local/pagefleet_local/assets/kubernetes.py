@@ -1,0 +1,184 @@
+"""Kubernetes' own binaries: from KUBEBUILDER_ASSETS, from PATH, from the cache, or built once from Debian's source package.
+
+The build is the one Debian's `kubernetes` package does, with Debian's Go and the vendored tree, less the cloud
+providers (`-tags providerless`: half the time and size).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagefleet_local import paths
+from pagefleet_local.assets import debian
+from pagefleet_local.console import Report, stage
+
+COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
+VERSION = "1.20.2"
+PACKAGES_COMPILED = 1900  # what `go build` prints for the five, roughly: the progress bar's length
+OPENAPI_TAG = "+k8s:openapi-gen=true"
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """Where the five programs are, and their minor version (20 for 1.20.2)."""
+
+    folder: dict[str, Path]
+    minor: int
+
+    def __getitem__(self, name: str) -> Path:
+        return self.folder[name]
+
+
+def binaries(needed: tuple[str, ...] = COMPONENTS) -> Binaries:
+    """Find or build the programs in `needed`. Raises debian.AssetError."""
+    found = {name: _find(name) for name in needed}
+    if any(path is None for path in found.values()):
+        with debian.locked("kubernetes"):
+            if not _built().is_dir():
+                _build()
+        found = {name: path or _built() / name for name, path in found.items()}
+    complete = {name: path for name, path in found.items() if path is not None}
+    return Binaries(complete, _minor(complete[needed[0]]))
+
+
+def _built() -> Path:
+    return paths.cache() / f"kubernetes-{VERSION}"
+
+
+def _find(name: str) -> Path | None:
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets and (Path(assets) / name).is_file():
+        return Path(assets) / name
+    on_path = shutil.which(name)
+    if on_path:
+        return Path(on_path)
+    cached = _built() / name
+    return cached if cached.is_file() else None
+
+
+def _minor(binary: Path) -> int:
+    output = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"v1\.(\d+)\.", output)
+    if not match:
+        raise debian.AssetError(f"{binary} --version printed {output.strip()!r}: no Kubernetes version in it")
+    return int(match.group(1))
+
+
+def _build() -> None:
+    work = paths.cache() / "build"
+    shutil.rmtree(work, ignore_errors=True)
+    tree = work / "go/src/k8s.io/kubernetes"
+    tree.parent.mkdir(parents=True)
+    with stage("Kubernetes: source package") as report:
+        _source(work, tree)
+        report("unpacked")
+    goroot = debian.unpacked("golang-1.19-go") / "usr/lib/go-1.19"
+    _complete_goroot(goroot)
+    environment = {
+        **os.environ,
+        "GOROOT": str(goroot), "GOPATH": str(work / "go"), "GOCACHE": str(work / "gocache"), "GO111MODULE": "off",
+        "CGO_ENABLED": "0", "GOFLAGS": "", "GOTOOLCHAIN": "local",
+    }  # fmt: skip
+    go = str(goroot / "bin/go")
+    with stage("Kubernetes: OpenAPI definitions"):
+        _openapi(go, tree, environment, work)
+    with stage("Kubernetes: compile five programs (three to ten minutes, once)") as report:
+        out = work / "bin"
+        out.mkdir()
+        targets = [f"./cmd/{name}" for name in COMPONENTS]
+        command = [go, "build", "-v", "-tags", "providerless", "-trimpath", "-ldflags", _ldflags(), "-o", f"{out}/"]
+        _compile([*command, *targets], tree, environment, report)
+        out.rename(_built())
+    subprocess.run(["chmod", "-R", "u+w", str(work)], check=False)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _source(work: Path, tree: Path) -> None:
+    """Fetch and unpack the source through deb-src lines made from the machine's own apt configuration."""
+    lists = work / "lists"
+    (lists / "partial").mkdir(parents=True)
+    sources = work / "sources"
+    sources.mkdir()
+    for configured in [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")]:
+        if configured.suffix in (".list", ".sources") and configured.is_file():
+            text = configured.read_text()
+            text = re.sub(r"^Types:.*$", "Types: deb-src", text, flags=re.MULTILINE)
+            text = re.sub(r"^deb(?:-src)?\s", "deb-src ", text, flags=re.MULTILINE)
+            if "debian" in text:
+                (sources / configured.name).write_text(text)
+    options = ("Dir::Etc::sourcelist=/dev/null", f"Dir::Etc::sourceparts={sources}", f"Dir::State::lists={lists}",
+               "APT::Sandbox::User=root")  # fmt: skip
+    debian.apt("update", options=options)
+    debian.apt("source", "--download-only", "--only-source", "kubernetes", cwd=work, options=options)
+    archive = next(work.glob("kubernetes_*.orig.tar.*"))
+    tree.mkdir()
+    subprocess.run(["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1"], check=True)
+
+
+def _complete_goroot(goroot: Path) -> None:
+    """Debian splits Go over packages that link to each other by absolute paths; make the links relative to the cache."""
+    source = debian.unpacked("golang-1.19-src") / "usr/share/go-1.19"
+    share = debian.unpacked("golang-1.19-go") / "usr/share/go-1.19"
+    for name, target in {"src": source / "src", "test": source / "test", "misc": source / "misc",
+                         "api": source / "api", "pkg/include": share / "pkg/include"}.items():  # fmt: skip
+        link = goroot / name
+        if link.is_symlink():
+            link.unlink()
+        if target.exists() and not link.exists():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(target)
+
+
+def _openapi(go: str, tree: Path, environment: dict[str, str], work: Path) -> None:
+    """Generate pkg/generated/openapi, which Debian's source leaves to the build, over every package with the tag."""
+    found = subprocess.run(
+        ["grep", "-rl", "--include=*.go", "-E", rf"^// \{OPENAPI_TAG}", "vendor/k8s.io/", "staging/src/k8s.io/", "pkg/", "cmd/"],
+        cwd=tree, capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+    packages = set()
+    for line in found.splitlines():
+        if "_examples" in line or "sample-apiserver" in line:
+            continue
+        folder = str(Path(line).parent)
+        for prefix, replacement in (("vendor/", ""), ("staging/src/", ""), ("pkg", "k8s.io/kubernetes/pkg"),
+                                    ("cmd", "k8s.io/kubernetes/cmd")):  # fmt: skip
+            if folder.startswith(prefix):
+                folder = replacement + folder.removeprefix(prefix)
+                break
+        packages.add(folder)
+    (work / "header").write_text("")
+    _compile(
+        [go, "run", "./vendor/k8s.io/kube-openapi/cmd/openapi-gen", "--input-dirs", ",".join(sorted(packages)),
+         "--output-package", "k8s.io/kubernetes/pkg/generated/openapi", "--output-file-base", "zz_generated.openapi",
+         "-h", str(work / "header"), "--output-base", f"{environment['GOPATH']}/src", "-r", str(work / "violations")],
+        tree, environment, lambda _: None,
+    )  # fmt: skip
+
+
+def _compile(command: list[str], tree: Path, environment: dict[str, str], report: Report) -> None:
+    """Run one go command, counting the packages it names. Raises AssetError with the end of its output."""
+    tail: list[str] = []
+    process = subprocess.Popen(
+        command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if process.stdout is None:
+        raise RuntimeError("a pipe was asked for and not made")
+    for count, line in enumerate(process.stdout, 1):
+        tail = [*tail[-20:], line]
+        report(f"{count} of about {PACKAGES_COMPILED} packages")
+    if process.wait():
+        raise debian.AssetError(f"{' '.join(command[:3])} failed:\n{''.join(tail)}")
+
+
+def _ldflags() -> str:
+    values = {"gitVersion": f"v{VERSION}", "gitMajor": "1", "gitMinor": "20", "gitTreeState": "clean", "gitCommit": "debian"}
+    flags = ["-s", "-w"]
+    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
+        # In a GOPATH build a vendored package's import path begins with the vendor folder's.
+        flags += [f"-X k8s.io/kubernetes/vendor/{package}.{name}={value}" for name, value in values.items()]
+    return " ".join(flags)

@@ -1,0 +1,91 @@
+"""`pagefleet-local`: a real one-node Kubernetes on this machine, our images, the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from pagefleet_local import cleanup, paths
+from pagefleet_local.assets.debian import AssetError
+from pagefleet_local.console import CONSOLE, stage
+from pagefleet_local.preflight import Refused, check
+from pagefleet_local.processes import StartFailed
+from pagefleet_local.up import Options, healthy, prepare, up
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+REFUSED, FAILED = 2, 1
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn what is meant for the user into one clear message and an exit status."""
+    try:
+        yield
+    except Refused as refused:
+        CONSOLE.print(f"[red]refused:[/red] {refused}")
+        raise typer.Exit(REFUSED) from None
+    except (AssetError, StartFailed) as failure:
+        CONSOLE.print(f"[red]failed:[/red] {failure}", markup=True)
+        raise typer.Exit(FAILED) from None
+
+
+@app.command("up")
+def up_(
+    accelerators: Annotated[int, typer.Option(help="how many the Node offers; 0 for none")] = 8,
+    accelerator_name: Annotated[str, typer.Option(help="the extended resource's name")] = "nvidia.com/gpu",
+) -> None:
+    """Start a bare one-node Kubernetes (idempotent)."""
+    with told():
+        cluster = up(Options(accelerator=accelerator_name, accelerators=accelerators))
+    CONSOLE.print(f"up: export KUBECONFIG={cluster.kubeconfig}")
+
+
+@app.command()
+def down() -> None:
+    """Remove the cluster and everything it made on this machine."""
+    layout = paths.layout()
+    with told():
+        check(layout, node=False, running=True)
+    with stage("taking everything down"):
+        cleanup.down(layout)
+    _tell_leftovers()
+
+
+@app.command()
+def status(
+    leftovers: Annotated[bool, typer.Option(help="list what an earlier cluster left behind")] = False,
+) -> None:
+    """Whether the cluster is up; exit 1 when not."""
+    if leftovers:
+        _tell_leftovers()
+        return
+    up_now = healthy(Options())
+    CONSOLE.print(f"{'up' if up_now else 'down'}: {paths.layout().kubeconfig}")
+    if not up_now:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def kubeconfig() -> None:
+    """Print the path of the administrator's kubeconfig."""
+    print(paths.layout().kubeconfig)  # noqa: T201 - the one thing a shell substitution wants
+
+
+@app.command("prepare")
+def prepare_() -> None:
+    """Fetch and build everything a cluster needs, so that starting one is quick."""
+    with told():
+        check(paths.layout(), node=True, running=True)
+        prepare()
+
+
+def _tell_leftovers() -> None:
+    found = cleanup.leftovers(paths.layout())
+    for line in found:
+        CONSOLE.print(f"left: {line}")
+    if found:
+        raise typer.Exit(FAILED)
+    CONSOLE.print("nothing is left behind")

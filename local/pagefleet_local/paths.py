@@ -1,0 +1,85 @@
+"""Where everything of one local cluster lives. Decides names only; creates nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def cache() -> Path:
+    """What is built or downloaded once and outlives every cluster (PAGEFLEET_CACHE)."""
+    return Path(os.environ.get("PAGEFLEET_CACHE") or Path("~/.cache/pagefleet").expanduser())
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One cluster's folders, ports, and addresses. Two layouts that differ in all of them can run side by side.
+
+    `node_ip` lies on `bridge`, an interface of our own without ports: the cluster needs no network of the machine's,
+    and the API server refuses loopback addresses in Endpoints. `state` is on disk, `run` holds sockets (short: a Unix socket's path has at most 107 bytes).
+    """
+
+    state: Path = Path("/var/lib/pagefleet")
+    run: Path = Path("/run/pagefleet")
+    api_port: int = 6443
+    etcd_port: int = 23790
+    first_component_port: int = 16250
+    bridge: str = "pagefleet0"
+    pod_cidr: str = "10.244.0.0/24"
+    node_ip: str = "10.243.0.1"
+    service_cidr: str = "10.96.0.0/16"
+    node: str = "pagefleet-local"
+
+    @property
+    def pki(self) -> Path:
+        return self.state / "pki"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.state / "admin.kubeconfig"
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    @property
+    def pids(self) -> Path:
+        return self.state / "pids"
+
+    @property
+    def containerd_socket(self) -> Path:
+        return self.run / "containerd/containerd.sock"
+
+    @property
+    def dns_ip(self) -> str:
+        return self.node_ip
+
+    @property
+    def api_service_ip(self) -> str:
+        return self.service_cidr.rsplit(".", 1)[0] + ".1"
+
+
+def layout() -> Layout:
+    """The default cluster's layout, moved by PAGEFLEET_STATE and PAGEFLEET_API_PORT."""
+    default = Layout()
+    return Layout(
+        state=Path(os.environ.get("PAGEFLEET_STATE") or default.state),
+        api_port=int(os.environ.get("PAGEFLEET_API_PORT") or default.api_port),
+    )
+
+
+def control_plane_layout() -> Layout:
+    """The layout of the test suite's control plane: no node, and nothing in common with the default cluster."""
+    return Layout(
+        state=Path("/var/lib/pagefleet-test"),
+        run=Path("/run/pagefleet-test"),
+        api_port=16443,
+        etcd_port=23890,
+        first_component_port=16350,
+        bridge="pagefleet1",
+        pod_cidr="10.245.0.0/24",
+        node_ip="10.243.1.1",
+        service_cidr="10.97.0.0/16",
+        node="pagefleet-test",
+    )

@@ -1,0 +1,135 @@
+"""Protects the main path end to end on the real node: the shipped images and manifests serve a model; a killed engine
+pod is restarted while traffic goes elsewhere; kubectl logs, exec and port-forward work; a pod's end cuts no stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import openai
+import pytest
+from pagefleet_local.demo.load import Load
+from pagefleet_local.demo.narration import Narrator
+from pagefleet_local.demo.main import fleet_up
+from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View, sample
+from pagefleet_local.fleet.install import Fleet
+from pagefleet_local.fleet.kubectl import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest.fixture(scope="module")
+def narrator() -> Narrator:
+    return Narrator()
+
+
+@pytest.fixture(scope="module")
+async def fleet(narrator: Narrator) -> Fleet:
+    return await fleet_up(narrator)
+
+
+@pytest.fixture(scope="module")
+async def stage(fleet: Fleet, narrator: Narrator) -> AsyncIterator[Stage]:
+    async with Load(f"{fleet.gateway}/{NAMESPACE}/{NAME}/v1") as load:
+        stage = Stage(narrator, fleet, load)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        await fleet.kubectl.apply(namespace)
+        document = sample()
+        document["spec"]["scaling"]["min"] = 2
+        await fleet.kubectl.apply(document)
+        await stage.watch(lambda v: v.is_true("Ready") and ready(v) == 2, timeout=240, what="two ready replicas")
+        yield stage
+        await fleet.kubectl.run("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=180s")
+
+
+def ready(view: View) -> int:
+    return sum(entry.get("ready", 0) for entry in view.status.get("revisions") or [])
+
+
+async def test_the_openai_client_gets_the_same_answer_whole_and_streamed(stage: Stage) -> None:
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    async with openai.AsyncOpenAI(base_url=stage.url, api_key="unused", max_retries=0) as client:
+        whole = await client.chat.completions.create(
+            model="smollm2", messages=question, max_tokens=24, temperature=0
+        )
+        stream = await client.chat.completions.create(
+            model="smollm2", messages=question, max_tokens=24, temperature=0, stream=True
+        )
+        pieces = [choice.delta.content or "" async for chunk in stream for choice in chunk.choices]
+    assert "Paris" in (whole.choices[0].message.content or "")
+    assert "".join(pieces) == whole.choices[0].message.content
+
+
+async def test_a_killed_engine_is_restarted_and_traffic_goes_elsewhere(stage: Stage) -> None:
+    pods = await stage.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={NAME}")
+    victim = pods[0]["metadata"]["name"]
+    # PID 1 ignores signals it has no handler for from inside its own namespace, SIGKILL included: end its child.
+    kill = (
+        "import os, signal; me = os.getpid()\n"
+        "for entry in os.listdir('/proc'):\n"
+        "    if entry.isdigit() and int(entry) not in (1, me): os.kill(int(entry), signal.SIGKILL)"
+    )
+    await stage.kubectl.run("exec", "-n", NAMESPACE, victim, "--", "python3", "-c", kill, check=False)
+
+    async def restarted() -> bool:
+        pod = await stage.kubectl.get("pod", victim, NAMESPACE)
+        states = pod["status"]["containerStatuses"] if pod else []
+        return bool(states) and states[0]["restartCount"] >= 1
+
+    async def unready() -> bool:
+        pod = await stage.kubectl.get("pod", victim, NAMESPACE)
+        states = pod["status"]["containerStatuses"] if pod else []
+        return bool(states) and not states[0]["ready"]
+
+    async def not_ready_or_restarted() -> bool:
+        return await unready() or await restarted()
+
+    await until(not_ready_or_restarted, timeout=60, what="the kubelet sees the engine's death", interval=0.2)
+    while not await restarted() or await unready():
+        sample = await stage.load.one(8)
+        assert sample.status == 200, sample
+        assert not sample.truncated, sample
+
+
+async def test_a_pod_that_is_deleted_ends_its_streams_first(stage: Stage) -> None:
+    streams = [asyncio.create_task(stage.load.one(200)) for _ in range(4)]
+    pods = await stage.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={NAME}")
+    await stage.kubectl.run("delete", "pod", "-n", NAMESPACE, pods[0]["metadata"]["name"], "--wait=false")
+    for sample in await asyncio.gather(*streams):
+        assert (sample.status, sample.finish) == (200, "length"), sample
+
+
+async def test_logs_exec_and_port_forward(stage: Stage) -> None:
+    pod = (await stage.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={NAME}"))[0]["metadata"]["name"]
+    assert (await stage.kubectl.run("logs", "-n", NAMESPACE, pod, "--tail=5")).out.strip()
+    user = await stage.kubectl.run(
+        "exec", "-n", NAMESPACE, pod, "--", "python3", "-c", "import os; print(os.getuid())"
+    )
+    assert user.out.strip() == "65532"
+    written = await stage.kubectl.run(
+        "exec", "-n", NAMESPACE, pod, "--", "python3", "-c", "open('/x', 'w')", check=False
+    )
+    assert "Read-only file system" in written.text
+    process = await asyncio.create_subprocess_exec(
+        str(stage.kubectl.binary), "--kubeconfig", str(stage.kubectl.kubeconfig),
+        "port-forward", "-n", NAMESPACE, f"pod/{pod}", "18000:8000",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        if process.stdout is None:
+            raise RuntimeError("no pipe")
+        line = await asyncio.wait_for(process.stdout.readline(), 20)
+        assert b"127.0.0.1:18000" in line
+        reader, writer = await asyncio.open_connection("127.0.0.1", 18000)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b"200" in await asyncio.wait_for(reader.readline(), 20)
+        writer.close()
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_kubectl_get_isvc_shows_the_columns(stage: Stage) -> None:
+    table = (await stage.kubectl.run("get", "isvc", "-n", NAMESPACE)).out
+    header = table.splitlines()[0].split()
+    assert header == ["NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "REPLICAS", "AGE"]
