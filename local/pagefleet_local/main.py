@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from pagefleet_local import cleanup, paths
-from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.console import CONSOLE, stage
-from pagefleet_local.preflight import Refused, check
-from pagefleet_local.processes import StartFailed
+from pagefleet_local.images import main as images
+from pagefleet_local.preflight import check
+from pagefleet_local.told import FAILED, told
 from pagefleet_local.up import Options, healthy, prepare, up
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-REFUSED, FAILED = 2, 1
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Turn what is meant for the user into one clear message and an exit status."""
-    try:
-        yield
-    except Refused as refused:
-        CONSOLE.print(f"[red]refused:[/red] {refused}")
-        raise typer.Exit(REFUSED) from None
-    except (AssetError, StartFailed) as failure:
-        CONSOLE.print(f"[red]failed:[/red] {failure}", markup=True)
-        raise typer.Exit(FAILED) from None
+app.add_typer(images.app, name="images")
 
 
 @app.command("up")

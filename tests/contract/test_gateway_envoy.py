@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import aiohttp
 import pytest
-import uvloop
 from aiohttp import web
 from openai import AsyncOpenAI
 
@@ -162,11 +161,6 @@ class Fleet:
 
         await until(complete, seconds)
         return slices
-
-
-@pytest.fixture
-def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    return uvloop.EventLoopPolicy()  # as in production
 
 
 @pytest.fixture

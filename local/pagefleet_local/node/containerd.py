@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 
 from pagefleet_local.assets import debian
 from pagefleet_local.node.pause import IMAGE as PAUSE_IMAGE

@@ -119,7 +119,7 @@ def advertise(layout: Layout, authority: Authority, resource: str, count: int) -
     context = ssl.create_default_context(cafile=str(authority.pair.certificate))
     admin = authority.issue("admin", "pagefleet-admin", ["system:masters"])
     context.load_cert_chain(admin.certificate, admin.key)
-    request = urllib.request.Request(  # noqa: S310 - https to our own API server
+    request = urllib.request.Request(
         f"https://127.0.0.1:{layout.api_port}/api/v1/nodes/{layout.node}/status",
         data=patch,
         method="PATCH",

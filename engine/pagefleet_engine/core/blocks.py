@@ -1,0 +1,123 @@
+"""The page pool: who owns which KV page, which released pages still hold a known prefix, which is reused first.
+
+Pages are integers; their contents are the runner's. Automatic prefix caching follows vLLM's design: a full page is
+known by the chained hash of all tokens up to its end; a released page keeps its hash and is reused in LRU order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+
+
+class PageError(RuntimeError):
+    """A page was released, held or registered in a way that breaks the pool's invariants."""
+
+
+class OutOfPages(RuntimeError):
+    """Fewer pages are reclaimable than were asked for. The pool is unchanged."""
+
+
+def page_hashes(tokens: Sequence[int], page_size: int, parent: bytes = b"", start: int = 0) -> list[bytes]:
+    """Chained hashes of the full pages of `tokens[start:]`; `parent` is the hash of the page before `start`."""
+    hashes = []
+    for offset in range(start, len(tokens) - page_size + 1, page_size):
+        content = array("q", tokens[offset : offset + page_size]).tobytes()
+        parent = hashlib.blake2b(parent + content, digest_size=16).digest()
+        hashes.append(parent)
+    return hashes
+
+
+class PagePool:
+    """`total` pages. Every page is blank (free, unknown), cached (free, known by hash) or held (by >= 1 owner)."""
+
+    def __init__(self, total: int) -> None:
+        if total < 1:
+            raise PageError(f"a pool needs at least one page, not {total}")
+        self.total = total
+        self._blank: deque[int] = deque(range(total))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._owners = [0] * total
+        self._hash_of: dict[int, bytes] = {}
+        self._page_of: dict[bytes, int] = {}
+
+    @property
+    def blank(self) -> int:
+        return len(self._blank)
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def available(self) -> int:
+        """Pages that an allocation can take now."""
+        return len(self._blank) + len(self._cached)
+
+    def allocate(self, count: int) -> list[int]:
+        """`count` pages with one owner each. Raises OutOfPages."""
+        if count > self.available:
+            raise OutOfPages(f"{count} pages wanted, {self.available} available of {self.total}")
+        pages = []
+        for _ in range(count):
+            if self._blank:
+                page = self._blank.popleft()
+            else:
+                page, _ = self._cached.popitem(last=False)
+                del self._page_of[self._hash_of.pop(page)]
+            self._owners[page] = 1
+            pages.append(page)
+        return pages
+
+    def hold(self, pages: Iterable[int]) -> None:
+        """One more owner for pages that are held or cached. Raises PageError for a blank page."""
+        for page in pages:
+            if self._owners[page] == 0:
+                if page not in self._cached:
+                    raise PageError(f"page {page} is blank: nothing in it to hold")
+                del self._cached[page]
+            self._owners[page] += 1
+
+    def release(self, pages: Sequence[int]) -> None:
+        """One owner less, tail first: the head of a prefix is reused last. Raises PageError on a double free."""
+        for page in reversed(pages):
+            if self._owners[page] == 0:
+                raise PageError(f"page {page} is released twice")
+            self._owners[page] -= 1
+            if self._owners[page] == 0:
+                if page in self._hash_of:
+                    self._cached[page] = None
+                else:
+                    self._blank.append(page)
+
+    def register(self, page: int, digest: bytes) -> None:
+        """Make a held, full page findable. The first page with a content keeps the name."""
+        if self._owners[page] == 0:
+            raise PageError(f"page {page} is not held: its content is not certain")
+        if digest not in self._page_of and page not in self._hash_of:
+            self._page_of[digest], self._hash_of[page] = page, digest
+
+    def find(self, hashes: Iterable[bytes]) -> list[int]:
+        """Pages of the longest known prefix of `hashes`."""
+        pages = []
+        for digest in hashes:
+            page = self._page_of.get(digest)
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def check(self) -> None:
+        """Raises PageError unless blank + cached + held = total and every index agrees."""
+        held = sum(1 for owners in self._owners if owners > 0)
+        if self.blank + self.cached + held != self.total:
+            raise PageError(f"{self.blank} blank + {self.cached} cached + {held} held != {self.total}")
+        free = [*self._blank, *self._cached]
+        if len(set(free)) != len(free) or any(self._owners[page] for page in free):
+            raise PageError("a free page is listed twice or has an owner")
+        if {page: digest for digest, page in self._page_of.items()} != self._hash_of:
+            raise PageError("the hash index and the pages disagree")
+        if any(page not in self._hash_of for page in self._cached):
+            raise PageError("a cached page has no hash")

@@ -1,0 +1,14 @@
+"""What a user can mend about a model, with the field of the InferenceService to mend."""
+
+from __future__ import annotations
+
+
+class ModelError(Exception):
+    """`field` is a spec path ("spec.model.source"); `message` says what is wrong and what is allowed."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field, self.message = field, message
+
+
+SOURCE = "spec.model.source"

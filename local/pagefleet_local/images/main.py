@@ -1,0 +1,30 @@
+"""`pagefleet-local images`: build the production images, load them into the local fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pagefleet_local import paths
+from pagefleet_local.console import CONSOLE
+from pagefleet_local.images import build as builder
+from pagefleet_local.told import told
+
+app = typer.Typer(no_args_is_help=True, help=__doc__)
+Targets = Annotated[list[str] | None, typer.Argument(help=f"of {', '.join(builder.TARGETS)}; all when omitted")]
+
+
+@app.command()
+def build(targets: Targets = None) -> None:
+    """Build the images into the cache; what has not changed is not built again."""
+    with told():
+        for target, archive in builder.build(targets or builder.TARGETS).items():
+            CONSOLE.print(f"{builder.reference(target)}  {archive.stat().st_size / 1e6:.0f} MB")
+
+
+@app.command()
+def load(targets: Targets = None) -> None:
+    """Build what changed and import it into the local fleet's containerd."""
+    with told():
+        builder.load(paths.layout(), builder.build(targets or builder.TARGETS))

