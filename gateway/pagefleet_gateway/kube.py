@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 30  # the server ends a watch after this; the next goes on from there
 GUARD_SECONDS = 35.0  # no byte for this long: the connection is dead
 PAGE = 500
-FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0  # seconds
+FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0  # seconds
 
 Raw = Mapping[str, object]
 
@@ -61,23 +61,24 @@ class Watch:
         self._feed = feed
         self._metrics = metrics
         self._version = ""
+        self._pause = FIRST_PAUSE  # grows with each failure, until the server says something again
 
     async def follow(self) -> None:
-        pause = FIRST_PAUSE
         while True:
             try:
                 if not self._version:
                     await self._list()
-                pause = FIRST_PAUSE
                 await self._watch()
+                self._pause = FIRST_PAUSE
+                continue
             except GoneError as error:
                 log.info("%s: listing anew: %s", self._feed.kind, error)
                 self._version = ""
             except (WatchError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 self._metrics.watch_restarts.labels(self._feed.kind).inc()
                 log.warning("%s: watch interrupted: %s", self._feed.kind, error or type(error).__name__)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects
-                pause = min(pause * 2, LAST_PAUSE)
+            await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects
+            self._pause = min(self._pause * 2, LAST_PAUSE)
 
     async def _list(self) -> None:
         items: list[Raw] = []
@@ -87,7 +88,11 @@ class Watch:
                 async with await self._feed.ask(limit=PAGE, _continue=token) as response:
                     document = await _checked(response)
             page, metadata = document.get("items"), document.get("metadata")
-            if not isinstance(page, list) or not isinstance(metadata, dict):
+            if (
+                not isinstance(page, list)
+                or not isinstance(metadata, dict)
+                or "resourceVersion" not in metadata
+            ):
                 raise WatchError(f"not a list: {str(document)[:200]}")
             items.extend(page)
             token = metadata.get("continue")
@@ -116,10 +121,11 @@ class Watch:
                 if not line:
                     return
                 self._apply(json.loads(line))
+                self._pause = FIRST_PAUSE
 
-    def _apply(self, event: Mapping[str, object]) -> None:
-        raw = event.get("object")
-        if not isinstance(raw, Mapping):
+    def _apply(self, event: object) -> None:
+        raw = event.get("object") if isinstance(event, Mapping) else None
+        if not isinstance(event, Mapping) or not isinstance(raw, Mapping):
             raise WatchError(f"an event without an object: {str(event)[:200]}")
         match event.get("type"):
             case "ADDED" | "MODIFIED":
@@ -129,11 +135,13 @@ class Watch:
             case "BOOKMARK":
                 pass
             case "ERROR":
-                _raise(int(raw.get("code") or 0), str(raw.get("message")))
+                code = raw.get("code")
+                _raise(code if isinstance(code, int) else 0, str(raw.get("message")))
             case kind:
                 raise WatchError(f"an event of unknown type {kind!r}")
-        version = raw.get("metadata", {}).get("resourceVersion")
-        if version:
+        metadata = raw.get("metadata")
+        version = metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
+        if isinstance(version, str) and version:
             self._version = version
 
 
@@ -165,10 +173,17 @@ class ClusterWatch:
 
     async def __aenter__(self) -> ClusterWatch:
         settings = client.Configuration()
-        if self._kubeconfig is None:
-            config.load_incluster_config(client_configuration=settings)
-        else:
-            await config.load_kube_config(config_file=str(self._kubeconfig), client_configuration=settings)
+        try:
+            if self._kubeconfig is None:
+                config.load_incluster_config(client_configuration=settings)
+            else:
+                await config.load_kube_config(
+                    config_file=str(self._kubeconfig), client_configuration=settings
+                )
+        except config.ConfigException as error:
+            raise WatchError(
+                f"no way to the API server (PAGEFLEET_KUBECONFIG, KUBECONFIG): {error}"
+            ) from error
         api = await self._stack.enter_async_context(client.ApiClient(settings))
         self._watches = [Watch(feed, self._metrics) for feed in _feeds(api, self._state)]
         return self

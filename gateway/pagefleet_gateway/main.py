@@ -28,10 +28,11 @@ from . import accesslog, envoy
 from .authz import Front
 from .bootstrap import Limits, Paths, bootstrap, written
 from .endpoints import Endpoints
-from .kube import ClusterWatch
+from .kube import ClusterWatch, WatchError
 from .ledger import Ledger
 from .metrics import Metrics
 from .picker import Pick, Picker, Request
+from .queues import Queues
 from .routing import Refusal
 from .settings import SettingError, Settings, settings_from
 from .state import State
@@ -58,8 +59,10 @@ class Gateway:
         self.settings = settings
         self.state = state
         self.ledger = Ledger()
+        self.queues = Queues()
         # The draw needs no secrecy, only an order that clients do not share.
-        self.picker = Picker(state, self.ledger, random.Random(secrets.randbits(64)))  # noqa: S311
+        rng = random.Random(secrets.randbits(64))  # noqa: S311
+        self.picker = Picker(state, self.ledger, rng, self.queues.waiting)
         self.metrics = Metrics(self.ledger)
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
         self.synced: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
@@ -100,6 +103,7 @@ class Gateway:
         self.port = await self._admin.port()
         self._run("access log", self._read_log(self._envoy))
         self._run("endpoints", self._endpoints.follow(self._admin))
+        self._run("queues", self.queues.follow(self.state))
         self._run("sweep", self._sweep())
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -261,6 +265,6 @@ def run() -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings))
-    except GatewayError as error:
-        log.error("%s", error)
+    except (GatewayError, WatchError) as error:
+        log.error("%s", error, exc_info=error.__cause__)
         raise SystemExit(1) from error

@@ -42,7 +42,11 @@ class Picker:
     """Holds the draws; reads the state; writes the ledger."""
 
     def __init__(
-        self, state: State, ledger: Ledger, rng: random.Random, queue: Callable[[Pod], float] = lambda _: 0.0
+        self,
+        state: State,
+        ledger: Ledger,
+        rng: random.Random,
+        queue: Callable[[Pod, float], float] = lambda pod, now: 0.0,
     ) -> None:
         self._state = state
         self._ledger = ledger
@@ -87,7 +91,7 @@ class Picker:
     def _order(self, pods: list[Pod] | tuple[Pod, ...], count: int, now: float) -> list[Pod]:
         return order(
             pods,
-            lambda pod: self._ledger.in_flight(pod) + self._queue(pod),
+            lambda pod: self._ledger.in_flight(pod) + self._queue(pod, now),
             lambda pod: self._ledger.ejected(pod, now),
             count,
             self._rng,

@@ -40,6 +40,7 @@ class Engine:
     between: float = 0.0  # seconds between tokens
     status: int = 200
     truncate: bool = False
+    waiting: int = 0
     requests: list[web.Request] = field(default_factory=list)
     port: int = 0
     runner: web.AppRunner | None = None
@@ -48,6 +49,7 @@ class Engine:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/metrics", self.metrics)
         self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await self.runner.setup()
         await web.TCPSite(self.runner, self.host, self.port).start()
@@ -66,6 +68,9 @@ class Engine:
         self.requests.append(request)
         model = {"id": "smol", "object": "model", "created": 0, "owned_by": "pagefleet"}
         return web.json_response({"object": "list", "data": [model]})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=f'pagefleet_num_requests_waiting{{model_name="smol"}} {self.waiting}.0\n')
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
@@ -366,6 +371,15 @@ async def test_errors_count_and_client_cancellations_do_not(fleet: Fleet) -> Non
         text = await response.text()
     labels = f'namespace="team",revision="{STABLE}",service="chat"'
     assert f'pagefleet_gateway_requests_total{{code="500",{labels}}} 1.0' in text
+
+
+async def test_an_engine_that_queues_is_spared(fleet: Fleet) -> None:
+    busy, idle = await fleet.engine(STABLE, waiting=50), await fleet.engine(STABLE)
+    fleet.serve((STABLE, 100))
+    await until(lambda: fleet.gateway.queues.waiting(busy.pod(), time.monotonic()) == 50)
+    for _ in range(10):
+        assert (await fleet.chat())[0] == 200
+    assert (len(busy.requests), len(idle.requests)) == (0, 10)
 
 
 async def test_a_services_timeout_is_kept(fleet: Fleet) -> None:

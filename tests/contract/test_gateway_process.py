@@ -1,7 +1,7 @@
 """The gateway as its container starts it: the console script, the watch protocol, SIGTERM.
 
-Protects that what the API server says is in force at the next request, and that a watch survives what real ones
-go through: 410 in either form, an ERROR event, truncated JSON, a cut, a poisoned object, an API server away.
+Protects that what the API server says is in force at the next request, and that a watch survives what real
+ones go through: 410 in either form, ERROR events, truncated JSON, a cut, a poisoned object, a server away.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ class API:
         try:
             while (data := await queue.get()) is not None:
                 await response.write(data)
+        except ConnectionError:
+            return response  # the client has given this watch up
         finally:
             kind.watchers.remove(queue)
         if request.transport is not None:

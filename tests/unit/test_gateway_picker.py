@@ -11,6 +11,7 @@ import pytest
 from pagefleet_gateway.accesslog import Line, parse, settle
 from pagefleet_gateway.ledger import Ledger
 from pagefleet_gateway.picker import Pick, Picker, Request, stratum
+from pagefleet_gateway.queues import Queues
 from pagefleet_gateway.routing import Refusal
 from pagefleet_gateway.state import Pod, Service, State
 
@@ -64,6 +65,22 @@ def test_the_least_loaded_pod_is_first_and_the_rest_are_the_retries() -> None:
     assert Counter(choices[0].uid for choices in first) == {"1": 10, "2": 10, "3": 10}
     world.end(1)
     assert world.pick().choices[0] == first[0][0]
+
+
+def test_a_pod_whose_engine_queues_is_met_later() -> None:
+    queues = Queues()
+    text = (
+        b'# TYPE pagefleet_num_requests_waiting gauge\npagefleet_num_requests_waiting{model_name="m"} 3.0\n'
+    )
+    one, two = pod("1", "a"), pod("2", "a")
+    world = World(one, two, weights=(("a", 100),))
+    world.picker = Picker(world.state, world.ledger, random.Random(7), queues.waiting)
+    queues.put(one, text, now=0.0)
+    queues.put(two, b"something else 1\n", now=0.0)
+    assert [world.pick(now=1.0).choices[0] for _ in range(3)] == [two, two, two]
+    assert queues.waiting(one, 1.0) == 3.0 and queues.waiting(two, 1.0) == 0.0
+    assert queues.waiting(one, 6.0) == 0.0  # too old to believe
+    assert world.pick(now=6.0).choices[0] == one
 
 
 def test_retries_stay_in_the_revision_and_leave_it_only_when_it_has_too_few_pods() -> None:

@@ -1,12 +1,12 @@
-"""Matrix products with weights that are prepared once: float32 as it is, or int8 prepacked for the CPU's VNNI path.
+"""Matrix products with weights that are prepared once: float32 as it is, or int8 with int32 accumulation (VNNI).
 
-int8: weights symmetric per output channel, activations asymmetric per tensor at run time, accumulation in int32
-(FBGEMM's dynamic quantisation; Jacob et al., CVPR 2018, section 2).
+int8: weights symmetric per output channel, activations symmetric per token at run time (LLM.int8's vector-wise
+scheme, Dettmers et al., NeurIPS 2022, section 3.1, without its outlier split). Per token, not per tensor: a token's
+result does not depend on what else is in its batch.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -24,18 +24,14 @@ def plain(weight: torch.Tensor) -> Linear:
 
 
 def int8(weight: torch.Tensor) -> Linear:
-    """The same with int8 weights. Raises RuntimeError where this torch build has no quantised CPU engine."""
-    scales = (weight.abs().amax(dim=1) / 127).clamp_min(1e-8).double()
-    zeros = torch.zeros(weight.shape[0], dtype=torch.long)
-    with warnings.catch_warnings():
-        # torch announces a successor for quantised tensors; the prepacked operator below still takes only these.
-        warnings.simplefilter("ignore", UserWarning)
-        quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-        packed = torch.ops.quantized.linear_prepack(quantised, None)
+    """The same with int8 weights; scales are float32."""
+    weight_scale = (weight.abs().amax(dim=1) / 127).clamp_min(1e-8)
+    quantised = (weight / weight_scale.unsqueeze(1)).round().to(torch.int8).t()
 
     def apply(x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.quantized.linear_dynamic(x, packed, False)
-        return result
+        scale = (x.abs().amax(dim=1, keepdim=True) / 127).clamp_min(1e-8)
+        product = torch._int_mm((x / scale).round().to(torch.int8), quantised)
+        return product.float() * scale * weight_scale
 
     return apply
 

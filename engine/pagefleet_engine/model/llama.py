@@ -30,7 +30,9 @@ class Llama:
         self.config = config
         self._embedding = weights["model.embed_tokens.weight"]
         self._norm = weights["model.norm.weight"]
-        self._head = linear.prepare(weights["lm_head.weight"], quantization)
+        # The output matrix stays in float32: it decides between near-equal tokens (measured on SmolLM2-135M: perplexity
+        # +1.3 % without it, +4.8 % with it in int8).
+        self._head = linear.plain(weights["lm_head.weight"])
         self._layers = [self._layer(weights, index, quantization) for index in range(config.layers)]
         self._cos, self._sin = rope.table(config.head_dim, config.rope_theta, positions)
 

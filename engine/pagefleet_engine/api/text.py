@@ -1,0 +1,64 @@
+"""Turns tokens into text as they come: whole characters only, and nothing of a stop string ever leaves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+Decode = Callable[[Sequence[int]], str]
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextStream:
+    """One answer's text. `decode` is the tokenizer's; `stops` end the text before themselves."""
+
+    def __init__(self, decode: Decode, stops: tuple[str, ...]) -> None:
+        self._decode, self._stops = decode, stops
+        self._ids: list[int] = []
+        self._context, self._read = 0, 0  # ids[context:read] are decoded and emitted, the rest is not yet
+        self._held = ""
+        self.stopped = False
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """The text that is now certain. Sets `stopped` when a stop string was met."""
+        self._ids += ids
+        before = self._decode(self._ids[self._context : self._read])
+        after = self._decode(self._ids[self._context :])
+        # A character whose bytes are not complete yet shows as U+FFFD at the end.
+        if not after.endswith(REPLACEMENT) and len(after) >= len(before):
+            self._held += after[len(before) :]
+            self._context, self._read = self._read, len(self._ids)
+        return self._release()
+
+    def finish(self) -> str:
+        """What is left when no more tokens come."""
+        if self.stopped:
+            return ""
+        rest = self._decode(self._ids[self._context :])[len(self._decode(self._ids[self._context : self._read])) :]
+        self._held += rest
+        self._read = len(self._ids)
+        text = self._release()
+        if not self.stopped:
+            text, self._held = text + self._held, ""
+        return text
+
+    def _release(self) -> str:
+        if self.stopped:
+            return ""
+        found = [index for stop in self._stops if (index := self._held.find(stop)) >= 0]
+        if found:
+            text, self._held, self.stopped = self._held[: min(found)], "", True
+            return text
+        keep = self._possible_stop()
+        cut = len(self._held) - keep
+        text, self._held = self._held[:cut], self._held[cut:]
+        return text
+
+    def _possible_stop(self) -> int:
+        """Length of the longest tail that may be a stop string's beginning."""
+        longest = 0
+        for stop in self._stops:
+            for size in range(min(len(stop) - 1, len(self._held)), longest, -1):
+                if self._held.endswith(stop[:size]):
+                    longest = size
+                    break
+        return longest

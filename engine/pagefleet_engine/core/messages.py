@@ -1,0 +1,78 @@
+"""What the API process and the engine process say to each other: length-prefixed msgpack, tagged by type."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from pagefleet_engine.core.requests import EngineRequest, EngineStats, TokenOutput
+
+HEADER: Final = struct.Struct("!I")
+MOST_BYTES = 64 << 20
+
+
+class Add(msgspec.Struct, tag=True, frozen=True):
+    request: EngineRequest
+
+
+class Abort(msgspec.Struct, tag=True, frozen=True):
+    request_id: str
+
+
+class Ready(msgspec.Struct, tag=True, frozen=True):
+    """The engine has loaded its model and done a real forward pass."""
+
+    max_model_len: int
+    capacity_tokens: int
+    stats: EngineStats
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """The engine cannot start, and what the user can mend."""
+
+    field: str
+    message: str
+
+
+class Step(msgspec.Struct, tag=True, frozen=True):
+    """Results of one step; `seconds` is how long it took."""
+
+    outputs: list[TokenOutput]
+    stats: EngineStats
+    seconds: float
+
+
+ToEngine = Add | Abort
+FromEngine = Ready | Failed | Step
+_encoder = msgspec.msgpack.Encoder()
+to_engine: Final = msgspec.msgpack.Decoder(ToEngine)
+from_engine: Final = msgspec.msgpack.Decoder(FromEngine)
+
+
+def frame(message: ToEngine | FromEngine) -> bytes:
+    """One message with its length before it."""
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+class Frames:
+    """Cuts a byte stream into message bodies."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies that `data` completes. Raises ValueError on a length that no peer of ours sends."""
+        self._buffer += data
+        bodies = []
+        while len(self._buffer) >= HEADER.size:
+            (length,) = HEADER.unpack_from(self._buffer)
+            if length > MOST_BYTES:
+                raise ValueError(f"a message of {length} bytes is not ours")
+            if len(self._buffer) < HEADER.size + length:
+                break
+            bodies.append(bytes(self._buffer[HEADER.size : HEADER.size + length]))
+            del self._buffer[: HEADER.size + length]
+        return bodies

@@ -1,0 +1,80 @@
+"""The engine's own process: `python -m pagefleet_engine.runner.process FD CONFIG`. Owns torch; knows no HTTP.
+
+Reads requests from the socket FD, steps while there is work, blocks on the socket when idle. Ends when the API
+process closes its end. Exits 78 after a start-up failure that it has told the API process about.
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import sys
+import time
+
+import msgspec
+
+from pagefleet_engine.core.messages import Abort, Add, Failed, Frames, FromEngine, Ready, Step, frame, to_engine
+from pagefleet_engine.core.requests import EngineConfig, TokenOutput
+from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.runner.engine import Engine
+
+EXIT_CONFIGURATION = 78
+READ_BYTES = 1 << 20
+
+
+def serve(connection: socket.socket, config: EngineConfig) -> int:
+    """Run until the peer closes. Returns the exit status."""
+    try:
+        engine = Engine(config)
+    except ModelError as error:
+        connection.sendall(frame(Failed(error.field, error.message)))
+        return EXIT_CONFIGURATION
+    capacity = engine.stats().pages_total * config.page_size
+    connection.sendall(frame(Ready(engine.max_model_len, capacity, engine.stats())))
+    frames = Frames()
+    while True:
+        refused: list[TokenOutput] = []
+        changed = False
+        while select.select([connection], [], [], 0 if engine.has_work() or changed else None)[0]:
+            data = connection.recv(READ_BYTES)
+            if not data:
+                return 0
+            for body in frames.feed(data):
+                changed = True
+                refused += _take(engine, body)
+        began = time.monotonic()
+        outputs = refused + engine.step(began)
+        _send(connection, Step(outputs, engine.stats(), time.monotonic() - began))
+
+
+def _take(engine: Engine, body: bytes) -> list[TokenOutput]:
+    match to_engine.decode(body):
+        case Add(request):
+            try:
+                engine.add(request)
+            except ValueError:
+                # The API process checks the same limits first: only a defect there leads here, and ends one request.
+                return [TokenOutput(request.request_id, (), "abort", len(request.prompt_token_ids), 0)]
+        case Abort(request_id):
+            engine.abort(request_id)
+    return []
+
+
+def _send(connection: socket.socket, message: FromEngine) -> None:
+    connection.sendall(frame(message))
+
+
+def main() -> int:
+    # The API process decides when to end: it drains on SIGTERM and then closes the socket.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        return serve(connection, msgspec.json.decode(sys.argv[2], type=EngineConfig))
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
