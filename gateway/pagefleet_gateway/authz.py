@@ -13,7 +13,8 @@ from typing import cast
 
 import httptools
 
-from .bootstrap import DESTINATION, REFUSED_503
+from .bootstrap import REFUSED_503
+from .clusters import DESTINATION
 from .picker import Pick, Request
 from .routing import Refusal
 

@@ -9,15 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-DESTINATION = "x-gateway-destination-endpoint"  # the endpoint-picker protocol's header: ip:port[,ip:port...]
-ENGINES = "engines"
-PICKER = "picker"
+from .clusters import (
+    DESTINATION,
+    ENGINES,
+    METADATA,
+    PICKER,
+    TYPE,
+    Paths,
+    engines_cluster,
+    picker_cluster,
+    typed,
+)
+
 STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
 # ext_authz takes every 5xx for a picker that failed, so a refusal with 503 travels under a code of its own.
 REFUSED_503 = 460
-METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
 NO_PATH = json.dumps(
     {
@@ -29,7 +36,6 @@ NO_PATH = json.dumps(
         }
     }
 )
-TYPE = "type.googleapis.com/envoy."
 
 # One JSON line per request, for the picker. Times are microseconds from the request's first byte.
 LOG_FIELDS = {
@@ -51,29 +57,6 @@ LOG_FIELDS = {
 
 
 @dataclass(frozen=True)
-class Paths:
-    """The files Envoy and the picker share, in one private folder."""
-
-    folder: Path
-
-    @property
-    def bootstrap(self) -> Path:
-        return self.folder / "envoy.json"
-
-    @property
-    def endpoints(self) -> Path:
-        return self.folder / "endpoints.json"
-
-    @property
-    def admin(self) -> Path:
-        return self.folder / "admin.sock"
-
-    @property
-    def picker(self) -> Path:
-        return self.folder / "picker.sock"
-
-
-@dataclass(frozen=True)
 class Limits:
     max_request_bytes: int
     max_connections: int = 20000
@@ -89,14 +72,10 @@ def bootstrap(node: str, address: str, port: int, paths: Paths, limits: Limits) 
         "admin": {"address": {"pipe": {"path": str(paths.admin), "mode": 0o600}}},
         "static_resources": {
             "listeners": [_listener(address, port, limits)],
-            "clusters": [_picker_cluster(paths), _engines_cluster(paths)],
+            "clusters": [picker_cluster(paths), engines_cluster(paths)],
         },
         "overload_manager": _overload(limits),
     }
-
-
-def _typed(name: str, kind: str, **fields: object) -> dict[str, object]:
-    return {"name": name, "typed_config": {"@type": TYPE + kind, **fields}}
 
 
 def _listener(address: str, port: int, limits: Limits) -> dict[str, object]:
@@ -115,7 +94,7 @@ def _connection_manager(limits: Limits) -> dict[str, object]:
     ]
     # The request's id is the key of its ticket, so it must be ours.
     mutations.append({"remove": "x-request-id"})
-    return _typed(
+    return typed(
         "envoy.filters.network.http_connection_manager",
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="ingress",
@@ -131,14 +110,14 @@ def _connection_manager(limits: Limits) -> dict[str, object]:
         common_http_protocol_options={"idle_timeout": "900s"},
         http2_protocol_options={"max_concurrent_streams": 1000},
         early_header_mutation_extensions=[
-            _typed(
+            typed(
                 "envoy.http.early_header_mutation.header_mutation",
                 "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
                 mutations=mutations,
             )
         ],
         access_log=[
-            _typed(
+            typed(
                 "envoy.access_loggers.stdout",
                 "extensions.access_loggers.stream.v3.StdoutAccessLog",
                 log_format={"json_format": LOG_FIELDS},
@@ -151,12 +130,12 @@ def _connection_manager(limits: Limits) -> dict[str, object]:
 
 
 def _router() -> dict[str, object]:
-    return _typed("envoy.filters.http.router", "extensions.filters.http.router.v3.Router")
+    return typed("envoy.filters.http.router", "extensions.filters.http.router.v3.Router")
 
 
 def _authorization(limits: Limits) -> dict[str, object]:
     upstream = [DESTINATION, "x-envoy-upstream-rq-timeout-ms", "x-envoy-max-retries"]
-    return _typed(
+    return typed(
         "envoy.filters.http.ext_authz",
         "extensions.filters.http.ext_authz.v3.ExtAuthz",
         failure_mode_allow=False,
@@ -295,105 +274,18 @@ def _status_is(code: int, name: str) -> dict[str, object]:
     return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
 
 
-def _picker_cluster(paths: Paths) -> dict[str, object]:
-    address = {"pipe": {"path": str(paths.picker)}}
-    return {
-        "name": PICKER,
-        "type": "STATIC",
-        "connect_timeout": "2s",
-        "circuit_breakers": _breakers(),
-        "load_assignment": {
-            "cluster_name": PICKER,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
-        },
-    }
-
-
-def _engines_cluster(paths: Paths) -> dict[str, object]:
-    override = {
-        "@type": TYPE + "extensions.load_balancing_policies.override_host.v3.OverrideHost",
-        "override_host_sources": [{"header": DESTINATION}],
-        "fallback_policy": {"policies": [{"typed_extension_config": _nowhere()}]},
-    }
-    return {
-        "name": ENGINES,
-        "type": "EDS",
-        "connect_timeout": "1s",
-        "circuit_breakers": _breakers(),
-        "eds_cluster_config": {
-            "eds_config": {
-                "resource_api_version": "V3",
-                "path_config_source": {
-                    "path": str(paths.endpoints),
-                    "watched_directory": {"path": str(paths.folder)},
-                },
-            }
-        },
-        "load_balancing_policy": {
-            "policies": [
-                {
-                    "typed_extension_config": {
-                        "name": "envoy.load_balancing_policies.override_host",
-                        "typed_config": override,
-                    }
-                }
-            ]
-        },
-        "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                "@type": TYPE + "extensions.upstreams.http.v3.HttpProtocolOptions",
-                # Below the engine's keep-alive (75 s): a connection is never reused while its peer closes it.
-                "common_http_protocol_options": {"idle_timeout": "30s"},
-                "explicit_http_config": {"http_protocol_options": {}},
-            }
-        },
-    }
-
-
-def _nowhere() -> dict[str, object]:
-    """A policy that never finds a host: without the picker's word no pod is right, it may be another
-    service's.
-    """
-    return _typed(
-        "envoy.load_balancing_policies.subset",
-        "extensions.load_balancing_policies.subset.v3.Subset",
-        fallback_policy="NO_FALLBACK",
-        subset_selectors=[{"keys": ["never"]}],
-        subset_lb_policy={
-            "policies": [
-                {
-                    "typed_extension_config": _typed(
-                        "envoy.load_balancing_policies.round_robin",
-                        "extensions.load_balancing_policies.round_robin.v3.RoundRobin",
-                    )
-                }
-            ]
-        },
-    )
-
-
-def _breakers() -> dict[str, object]:
-    high = {
-        "max_connections": 65536,
-        "max_pending_requests": 65536,
-        "max_requests": 65536,
-        "max_retries": 1024,
-    }
-    return {"thresholds": [{"priority": "DEFAULT", **high}]}
-
-
 def _overload(limits: Limits) -> dict[str, object]:
     heap = "envoy.resource_monitors.fixed_heap"
     connections = "envoy.resource_monitors.global_downstream_max_connections"
     return {
         "refresh_interval": "0.25s",
         "resource_monitors": [
-            _typed(
+            typed(
                 heap,
                 "extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig",
                 max_heap_size_bytes=limits.max_heap_bytes,
             ),
-            _typed(
+            typed(
                 connections,
                 "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
                 max_active_downstream_connections=limits.max_connections,

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from .bootstrap import ENGINES, METADATA, TYPE
+from .clusters import ENGINES, METADATA, TYPE
 from .envoy import Admin, AdminError
 from .state import Pod, State
 

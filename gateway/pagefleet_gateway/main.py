@@ -26,7 +26,8 @@ from aiohttp import web
 
 from . import accesslog, envoy
 from .authz import Front
-from .bootstrap import Limits, Paths, bootstrap, written
+from .bootstrap import Limits, bootstrap, written
+from .clusters import Paths
 from .endpoints import Endpoints
 from .kube import ClusterWatch, WatchError
 from .ledger import Ledger

@@ -208,8 +208,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
         async def end() -> None:
             if process.returncode is None:
-                process.kill()
-                await process.wait()
+                process.terminate()  # not SIGKILL, which would leave its Envoy behind
+                await asyncio.wait_for(process.communicate(), 60)
 
         stack.push_async_callback(end)
         http = await stack.enter_async_context(aiohttp.ClientSession())

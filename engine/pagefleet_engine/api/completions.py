@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,34 +91,36 @@ class Completions:
             raise ApiError(503, str(error), code="engine_died", retry_after=5) from error
         return web.json_response(shape.whole(text, finish, usage))
 
-    async def _pieces(self, request: EngineRequest, parameters: Parameters, usage: Usage) -> AsyncIterator[Piece]:
+    async def _pieces(self, request: EngineRequest, parameters: Parameters, usage: Usage) -> AsyncGenerator[Piece]:
         """The answer as it comes, measured. Closing it early aborts the request in the engine."""
         text = TextStream(self._tokenizer.decode, parameters.stop)
         last, finish = request.arrival, None
         try:
-            async for output in self._client.generate(request):
-                now = time.monotonic()
-                if output.token_ids:
-                    if usage.completion == 0:
-                        usage.cached = output.cached_tokens
-                        self._metrics.first(output, now - request.arrival)
-                    else:
-                        self._metrics.itl.observe(now - last)
-                    usage.completion += len(output.token_ids)
-                    self._metrics.generation_tokens.inc(len(output.token_ids))
-                    last = now
-                fresh = text.feed(output.token_ids)
-                finish = "stop" if text.stopped else output.finish_reason
-                if finish is not None:
-                    yield Piece(fresh + text.finish(), "stop" if text.stopped else finish)
-                    break
-                yield Piece(fresh)
+            # aclosing: leaving early aborts the request in the engine now, not when the generator is collected.
+            async with aclosing(self._client.generate(request)) as outputs:
+                async for output in outputs:
+                    now = time.monotonic()
+                    if output.token_ids:
+                        if usage.completion == 0:
+                            usage.cached = output.cached_tokens
+                            self._metrics.first(output, now - request.arrival)
+                        else:
+                            self._metrics.itl.observe(now - last)
+                        usage.completion += len(output.token_ids)
+                        self._metrics.generation_tokens.inc(len(output.token_ids))
+                        last = now
+                    fresh = text.feed(output.token_ids)
+                    finish = "stop" if text.stopped else output.finish_reason
+                    if finish is not None:
+                        yield Piece(fresh + text.finish(), "stop" if text.stopped else finish)
+                        break
+                    yield Piece(fresh)
         finally:
             self._metrics.finished(finish or "abort")
             self._metrics.e2e.observe(time.monotonic() - request.arrival)
 
     async def _stream(
-        self, request: web.Request, shape: Shape, pieces: AsyncIterator[Piece], usage: Usage, include_usage: bool
+        self, request: web.Request, shape: Shape, pieces: AsyncGenerator[Piece], usage: Usage, include_usage: bool
     ) -> web.StreamResponse:
         """Server-sent events. The headers leave with the first token: a gateway's first byte is then TTFT."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
@@ -140,10 +142,8 @@ class Completions:
             if not started:
                 raise failure from error
             await response.write(_event(failure.document()))
-        except (ConnectionResetError, asyncio.CancelledError):
-            raise
         finally:
-            await pieces.aclose()  # type: ignore[attr-defined]
+            await pieces.aclose()
         await response.write_eof()
         return response
 

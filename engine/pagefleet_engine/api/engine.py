@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import msgspec
 
@@ -66,7 +66,7 @@ class EngineClient:
     def open(self) -> int:
         return len(self._queues)
 
-    async def generate(self, request: EngineRequest) -> AsyncIterator[TokenOutput]:
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenOutput]:
         """Outputs of one request until it is finished. Leaving early aborts it. Raises EngineDied."""
         if self.ended.is_set():
             raise EngineDied("the engine process has ended")

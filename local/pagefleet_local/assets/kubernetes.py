@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagefleet_local import paths
-from pagefleet_local.assets import debian
+from pagefleet_local.assets import debian, patches
 from pagefleet_local.console import Report, stage
 
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
@@ -76,6 +76,7 @@ def _build() -> None:
     tree.parent.mkdir(parents=True)
     with stage("Kubernetes: source package") as report:
         _source(work, tree)
+        patches.apply(tree)
         report("unpacked")
     goroot = debian.unpacked("golang-1.19-go") / "usr/lib/go-1.19"
     _complete_goroot(goroot)

@@ -1,0 +1,80 @@
+"""Fields of the API that have no behaviour yet: each is refused by name, none is silently ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pagefleet_operator.domain.structure import SpecError
+
+SUPPORTED_SIGNALS = ("ttft", "e2e")
+# Written by the operator from other fields of the spec.
+OWNED_FLAGS = {
+    "--model": "spec.model.source", "--served-model-name": "spec.model.servedName", "--host": "", "--port": "",
+    "--max-model-len": "spec.model.maxLength", "--quantization": "spec.model.quantization",
+    "--page-size": "spec.engine.kvCache.pageSize", "--num-pages": "spec.engine.kvCache.pages",
+    "--kv-memory-fraction": "spec.engine.kvCache.memoryFraction", "--drain-timeout": "",
+    "--max-prompt-tokens": "spec.engine.limits.promptTokens", "--max-output-tokens": "spec.engine.limits.outputTokens",
+    "--max-queued-requests": "spec.engine.limits.queued",
+}  # fmt: skip
+OWNED_ENV = ("OMP_NUM_THREADS", "PAGEFLEET_TERMINATION_LOG", "HOME")
+
+Used = Callable[[Any], bool]
+
+
+def _present(_: Any) -> bool:
+    return True
+
+
+NOT_YET: tuple[tuple[tuple[str, ...], Used], ...] = (
+    (("model", "speculation"), _present),
+    (("model", "quantization"), lambda value: value in ("fp8", "awq")),
+    (("engine", "runtime"), lambda value: value != "pagefleet"),
+    (("scaling", "idleToZero"), _present),
+    (("scaling", "min"), lambda value: value == 0),
+    (("rollout", "afterPromotion", "watch"), _present),
+    (("traffic", "provider"), lambda value: value == "GatewayAPI"),
+    (("traffic", "circuitBreaker"), _present),
+    (("traffic", "priorities"), _present),
+    (("traffic", "fallback"), _present),
+    (("cost",), _present),
+)
+
+
+def check(spec: Mapping[str, Any]) -> list[SpecError]:
+    """Errors of a spec whose structure holds."""
+    return list(_check(spec))
+
+
+def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
+    for path, used in NOT_YET:
+        value = _at(spec, path)
+        if value is not None and used(value):
+            shown = f" {value!r}" if isinstance(value, str | int) else ""
+            yield SpecError(".".join(("spec", *path)), f"{path[-1]}{shown} is not supported yet; remove it")
+    for index, step in enumerate(_at(spec, ("rollout", "steps")) or ()):
+        where = f"spec.rollout.steps[{index}]"
+        for kind in ("mirror", "loadTest"):
+            if kind in step:
+                yield SpecError(f"{where}.{kind}", f"{kind} is not supported yet; remove it")
+        if "pause" in step and "duration" not in step["pause"]:
+            yield SpecError(f"{where}.pause", "a pause without a duration is not supported yet; give one")
+    for index, entry in enumerate(_at(spec, ("rollout", "guard", "latency")) or ()):
+        if entry["signal"] not in SUPPORTED_SIGNALS:
+            where = f"spec.rollout.guard.latency[{index}].signal"
+            yield SpecError(where, f"{entry['signal']} is not supported yet; supported: {', '.join(SUPPORTED_SIGNALS)}")
+    for index, argument in enumerate(_at(spec, ("engine", "args")) or ()):
+        flag = argument.split("=", 1)[0]
+        if flag in OWNED_FLAGS:
+            instead = f"; set {OWNED_FLAGS[flag]}" if OWNED_FLAGS[flag] else ""
+            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is the operator's to write{instead}")
+    for index, variable in enumerate(_at(spec, ("engine", "env")) or ()):
+        if variable["name"] in OWNED_ENV:
+            yield SpecError(f"spec.engine.env[{index}].name", f"{variable['name']} is the operator's to write")
+
+
+def _at(spec: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = spec
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
