@@ -11,7 +11,7 @@ SUFFIXES = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
 
 
 def seconds(text: str) -> float:
-    """"1h30m" -> 5400.0. Raises ValueError."""
+    """ "1h30m" -> 5400.0. Raises ValueError."""
     parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", text)
     if not parts or "".join(value + unit for value, unit in parts) != text:
         raise ValueError(f"{text!r} is not a duration such as 90s, 5m or 1h30m")
@@ -19,7 +19,7 @@ def seconds(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """"15%" -> 0.15. Raises ValueError."""
+    """ "15%" -> 0.15. Raises ValueError."""
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?%", text):
         raise ValueError(f"{text!r} is not a percentage such as 15%")
     return float(text[:-1]) / 100

@@ -69,11 +69,16 @@ MODEL = record(
             longest=1024,
         ),
         "servedName": text("What clients put into `model`. The service's name when omitted.", longest=128),
-        "maxLength": integer("Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24),
+        "maxLength": integer(
+            "Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24
+        ),
         "quantization": choice("Precision of the weights.", ("none", "int8", "fp8", "awq"), default="none"),
         "speculation": record(
             "Speculative decoding.",
-            {"method": choice("How drafts are made.", ("ngram", "draft")), "tokens": integer("Draft tokens.", 1, 32)},
+            {
+                "method": choice("How drafts are made.", ("ngram", "draft")),
+                "tokens": integer("Draft tokens.", 1, 32),
+            },
         ),
     },
     ("source",),
@@ -82,14 +87,19 @@ MODEL = record(
 ENGINE = record(
     "The engine that serves the model.",
     {
-        "runtime": choice("Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"),
+        "runtime": choice(
+            "Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"
+        ),
         "image": text("The engine's image; Pagefleet's own of this version when omitted.", longest=512),
         "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
         "env": array(
             "Environment variables of the engine.",
             record(
                 "A variable.",
-                {"name": text("Its name.", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), "value": text("Its value.", longest=4096)},
+                {
+                    "name": text("Its name.", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
+                    "value": text("Its value.", longest=4096),
+                },
                 ("name", "value"),
             ),
             64,
@@ -105,7 +115,11 @@ ENGINE = record(
         "kvCache": record(
             "The paged KV cache.",
             {
-                "pageSize": {"type": "integer", "description": "Tokens per page.", "enum": [8, 16, 32, 64, 128, 256]},
+                "pageSize": {
+                    "type": "integer",
+                    "description": "Tokens per page.",
+                    "enum": [8, 16, 32, 64, 128, 256],
+                },
                 "pages": integer("Pages in all; sized from the memory when omitted.", 1, 1 << 24),
                 "memoryFraction": number("Share of the memory for weights and pages.", 0.05, 1.0),
             },
@@ -124,7 +138,9 @@ RESOURCES = record(
             },
             ("name",),
         ),
-        "cpu": text("CPU request; also the engine's threads, rounded up.", pattern=QUANTITY, longest=16, default="1"),
+        "cpu": text(
+            "CPU request; also the engine's threads, rounded up.", pattern=QUANTITY, longest=16, default="1"
+        ),
         "memory": text("Memory request and limit.", pattern=QUANTITY, longest=16, default="4Gi"),
     },
 )
@@ -133,7 +149,9 @@ PLACEMENT = record(
     "Where replicas may run.",
     {
         "nodeSelector": table("Labels a node must have."),
-        "tolerations": array("Taints to tolerate.", {"type": "object", "description": "A core/v1 Toleration.", **OPEN}, 32),
+        "tolerations": array(
+            "Taints to tolerate.", {"type": "object", "description": "A core/v1 Toleration.", **OPEN}, 32
+        ),
         "topologySpread": {"type": "boolean", "description": "Spread replicas over nodes.", "default": True},
     },
 )
@@ -142,7 +160,12 @@ SCALING = record(
     "Replicas, by queue depth and free KV pages.",
     {
         "min": integer("Fewest replicas.", 0, 1000, default=1),
-        "max": integer("Most replicas, canary included.", 1, 1000, default=1),
+        "max": integer(
+            "Most replicas of a revision; a canary's replicas come on top while a rollout lasts.",
+            1,
+            1000,
+            default=1,
+        ),
         "target": record(
             "What a replica should be kept at.",
             {
@@ -171,7 +194,11 @@ STEP = record(
         "hold": duration("How long a weight is held at least."),
         "pause": record("Wait.", {"duration": duration("How long; until resumed when omitted.")}),
         "mirror": percent("Share of requests copied to the canary."),
-        "loadTest": {"type": "object", "description": "A synthetic load before users meet the canary.", **OPEN},
+        "loadTest": {
+            "type": "object",
+            "description": "A synthetic load before users meet the canary.",
+            **OPEN,
+        },
     },
 )
 
@@ -187,15 +214,21 @@ GUARD = record(
                     "quantile": number("Which quantile.", 0.5, 0.999, default=0.95),
                     "maxIncrease": percent("How much worse than stable is still accepted.", default="15%"),
                     "confidence": percent("Confidence of a conviction.", default="99%"),
-                    "minRequests": integer("Fewest canary requests before it can pass.", 1, 1000000, default=200),
+                    "minRequests": integer(
+                        "Fewest canary requests before it can pass.", 1, 1000000, default=200
+                    ),
                 },
                 ("signal",),
             ),
             8,
         ),
-        "errors": record("Failed requests.", {"maxRate": percent("Accepted share of failed requests.")}, ("maxRate",)),
+        "errors": record(
+            "Failed requests.", {"maxRate": percent("Accepted share of failed requests.")}, ("maxRate",)
+        ),
         "warmupRequests": integer("First canary requests that do not count.", 0, 100000, default=5),
-        "onInconclusive": choice("What a step's deadline does without a verdict.", ("hold", "rollback"), default="hold"),
+        "onInconclusive": choice(
+            "What a step's deadline does without a verdict.", ("hold", "rollback"), default="hold"
+        ),
         "deadline": duration("Longest wait for a step's verdict.", default="2h"),
     },
 )
@@ -221,7 +254,10 @@ ROLLOUT = record(
             "Who meets the canary.",
             {
                 "header": table("A request with one of these headers meets the canary, whatever the weight."),
-                "stickyBy": text("header/<name>: requests with the same value stay with one revision.", pattern=r"^header/[A-Za-z0-9-]+$"),
+                "stickyBy": text(
+                    "header/<name>: requests with the same value stay with one revision.",
+                    pattern=r"^header/[A-Za-z0-9-]+$",
+                ),
             },
         ),
     },

@@ -62,6 +62,7 @@ class RolloutRecord:
     step: int = 0  # index into spec.rollout.steps
     since: float = 0.0  # when this phase or step began
     started: float = 0.0  # when the rollout began
+    traffic_since: float | None = None  # when the canary first got traffic: what is judged begins here
     verdict: VerdictRecord | None = None
 
 
@@ -106,12 +107,11 @@ class AlertRecord:
 
 @dataclass(frozen=True)
 class ScalingRecord:
-    """The autoscaler's memory per revision: recommendations of the stabilisation window and the panic's start."""
+    """The autoscaler's memory per revision: since when fewer replicas would do, and when a panic was last seen."""
 
     revision: str
-    recommendations: tuple[tuple[float, int], ...] = ()  # (time, replicas), bounded
+    below_since: float | None = None
     panic_since: float | None = None
-    last_change: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,122 @@
+"""The conditions people and `kubectl wait` look at. lastTransitionTime moves if and only if the status does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagefleet_operator.domain.observation import Observation, PodFault
+from pagefleet_operator.domain.rollout import Stage, reading
+from pagefleet_operator.domain.status import Condition, Phase
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+Stated = tuple[str, str, str, str]  # type, status, reason, message
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why the service is degraded: the spec cannot be used, or pods cannot run."""
+
+    reason: str
+    message: str
+
+
+def problem_of(stage: Stage, seen: Observation) -> Problem | None:
+    """The first fault of a pod of the revisions in use, naming the field of the spec to mend."""
+    for revision in (stage.canary, stage.stable):
+        for pod in reading(seen.revisions, revision).pods if revision else ():
+            if pod.fault is not None and not pod.ready and not pod.terminating:
+                return Problem(pod.fault.reason, f"revision {revision}: {named(pod.fault)}")
+    return None
+
+
+def named(fault: PodFault) -> str:
+    return f"{fault.field}: {fault.message}" if fault.field else fault.message
+
+
+def state(
+    stage: Stage,
+    seen: Observation,
+    replicas: dict[str, int],
+    invalid: Problem | None,
+    problem: Problem | None,
+    now: float,
+) -> tuple[Condition, ...]:
+    """All conditions, in the order they are shown."""
+    stated = [
+        _ready(stage, seen, invalid, problem),
+        _progressing(stage, invalid),
+        _analysed(stage),
+        _rolled_back(stage),
+        _scaling(seen, replicas),
+        _degraded(invalid, problem),
+    ]
+    before = {condition.type: condition for condition in seen.status.conditions}
+    return tuple(_condition(entry, before.get(entry[0]), seen.generation, now) for entry in stated)
+
+
+def _condition(stated: Stated, before: Condition | None, generation: int, now: float) -> Condition:
+    kind, status, reason, message = stated
+    moved = before is None or before.status != status
+    since = now if moved or before is None else before.last_transition_time
+    return Condition(kind, status, reason, message[:2000], since, generation)
+
+
+def _ready(stage: Stage, seen: Observation, invalid: Problem | None, problem: Problem | None) -> Stated:
+    ready = reading(seen.revisions, stage.stable).ready
+    if stage.traffic and ready:
+        return ("Ready", TRUE, "Serving", f"revision {stage.stable} serves with {ready} ready replicas")
+    cause = invalid or problem
+    if cause is not None:
+        return ("Ready", FALSE, cause.reason, cause.message)
+    return ("Ready", FALSE, "Starting" if not stage.traffic else "NoReadyReplicas", "no replica is ready")
+
+
+def _progressing(stage: Stage, invalid: Problem | None) -> Stated:
+    if invalid is not None:
+        return ("Progressing", FALSE, invalid.reason, invalid.message)
+    phase = stage.record.phase
+    if stage.canary:
+        return ("Progressing", TRUE, phase.value, f"revision {stage.canary} is being rolled out")
+    if not stage.traffic:
+        return ("Progressing", TRUE, "Starting", f"revision {stage.stable} is starting")
+    if phase is Phase.ROLLED_BACK:
+        return (
+            "Progressing",
+            FALSE,
+            "Rejected",
+            "the spec's revision was rolled back and is not tried again",
+        )
+    return ("Progressing", FALSE, "Idle", "nothing is being rolled out")
+
+
+def _analysed(stage: Stage) -> Stated:
+    verdict = stage.record.verdict
+    if verdict is None:
+        return ("Analysed", UNKNOWN, "NoVerdict", "no canary has been judged")
+    status = {"Passed": TRUE, "Regressed": FALSE}.get(verdict.outcome, UNKNOWN)
+    return ("Analysed", status, verdict.outcome or "NoVerdict", verdict.message)
+
+
+def _rolled_back(stage: Stage) -> Stated:
+    if stage.record.phase is Phase.ROLLED_BACK and stage.rejected:
+        last = stage.rejected[-1]
+        return ("RolledBack", TRUE, last.reason, f"revision {last.hash}: {last.message}")
+    return ("RolledBack", FALSE, "NotRolledBack", "the last rollout was not rolled back")
+
+
+def _scaling(seen: Observation, replicas: dict[str, int]) -> Stated:
+    moving = [
+        f"{name}: {reading(seen.revisions, name).ready} of {count} ready"
+        for name, count in replicas.items()
+        if reading(seen.revisions, name).ready != count
+    ]
+    if moving:
+        return ("Scaling", TRUE, "ReplicasChanging", ", ".join(moving))
+    return ("Scaling", FALSE, "Stable", "every revision has the replicas it should have")
+
+
+def _degraded(invalid: Problem | None, problem: Problem | None) -> Stated:
+    cause = invalid or problem
+    if cause is None:
+        return ("Degraded", FALSE, "AsExpected", "nothing is wrong")
+    return ("Degraded", TRUE, cause.reason, cause.message)
