@@ -1,27 +1,47 @@
-"""`pagefleet-engine serve`: the command line. Checks flags, then hands over to the API process."""
+"""`pagefleet-engine serve`: the command line. Checks flags and their combinations, then runs the API process.
+
+Never loads a model: that is the engine process's work, which the API process starts.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
+from typing import Any, NoReturn
 
 from pagefleet_engine.api.completions import Limits
-from pagefleet_engine.api.server import ServeConfig, Server, explain
+from pagefleet_engine.api.logs import explain
+from pagefleet_engine.api.server import ServeConfig, Server
 from pagefleet_engine.core.requests import Batching, EngineConfig
 
 QUANTIZATIONS = ("none", "int8")
 PAGE_SIZES = (8, 16, 32, 64, 128, 256)
 
 
-def parser() -> argparse.ArgumentParser:
-    root = argparse.ArgumentParser(prog="pagefleet-engine", description="Pagefleet's paged-attention engine")
-    serve = root.add_subparsers(dest="command", required=True).add_parser("serve", help="serve one model over HTTP")
+class Parser(argparse.ArgumentParser):
+    """Raises ValueError where argparse prints its usage and exits.
+
+    Abbreviated flags are refused: the operator checks the flags of spec.engine.args by their full names.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def parser() -> Parser:
+    root = Parser(prog="pagefleet-engine", description="Pagefleet's paged-attention engine")
+    commands = root.add_subparsers(dest="command", required=True, parser_class=Parser)
+    serve = commands.add_parser("serve", help="serve one model over HTTP")
     add = serve.add_argument
     add("--model", required=True, help="model URI: python://, file://, hf://")
     add("--served-model-name", required=True, help="what clients call the model")
     add("--host", default="127.0.0.1")
-    add("--port", type=int, default=8000)
+    add("--port", type=_port, default=8000)
     add("--max-model-len", type=_positive, default=None, help="prompt and output tokens together")
     add("--quantization", choices=QUANTIZATIONS, default="none")
     add("--page-size", type=int, choices=PAGE_SIZES, default=16, help="tokens per KV page")
@@ -33,17 +53,24 @@ def parser() -> argparse.ArgumentParser:
     add("--max-prompt-tokens", type=_positive, default=None)
     add("--max-output-tokens", type=_positive, default=None)
     add("--max-queued-requests", type=_positive, default=256)
-    add("--drain-timeout", type=float, default=90.0, metavar="SECONDS")
+    add("--drain-timeout", type=_seconds, default=90.0, metavar="SECONDS")
     return root
 
 
 def configure(arguments: list[str]) -> ServeConfig:
-    """Raises ValueError naming the flags when a combination is impossible."""
+    """Raises ValueError naming the flags that are wrong, or whose combination is impossible."""
     flags = parser().parse_args(arguments)
+    length = flags.max_model_len
+    if length is not None and flags.max_prompt_tokens is not None and flags.max_prompt_tokens >= length:
+        raise ValueError(
+            f"--max-prompt-tokens {flags.max_prompt_tokens} leaves no room for an answer in --max-model-len {length}"
+        )
+    if length is not None and flags.max_output_tokens is not None and flags.max_output_tokens > length:
+        raise ValueError(f"--max-output-tokens {flags.max_output_tokens} is more than --max-model-len {length}")
     if flags.batching == Batching.CONTINUOUS and flags.max_num_batched_tokens < flags.max_num_seqs:
         raise ValueError(
-            f"--max-num-batched-tokens {flags.max_num_batched_tokens} is less than --max-num-seqs {flags.max_num_seqs}: "
-            "every running sequence takes one token of the budget"
+            f"--max-num-batched-tokens {flags.max_num_batched_tokens} is less than "
+            f"--max-num-seqs {flags.max_num_seqs}: every running sequence takes one token of the budget"
         )
     return ServeConfig(
         engine=EngineConfig(
@@ -72,10 +99,6 @@ def run() -> None:
         config = configure(sys.argv[1:])
     except ValueError as error:
         sys.exit(explain("spec.engine.args", str(error)))
-    except SystemExit as exit_:
-        if exit_.code == 0:
-            raise
-        sys.exit(explain("spec.engine.args", f"these flags are not understood: {' '.join(sys.argv[2:])[:300]}"))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(_serve(config)))
 
@@ -88,6 +111,20 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, not {value}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0, not {text}")
     return value
 
 

@@ -11,10 +11,22 @@ class ApiError(Exception):
     """An answer other than 200: `param` names the request's field, `code` is OpenAI's machine-readable name."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+        self.status, self.message, self.param, self.code, self.retry_after = (
+            status,
+            message,
+            param,
+            code,
+            retry_after,
+        )
 
     def document(self) -> dict[str, object]:
         kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -24,7 +36,10 @@ class ApiError(Exception):
     def response(self) -> web.Response:
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after is not None else {}
         return web.Response(
-            status=self.status, text=json.dumps(self.document()), content_type="application/json", headers=headers
+            status=self.status,
+            text=json.dumps(self.document()),
+            content_type="application/json",
+            headers=headers,
         )
 
 

@@ -41,7 +41,10 @@ class Metrics:
         self.prefix_queries = counter("pagefleet_prefix_cache_queries", "Prompt tokens looked up in the prefix cache")
         self.prefix_hits = counter("pagefleet_prefix_cache_hits", "Prompt tokens found in the prefix cache")
         self._success = Counter(
-            "pagefleet_request_success", "Finished requests", ["model_name", "finished_reason"], registry=self.registry
+            "pagefleet_request_success",
+            "Finished requests",
+            ["model_name", "finished_reason"],
+            registry=self.registry,
         )
         self._name = model_name
         self.ttft = histogram("pagefleet_time_to_first_token_seconds", "Arrival to first token")
@@ -69,8 +72,11 @@ class Metrics:
         self.prefix_hits.inc(stats.prefix_hits - (last.prefix_hits if last else 0))
         self._last = stats
 
-    def finished(self, reason: str) -> None:
+    def finished(self, reason: str, seconds: float) -> None:
+        """Count a request that ended `seconds` after its arrival; one given up early tells nothing of latency."""
         self._success.labels(self._name, reason).inc()
+        if reason != "abort":
+            self.e2e.observe(seconds)
 
     def first(self, output: TokenOutput, seconds: float) -> None:
         self.ttft.observe(seconds)

@@ -129,7 +129,10 @@ def _number(body: Mapping[str, Any], name: str, default: float, low: float, high
         return default
     inside = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
     if not inside or (above and value == low):
-        raise invalid(name, f"{name} must be a number {'above' if above else 'from'} {low:g} to {high:g}, not {_shown(value)}")
+        raise invalid(
+            name,
+            f"{name} must be a number {'above' if above else 'from'} {low:g} to {high:g}, not {_shown(value)}",
+        )
     return float(value)
 
 
@@ -183,8 +186,11 @@ def _message(message: Any, where: str) -> Mapping[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or role not in ("system", "developer", "user", "assistant"):
         raise invalid(f"{where}.role", f"{where}.role must be one of system, developer, user, assistant")
-    extra = sorted(set(message) - {"role", "content", "name"})
-    if any(message[field] not in (None, [], "") for field in extra):
+    # What OpenAI's own answers carry besides may be sent back as long as it is empty.
+    extra = [
+        name for name in message if name not in ("role", "content", "name") and message[name] not in (None, [], "")
+    ]
+    if extra:
         raise invalid(f"{where}.{extra[0][:64]}", f"{where}.{_shown(extra[0])} is not supported yet; remove it")
     content = message.get("content")
     if isinstance(content, list):

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from aiohttp import web
 
 from pagefleet_engine.api.completions import Completions, Limits
 from pagefleet_engine.api.engine import EngineClient
 from pagefleet_engine.api.errors import ApiError
+from pagefleet_engine.api.logs import explain, log
 from pagefleet_engine.api.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model import source, tokenizer
-from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.model.errors import SOURCE, ModelError
 
 BODY_BYTES = 2 << 20
 # A pod stays in endpoints and gateways' lists for a moment after it was asked to end.
 STILL_ACCEPTING_SECONDS = 2.0
-EXIT_CONFIGURATION = 78
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -51,31 +47,42 @@ class Server:
         self._stop = asyncio.Event()
         self._created = int(time.time())
         self._active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def run(self) -> int:
-        try:
-            await self._client.start()
-            # Loads beside the engine process, which takes longer.
-            loaded = await asyncio.to_thread(lambda: tokenizer.load(source.resolve(self._config.engine.model)))
-        except ModelError as error:
-            return explain(error.field, error.message)
-        runner = await self._serve(loaded)
+        config = self._config
+        await self._client.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain)
-        ended = asyncio.create_task(self._client.ended.wait())
-        stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
-        status = 0
-        if not stopped.done():
-            status = 1
+        try:
+            # Loads beside the engine process, which takes longer.
+            loaded = await asyncio.to_thread(_tokenizer, config.engine.model)
+            runner = await self._serve(loaded)
+        except ModelError as error:
+            await self._client.stop()
+            return explain(error.field, error.message)
+        except OSError as error:
+            await self._client.stop()
+            log("error", f"cannot listen on {config.host}:{config.port}: {error.strerror or error}")
+            return 1
+        await self._until_end()
+        died = not self._stop.is_set()
+        if died and self._client.failed is None:
             log("error", "the engine process ended")
-        ended.cancel()
-        stopped.cancel()
+        # First the engine, so that what is still open ends with an error event while the connections are there.
         await self._client.stop()
         await runner.cleanup()
         failed = self._client.failed
-        return explain(failed.field, failed.message) if failed else status
+        return explain(failed.field, failed.message) if failed else int(died)
+
+    async def _until_end(self) -> None:
+        """Until the drain is over, or the engine process has ended."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._client.ended, self._stop)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
     async def _serve(self, loaded: tokenizer.Tokenizer) -> web.AppRunner:
         config = self._config
@@ -100,7 +107,7 @@ class Server:
         inference = request.path.startswith("/v1/") and request.method == "POST"
         began = time.monotonic()
         status: int | str = "cancelled"
-        self._active += inference
+        self._count(int(inference))
         try:
             if inference:
                 self._admit()
@@ -109,19 +116,32 @@ class Server:
         except ApiError as error:
             response, status = error.response(), error.status
         except web.HTTPException as error:
-            shaped = ApiError(error.status, f"{error.reason}: {request.method} {request.path}", code="http_error")
-            response, status = shaped.response(), error.status
+            response, status = _shaped(error, request), error.status
         except ConnectionResetError:
             raise
         except Exception as error:
             log("error", f"{type(error).__name__}: {error}", request_id=request.headers.get("x-request-id"))
             response, status = ApiError(500, "internal error", code="internal_error").response(), 500
         finally:
-            self._active -= inference
+            self._count(-int(inference))
             if inference:
-                log("info", f"{request.method} {request.path}", request_id=request.headers.get("x-request-id"),
-                    status=status, seconds=round(time.monotonic() - began, 4))  # fmt: skip
+                log(
+                    "info",
+                    f"{request.method} {request.path}",
+                    request_id=request.headers.get("x-request-id"),
+                    status=status,
+                    seconds=round(time.monotonic() - began, 4),
+                )
+        if self._draining_since is not None:
+            response.force_close()
         return response
+
+    def _count(self, change: int) -> None:
+        self._active += change
+        if self._active:
+            self._idle.clear()
+        else:
+            self._idle.set()
 
     def _admit(self) -> None:
         if not self._client.healthy:
@@ -138,17 +158,22 @@ class Server:
 
     async def _drained(self) -> None:
         """Set `stop` when the last request has ended, at the latest after the drain timeout."""
-        end = time.monotonic() + self._config.drain_timeout
-        await asyncio.sleep(STILL_ACCEPTING_SECONDS)
-        while self._active and time.monotonic() < end:
-            await asyncio.sleep(0.1)
-        log("info" if not self._active else "warning", f"drained: {self._active} requests left")
+        timeout = self._config.drain_timeout
+        await asyncio.sleep(min(STILL_ACCEPTING_SECONDS, timeout))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), max(0.0, timeout - STILL_ACCEPTING_SECONDS))
+        log("warning" if self._active else "info", f"drained: {self._active} requests are left")
         self._stop.set()
 
     async def _models(self, _: web.Request) -> web.Response:
         ready = self._client.ready
-        model = {"id": self._config.served_model_name, "object": "model", "created": self._created,
-                 "owned_by": "pagefleet", "max_model_len": ready.max_model_len if ready else None}  # fmt: skip
+        model = {
+            "id": self._config.served_model_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "pagefleet",
+            "max_model_len": ready.max_model_len if ready else None,
+        }
         return web.json_response({"object": "list", "data": [model]})
 
     async def _health(self, _: web.Request) -> web.Response:
@@ -165,15 +190,30 @@ class Server:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 
-def log(level: str, message: str, **fields: object) -> None:
-    line = {"time": round(time.time(), 3), "level": level, "message": message, **fields}
-    print(json.dumps({name: value for name, value in line.items() if value is not None}), flush=True)  # noqa: T201
+def _tokenizer(uri: str) -> tokenizer.Tokenizer:
+    """Raises ModelError, also for what the libraries raise on files that are damaged."""
+    try:
+        return tokenizer.load(source.resolve(uri))
+    except ModelError:
+        raise
+    except Exception as error:  # `tokenizers` raises bare Exception
+        raise ModelError(SOURCE, f"the model's tokenizer cannot be read: {error}") from error
 
 
-def explain(field: str, message: str) -> int:
-    """Tell the user what to mend, on stderr and in the pod's termination message. Returns the exit status."""
-    print(f"pagefleet-engine: {field}: {message}", file=sys.stderr)  # noqa: T201
-    path = Path(os.environ.get("PAGEFLEET_TERMINATION_LOG", "/dev/termination-log"))
-    with contextlib.suppress(OSError):
-        path.write_text(json.dumps({"field": field, "message": message}))
-    return EXIT_CONFIGURATION
+def _shaped(error: web.HTTPException, request: web.Request) -> web.Response:
+    """aiohttp's own refusals (404, 405, 413 and so on) in OpenAI's shape."""
+    match error:
+        case web.HTTPRequestEntityTooLarge():
+            shaped = ApiError(413, f"the request body is larger than {BODY_BYTES} bytes", code="body_too_large")
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            message = f"{request.method} is not allowed on {request.path[:200]}; allowed: {allowed}"
+            shaped = ApiError(405, message, code="method_not_allowed")
+        case web.HTTPNotFound():
+            shaped = ApiError(404, f"there is no {request.path[:200]} here", code="not_found")
+        case _:
+            shaped = ApiError(error.status, error.reason, code="http_error")
+    response = shaped.response()
+    if "Allow" in error.headers:
+        response.headers["Allow"] = error.headers["Allow"]
+    return response

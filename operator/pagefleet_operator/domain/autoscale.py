@@ -56,11 +56,7 @@ def _wanted(pods: list[PodReading], scaling: Scaling) -> tuple[int, str]:
     free = sum(pod.free_pages or 0 for pod in pods)
     used = (total - free) / total if total else 0.0
     by_queue = math.ceil(waiting / scaling.queue_depth)
-    by_pages = (
-        math.ceil(len(pods) * used / (1 - scaling.free_pages) - 1e-9)
-        if scaling.free_pages < 1
-        else scaling.max
-    )
+    by_pages = math.ceil(len(pods) * used / (1 - scaling.free_pages) - 1e-9) if scaling.free_pages < 1 else scaling.max
     why = (
         f"{waiting} requests wait on {len(pods)} replicas (target {scaling.queue_depth:g} each), "
         f"{1 - used:.0%} of KV pages are free (target {scaling.free_pages:.0%})"

@@ -57,9 +57,7 @@ def assess(
     if slices is None:
         return _unknown("no gateway answers: there is no measurement to judge by")
     usable = [piece for piece in slices if piece.start >= since and _sane(piece)]
-    measured = _without_warm_up(
-        [piece for piece in usable if piece.revision == canary], guard.warmup_requests
-    )
+    measured = _without_warm_up([piece for piece in usable if piece.revision == canary], guard.warmup_requests)
     baseline = [piece for piece in usable if piece.revision == stable]
     signals = len(guard.latency) + (guard.max_error_rate is not None)
     judged = [_latency(entry, baseline, measured, signals, now - since) for entry in guard.latency]
@@ -69,9 +67,7 @@ def assess(
     return min(judged, key=lambda one: order.index(one.outcome))
 
 
-def _latency(
-    guard: LatencyGuard, stable: list[Slice], canary: list[Slice], signals: int, elapsed: float
-) -> Judged:
+def _latency(guard: LatencyGuard, stable: list[Slice], canary: list[Slice], signals: int, elapsed: float) -> Judged:
     allowed, alpha = 1 - guard.quantile, (1 - guard.confidence) / signals
     evidence, breached, bound, widest = Evidence(), set[float](), None, Evidence()
     shown: tuple[float | None, float | None] = (None, None)
@@ -107,18 +103,12 @@ def _latency(
     if measured < guard.min_requests:
         rate = measured / elapsed if elapsed > 0 else 0.0
         wait = (guard.min_requests - measured) / rate if rate else None
-        return _told(
-            Outcome.INCONCLUSIVE, record, f"{name}: {measured} of {guard.min_requests} requests", wait
-        )
+        return _told(Outcome.INCONCLUSIVE, record, f"{name}: {measured} of {guard.min_requests} requests", wait)
     if not evidence.trials:
         needed = sequential.first_epoch(guard.quantile, alpha / 2)
-        return _told(
-            Outcome.INCONCLUSIVE, record, f"{name}: the stable has fewer than {needed} concurrent requests"
-        )
+        return _told(Outcome.INCONCLUSIVE, record, f"{name}: the stable has fewer than {needed} concurrent requests")
     if slower and value >= 1:
-        return _told(
-            Outcome.INCONCLUSIVE, record, f"{name}: suspicious, not proven; {_sentence(guard, record)}"
-        )
+        return _told(Outcome.INCONCLUSIVE, record, f"{name}: suspicious, not proven; {_sentence(guard, record)}")
     return _told(Outcome.PASSED, record, _sentence(guard, record))
 
 
@@ -184,9 +174,7 @@ def _errors(most: float, canary: list[Slice], signals: int) -> Judged:
     if value >= signals / (1 - ERROR_CONFIDENCE) and len(where) >= 2:
         return _told(Outcome.REGRESSED, record, text)
     if evidence.trials < ERROR_MIN_REQUESTS:
-        return _told(
-            Outcome.INCONCLUSIVE, record, f"errors: {evidence.trials} of {ERROR_MIN_REQUESTS} requests"
-        )
+        return _told(Outcome.INCONCLUSIVE, record, f"errors: {evidence.trials} of {ERROR_MIN_REQUESTS} requests")
     return _told(Outcome.PASSED if value < 10 else Outcome.INCONCLUSIVE, record, text)
 
 
@@ -201,9 +189,7 @@ def _without_warm_up(slices: list[Slice], warm_up: int) -> list[Slice]:
 
 
 def _quantile(guard: LatencyGuard, slices: list[Slice]) -> float | None:
-    return sketch.quantile(
-        sketch.merged([piece.latency.get(guard.signal, {}) for piece in slices]), guard.quantile
-    )
+    return sketch.quantile(sketch.merged([piece.latency.get(guard.signal, {}) for piece in slices]), guard.quantile)
 
 
 def _sane(piece: Slice) -> bool:

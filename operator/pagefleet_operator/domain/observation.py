@@ -45,7 +45,7 @@ class PodReading:
 
 @dataclass(frozen=True)
 class RevisionReading:
-    """What the cluster holds for one revision. `replicas` is the Deployment's spec, None when there is no Deployment."""
+    """What the cluster holds for one revision. `replicas` is the Deployment's spec, None without a Deployment."""
 
     hash: str
     replicas: int | None

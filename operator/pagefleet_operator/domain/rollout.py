@@ -39,9 +39,7 @@ def advance(seen: Observation, rollout: Rollout, wanted: str, now: float, journa
         return _settle(stage, now, journal)
     if any(rejection.hash == wanted for rejection in stage.rejected):
         record = (
-            stage.record
-            if stage.record.phase is Phase.ROLLED_BACK
-            else RolloutRecord(Phase.ROLLED_BACK, since=now)
+            stage.record if stage.record.phase is Phase.ROLLED_BACK else RolloutRecord(Phase.ROLLED_BACK, since=now)
         )
         return replace(stage, canary="", traffic=_all(stage.stable), record=record)
     if stage.canary != wanted:
@@ -84,9 +82,7 @@ def _first(stage: Stage, wanted: str, found: RevisionReading, now: float, journa
 def _settle(stage: Stage, now: float, journal: Journal) -> Stage:
     """The spec asks for what is stable already."""
     if stage.canary:
-        journal.note(
-            "RolloutEnded", f"the spec is back at stable {stage.stable}; canary {stage.canary} is removed"
-        )
+        journal.note("RolloutEnded", f"the spec is back at stable {stage.stable}; canary {stage.canary} is removed")
     elif stage.record.phase is Phase.IDLE:
         return stage
     return replace(stage, canary="", traffic=_all(stage.stable), record=RolloutRecord(Phase.IDLE, since=now))
@@ -159,22 +155,12 @@ def _enter(stage: Stage, rollout: Rollout, step: int, now: float, journal: Journ
     """Begin a step, or the promotion after the last one."""
     record = stage.record
     if step >= len(rollout.steps):
-        journal.note(
-            "Promoting", f"revision {stage.canary} has passed every step; its replicas are raised first"
-        )
-        return replace(
-            stage, record=replace(record, phase=Phase.PROMOTING, step=len(rollout.steps), since=now)
-        )
+        journal.note("Promoting", f"revision {stage.canary} has passed every step; its replicas are raised first")
+        return replace(stage, record=replace(record, phase=Phase.PROMOTING, step=len(rollout.steps), since=now))
     weight, pause = weight_of(rollout, step), rollout.steps[step].weight is None
     verdict = f" ({record.verdict.message})" if record.verdict else ""
-    what = (
-        f"paused for {rollout.steps[step].hold:g} s at {weight} %"
-        if pause
-        else f"gets {weight} % of requests"
-    )
-    journal.note(
-        "StepAdvanced", f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {what}{verdict}"
-    )
+    what = f"paused for {rollout.steps[step].hold:g} s at {weight} %" if pause else f"gets {weight} % of requests"
+    journal.note("StepAdvanced", f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {what}{verdict}")
     entered = replace(
         record,
         phase=Phase.PAUSED if pause else Phase.STEP,
@@ -190,9 +176,7 @@ def _promoting(stage: Stage, seen: Observation, now: float, journal: Journal) ->
     canary, stable = reading(seen.revisions, stage.canary), reading(seen.revisions, stage.stable)
     if canary.ready < max(1, stable.ready):
         return stage
-    journal.note(
-        "Promoted", f"revision {stage.canary} is stable now and gets all traffic; it was {stage.stable}"
-    )
+    journal.note("Promoted", f"revision {stage.canary} is stable now and gets all traffic; it was {stage.stable}")
     record = RolloutRecord(Phase.IDLE, since=now, verdict=stage.record.verdict)
     return replace(stage, stable=stage.canary, canary="", traffic=_all(stage.canary), record=record)
 

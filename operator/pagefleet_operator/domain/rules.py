@@ -1,4 +1,4 @@
-"""Rules that cross fields, each in CEL (for the CRD) and in Python (for the operator); a test holds the two together."""
+"""Rules that cross fields, each in CEL (for the CRD) and in Python (for the operator); a test holds them together."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ RULES = (
         "!has(self.steps) || self.steps.all(s, (has(s.weight) ? 1 : 0) + (has(s.pause) ? 1 : 0)"
         " + (has(s.mirror) ? 1 : 0) + (has(s.loadTest) ? 1 : 0) == 1)",
         "each step must have exactly one of weight, pause, mirror, loadTest",
-        lambda rollout: all(
-            sum(kind in step for kind in STEP_KINDS) == 1 for step in rollout.get("steps") or ()
-        ),
+        lambda rollout: all(sum(kind in step for kind in STEP_KINDS) == 1 for step in rollout.get("steps") or ()),
     ),
     Rule(
         ("rollout",),
@@ -73,7 +71,5 @@ def check(spec: Mapping[str, Any]) -> list[SpecError]:
             errors.append(SpecError(rule.field, rule.message))
     weights = _weights(spec.get("rollout") or {})
     if weights != sorted(weights):
-        errors.append(
-            SpecError("spec.rollout.steps", f"weights must rise, not {', '.join(map(str, weights))}")
-        )
+        errors.append(SpecError("spec.rollout.steps", f"weights must rise, not {', '.join(map(str, weights))}"))
     return errors

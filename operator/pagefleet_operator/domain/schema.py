@@ -1,5 +1,6 @@
 """The structure of `.spec`: types, enums, bounds, defaults, descriptions. One source for the CRD and for the operator's
-own check of objects that were stored without it. What crosses fields is in `rules`, what has no behaviour yet in `support`.
+own check of objects that were stored without it. What crosses fields is in `rules`, what has no behaviour yet in
+`support`.
 """
 
 from __future__ import annotations
@@ -69,9 +70,7 @@ MODEL = record(
             longest=1024,
         ),
         "servedName": text("What clients put into `model`. The service's name when omitted.", longest=128),
-        "maxLength": integer(
-            "Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24
-        ),
+        "maxLength": integer("Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24),
         "quantization": choice("Precision of the weights.", ("none", "int8", "fp8", "awq"), default="none"),
         "speculation": record(
             "Speculative decoding.",
@@ -87,9 +86,7 @@ MODEL = record(
 ENGINE = record(
     "The engine that serves the model.",
     {
-        "runtime": choice(
-            "Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"
-        ),
+        "runtime": choice("Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"),
         "image": text("The engine's image; Pagefleet's own of this version when omitted.", longest=512),
         "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
         "env": array(
@@ -138,9 +135,7 @@ RESOURCES = record(
             },
             ("name",),
         ),
-        "cpu": text(
-            "CPU request; also the engine's threads, rounded up.", pattern=QUANTITY, longest=16, default="1"
-        ),
+        "cpu": text("CPU request; also the engine's threads, rounded up.", pattern=QUANTITY, longest=16, default="1"),
         "memory": text("Memory request and limit.", pattern=QUANTITY, longest=16, default="4Gi"),
     },
 )
@@ -214,17 +209,13 @@ GUARD = record(
                     "quantile": number("Which quantile.", 0.5, 0.999, default=0.95),
                     "maxIncrease": percent("How much worse than stable is still accepted.", default="15%"),
                     "confidence": percent("Confidence of a conviction.", default="99%"),
-                    "minRequests": integer(
-                        "Fewest canary requests before it can pass.", 1, 1000000, default=200
-                    ),
+                    "minRequests": integer("Fewest canary requests before it can pass.", 1, 1000000, default=200),
                 },
                 ("signal",),
             ),
             8,
         ),
-        "errors": record(
-            "Failed requests.", {"maxRate": percent("Accepted share of failed requests.")}, ("maxRate",)
-        ),
+        "errors": record("Failed requests.", {"maxRate": percent("Accepted share of failed requests.")}, ("maxRate",)),
         "warmupRequests": integer("First canary requests that do not count.", 0, 100000, default=5),
         "onInconclusive": choice(
             "What a step's deadline does without a verdict.", ("hold", "rollback"), default="hold"

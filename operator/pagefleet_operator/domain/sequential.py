@@ -34,9 +34,7 @@ def e_value(evidence: Evidence, share: float) -> float:
     misses, logs = evidence.trials - evidence.hits, []
     for odds in ODDS:
         alternative = odds * share / (1 - share + odds * share)
-        ratio = evidence.hits * math.log(alternative / share) + misses * math.log(
-            (1 - alternative) / (1 - share)
-        )
+        ratio = evidence.hits * math.log(alternative / share) + misses * math.log((1 - alternative) / (1 - share))
         logs.append(ratio - math.log(len(ODDS)))
     highest = max(logs)
     log_sum = highest + math.log(sum(math.exp(value - highest) for value in logs))

@@ -15,9 +15,7 @@ Histogram = Mapping[int, int]
 
 def index(seconds: float) -> int:
     """The bucket of a latency."""
-    return (
-        max(0, math.ceil(math.log(seconds / SMALLEST) / math.log(GROWTH) - 1e-9)) if seconds > SMALLEST else 0
-    )
+    return max(0, math.ceil(math.log(seconds / SMALLEST) / math.log(GROWTH) - 1e-9)) if seconds > SMALLEST else 0
 
 
 def upper(bucket: int) -> float:

@@ -62,9 +62,7 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     for index, entry in enumerate(_at(spec, ("rollout", "guard", "latency")) or ()):
         if entry["signal"] not in SUPPORTED_SIGNALS:
             where = f"spec.rollout.guard.latency[{index}].signal"
-            yield SpecError(
-                where, f"{entry['signal']} is not supported yet; supported: {', '.join(SUPPORTED_SIGNALS)}"
-            )
+            yield SpecError(where, f"{entry['signal']} is not supported yet; supported: {', '.join(SUPPORTED_SIGNALS)}")
     for index, argument in enumerate(_at(spec, ("engine", "args")) or ()):
         flag = argument.split("=", 1)[0]
         if flag in OWNED_FLAGS:
@@ -72,9 +70,7 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
             yield SpecError(f"spec.engine.args[{index}]", f"{flag} is the operator's to write{instead}")
     for index, variable in enumerate(_at(spec, ("engine", "env")) or ()):
         if variable["name"] in OWNED_ENV:
-            yield SpecError(
-                f"spec.engine.env[{index}].name", f"{variable['name']} is the operator's to write"
-            )
+            yield SpecError(f"spec.engine.env[{index}].name", f"{variable['name']} is the operator's to write")
 
 
 def _at(spec: Mapping[str, Any], path: tuple[str, ...]) -> Any:

@@ -1,0 +1,95 @@
+"""Reads Alertmanager's webhook payload (version 4) into alerts, and adds them to a status. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pagefleet_operator.domain.status import AlertRecord, Status
+
+MOST_ALERTS, MOST_KEPT, MOST_LABELS = 1000, 20, 64
+SERVICE_LABELS = ("service", "inferenceservice")
+
+
+class PayloadError(ValueError):
+    """The payload is not Alertmanager's; the message says where."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One alert that names a namespace and a service."""
+
+    namespace: str
+    service: str
+    record: AlertRecord
+
+
+def parse(payload: object, received: float) -> list[Alert]:
+    """The alerts that name a service; others in the payload are not ours. Raises PayloadError."""
+    if not isinstance(payload, Mapping):
+        raise PayloadError("the body must be a JSON object")
+    if payload.get("version") != "4":
+        raise PayloadError(f"version must be '4', not {payload.get('version')!r}")
+    alerts = payload.get("alerts")
+    if not isinstance(alerts, list) or len(alerts) > MOST_ALERTS:
+        raise PayloadError(f"alerts must be a list of at most {MOST_ALERTS}")
+    parsed = [_alert(raw, f"alerts[{index}]", received) for index, raw in enumerate(alerts)]
+    return [alert for alert in parsed if alert is not None]
+
+
+def _alert(raw: Any, where: str, received: float) -> Alert | None:
+    if not isinstance(raw, Mapping):
+        raise PayloadError(f"{where} must be an object")
+    if raw.get("status") not in ("firing", "resolved"):
+        raise PayloadError(f"{where}.status must be firing or resolved, not {raw.get('status')!r}")
+    labels = raw.get("labels")
+    if (
+        not isinstance(labels, Mapping)
+        or len(labels) > MOST_LABELS
+        or not all(isinstance(value, str) for value in labels.values())
+    ):
+        raise PayloadError(f"{where}.labels must be an object of at most {MOST_LABELS} strings")
+    starts_at = _time(raw.get("startsAt"), f"{where}.startsAt")
+    service = next((labels[name] for name in SERVICE_LABELS if name in labels), "")
+    namespace = labels.get("namespace", "")
+    if not service or not namespace:
+        return None
+    canonical = json.dumps(dict(labels), sort_keys=True).encode()
+    fingerprint = raw.get("fingerprint") or hashlib.sha256(canonical).hexdigest()[:16]
+    if not isinstance(fingerprint, str):
+        raise PayloadError(f"{where}.fingerprint must be a string")
+    record = AlertRecord(
+        fingerprint=fingerprint[:64],
+        name=labels.get("alertname", "unnamed"),
+        starts_at=starts_at,
+        revision=labels.get("revision", ""),
+        received=received,
+        labels={name: value[:253] for name, value in labels.items()},
+        resolved=raw["status"] == "resolved",
+    )
+    return Alert(namespace, service, record)
+
+
+def merge(status: Status, records: list[AlertRecord]) -> Status:
+    """The status with `records` in it: one entry per fingerprint and start, `resolved` taken over, the newest kept."""
+    kept = {(record.fingerprint, record.starts_at): record for record in status.alerts}
+    for record in records:
+        key = (record.fingerprint, record.starts_at)
+        before = kept.get(key)
+        if before is None:
+            kept[key] = record
+        elif record.resolved and not before.resolved:
+            kept[key] = replace(before, resolved=True)
+    newest = sorted(kept.values(), key=lambda record: (record.received, record.fingerprint))[-MOST_KEPT:]
+    return replace(status, alerts=tuple(newest))
+
+
+def _time(value: Any, where: str) -> float:
+    try:
+        return datetime.datetime.fromisoformat(str(value)).timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise PayloadError(f"{where} must be an RFC 3339 time, not {value!r}") from error

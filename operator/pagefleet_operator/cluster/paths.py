@@ -1,0 +1,30 @@
+"""URL paths of the kinds the operator reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagefleet_operator.domain.build.names import GROUP, PLURAL, VERSION
+
+PLURALS = {
+    "Deployment": "deployments",
+    "Service": "services",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "Event": "events",
+    "Pod": "pods",
+}
+
+
+def collection(api_version: str, kind: str, namespace: str) -> str:
+    prefix = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
+    return f"{prefix}/namespaces/{namespace}/{PLURALS[kind]}"
+
+
+def of(manifest: Mapping[str, Any]) -> str:
+    metadata = manifest["metadata"]
+    return f"{collection(manifest['apiVersion'], manifest['kind'], metadata['namespace'])}/{metadata['name']}"
+
+
+def inference_service(namespace: str, name: str) -> str:
+    return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}"

@@ -1,0 +1,89 @@
+"""Turns Deployments and pods as the API server has them into readings. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pagefleet_operator.domain.build.names import REVISION_LABEL
+from pagefleet_operator.domain.observation import PodFault, PodReading, RevisionReading
+
+CONFIGURATION_EXIT = 78
+IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+FIELD_REASONS = {"spec.model.source": "ModelNotFound"}
+
+
+def revisions(
+    deployments: Iterable[Mapping[str, Any]], pods: Iterable[PodReading], owners: Mapping[str, str]
+) -> dict[str, RevisionReading]:
+    """Readings by revision. `owners` maps a pod's name to its revision."""
+    replicas = {revision_of(item): int(item.get("spec", {}).get("replicas", 1)) for item in deployments}
+    grouped: dict[str, list[PodReading]] = {name: [] for name in replicas}
+    for pod in pods:
+        grouped.setdefault(owners[pod.name], []).append(pod)
+    return {
+        name: RevisionReading(name, replicas.get(name), tuple(sorted(found, key=lambda pod: pod.name)))
+        for name, found in grouped.items()
+        if name in replicas or any(not pod.terminating for pod in found)
+    }
+
+
+def revision_of(item: Mapping[str, Any]) -> str:
+    return str((item["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))
+
+
+def pod(item: Mapping[str, Any]) -> PodReading:
+    """One pod without its signals."""
+    metadata, status = item["metadata"], item.get("status") or {}
+    ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
+    is_ready = ready is not None and ready["status"] == "True"
+    containers = status.get("containerStatuses") or ()
+    return PodReading(
+        name=metadata["name"],
+        ready=is_ready,
+        terminating="deletionTimestamp" in metadata,
+        created=seconds(metadata["creationTimestamp"]),
+        ready_since=seconds(ready["lastTransitionTime"]) if ready and is_ready else None,
+        fault=None if is_ready else fault(status),
+        restarts=sum(int(container.get("restartCount", 0)) for container in containers),
+    )
+
+
+def fault(status: Mapping[str, Any]) -> PodFault | None:
+    """Why a pod cannot run, if its status tells."""
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return PodFault("Unschedulable", condition.get("message", "no node fits"), "spec.resources")
+    for container in status.get("containerStatuses") or ():
+        state, last = container.get("state") or {}, container.get("lastState") or {}
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason") in IMAGE_REASONS:
+            return PodFault(waiting["reason"], waiting.get("message", "the image cannot be had"), "spec.engine.image")
+        ended = state.get("terminated") or last.get("terminated")
+        if ended:
+            return _ended(ended)
+        if waiting.get("reason") == "CreateContainerConfigError":
+            return PodFault("CreateContainerConfigError", waiting.get("message", ""), "spec.engine")
+    return None
+
+
+def _ended(ended: Mapping[str, Any]) -> PodFault:
+    """The engine says what to mend in its termination message; anything else is shown as it is."""
+    message = str(ended.get("message") or ended.get("reason") or f"exit status {ended.get('exitCode')}").strip()
+    if ended.get("exitCode") == CONFIGURATION_EXIT:
+        try:
+            told = json.loads(message)
+            field, text = str(told["field"]), str(told["message"])
+        except (ValueError, KeyError, TypeError):
+            return PodFault("StartFailed", message[-500:])
+        return PodFault(FIELD_REASONS.get(field, "StartFailed"), text, field)
+    if ended.get("reason") == "OOMKilled":
+        return PodFault("OOMKilled", "the engine was killed for want of memory", "spec.resources.memory")
+    return PodFault("EngineExited", f"exit status {ended.get('exitCode')}: {message[-500:]}")
+
+
+def seconds(text: str) -> float:
+    """RFC 3339 to UNIX seconds."""
+    return datetime.datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,130 @@
+"""`python -m pagefleet_operator.crd`: prints the CustomResourceDefinition made from the schema and the rules."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import yaml
+
+from pagefleet_operator.domain.build.names import GROUP, KIND, PLURAL, VERSION
+from pagefleet_operator.domain.rules import RULES
+from pagefleet_operator.domain.schema import OPEN, SPEC, Schema, array, integer, record, text
+
+HEADER = """\
+# Made by `python -m pagefleet_operator.crd` from operator/pagefleet_operator/domain/schema.py and rules.py; edit those.
+# kubectl refuses x-kubernetes-validations against API servers older than 1.25: apply with --validate=false there, and
+# the operator holds every object to the same rules itself.
+"""
+
+
+def _number(description: str) -> Schema:
+    return {"type": "number", "description": description}
+
+
+def _time(description: str) -> Schema:
+    return {"type": "string", "format": "date-time", "description": description}
+
+
+def _object(description: str) -> Schema:
+    return {"type": "object", "description": description, **OPEN}
+
+
+CONDITION = record(
+    "A condition, as in metav1.",
+    {
+        "type": text("Ready, Progressing, Analysed, RolledBack, Scaling or Degraded."),
+        "status": text("True, False or Unknown.", longest=16),
+        "reason": text("CamelCase reason."),
+        "message": text("For people.", longest=32768),
+        "lastTransitionTime": _time("When the status last changed."),
+        "observedGeneration": integer("The generation it was computed for.", 0, 1 << 62),
+    },
+    ("type", "status"),
+)
+
+STATUS = record(
+    "What runs. Written by the operator; read by the gateway (traffic, canary) and by people.",
+    {
+        "observedGeneration": integer("The generation the status is about.", 0, 1 << 62),
+        "stable": text("The revision that serves."),
+        "canary": text("The revision that is being rolled out."),
+        "traffic": array(
+            "Weights, which sum to 100.",
+            record(
+                "A weight.",
+                {"revision": text("Its hash."), "weight": integer("Percent.", 0, 100)},
+                ("revision", "weight"),
+            ),
+            8,
+        ),
+        "rollout": _object("Phase, step, since when, and the latest verdict with its numbers."),
+        "revisions": array("Revisions in use and the latest others, with their spec.", _object("A revision."), 64),
+        "rejected": array("Revisions that were rolled back, and on what evidence.", _object("A rejection."), 64),
+        "conditions": array("For people and kubectl wait.", CONDITION, 16),
+        "decisions": array("The latest decisions with their numbers.", _object("A decision."), 64),
+        "alerts": array("Alerts received for this service.", _object("An alert."), 64),
+        "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),
+        "replicas": integer("Ready replicas of all revisions.", 0, 100000),
+        "selector": text("Selects the pods.", longest=1024),
+    },
+)
+
+COLUMNS = (
+    ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
+    ("Stable", "string", ".status.stable"),
+    ("Canary", "string", ".status.canary"),
+    ("Weight", "string", ".status.traffic[1].weight"),
+    ("Verdict", "string", ".status.rollout.verdict.outcome"),
+    ("Replicas", "integer", ".status.replicas"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+
+
+def definition() -> dict[str, Any]:
+    spec = copy.deepcopy(SPEC)
+    for rule in RULES:
+        part = spec
+        for name in rule.at:
+            part = part["properties"][name]
+        part.setdefault("x-kubernetes-validations", []).append(
+            {"rule": rule.cel, "message": f"{rule.field}: {rule.message}"}
+        )
+    root = record(
+        "A fleet of replicas that serve one model, and how new revisions of it take over.",
+        {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}, "spec": spec,
+         "status": STATUS},
+        ("spec",),
+    )  # fmt: skip
+    names = {"kind": KIND, "listKind": f"{KIND}List", "plural": PLURAL, "singular": "inferenceservice",
+             "shortNames": ["isvc"], "categories": ["pagefleet"]}  # fmt: skip
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": root},
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.scaling.min",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": [{"name": n, "type": t, "jsonPath": p} for n, t, p in COLUMNS],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+def rendered() -> str:
+    return HEADER + yaml.safe_dump(definition(), sort_keys=False, width=110, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(rendered())

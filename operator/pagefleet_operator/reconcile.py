@@ -1,0 +1,115 @@
+"""gather -> decide -> apply for one InferenceService, and the queue that decides when. Level-triggered: an event only
+says that a service is due, never what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+
+from pagefleet_operator.cluster.api import ApiError
+from pagefleet_operator.cluster.apply import Applier
+from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.gather import Gatherer
+from pagefleet_operator.web.metrics import Metrics
+
+Key = tuple[str, str]
+WORKERS = 8
+FIRST_PAUSE, LAST_PAUSE = 0.5, 60.0
+CONFLICT = 409
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    def __init__(self, gatherer: Gatherer, applier: Applier, metrics: Metrics) -> None:
+        self._gatherer, self._applier, self._metrics = gatherer, applier, metrics
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Seconds until the next decision is due; None when the service is gone."""
+        namespace, name = key
+        service = await self._gatherer.service(namespace, name)
+        if service is None or "deletionTimestamp" in service["metadata"]:
+            self._metrics.forget(namespace, name)
+            self._gatherer.forget(namespace, name)
+            return None
+        plan = decide(await self._gatherer.observe(service), time.time())
+        await self._applier.apply(service, plan)
+        self._metrics.planned(namespace, name, plan)
+        return plan.requeue
+
+
+class Queue:
+    """Services due, each worked on by one worker at a time, soonest first. A failing one waits longer and longer."""
+
+    def __init__(self, work: Callable[[Key], Awaitable[float | None]], metrics: Metrics) -> None:
+        self._work, self._metrics = work, metrics
+        self._due: dict[Key, float] = {}
+        self._busy: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._changed = asyncio.Event()
+
+    def add(self, key: Key, delay: float = 0.0) -> None:
+        """Due in `delay` seconds, or sooner when it already is."""
+        when = time.monotonic() + delay
+        self._due[key] = min(when, self._due.get(key, when))
+        self._metrics.queue.set(len(self._due))
+        self._changed.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(self._worker())
+
+    async def _worker(self) -> None:
+        while True:
+            key = await self._next()
+            self._busy.add(key)
+            try:
+                await self._one(key)
+            finally:
+                self._busy.discard(key)
+                self._changed.set()
+
+    async def _next(self) -> Key:
+        while True:
+            self._changed.clear()
+            now = time.monotonic()
+            waiting = [(when, key) for key, when in self._due.items() if key not in self._busy]
+            soonest = min(waiting, default=None)
+            if soonest is not None and soonest[0] <= now:
+                del self._due[soonest[1]]
+                return soonest[1]
+            try:
+                async with asyncio.timeout(None if soonest is None else soonest[0] - now):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _one(self, key: Key) -> None:
+        try:
+            with self._metrics.reconciles.time():
+                delay = await self._work(key)
+        except ApiError as error:
+            if error.status == CONFLICT:  # somebody else wrote first: decide again on what is there now
+                self.add(key, 0.05)
+                return
+            self._failed(key, error)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._failed(key, error)
+        except Exception as error:
+            log.exception("a decision about %s/%s failed", *key)
+            self._failed(key, error)
+        else:
+            self._failures.pop(key, None)
+            if delay is not None:
+                self.add(key, delay)
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        pause = min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** (count - 1))
+        self._metrics.errors.labels(type(error).__name__).inc()
+        log.warning("%s/%s: %s; again in %.1f s", *key, error or type(error).__name__, pause)
+        self.add(key, pause)

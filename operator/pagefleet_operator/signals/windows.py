@@ -1,0 +1,119 @@
+"""Reads what the gateways measured: closed slices per revision, kept once read, garbage dropped.
+
+A gateway that restarts comes back as another instance: what it measured before stays here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeGuard
+
+import aiohttp
+
+from pagefleet_operator.domain.observation import Slice
+from pagefleet_operator.signals.bounded import body
+
+PORT = 9002
+TIMEOUT_SECONDS = 2.0
+MOST_BYTES = 16 << 20
+KEPT_SECONDS = 3600.0
+MOST_BUCKET = 2000
+SIGNALS = ("ttft", "e2e")
+Key = tuple[str, str]
+log = logging.getLogger(__name__)
+
+
+def slices(document: Any) -> Iterator[Slice]:
+    """The sane slices of one gateway's answer."""
+    if not isinstance(document, Mapping):
+        return
+    instance, seconds, found_slices = document.get("instance"), document.get("sliceSeconds"), document.get("slices")
+    if not isinstance(instance, str) or not isinstance(found_slices, list) or not _finite(seconds):
+        return
+    for raw in found_slices:
+        found = _slice(raw, instance, seconds)
+        if found is not None:
+            yield found
+
+
+def _slice(raw: Any, instance: str, seconds: float) -> Slice | None:
+    if not isinstance(raw, Mapping) or not _finite(raw.get("start")):
+        return None
+    requests, errors = raw.get("requests"), raw.get("errors")
+    if not _count(requests) or not _count(errors) or errors > requests:
+        return None
+    latency = {name: histogram for name in SIGNALS if (histogram := _histogram(raw.get(name))) is not None}
+    return Slice(
+        instance=instance,
+        start=float(raw["start"]),
+        seconds=seconds,
+        revision=str(raw.get("revision", "")),
+        stratum=str(raw.get("stratum", "")),
+        requests=requests,
+        errors=errors,
+        latency=latency,
+    )
+
+
+def _histogram(raw: Any) -> dict[int, int] | None:
+    if not isinstance(raw, Mapping):
+        return None
+    result = {}
+    for bucket, count in raw.items():
+        if not isinstance(bucket, str) or not bucket.isdigit() or int(bucket) > MOST_BUCKET or not _count(count):
+            return None
+        result[int(bucket)] = count
+    return result
+
+
+def _count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _finite(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class GatewayWindows:
+    """All gateways' slices of each service of the last hour."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self._kept: dict[Key, dict[tuple[str, float, str, str], Slice]] = {}
+        self._newest: dict[tuple[Key, str], float] = {}
+
+    async def read(self, addresses: list[str], namespace: str, service: str) -> tuple[Slice, ...] | None:
+        """None when no gateway answered."""
+        key = (namespace, service)
+        answers = await asyncio.gather(*(self._fetch(address, key) for address in addresses))
+        if not any(answer is not None for answer in answers):
+            return None
+        kept = self._kept.setdefault(key, {})
+        for address, answer in zip(addresses, answers, strict=True):
+            for piece in answer or ():
+                kept[piece.instance, piece.start, piece.revision, piece.stratum] = piece
+                newest = self._newest.get((key, address), 0.0)
+                self._newest[key, address] = max(newest, piece.start)
+        latest = max((piece.start for piece in kept.values()), default=0.0)
+        for place in [place for place in kept if place[1] < latest - KEPT_SECONDS]:
+            del kept[place]
+        return tuple(sorted(kept.values(), key=lambda piece: piece.start))
+
+    def forget(self, namespace: str, service: str) -> None:
+        self._kept.pop((namespace, service), None)
+
+    async def _fetch(self, address: str, key: Key) -> list[Slice] | None:
+        query = {"namespace": key[0], "service": key[1], "since": str(self._newest.get((key, address), 0.0))}
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        try:
+            async with self._session.get(f"http://{address}:{PORT}/windows", params=query, timeout=timeout) as response:
+                if response.status != 200:
+                    return None
+                return list(slices(json.loads(await body(response, MOST_BYTES))))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            log.warning("gateway %s does not answer: %s", address, error or type(error).__name__)
+            return None

@@ -1,0 +1,68 @@
+"""The operator's HTTP port: health that tells the truth, metrics, and the alert webhook."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from pagefleet_operator.web.metrics import Metrics
+
+BODY_BYTES = 1 << 20
+LAG_EVERY, MOST_LAG = 1.0, 10.0
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+log = logging.getLogger(__name__)
+
+
+class Server:
+    """`ready` says whether the operator has begun to watch."""
+
+    def __init__(self, metrics: Metrics, alerts: Handler, ready: Callable[[], bool]) -> None:
+        self._metrics, self._alerts, self._ready = metrics, alerts, ready
+        self._beat = time.monotonic()
+
+    async def start(self, port: int) -> web.AppRunner:
+        app = web.Application(client_max_size=BODY_BYTES, middlewares=[_told])
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._text)
+        app.router.add_post("/alerts", self._alerts)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "0.0.0.0", port).start()
+        return runner
+
+    async def measure_lag(self) -> None:
+        """For ever: how late the event loop is."""
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(LAG_EVERY)
+            self._beat = time.monotonic()
+            self._metrics.lag.set(max(0.0, self._beat - began - LAG_EVERY))
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        late = time.monotonic() - self._beat
+        return web.json_response({"lastBeatSecondsAgo": round(late, 3)}, status=200 if late < MOST_LAG else 503)
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return web.json_response({"ready": self._ready()}, status=200 if self._ready() else 503)
+
+    async def _text(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+@web.middleware
+async def _told(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """A failure is a 500 with a line in the log, never a traceback to the caller: Alertmanager tries again."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return web.json_response({"error": error.reason}, status=error.status)
+    except Exception as error:
+        log.exception("%s %s failed", request.method, request.path)
+        return web.json_response({"error": type(error).__name__}, status=500)

@@ -1,0 +1,199 @@
+"""Starts the real `pagefleet-engine` on a tiny random Llama made here: what the tests of the engine's API share."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import openai
+
+NAME = "tiny"
+PATIENCE = 60.0
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_model(folder: Path) -> str:
+    """A two-layer Llama with random weights whose tokens are single printable characters. Returns its URI."""
+    import torch
+    from safetensors.torch import save_file
+
+    characters = [chr(code) for code in range(33, 127)] + ["Ġ", "Ċ"]
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL, *characters])}
+    hidden, inner, heads, kv_heads, layers = 64, 128, 4, 2, 2
+    torch.manual_seed(7)
+
+    def random(*shape: int) -> Any:
+        return torch.randn(*shape) * 0.3
+
+    weights = {"model.embed_tokens.weight": random(len(vocabulary), hidden) * 3, "model.norm.weight": torch.ones(hidden)}
+    weights["lm_head.weight"] = random(len(vocabulary), hidden)
+    for layer in range(layers):
+        name = f"model.layers.{layer}."
+        weights |= {
+            f"{name}self_attn.q_proj.weight": random(hidden, hidden),
+            f"{name}self_attn.k_proj.weight": random(hidden // heads * kv_heads, hidden),
+            f"{name}self_attn.v_proj.weight": random(hidden // heads * kv_heads, hidden),
+            f"{name}self_attn.o_proj.weight": random(hidden, hidden),
+            f"{name}mlp.gate_proj.weight": random(inner, hidden),
+            f"{name}mlp.up_proj.weight": random(inner, hidden),
+            f"{name}mlp.down_proj.weight": random(hidden, inner),
+            f"{name}input_layernorm.weight": torch.ones(hidden),
+            f"{name}post_attention_layernorm.weight": torch.ones(hidden),
+        }
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "model.safetensors")
+    config = {
+        "model_type": "llama", "vocab_size": len(vocabulary), "hidden_size": hidden, "intermediate_size": inner,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+        "rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "rope_theta": 10000.0, "eos_token_id": 2,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(vocabulary)))
+    settings = {"chat_template": TEMPLATE, "bos_token": SPECIAL[0], "eos_token": SPECIAL[2]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return f"file://{folder}"
+
+
+def _tokenizer(vocabulary: dict[str, int]) -> dict[str, Any]:
+    added = [
+        {"id": vocabulary[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": True}
+        for token in SPECIAL
+    ]  # fmt: skip
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+        "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                  "vocab": vocabulary, "merges": []},
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.body)["error"]
+        return document
+
+
+@dataclass
+class Serving:
+    """One running engine: its API process, and where it listens."""
+
+    process: subprocess.Popen[str]
+    port: int
+    termination_log: Path
+    replies: list[Reply] = field(default_factory=list)
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request(method, path, body=body, headers=headers or {})
+            response = connection.getresponse()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, document: Any) -> Reply:
+        return self.ask("POST", path, json.dumps(document).encode(), {"Content-Type": "application/json"})
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that carry these labels."""
+        total = 0.0
+        for line in self.ask("GET", "/metrics").body.decode().splitlines():
+            found = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
+            if found and found[1] == name and all(f'{k}="{v}"' in (found[2] or "") for k, v in labels.items()):
+                total += float(found[3])
+        return total
+
+    def engine_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0])
+
+    def ready(self) -> bool:
+        try:
+            return self.ask("GET", "/ready").status == 200
+        except OSError:
+            return False
+
+    def open_stream(self, **parameters: Any) -> socket.socket:
+        """A raw connection with a streaming request sent on it; the answer is for the caller to read."""
+        body = json.dumps({"model": NAME, "prompt": "go", "ignore_eos": True, "stream": True, **parameters}).encode()
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        return connection
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition. Raises TimeoutError after PATIENCE seconds."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(what)
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def command(uri: str, port: int, *flags: str) -> list[str]:
+    start = [sys.executable, "-c", "from pagefleet_engine.main import run; run()", "serve", f"--model={uri}"]
+    return [*start, f"--served-model-name={NAME}", f"--port={port}", *flags]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def serving(uri: str, log: Path, *flags: str) -> Iterator[Serving]:
+    """A ready engine on a free port; killed at the end if it still runs."""
+    port, output = free_port(), log.with_suffix(".out")
+    environment = {**os.environ, "PAGEFLEET_TERMINATION_LOG": str(log), "OMP_NUM_THREADS": "1"}
+    with output.open("w") as out:
+        process = subprocess.Popen(
+            command(uri, port, "--num-pages=2048", *flags), stdout=out, stderr=subprocess.STDOUT, text=True, env=environment
+        )
+    served = Serving(process, port, log)
+    try:
+        until(lambda: process.poll() is not None or served.ready(), "the engine did not become ready")
+        if process.returncode is not None:
+            raise RuntimeError(f"the engine ended with {process.returncode}: {output.read_text()}")
+        yield served
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
