@@ -41,7 +41,10 @@ def make_model(folder: Path) -> str:
     def random(*shape: int) -> Any:
         return torch.randn(*shape) * 0.3
 
-    weights = {"model.embed_tokens.weight": random(len(vocabulary), hidden) * 3, "model.norm.weight": torch.ones(hidden)}
+    weights = {
+        "model.embed_tokens.weight": random(len(vocabulary), hidden) * 3,
+        "model.norm.weight": torch.ones(hidden),
+    }
     weights["lm_head.weight"] = random(len(vocabulary), hidden)
     for layer in range(layers):
         name = f"model.layers.{layer}."
@@ -108,7 +111,9 @@ class Serving:
     replies: list[Reply] = field(default_factory=list)
 
     def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
+        return openai.OpenAI(
+            base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=PATIENCE
+        )
 
     def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
@@ -185,7 +190,11 @@ def serving(uri: str, log: Path, *flags: str) -> Iterator[Serving]:
     environment = {**os.environ, "PAGEFLEET_TERMINATION_LOG": str(log), "OMP_NUM_THREADS": "1"}
     with output.open("w") as out:
         process = subprocess.Popen(
-            command(uri, port, "--num-pages=2048", *flags), stdout=out, stderr=subprocess.STDOUT, text=True, env=environment
+            command(uri, port, "--num-pages=2048", *flags),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
         )
     served = Serving(process, port, log)
     try:

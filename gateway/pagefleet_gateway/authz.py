@@ -89,9 +89,7 @@ def rendered(decision: Pick | Refusal) -> bytes:
                 ("x-envoy-max-retries", str(decision.retries)),
             ]
             if decision.timeout_seconds is not None:
-                headers.append(
-                    ("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000)))
-                )
+                headers.append(("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000))))
             return _message(200, b"OK", headers, b"")
         case Refusal():
             headers = [("content-type", "application/json")]

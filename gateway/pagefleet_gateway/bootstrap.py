@@ -89,8 +89,7 @@ def _listener(address: str, port: int, limits: Limits) -> dict[str, object]:
 
 def _connection_manager(limits: Limits) -> dict[str, object]:
     mutations: list[dict[str, object]] = [
-        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}}
-        for prefix in STRIPPED_PREFIXES
+        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in STRIPPED_PREFIXES
     ]
     # The request's id is the key of its ticket, so it must be ours.
     mutations.append({"remove": "x-request-id"})
@@ -147,9 +146,7 @@ def _authorization(limits: Limits) -> dict[str, object]:
             "server_uri": {"uri": "http://picker", "cluster": PICKER, "timeout": "10s"},
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"exact": name} for name in upstream]},
-                "allowed_client_headers": {
-                    "patterns": [{"exact": name} for name in ("content-type", "retry-after")]
-                },
+                "allowed_client_headers": {"patterns": [{"exact": name} for name in ("content-type", "retry-after")]},
             },
         },
     )
@@ -243,9 +240,7 @@ def _local_replies() -> dict[str, object]:
                 retry=True,
             ),
             _reply(504, 504, "server_error", "upstream_timeout", "the engine did not answer in time"),
-            _reply(
-                408, 408, "invalid_request_error", "request_timeout", "the request did not arrive in time"
-            ),
+            _reply(408, 408, "invalid_request_error", "request_timeout", "the request did not arrive in time"),
         ]
     }
 

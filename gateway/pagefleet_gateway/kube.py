@@ -88,11 +88,7 @@ class Watch:
                 async with await self._feed.ask(limit=PAGE, _continue=token) as response:
                     document = await _checked(response)
             page, metadata = document.get("items"), document.get("metadata")
-            if (
-                not isinstance(page, list)
-                or not isinstance(metadata, dict)
-                or "resourceVersion" not in metadata
-            ):
+            if not isinstance(page, list) or not isinstance(metadata, dict) or "resourceVersion" not in metadata:
                 raise WatchError(f"not a list: {str(document)[:200]}")
             items.extend(page)
             token = metadata.get("continue")
@@ -177,13 +173,9 @@ class ClusterWatch:
             if self._kubeconfig is None:
                 config.load_incluster_config(client_configuration=settings)
             else:
-                await config.load_kube_config(
-                    config_file=str(self._kubeconfig), client_configuration=settings
-                )
+                await config.load_kube_config(config_file=str(self._kubeconfig), client_configuration=settings)
         except config.ConfigException as error:
-            raise WatchError(
-                f"no way to the API server (PAGEFLEET_KUBECONFIG, KUBECONFIG): {error}"
-            ) from error
+            raise WatchError(f"no way to the API server (PAGEFLEET_KUBECONFIG, KUBECONFIG): {error}") from error
         api = await self._stack.enter_async_context(client.ApiClient(settings))
         self._watches = [Watch(feed, self._metrics) for feed in _feeds(api, self._state)]
         return self
@@ -192,11 +184,7 @@ class ClusterWatch:
         await self._stack.aclose()
 
     def reason(self) -> str:
-        return (
-            ""
-            if self._watches and all(watch.synced for watch in self._watches)
-            else "the watch has not listed yet"
-        )
+        return "" if self._watches and all(watch.synced for watch in self._watches) else "the watch has not listed yet"
 
     async def follow(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -231,9 +219,7 @@ def _feeds(api: client.ApiClient, state: State) -> list[Feed]:
         Feed(
             kind="Pod",
             ask=partial(pods, label_selector=POD_SELECTOR),
-            replace=lambda items: state.replace_pods(
-                pod for raw in items if (pod := pod_from(raw)) is not None
-            ),
+            replace=lambda items: state.replace_pods(pod for raw in items if (pod := pod_from(raw)) is not None),
             put=put_pod,
             remove=remove_pod,
         ),

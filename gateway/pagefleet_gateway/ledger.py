@@ -56,8 +56,7 @@ class Ledger:
     def by_revision(self) -> Counter[tuple[str, str, str]]:
         """Requests in flight by (namespace, service, revision)."""
         return Counter(
-            (ticket.service.namespace, ticket.service.name, ticket.revision)
-            for ticket in self._tickets.values()
+            (ticket.service.namespace, ticket.service.name, ticket.revision) for ticket in self._tickets.values()
         )
 
     def eject(self, pods: Iterable[Pod], now: float) -> None:

@@ -85,15 +85,11 @@ class Gateway:
         """Serve. Raises GatewayError when Envoy does not come up."""
         loop = asyncio.get_running_loop()
         self._closing.callback(self._folder.cleanup)
-        server = await loop.create_unix_server(
-            lambda: Front(self._decide), str(self._paths.picker), backlog=1024
-        )
+        server = await loop.create_unix_server(lambda: Front(self._decide), str(self._paths.picker), backlog=1024)
         self._closing.callback(server.close)
         await self._serve_internal()
         limits = Limits(self.settings.max_request_bytes)
-        document = bootstrap(
-            self.settings.pod_name, self.settings.address, self.settings.port, self._paths, limits
-        )
+        document = bootstrap(self.settings.pod_name, self.settings.address, self.settings.port, self._paths, limits)
         self._paths.bootstrap.write_text(written(document))
         self._endpoints.write()
         self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)

@@ -32,11 +32,7 @@ def service_from(raw: Mapping[str, object]) -> Service:
         weights=_weights(status.get("traffic")),
         canary=_text(status, "canary"),
         canary_headers=tuple(
-            sorted(
-                (name.lower(), value)
-                for name, value in _map(route, "header").items()
-                if isinstance(value, str)
-            )
+            sorted((name.lower(), value) for name, value in _map(route, "header").items() if isinstance(value, str))
         ),
         sticky_header=sticky.removeprefix("header/").lower() if sticky.startswith("header/") else "",
         timeout_seconds=duration(_text(traffic, "timeout")),
@@ -52,9 +48,7 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         return None
     conditions = status.get("conditions")
     ready = any(
-        isinstance(condition, Mapping)
-        and condition.get("type") == "Ready"
-        and condition.get("status") == "True"
+        isinstance(condition, Mapping) and condition.get("type") == "Ready" and condition.get("status") == "True"
         for condition in (conditions if isinstance(conditions, list) else ())
     )
     return Pod(

@@ -67,13 +67,9 @@ class Picker:
             self._ledger.open(request.id, ticket)
         return pick
 
-    def _pick(
-        self, snapshot: Snapshot, service: Service, headers: Mapping[str, str], now: float
-    ) -> Pick | Refusal:
+    def _pick(self, snapshot: Snapshot, service: Service, headers: Mapping[str, str], now: float) -> Pick | Refusal:
         pods = snapshot.pods.get(service.key, {})
-        live: Weights = tuple(
-            (name, weight) for name, weight in service.weights if weight > 0 and pods.get(name)
-        )
+        live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
         # Only a client that asks for it by header may meet a canary that has no weight.
         canary_live = bool(service.canary and pods.get(service.canary))
         if not live and not (canary_live and forced(service, headers)):

@@ -32,9 +32,7 @@ def route(snapshot: Snapshot, method: str, path: str, body: bytes) -> Service | 
     """The service that `path` names, or the only one that serves the body's `model`."""
     match = PATH.match(path)
     if match is None:
-        return _not_found(
-            "there is no such path; use /<namespace>/<service>/v1/... or /v1/...", "path_not_found"
-        )
+        return _not_found("there is no such path; use /<namespace>/<service>/v1/... or /v1/...", "path_not_found")
     if match["namespace"]:
         service = snapshot.services.get((match["namespace"], match["service"]))
         if service is None:

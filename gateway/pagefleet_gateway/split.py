@@ -74,9 +74,7 @@ class Splits:
 
 def forced(service: Service, headers: Mapping[str, str]) -> bool:
     """Whether every header of `rollout.route.header` is there with its value."""
-    return bool(service.canary_headers) and all(
-        headers.get(name) == value for name, value in service.canary_headers
-    )
+    return bool(service.canary_headers) and all(headers.get(name) == value for name, value in service.canary_headers)
 
 
 def sticky(weights: Weights, key: str) -> str:

@@ -7,7 +7,11 @@ from typing import Annotated
 import typer
 
 from pagefleet_local import cleanup, paths
+from pagefleet_local.assets import debian
 from pagefleet_local.console import CONSOLE, stage
+from pagefleet_local.demo import main as demo
+from pagefleet_local.fleet.up import TARGETS
+from pagefleet_local.images import build as builder
 from pagefleet_local.images import main as images
 from pagefleet_local.preflight import check
 from pagefleet_local.told import FAILED, told
@@ -15,6 +19,8 @@ from pagefleet_local.up import Options, healthy, prepare, up
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.add_typer(images.app, name="images")
+app.command("demo")(demo.demo)
+app.command("fleet")(demo.fleet)
 
 
 @app.command("up")
@@ -61,10 +67,13 @@ def kubeconfig() -> None:
 
 @app.command("prepare")
 def prepare_() -> None:
-    """Fetch and build everything a cluster needs, so that starting one is quick."""
+    """Fetch and build everything a fleet needs, images included, so that starting one is quick."""
     with told():
         check(paths.layout(), node=True, running=True)
         prepare()
+        builder.build(TARGETS)
+        for name in ("prometheus", "prometheus-alertmanager"):
+            debian.tool(name)
 
 
 def _tell_leftovers() -> None:

@@ -23,7 +23,9 @@ def check(layout: Layout, *, node: bool, running: bool) -> None:
     if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
         raise Refused(f"the local fleet runs on Linux x86_64, not on {os.uname().sysname} {os.uname().machine}")
     if not Path("/usr/bin/apt-get").exists():
-        raise Refused("apt-get is not here: the local fleet takes etcd, containerd and the sources from Debian's packages")
+        raise Refused(
+            "apt-get is not here: the local fleet takes etcd, containerd and the sources from Debian's packages"
+        )
     if node:
         _capabilities()
         _cgroups()

@@ -69,7 +69,9 @@ class Daemon:
             if self.pid() is None:
                 raise StartFailed(f"{self.name} ended at its start; the end of {self.log}:\n{self.tail()}")
             if time.monotonic() > end:
-                raise StartFailed(f"{self.name} is not ready after {timeout:.0f} s; the end of {self.log}:\n{self.tail()}")
+                raise StartFailed(
+                    f"{self.name} is not ready after {timeout:.0f} s; the end of {self.log}:\n{self.tail()}"
+                )
             time.sleep(0.1)
 
     def stop(self, grace: float = 10.0) -> None:

@@ -109,5 +109,3 @@ def node_ready(layout: Layout) -> bool:
     path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
     command = [str(BINARY), "--kubeconfig", str(layout.kubeconfig), "get", "node", layout.node, "-o", path]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout == "True"
-
-

@@ -1,4 +1,4 @@
-"""`pagefleet-operator`: wires kopf, the queue, and the web server. kopf only watches; it writes nothing to any object."""
+"""`pagefleet-operator`: wires kopf, the queue and the web server. kopf only watches: it writes to no object."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import logging
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import kopf
 
-from pagefleet_operator.alerts.intake import Conflict, Intake
+from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.cluster import paths
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.apply import Applier
@@ -29,7 +28,7 @@ from pagefleet_operator.web.server import Server
 
 MANAGED = {"app.kubernetes.io/managed-by": "pagefleet"}
 TOKEN_FILE = "/var/run/secrets/pagefleet/alert-token/token"  # noqa: S105 - a path
-WATCH_SECONDS = 60.0
+WATCH_SECONDS = 60
 
 
 class JsonFormatter(logging.Formatter):
@@ -116,7 +115,7 @@ async def _store(api: Api, document: Document) -> None:
         await api.replace(paths.inference_service(metadata["namespace"], metadata["name"]) + "/status", document)
     except ApiError as error:
         if error.status == CONFLICT:
-            raise Conflict(error.message) from error
+            raise ConflictError(error.message) from error
         raise
 
 
@@ -125,7 +124,6 @@ def run() -> None:
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=os.environ.get("PAGEFLEET_LOG_LEVEL", "INFO"), handlers=[handler], force=True)
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    logging.Formatter.converter = time.gmtime
     asyncio.run(
         operate(
             port=int(os.environ.get("PAGEFLEET_OPERATOR_PORT", "8080")),

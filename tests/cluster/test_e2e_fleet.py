@@ -49,9 +49,7 @@ def ready(view: View) -> int:
 async def test_the_openai_client_gets_the_same_answer_whole_and_streamed(stage: Stage) -> None:
     question = [{"role": "user", "content": "What is the capital of France?"}]
     async with openai.AsyncOpenAI(base_url=stage.url, api_key="unused", max_retries=0) as client:
-        whole = await client.chat.completions.create(
-            model="smollm2", messages=question, max_tokens=24, temperature=0
-        )
+        whole = await client.chat.completions.create(model="smollm2", messages=question, max_tokens=24, temperature=0)
         stream = await client.chat.completions.create(
             model="smollm2", messages=question, max_tokens=24, temperature=0, stream=True
         )
@@ -102,9 +100,7 @@ async def test_a_pod_that_is_deleted_ends_its_streams_first(stage: Stage) -> Non
 async def test_logs_exec_and_port_forward(stage: Stage) -> None:
     pod = (await stage.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={NAME}"))[0]["metadata"]["name"]
     assert (await stage.kubectl.run("logs", "-n", NAMESPACE, pod, "--tail=5")).out.strip()
-    user = await stage.kubectl.run(
-        "exec", "-n", NAMESPACE, pod, "--", "python3", "-c", "import os; print(os.getuid())"
-    )
+    user = await stage.kubectl.run("exec", "-n", NAMESPACE, pod, "--", "python3", "-c", "import os; print(os.getuid())")
     assert user.out.strip() == "65532"
     written = await stage.kubectl.run(
         "exec", "-n", NAMESPACE, pod, "--", "python3", "-c", "open('/x', 'w')", check=False

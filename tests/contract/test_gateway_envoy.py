@@ -226,9 +226,7 @@ async def test_openai_client_streams_chunk_by_chunk_and_ttft_is_measured(fleet: 
         async for event in stream:
             tokens.append(event.choices[0].delta.content)
             times.append(time.monotonic())
-        whole = await client.chat.completions.create(
-            model="smol", messages=[{"role": "user", "content": "hello"}]
-        )
+        whole = await client.chat.completions.create(model="smol", messages=[{"role": "user", "content": "hello"}])
     assert tuple(tokens) == TOKENS
     assert whole.choices[0].message.content == "".join(TOKENS)
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]

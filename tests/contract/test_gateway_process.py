@@ -298,8 +298,7 @@ async def test_from_the_watch_to_the_next_request_and_out(world: World) -> None:
     lines = [json.loads(line) for line in stdout.splitlines()]
     answered = [line for line in lines if line["code"] == 200]
     assert answered and all(
-        (line["namespace"], line["service"], line["revision"]) == ("team", "chat", REVISION)
-        for line in answered
+        (line["namespace"], line["service"], line["revision"]) == ("team", "chat", REVISION) for line in answered
     )
 
 

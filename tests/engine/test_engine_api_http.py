@@ -39,7 +39,10 @@ def client(served: Serving) -> Iterator[openai.OpenAI]:
 
 
 def test_a_streamed_chat_equals_the_whole_one_and_counts_its_tokens(client: openai.OpenAI) -> None:
-    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+    ]
     asked = {"model": NAME, "messages": messages, "max_completion_tokens": 30, "temperature": 0}
     whole = client.chat.completions.create(**asked, extra_body={"ignore_eos": True})
     chunks = list(
@@ -78,7 +81,9 @@ def test_a_stop_string_across_tokens_ends_the_answer_and_is_never_sent(client: o
     base = client.completions.create(**asked, extra_body={"ignore_eos": True}).choices[0].text
     at = next(index for index in range(5, 35) if base.find(base[index : index + 3]) == index)
     stop = base[at : at + 3]
-    answer = client.completions.create(**asked, stop=["\x00never", stop], stream=stream, extra_body={"ignore_eos": True})
+    answer = client.completions.create(
+        **asked, stop=["\x00never", stop], stream=stream, extra_body={"ignore_eos": True}
+    )
     choices = [c for chunk in answer for c in chunk.choices] if stream else list(answer.choices)
     assert "".join(choice.text for choice in choices) == base[:at]
     assert choices[-1].finish_reason == "stop"
@@ -148,7 +153,9 @@ def test_the_clients_error_carries_parameter_and_code(client: openai.OpenAI) -> 
         ({"prompt": [2**70]}, "prompt"), ({"prompt": {"a": 1}}, "prompt"), ({"messages": []}, "messages"),
     ],
 )  # fmt: skip
-def test_a_bad_parameter_of_a_completion_is_refused_by_name(served: Serving, change: dict[str, object], param: str) -> None:
+def test_a_bad_parameter_of_a_completion_is_refused_by_name(
+    served: Serving, change: dict[str, object], param: str
+) -> None:
     reply = served.post(COMPLETION, {"model": NAME, "prompt": "a", "max_tokens": 1, **change})
     assert (reply.status, reply.error["param"]) == (400, param), reply.body
     assert reply.error["type"] == "invalid_request_error"
@@ -169,13 +176,18 @@ def test_a_bad_parameter_of_a_completion_is_refused_by_name(served: Serving, cha
     ],
 )  # fmt: skip
 def test_a_bad_parameter_of_a_chat_is_refused_by_name(served: Serving, change: dict[str, object], param: str) -> None:
-    reply = served.post(CHAT, {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1, **change})
+    reply = served.post(
+        CHAT, {"model": NAME, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1, **change}
+    )
     assert (reply.status, reply.error["param"]) == (400, param), reply.body
 
 
 @pytest.mark.parametrize(
     "unused",
-    [{"n": 1, "logprobs": None, "user": "me", "frequency_penalty": 0}, {"stop": None, "stream": None, "max_tokens": None}],
+    [
+        {"n": 1, "logprobs": None, "user": "me", "frequency_penalty": 0},
+        {"stop": None, "stream": None, "max_tokens": None},
+    ],
 )
 def test_known_parameters_with_their_default_values_are_accepted(served: Serving, unused: dict[str, object]) -> None:
     assert served.post(COMPLETION, {"model": NAME, "prompt": "a", "max_tokens": 1, **unused}).status == 200

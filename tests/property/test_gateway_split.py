@@ -18,9 +18,7 @@ SECONDS = st.floats(BASE_SECONDS, 1e6)
 
 
 @given(PERCENT, st.integers(0, 2**32), st.integers(1, 700))
-def test_the_split_is_exact_per_block_and_within_the_binomial_interval(
-    share: int, seed: int, count: int
-) -> None:
+def test_the_split_is_exact_per_block_and_within_the_binomial_interval(share: int, seed: int, count: int) -> None:
     weights = (("a", 100 - share), ("b", share))
     split = Split(random.Random(seed))
     drawn = [split.draw(weights) for _ in range(count)]
@@ -28,9 +26,7 @@ def test_the_split_is_exact_per_block_and_within_the_binomial_interval(
     whole = count // size * size
     assert Counter(drawn[:whole])["b"] * 100 == whole * share
     p = share / 100
-    assert abs(Counter(drawn)["b"] - count * p) <= max(
-        2.576 * math.sqrt(count * p * (1 - p)), size * p * (1 - p) + 1
-    )
+    assert abs(Counter(drawn)["b"] - count * p) <= max(2.576 * math.sqrt(count * p * (1 - p)), size * p * (1 - p) + 1)
 
 
 @given(st.integers(0, 2**32))

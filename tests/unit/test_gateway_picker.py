@@ -69,9 +69,7 @@ def test_the_least_loaded_pod_is_first_and_the_rest_are_the_retries() -> None:
 
 def test_a_pod_whose_engine_queues_is_met_later() -> None:
     queues = Queues()
-    text = (
-        b'# TYPE pagefleet_num_requests_waiting gauge\npagefleet_num_requests_waiting{model_name="m"} 3.0\n'
-    )
+    text = b'# TYPE pagefleet_num_requests_waiting gauge\npagefleet_num_requests_waiting{model_name="m"} 3.0\n'
     one, two = pod("1", "a"), pod("2", "a")
     world = World(one, two, weights=(("a", 100),))
     world.picker = Picker(world.state, world.ledger, random.Random(7), queues.waiting)

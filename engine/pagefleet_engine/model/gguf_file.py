@@ -60,7 +60,7 @@ class GGUF:
 
 
 def hugging_face_name(name: str) -> str | None:
-    """"blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; None for what is no weight (rope tables)."""
+    """ "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; None for what is no weight (rope tables)."""
     match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
     if not match or match[2] not in NAMES:
         return None

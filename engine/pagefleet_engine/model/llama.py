@@ -50,7 +50,9 @@ class Llama:
             linear.prepare(take("mlp.down_proj"), quantization),
         )
 
-    def forward(self, tokens: torch.Tensor, batch: Batch, cache: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, batch: Batch, cache: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> torch.Tensor:
         """Logits [sampled, vocab] float32 of the batch's sampled rows.
 
         tokens [n] int64; cache: per layer keys and values [slots, kv_heads, head_dim], written in place.

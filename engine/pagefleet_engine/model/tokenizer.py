@@ -18,15 +18,15 @@ from pagefleet_engine.model.gguf_file import GGUF
 from pagefleet_engine.model.source import Format, ModelSource
 
 CONTROL_TOKEN, USER_TOKEN = 3, 4  # gguf's token types
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 class Tokenizer:
     """One model's tokenizer. Thread-safe: it holds no state between calls."""
 
-    def __init__(self, fast: Fast, eos_token_ids: tuple[int, ...], template: str | None, special: Mapping[str, str]) -> None:
+    def __init__(
+        self, fast: Fast, eos_token_ids: tuple[int, ...], template: str | None, special: Mapping[str, str]
+    ) -> None:
         self._fast, self.eos_token_ids, self._special = fast, eos_token_ids, dict(special)
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
@@ -81,7 +81,9 @@ def _from_folder(folder: Path) -> Tokenizer:
 def _from_gguf(file: GGUF) -> Tokenizer:
     kind, splitter = file.field("tokenizer.ggml.model"), file.field("tokenizer.ggml.pre")
     if kind != "gpt2":
-        raise ModelError(SOURCE, f"the GGUF file's tokenizer {kind!r} is not supported; supported: gpt2 (byte-level BPE)")
+        raise ModelError(
+            SOURCE, f"the GGUF file's tokenizer {kind!r} is not supported; supported: gpt2 (byte-level BPE)"
+        )
     tokens: list[str] = file.field("tokenizer.ggml.tokens")
     merges = [tuple(merge.split(" ", 1)) for merge in file.field("tokenizer.ggml.merges")]
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -96,7 +98,12 @@ def _from_gguf(file: GGUF) -> Tokenizer:
     eos = file.field("tokenizer.ggml.eos_token_id")
     special = {
         name: tokens[index]
-        for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding"))
+        for name, key in (
+            ("bos_token", "bos"),
+            ("eos_token", "eos"),
+            ("unk_token", "unknown"),
+            ("pad_token", "padding"),
+        )
         if (index := file.field(f"tokenizer.ggml.{key}_token_id")) is not None
     }
     return Tokenizer(fast, (int(eos),) if eos is not None else (), file.field("tokenizer.chat_template"), special)
@@ -114,7 +121,10 @@ def _pre_tokenizer(name: str | None) -> pre_tokenizers.PreTokenizer:
         case "llama-bpe" | "llama3":
             return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"), byte_level])
         case _:
-            raise ModelError(SOURCE, f"the GGUF file's pre-tokenizer {name!r} is not supported; use tokenizer.json beside safetensors")
+            raise ModelError(
+                SOURCE,
+                f"the GGUF file's pre-tokenizer {name!r} is not supported; use tokenizer.json beside safetensors",
+            )
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,10 @@ def load(source: ModelSource) -> tuple[ModelConfig, Weights]:
         case Format.GGUF:
             file = GGUF(source.path)
             config = from_gguf(file.field)
-            weights = {name: torch.from_numpy(array.copy() if not array.flags.writeable else array) for name, array in file.tensors(config)}
+            weights = {
+                name: torch.from_numpy(array.copy() if not array.flags.writeable else array)
+                for name, array in file.tensors(config)
+            }
         case Format.SAFETENSORS:
             config = from_json(source.path)
             weights = {}

@@ -29,7 +29,9 @@ def lay_out(works: list[Work], page_size: int) -> tuple[list[Work], torch.Tensor
             sampled.append(len(tokens) - 1)
         if work.count > 1:
             laid.append(Chunk(row, len(tokens), context))
-    padded = torch.nn.utils.rnn.pad_sequence(contexts[: len(decodes)], batch_first=True) if decodes else torch.zeros(0, 0)
+    padded = (
+        torch.nn.utils.rnn.pad_sequence(contexts[: len(decodes)], batch_first=True) if decodes else torch.zeros(0, 0)
+    )
     lengths = torch.tensor([len(context) for context in contexts[: len(decodes)]])
     mask = torch.arange(padded.shape[1]).unsqueeze(0) < lengths.unsqueeze(1)
     batch = Batch(

@@ -106,7 +106,9 @@ class Engine:
     def _length(self, model: ModelConfig) -> int:
         wanted = self._config.max_model_len or model.max_position
         if not 2 <= wanted <= model.max_position:
-            raise ModelError("spec.model.maxLength", f"{wanted} is not within 2..{model.max_position}, the model's own length")
+            raise ModelError(
+                "spec.model.maxLength", f"{wanted} is not within 2..{model.max_position}, the model's own length"
+            )
         return wanted
 
     def _pages(self, model: ModelConfig) -> int:

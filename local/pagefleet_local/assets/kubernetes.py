@@ -177,7 +177,13 @@ def _compile(command: list[str], tree: Path, environment: dict[str, str], report
 
 
 def _ldflags() -> str:
-    values = {"gitVersion": f"v{VERSION}", "gitMajor": "1", "gitMinor": "20", "gitTreeState": "clean", "gitCommit": "debian"}
+    values = {
+        "gitVersion": f"v{VERSION}",
+        "gitMajor": "1",
+        "gitMinor": "20",
+        "gitTreeState": "clean",
+        "gitCommit": "debian",
+    }
     flags = ["-s", "-w"]
     for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
         # In a GOPATH build a vendored package's import path begins with the vendor folder's.

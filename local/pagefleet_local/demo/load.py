@@ -89,9 +89,7 @@ class Load:
 
     async def __aenter__(self) -> Load:
         connector = aiohttp.TCPConnector(limit=0)
-        self._session = aiohttp.ClientSession(
-            connector=connector, timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT)
-        )
+        self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT))
         self._pump = asyncio.create_task(self._arrivals())
         return self
 

@@ -2,7 +2,127 @@
 
 from __future__ import annotations
 
-from pagefleet_local.demo.scenes import alert, burst, canary, mistakes, regression, serve
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Annotated, Any
 
-SCENES = (serve, mistakes, canary, regression, alert, burst)
-IMAGES = ("operator", "gateway", "engine-cpu", "engine-cpu-smollm2")
+import typer
+
+from pagefleet_local import cleanup, paths
+from pagefleet_local.assets.debian import AssetError
+from pagefleet_local.console import CONSOLE
+from pagefleet_local.demo.load import Load
+from pagefleet_local.demo.narration import Narrator, SceneFailed
+from pagefleet_local.demo.scenes import alert, burst, canary, mistakes, regression, serve
+from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
+from pagefleet_local.fleet.install import CHECKOUT, Fleet
+from pagefleet_local.fleet.kubectl import KubectlError
+from pagefleet_local.fleet.up import fleet_up
+from pagefleet_local.preflight import check
+from pagefleet_local.told import FAILED, told
+
+SCENES = {
+    "serve": serve,
+    "mistakes": mistakes,
+    "canary": canary,
+    "regression": regression,
+    "alert": alert,
+    "burst": burst,
+}
+INTERRUPTED = 130
+
+
+def demo(
+    keep: Annotated[bool, typer.Option(help="leave the fleet running afterwards")] = False,
+    only: Annotated[list[str] | None, typer.Option(help=f"scenes to play: {', '.join(SCENES)}")] = None,
+) -> None:
+    """A real fleet on this machine doing its main job, then torn down. Exit 1 when a step does not hold."""
+    with told():
+        check(paths.layout(), node=True, running=True)
+        _run(_demo(keep, [name for name in SCENES if only is None or name in only]))
+
+
+def fleet() -> None:
+    """The same fleet with one service, left running."""
+    with told():
+        check(paths.layout(), node=True, running=True)
+        _run(_fleet())
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Until it ends or the user interrupts; what was started goes with it."""
+    try:
+        asyncio.run(_interruptible(work))
+    except (SceneFailed, KubectlError, TimeoutError, AssetError) as failure:
+        CONSOLE.print(f"[red]failed:[/red] {failure}")
+        raise typer.Exit(FAILED) from None
+    except asyncio.CancelledError:
+        CONSOLE.print("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def _interruptible(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await task
+
+
+async def _fleet() -> None:
+    narrator = Narrator()
+    installed = await fleet_up(narrator.say)
+    async with Load(_url(installed)) as load:
+        await serve.play(Stage(narrator, installed, load))
+    narrator.say(f"\nexport KUBECONFIG={installed.kubectl.kubeconfig} PATH={CHECKOUT}/.venv/bin:$PATH")
+    narrator.say(f"kubectl get isvc -n {NAMESPACE};  pagefleet status {NAME} -n {NAMESPACE}")
+    narrator.say(f"OpenAI base_url: {_url(installed)}   (make down removes everything)")
+
+
+async def _demo(keep: bool, names: list[str]) -> None:
+    narrator = Narrator()
+    try:
+        narrator.scene(1, "A real one-node Kubernetes, our images, CRD, operator and gateway")
+        installed = await fleet_up(narrator.say)
+        await _show_node(narrator, installed)
+        async with Load(_url(installed)) as load:
+            stage = Stage(narrator, installed, load)
+            for number, name in enumerate(names, 2):
+                narrator.scene(number, SCENES[name].TITLE)
+                await SCENES[name].play(stage)
+        if not keep:
+            narrator.scene(len(names) + 2, "Everything is deleted; nothing is left behind")
+            await _delete(narrator, installed)
+    finally:
+        narrator.quiet()
+        if not keep:
+            await asyncio.to_thread(cleanup.down, paths.layout())
+    if not keep:
+        narrator.check(
+            not cleanup.leftovers(paths.layout()), "no process, container, mount, address, rule or file is left"
+        )
+    narrator.say(f"the demo holds; {narrator.elapsed:.0f} s")
+
+
+async def _show_node(narrator: Narrator, installed: Fleet) -> None:
+    for arguments in (("get", "nodes", "-o", "wide"), ("get", "pods", "-n", "pagefleet-system")):
+        narrator.command(f"kubectl {' '.join(arguments)}")
+        narrator.output((await installed.kubectl.run(*arguments)).out)
+
+
+async def _delete(narrator: Narrator, installed: Fleet) -> None:
+    """Objects go as a user deletes them: what the operator made must go with its owner."""
+    narrator.command(f"kubectl delete isvc --all -n {NAMESPACE}")
+    await installed.kubectl.run("delete", "isvc", "--all", "-n", NAMESPACE, "--timeout=60s")
+    for kind in ("deployments", "services", "poddisruptionbudgets", "pods"):
+        selector = "app.kubernetes.io/managed-by=pagefleet"
+        await installed.kubectl.run(
+            "wait", "--for=delete", kind, "-n", NAMESPACE, "-l", selector, "--timeout=150s", check=False
+        )
+        narrator.check(
+            not await installed.kubectl.list(kind, NAMESPACE, selector), f"no {kind} of the service are left"
+        )
+
+
+def _url(installed: Fleet) -> str:
+    return f"{installed.gateway}/{NAMESPACE}/{NAME}/v1"

@@ -155,9 +155,7 @@ class Monitoring:
     async def _start(self, binary: Path, *flags: str) -> None:
         with (self._directory / f"{binary.name}.log").open("wb") as log:
             self._processes.append(
-                await asyncio.create_subprocess_exec(
-                    str(binary), *flags, cwd=self._directory, stdout=log, stderr=log
-                )
+                await asyncio.create_subprocess_exec(str(binary), *flags, cwd=self._directory, stdout=log, stderr=log)
             )
 
     async def _get(self, address: str, path: str) -> Any:

@@ -57,7 +57,7 @@ class View:
 
     def is_true(self, kind: str) -> bool:
         observed = self.status.get("observedGeneration") == self.document["metadata"]["generation"]
-        return observed and self.condition(kind)["status"] == "True"
+        return bool(observed and self.condition(kind)["status"] == "True")
 
     def line(self) -> str:
         """One line for people: weights, p95 per revision, verdict, replicas."""
@@ -101,9 +101,7 @@ class Stage:
             raise SceneFailed(f"inferenceservice {NAMESPACE}/{name} does not exist")
         return View(found)
 
-    async def watch(
-        self, done: Callable[[View], bool], *, timeout: float, what: str, name: str = NAME
-    ) -> View:
+    async def watch(self, done: Callable[[View], bool], *, timeout: float, what: str, name: str = NAME) -> View:
         """Read the service each second, show it, until `done`. Raises SceneFailed after `timeout` seconds."""
         end = self.narrator.elapsed + timeout
         while True:

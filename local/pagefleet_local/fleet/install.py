@@ -33,9 +33,7 @@ async def install(kubectl: Kubectl, say: Callable[[str], None]) -> Fleet:
     relaxed = [] if await kubectl.server_minor() >= FIRST_MINOR_WITH_CEL else ["--validate=false"]
     say(f"kubectl apply {' '.join([*relaxed, '-f', 'crds/'])}")
     await kubectl.run("apply", *relaxed, "-f", str(CHECKOUT / "crds"))
-    await kubectl.run(
-        "wait", "--for=condition=Established", "crd/inferenceservices.pagefleet.io", "--timeout=30s"
-    )
+    await kubectl.run("wait", "--for=condition=Established", "crd/inferenceservices.pagefleet.io", "--timeout=30s")
     say("kubectl apply -k manifests/overlays/local")
     await kubectl.run("apply", "-f", str(CHECKOUT / "manifests/base/namespace.yaml"))
     token = await _token(kubectl)
@@ -54,9 +52,7 @@ async def install(kubectl: Kubectl, say: Callable[[str], None]) -> Fleet:
 async def _token(kubectl: Kubectl) -> str:
     """The alert webhook's token: the one in the Secret, made at random the first time."""
     jsonpath = "jsonpath={.data.token}"
-    found = await kubectl.run(
-        "get", "secret", TOKEN_SECRET, "-n", SYSTEM, "-o", jsonpath, "--ignore-not-found"
-    )
+    found = await kubectl.run("get", "secret", TOKEN_SECRET, "-n", SYSTEM, "-o", jsonpath, "--ignore-not-found")
     if found.out:
         return base64.b64decode(found.out).decode()
     token = secrets.token_urlsafe(32)

@@ -73,9 +73,7 @@ class Kubectl:
         return int("".join(filter(str.isdigit, document["serverVersion"]["minor"])))
 
 
-async def until(
-    condition: Callable[[], Awaitable[bool]], *, timeout: float, what: str, interval: float = 0.5
-) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], *, timeout: float, what: str, interval: float = 0.5) -> None:
     """Wait until `condition` holds. Raises TimeoutError naming `what` after `timeout` seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout

@@ -33,9 +33,7 @@ def rootfs() -> Path:
     work.mkdir(parents=True)
     with debian.locked("base"), stage(f"base image: debootstrap {SUITE} (about a minute, once)"):
         command = ["debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates"]
-        result = subprocess.run(
-            [*command, SUITE, str(work), mirror()], capture_output=True, text=True, check=False
-        )
+        result = subprocess.run([*command, SUITE, str(work), mirror()], capture_output=True, text=True, check=False)
         if result.returncode:
             raise debian.AssetError(f"debootstrap: {(result.stdout + result.stderr)[-600:]}")
         for folder in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"):

@@ -76,7 +76,14 @@ def _build(targets: list[str], archives: dict[str, Path]) -> None:
 
 def _context(context: Path, targets: list[str]) -> None:
     """The build context: the Dockerfile and build/, wheels linked from the cache."""
-    for folder in ("requirements", "wheels/own", "wheels/operator", "wheels/gateway", "wheels/engine", "wheels/smollm2"):
+    for folder in (
+        "requirements",
+        "wheels/own",
+        "wheels/operator",
+        "wheels/gateway",
+        "wheels/engine",
+        "wheels/smollm2",
+    ):
         (context / "build" / folder).mkdir(parents=True)
     for extra in wheels.EXTRAS:
         (context / f"build/requirements/{extra}.txt").write_text("\n".join(wheels.requirements(extra)) + "\n")

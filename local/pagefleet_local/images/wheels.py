@@ -15,7 +15,8 @@ from pagefleet_local.console import stage
 from pagefleet_local.fleet.install import CHECKOUT
 
 EXTRAS = ("operator", "gateway", "engine")
-SOURCES = ("operator", "engine", "kernels", "gateway", "local")
+# Not local/: it is in the wheel, and no image runs it.
+SOURCES = ("operator", "engine", "kernels", "gateway")
 
 
 def project() -> dict[str, object]:
@@ -47,7 +48,9 @@ def source_key() -> str:
     digest = hashlib.sha256()
     files = [CHECKOUT / "pyproject.toml", CHECKOUT / "README.md", CHECKOUT / "images/Dockerfile"]
     for root in SOURCES:
-        files += sorted(path for path in (CHECKOUT / root).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        files += sorted(
+            path for path in (CHECKOUT / root).rglob("*") if path.is_file() and "__pycache__" not in path.parts
+        )
     for path in files:
         digest.update(str(path.relative_to(CHECKOUT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

@@ -64,5 +64,3 @@ def ctr(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:
     """One `ctr` command in the kubelet's namespace."""
     command = [str(debian.tool("ctr")), "--address", str(layout.containerd_socket), "-n", "k8s.io", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
-
-

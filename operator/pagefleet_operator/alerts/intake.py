@@ -1,4 +1,4 @@
-"""Takes Alertmanager's webhook: checks the token, stores each alert in its service's status, and only then answers 200."""
+"""Takes Alertmanager's webhook: checks the token, stores each alert in its service's status, then answers 200."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Document = dict[str, Any]
 log = logging.getLogger(__name__)
 
 
-class Conflict(Exception):
+class ConflictError(Exception):
     """The object has moved on since it was read."""
 
 
 class Intake:
-    """`find` reads an InferenceService, `store` writes its status under its resourceVersion (raises Conflict), `wake`
+    """`find` reads an InferenceService, `store` writes its status under its resourceVersion (raises ConflictError), `wake`
     asks for a decision at once."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Intake:
         return web.json_response({"stored": stored, "unmatched": len(alerts) - stored})
 
     async def _keep(self, namespace: str, service: str, alerts: list[Alert]) -> int:
-        """How many of `alerts` are in the service's status now. Raises Conflict when others keep writing it."""
+        """How many of `alerts` are in the service's status now. Raises ConflictError when others keep writing it."""
         for _ in range(ATTEMPTS):
             document = await self._find(namespace, service)
             wanted = _labels(document) if document else None
@@ -70,12 +70,12 @@ class Intake:
             if after != before:
                 try:
                     await self._store({**document, "status": status_json.dump(after)})
-                except Conflict:
+                except ConflictError:
                     continue
                 log.info("stored %d alerts for %s/%s", len(records), namespace, service)
             self._wake(namespace, service)
             return len(records)
-        raise Conflict(f"{namespace}/{service} changed {ATTEMPTS} times while an alert was stored")
+        raise ConflictError(f"{namespace}/{service} changed {ATTEMPTS} times while an alert was stored")
 
     def _authorised(self, header: str) -> bool:
         try:

@@ -44,7 +44,8 @@ def time_text(seconds: float) -> str:
 def _dump(value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {camel(key): _dump(item, key) for key, item in fields.items() if not _empty(item)}
+        dumped = {camel(key): _dump(item, key) for key, item in fields.items() if not _empty(item)}
+        return {key: item for key, item in dumped.items() if item is not None}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):

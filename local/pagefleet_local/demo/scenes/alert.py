@@ -10,7 +10,7 @@ import json
 import time
 
 from pagefleet_local.demo.monitoring import Monitoring
-from pagefleet_local.demo.scenes.canary import RATE
+from pagefleet_local.demo.scenes.canary import GOOD, RATE
 from pagefleet_local.demo.stage import Stage
 
 TITLE = "A paging alert: Prometheus and Alertmanager roll a third revision back through the operator's webhook"
@@ -22,8 +22,10 @@ async def play(stage: Stage) -> None:
         await monitoring.scraping()
         stage.load.rate = RATE
         limits = {"promptTokens": 8, "outputTokens": 512, "queued": 128}
-        await stage.edit(limits=limits)
-        await stage.watch(lambda v: bool(v.canary and v.weights.get(v.canary)), timeout=120, what="the canary takes traffic")
+        await stage.edit(args=GOOD, limits=limits)
+        await stage.watch(
+            lambda v: bool(v.canary and v.weights.get(v.canary)), timeout=120, what="the canary takes traffic"
+        )
         bad, onset = (await stage.view()).canary, time.time()
         view = await stage.watch(lambda v: v.phase == "RolledBack", timeout=120, what="the alert rolls it back")
         narrator.say(f"rolled back {time.time() - onset:.0f} s after the canary's first weight")
@@ -36,3 +38,6 @@ async def play(stage: Stage) -> None:
             rejection["hash"] == bad and rejection["reason"] == "Alert", f"revision {bad} was rejected for Alert"
         )
         narrator.check(view.weights == {old: 100}, f"all traffic is back on {old}")
+        narrator.say("the spec goes back to what serves:")
+        await stage.edit(args=GOOD)
+        await stage.watch(lambda v: v.phase == "Idle", timeout=30, what="the rollout has ended")

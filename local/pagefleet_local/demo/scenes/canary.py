@@ -12,13 +12,14 @@ TITLE = "A good new revision: 10 % -> 50 % -> 100 % under load, judged on reques
 RATE = 5.0
 # The gateway's watch delivers a new weight within this; requests around a change are not counted.
 SETTLE = 1.5
+GOOD = ["--max-num-seqs=8", "--max-num-batched-tokens=256"]
 
 
 async def play(stage: Stage) -> None:
     narrator, old = stage.narrator, (await stage.view()).stable
     stage.load.rate, began = RATE, time.time()
     narrator.say(f"load: {RATE:g} streamed chat requests/s through the gateway, open loop")
-    await stage.edit(args=["--max-num-batched-tokens=256"])
+    await stage.edit(args=GOOD)
     weights = await follow(stage, lambda v: v.stable not in ("", old) and not v.canary, timeout=240)
     view = await stage.view()
     new = view.stable

@@ -80,6 +80,4 @@ async def _long_prompt(stage: Stage) -> None:
 
 async def _pods(stage: Stage) -> list[tuple[str, int]]:
     pods = await stage.kubectl.list("pods", NAMESPACE, "pagefleet.io/service=chat")
-    return sorted(
-        (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods
-    )
+    return sorted((pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods)

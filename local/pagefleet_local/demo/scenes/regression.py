@@ -55,7 +55,9 @@ async def play(stage: Stage) -> None:
     await stage.watch(lambda _: time.monotonic() > until, timeout=30, what="eight quiet seconds")
     again = await stage.view()
     narrator.check(
-        again.weights == {old: 100} and not again.canary and len(again.status["rejected"]) == len(view.status["rejected"]),
+        again.weights == {old: 100}
+        and not again.canary
+        and len(again.status["rejected"]) == len(view.status["rejected"]),
         "re-applying the rejected spec starts nothing",
     )
     whole(stage, stage.load.since(began), "the rollback")

@@ -22,9 +22,7 @@ async def play(stage: Stage) -> None:
     narrator.output((await stage.kubectl.run("get", "isvc", "-n", NAMESPACE)).out)
     child = f"{NAME}-{view.stable}"
     for kind in ("deployment", "service", "poddisruptionbudget"):
-        narrator.check(
-            await stage.kubectl.get(kind, child, NAMESPACE) is not None, f"{kind} {child} exists"
-        )
+        narrator.check(await stage.kubectl.get(kind, child, NAMESPACE) is not None, f"{kind} {child} exists")
     await _talk(stage)
 
 
