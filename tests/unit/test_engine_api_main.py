@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.main import configure
 
@@ -17,11 +18,11 @@ def test_defaults_are_the_contracts() -> None:
 
 
 def test_every_contracted_flag_reaches_the_engine() -> None:
-    flags = (
-        "--max-model-len=512 --quantization=int8 --page-size=32 --num-pages=64 --kv-memory-fraction=0.5 --max-num-seqs=2 "
-        "--max-num-batched-tokens=128 --batching=static --max-prompt-tokens=100 --max-output-tokens=200 "
-        "--max-queued-requests=7 --drain-timeout=30"
-    ).split()
+    flags = [
+        "--max-model-len=512", "--quantization=int8", "--page-size=32", "--num-pages=64", "--kv-memory-fraction=0.5",
+        "--max-num-seqs=2", "--max-num-batched-tokens=128", "--batching=static", "--max-prompt-tokens=100",
+        "--max-output-tokens=200", "--max-queued-requests=7", "--drain-timeout=30",
+    ]  # fmt: skip
     config = configure([*NEEDED, *flags])
     assert config.engine == EngineConfig("file:///m", "int8", 512, 32, 64, 0.5, 2, 128, "static")
     limits = config.limits
@@ -31,8 +32,9 @@ def test_every_contracted_flag_reaches_the_engine() -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--max-num-s=4"], ["--page-size=17"], ["--num-pages=0"], ["--kv-memory-fraction=0"], ["--kv-memory-fraction=nan"],
-        ["--drain-timeout=inf"], ["--drain-timeout=-1"], ["--port=0"], ["--port=70000"], ["--max-num-seqs=two"],
+        ["--max-num-s=4"], ["--page-size=17"], ["--num-pages=0"], ["--kv-memory-fraction=0"],
+        ["--kv-memory-fraction=nan"], ["--drain-timeout=inf"],
+        ["--drain-timeout=-1"], ["--port=0"], ["--port=70000"], ["--max-num-seqs=two"],
         ["--quantization=fp8"], ["--unknown"], ["extra"], ["--max-model-len=100", "--max-output-tokens=101"],
     ],
 )  # fmt: skip

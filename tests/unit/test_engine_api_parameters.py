@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+
 from pagefleet_engine.api.errors import ApiError
 from pagefleet_engine.api.parameters import CHAT, COMPLETION, NOT_SUPPORTED, Parameters, parse
 
@@ -62,5 +63,5 @@ def test_any_json_is_read_or_refused_with_400(body: dict[str, Any], chat: bool) 
         parse({"model": "m", "prompt": "x"} | body if not chat else body, chat=chat)
     except ApiError as error:
         assert error.status == 400
-        assert error.param
+        assert error.param is not None
         assert len(error.message) < 400

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from pagefleet_engine.api.text import TextStream
 
 
@@ -68,11 +69,7 @@ def test_any_grouping_of_tokens_ends_at_the_first_stop_string() -> None:
         if not ends:
             assert (emitted, stopped) == (said, False)
             continue
-        # One token at a time, the stop string that is complete first ends the answer, at its beginning.
-        first = min(ends)
-        begin = min(said.index(stop) for stop in stops if said[:first].endswith(stop))
-        assert (emitted, stopped) == (said[: min(begin, *starts(said[:first], stops))], True)
-
-
-def starts(said: str, stops: tuple[str, ...]) -> list[int]:
-    return [said.index(stop) for stop in stops if stop in said]
+        # One token at a time: the stop string that is complete first ends the answer, at the earliest beginning of any.
+        complete = said[: min(ends)]
+        begin = min(complete.index(stop) for stop in stops if stop in complete)
+        assert (emitted, stopped) == (said[:begin], True)

@@ -1,0 +1,33 @@
+"""Triton where it is installed (extra `cuda`), and whether a kernel can run on a tensor. The references need none of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    triton = tl = None
+
+# Triton's interpreter runs kernels on the CPU in numpy: exact for float32, wrong for bfloat16 products.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """triton.jit, or the function itself where there is no Triton: it is then never called."""
+    return function if triton is None else triton.jit(function)
+
+
+def runs_on(tensor: torch.Tensor) -> bool:
+    """Whether the Triton kernel of an op takes this tensor; otherwise the op uses its torch reference."""
+    return triton is not None and tensor.is_cuda and not INTERPRETED
+
+
+def power_of_two(number: int, least: int = 1) -> int:
+    """The smallest power of two that is at least `number` and `least`: what a Triton block may measure."""
+    return max(least, 1 << (number - 1).bit_length())

@@ -1,0 +1,162 @@
+"""A revision's Deployment: engine pods that pass Pod Security `restricted`, drain before they end, say why they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pagefleet_operator.domain.build.names import PORT, Child
+from pagefleet_operator.domain.quantity import whole
+
+USER = 65532
+DRAIN_SECONDS, GRACE_SECONDS = 90, 120
+PVC_SCHEME = "pvc://"
+
+
+def deployment(child: Child, replicas: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": child.metadata(),
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 0,
+            "progressDeadlineSeconds": 3600,
+            "selector": {"matchLabels": child.selector},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {"metadata": {"labels": child.labels}, "spec": _pod(child)},
+        },
+    }
+
+
+def _pod(child: Child) -> dict[str, Any]:
+    placement: Mapping[str, Any] = child.snapshot.get("placement") or {}
+    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
+    claim = _claim(child.snapshot["model"]["source"])
+    if claim:
+        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(child, claim)],
+        "volumes": volumes,
+    }
+    if placement.get("nodeSelector"):
+        pod["nodeSelector"] = dict(placement["nodeSelector"])
+    if placement.get("tolerations"):
+        pod["tolerations"] = list(placement["tolerations"])
+    if placement.get("topologySpread", True):
+        pod["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": child.selector},
+            }
+        ]
+    return pod
+
+
+def _container(child: Child, claim: str) -> dict[str, Any]:
+    engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
+    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - a volume of the pod's own
+    if claim:
+        mounts.append({"name": "model", "mountPath": f"/models/{claim}", "readOnly": True})
+    return {
+        "name": "engine",
+        "image": engine.get("image") or default_image(child.snapshot),
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["serve", *flags(child), *engine.get("args", [])],
+        "env": [
+            {"name": "OMP_NUM_THREADS", "value": str(whole(_resources(child)["cpu"]))},
+            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - the same volume
+            *[dict(variable) for variable in engine.get("env", [])],
+        ],
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "resources": _amounts(child),
+        "startupProbe": _probe("/ready", period=1, failures=1800),
+        "readinessProbe": _probe("/ready", period=2, failures=1),
+        "livenessProbe": _probe("/health", period=10, failures=6),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+
+
+def flags(child: Child) -> list[str]:
+    """The engine's flags that come from fields of the spec."""
+    model: Mapping[str, Any] = child.snapshot["model"]
+    engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
+    limits, cache = engine.get("limits") or {}, engine.get("kvCache") or {}
+    values = {
+        "--model": _model_uri(model["source"]),
+        "--served-model-name": model.get("servedName") or child.service,
+        "--host": "0.0.0.0",
+        "--port": PORT,
+        "--max-model-len": model.get("maxLength"),
+        "--quantization": model.get("quantization"),
+        "--page-size": cache.get("pageSize"),
+        "--num-pages": cache.get("pages"),
+        "--kv-memory-fraction": cache.get("memoryFraction"),
+        "--max-prompt-tokens": limits.get("promptTokens"),
+        "--max-output-tokens": limits.get("outputTokens"),
+        "--max-queued-requests": limits.get("queued"),
+        "--drain-timeout": DRAIN_SECONDS,
+    }
+    return [f"{flag}={value}" for flag, value in values.items() if value is not None]
+
+
+def default_image(snapshot: Mapping[str, Any]) -> str:
+    """Pagefleet's own engine of the operator's version: for CUDA when an accelerator is asked for."""
+    try:
+        release = version("pagefleet")
+    except PackageNotFoundError:
+        release = "latest"
+    kind = "engine-cuda" if (snapshot.get("resources") or {}).get("accelerator") else "engine-cpu"
+    return f"docker.io/pagefleet/{kind}:{release}"
+
+
+def _resources(child: Child) -> Mapping[str, Any]:
+    return {"cpu": "1", "memory": "4Gi", **(child.snapshot.get("resources") or {})}
+
+
+def _amounts(child: Child) -> dict[str, Any]:
+    """CPU is requested and not limited: a throttled engine stalls every stream at once."""
+    resources = _resources(child)
+    requests, limits = {"cpu": resources["cpu"], "memory": resources["memory"]}, {"memory": resources["memory"]}
+    accelerator = resources.get("accelerator")
+    if accelerator:
+        limits[accelerator["name"]] = requests[accelerator["name"]] = str(accelerator.get("count", 1))
+    return {"requests": requests, "limits": limits}
+
+
+def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+        "successThreshold": 1,
+    }
+
+
+def _claim(source: str) -> str:
+    return source.removeprefix(PVC_SCHEME).partition("/")[0] if source.startswith(PVC_SCHEME) else ""
+
+
+def _model_uri(source: str) -> str:
+    return f"file:///models/{source.removeprefix(PVC_SCHEME)}" if source.startswith(PVC_SCHEME) else source

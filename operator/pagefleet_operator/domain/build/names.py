@@ -1,0 +1,54 @@
+"""Names, labels and owner that every child shares (ARCHITECTURE.md, "Names on Kubernetes objects")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+GROUP, VERSION, KIND, PLURAL = "pagefleet.io", "v1alpha1", "InferenceService", "inferenceservices"
+PORT = 8000
+SERVICE_LABEL, REVISION_LABEL = "pagefleet.io/service", "pagefleet.io/revision"
+
+
+@dataclass(frozen=True)
+class Child:
+    """One revision of one InferenceService. `snapshot` is `revision.snapshot` of the spec, defaults filled in."""
+
+    namespace: str
+    service: str
+    uid: str
+    revision: str
+    snapshot: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.service}-{self.revision}"
+
+    @property
+    def selector(self) -> dict[str, str]:
+        return {SERVICE_LABEL: self.service, REVISION_LABEL: self.revision}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {
+            "app.kubernetes.io/managed-by": "pagefleet",
+            "app.kubernetes.io/name": "pagefleet-engine",
+            **self.selector,
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        owner = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "name": self.service,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+        return {
+            "name": self.name,
+            "namespace": self.namespace,
+            "labels": self.labels,
+            "ownerReferences": [owner],
+        }

@@ -1,0 +1,16 @@
+"""A revision's PodDisruptionBudget: a node drain takes one replica at a time. Written as policy/v1; the shell adapts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagefleet_operator.domain.build.names import Child
+
+
+def disruption_budget(child: Child) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": child.metadata(),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": child.selector}},
+    }

@@ -1,0 +1,94 @@
+"""RMSNorm, SiLU*mul and rope with the page write equal their torch references on any strides, and write nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pagefleet_kernels.rms_norm import rms_norm, rms_norm_reference, rms_norm_triton
+from pagefleet_kernels.rope_write import rope_write_reference, rope_write_triton
+from pagefleet_kernels.silu_mul import silu_mul, silu_mul_reference, silu_mul_triton
+
+
+@pytest.mark.parametrize("width", [16, 576, 1000])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_norm_equals_its_reference(width: int, adds: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    x, weight = torch.randn(7, 2 * width)[:, ::2].to(dtype), torch.randn(width).to(dtype)
+    residual = torch.randn(9, width)[2:].to(dtype) if adds else None
+    expected = rms_norm_reference(x, weight, 1e-5, residual)
+    answered = rms_norm_triton(x, weight, 1e-5, residual)
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-2
+    for one, other in zip(answered, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_rms_norm_is_torchs_own() -> None:
+    torch.manual_seed(2)
+    x, residual, weight = torch.randn(5, 96), torch.randn(5, 96), torch.randn(96)
+    y, hidden = rms_norm(x, weight, 1e-6, residual)
+    torch.testing.assert_close(hidden, x + residual)
+    torch.testing.assert_close(y, functional.rms_norm(x + residual, (96,), weight, 1e-6))
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (5, 1536), (3, 1025)])
+def test_silu_mul_equals_its_reference(shape: tuple[int, int]) -> None:
+    torch.manual_seed(3)
+    rows, inner = shape
+    gate_up = (torch.randn(2 * rows, 2 * inner + 3) * 20)[::2, 3:]
+    torch.testing.assert_close(silu_mul_triton(gate_up), silu_mul_reference(gate_up), rtol=1e-5, atol=1e-6)
+    assert torch.equal(silu_mul(gate_up), silu_mul_reference(gate_up))
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 80])
+def test_rope_write_equals_its_reference_and_leaves_other_slots(head_dim: int) -> None:
+    torch.manual_seed(4)
+    tokens, heads, kv_heads = 6, 9, 3
+    merged = torch.randn(tokens, heads + 2 * kv_heads, head_dim)
+    q, k, v = merged.split((heads, kv_heads, kv_heads), dim=1)
+    angles = torch.rand(50, head_dim // 2) * 6
+    positions = torch.tensor([0, 49, 7, 7, 20, 3])
+    slots = torch.tensor([5, 2, 31, -1, 0, 17], dtype=torch.int32)
+    caches = [torch.full((32, kv_heads, head_dim), torch.nan) for _ in range(4)]
+    rest = (angles.cos(), angles.sin(), positions, slots)
+    expected = rope_write_reference(q, k, v, *rest, *caches[:2])
+    answered = rope_write_triton(q, k, v, *rest, *caches[2:])
+    torch.testing.assert_close(answered, expected, rtol=1e-5, atol=1e-6)
+    for one, other in zip(caches[2:], caches[:2], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)
+    written = {int(slot) for slot in slots if slot >= 0}
+    assert {row for row in range(32) if not caches[2][row].isnan().all()} == written
+    torch.testing.assert_close(caches[3][31], v[2])
+
+
+def test_a_rotation_keeps_products_of_equal_distance() -> None:
+    """What rope is for: q at position p and k at p + d have the same product for every p."""
+    torch.manual_seed(5)
+    angles = torch.outer(torch.arange(40.0), 1 / 100 ** (torch.arange(8) / 8))
+    q, k = torch.randn(1, 1, 16), torch.randn(1, 1, 16)
+
+    def product(at: int) -> torch.Tensor:
+        cache = torch.zeros(1, 1, 16)
+        slot = torch.tensor([0])
+        tables = (angles.cos(), angles.sin())
+        rotated = rope_write_triton(q, k, k, *tables, torch.tensor([at]), slot, cache.clone(), cache.clone())
+        rope_write_triton(q, k, k, *tables, torch.tensor([at + 5]), slot, cache, torch.zeros_like(cache))
+        return (rotated * cache).sum()
+
+    torch.testing.assert_close(product(3), product(30), rtol=1e-4, atol=1e-4)
+
+
+def test_the_references_import_without_triton() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch, pagefleet_kernels.paged_attention, pagefleet_kernels.rope_write\n"
+        "from pagefleet_kernels.silu_mul import silu_mul\n"
+        "from pagefleet_kernels.rms_norm import rms_norm\n"
+        "silu_mul(torch.ones(2, 4)); rms_norm(torch.ones(2, 4), torch.ones(4), 1e-5)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
