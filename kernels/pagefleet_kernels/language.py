@@ -1,4 +1,4 @@
-"""Triton where it is installed (extra `cuda`), and whether a kernel can run on a tensor. The references need none of it."""
+"""Triton where it is installed (extra `cuda`), and whether a kernel runs on a tensor. References need none of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ try:
     import triton.language as tl
 except ImportError:
     triton = tl = None
+
+__all__ = ["INTERPRETED", "jit", "power_of_two", "runs_on", "tl"]
 
 # Triton's interpreter runs kernels on the CPU in numpy: exact for float32, wrong for bfloat16 products.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -10,6 +10,9 @@ them m * group / BLOCK_M times and does 4 * m * (kv_len - m / 2) * heads * head_
 hundred rows on. One program walks all of a sequence's pages, so a few long decodes do not fill a GPU.
 """
 
+# mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: N803 - Triton's constants are written in capitals
+
 from __future__ import annotations
 
 import torch
@@ -100,11 +103,11 @@ def _kernel(
     k_page, k_token, k_head, k_dim, v_page, v_token, v_head, v_dim, table_row, table_column,
     heads, sequences, scale_log2, head_dim, GROUP: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, DIM: tl.constexpr, WIDEN: tl.constexpr,
-):  # type: ignore[no-untyped-def] # fmt: skip
+):  # fmt: skip
     """One program per block of a sequence's new tokens and KV head; row r is token r // GROUP, head r % GROUP."""
     block, kv_head = tl.program_id(0), tl.program_id(1)
     block_tokens = ROWS // GROUP
-    low, high = 0, sequences
+    low, high = tl.full([], 0, tl.int32), tl.full([], sequences, tl.int32)
     while low < high:  # the last sequence whose first block is not after this one
         middle = (low + high) // 2
         if tl.load(query_starts + middle) // block_tokens + middle <= block:

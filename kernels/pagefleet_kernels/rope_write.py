@@ -5,6 +5,9 @@ n * head_dim * itemsize * (2 * heads + 4 * kv_heads) bytes, plus n * head_dim of
 and k. One launch takes the place of four: the rotated keys never exist outside their pages.
 """
 
+# mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: N803 - Triton's constants are written in capitals
+
 from __future__ import annotations
 
 import torch
@@ -83,7 +86,7 @@ def _kernel(
     q, k, v, cos, sin, keys, values, positions, slots, out,
     q_token, q_head, q_dim, k_token, k_head, k_dim, v_token, v_head, v_dim, cos_row, cos_column, sin_row, sin_column,
     keys_slot, keys_head, keys_dim, values_slot, values_head, values_dim, heads, half, BLOCK: tl.constexpr,
-):  # type: ignore[no-untyped-def] # fmt: skip
+):  # fmt: skip
     """One program per token and head: the first `heads` rotate q, the others write a key and its value."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     pair = tl.arange(0, BLOCK)
@@ -100,16 +103,17 @@ def _kernel(
         tl.store(target + pair + half, (high * c + low * s).to(low.dtype), mask=inside)
     else:
         slot = tl.load(slots + token).to(tl.int64)
-        kv_head = head - heads
-        write = inside & (slot >= 0)
-        source = k + token * k_token + kv_head * k_head
-        low = tl.load(source + pair * k_dim, mask=inside, other=0.0)
-        high = tl.load(source + (pair + half) * k_dim, mask=inside, other=0.0)
-        target = keys + slot * keys_slot + kv_head * keys_head
-        tl.store(target + pair * keys_dim, (low * c - high * s).to(low.dtype), mask=write)
-        tl.store(target + (pair + half) * keys_dim, (high * c + low * s).to(low.dtype), mask=write)
-        source = v + token * v_token + kv_head * v_head
-        target = values + slot * values_slot + kv_head * values_head
-        tl.store(target + pair * values_dim, tl.load(source + pair * v_dim, mask=inside, other=0.0), mask=write)
-        upper = tl.load(source + (pair + half) * v_dim, mask=inside, other=0.0)
-        tl.store(target + (pair + half) * values_dim, upper, mask=write)
+        if slot >= 0:
+            kv_head = head - heads
+            source = k + token * k_token + kv_head * k_head
+            low = tl.load(source + pair * k_dim, mask=inside, other=0.0)
+            high = tl.load(source + (pair + half) * k_dim, mask=inside, other=0.0)
+            target = keys + slot * keys_slot + kv_head * keys_head
+            tl.store(target + pair * keys_dim, (low * c - high * s).to(low.dtype), mask=inside)
+            tl.store(target + (pair + half) * keys_dim, (high * c + low * s).to(low.dtype), mask=inside)
+            source = v + token * v_token + kv_head * v_head
+            target = values + slot * values_slot + kv_head * values_head
+            lower = tl.load(source + pair * v_dim, mask=inside, other=0.0)
+            upper = tl.load(source + (pair + half) * v_dim, mask=inside, other=0.0)
+            tl.store(target + pair * values_dim, lower, mask=inside)
+            tl.store(target + (pair + half) * values_dim, upper, mask=inside)

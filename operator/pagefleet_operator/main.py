@@ -120,6 +120,8 @@ async def _store(api: Api, document: Document) -> None:
 
 
 def run() -> None:
+    # kopf asks the system who it runs as; a container's numeric user has no name.
+    os.environ.setdefault("USER", "pagefleet-operator")
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=os.environ.get("PAGEFLEET_LOG_LEVEL", "INFO"), handlers=[handler], force=True)

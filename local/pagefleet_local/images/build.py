@@ -28,7 +28,7 @@ def reference(target: str) -> str:
 
 def key(target: str) -> str:
     """Changes when the image of `target` does."""
-    return f"{wheels.libraries_key(LIBRARIES[target])}-{wheels.source_key()}"
+    return f"{wheels.libraries_key(LIBRARIES[target])}-{wheels.source_key(LIBRARIES[target])}"
 
 
 def build(targets: Sequence[str] = TARGETS) -> dict[str, Path]:

@@ -15,8 +15,8 @@ from pagefleet_local.console import stage
 from pagefleet_local.fleet.install import CHECKOUT
 
 EXTRAS = ("operator", "gateway", "engine")
-# Not local/: it is in the wheel, and no image runs it.
-SOURCES = ("operator", "engine", "kernels", "gateway")
+# The source roots that an image of an extra runs; the others are in our wheel too, and make no difference to it.
+SOURCES = {"operator": ("operator",), "gateway": ("gateway",), "engine": ("engine", "kernels")}
 
 
 def project() -> dict[str, object]:
@@ -43,11 +43,11 @@ def libraries_key(extra: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def source_key() -> str:
-    """Changes when our own source does."""
+def source_key(extra: str) -> str:
+    """Changes when the source that an image of `extra` runs does."""
     digest = hashlib.sha256()
     files = [CHECKOUT / "pyproject.toml", CHECKOUT / "README.md", CHECKOUT / "images/Dockerfile"]
-    for root in SOURCES:
+    for root in SOURCES[extra]:
         files += sorted(
             path for path in (CHECKOUT / root).rglob("*") if path.is_file() and "__pycache__" not in path.parts
         )
