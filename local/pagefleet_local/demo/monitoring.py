@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,9 +17,11 @@ import yaml
 from pagefleet_local.assets import debian
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.fleet.install import Fleet
-from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.fleet.kubectl import Document, until
 
 PROMETHEUS, ALERTMANAGER = "127.0.0.1:19090", "127.0.0.1:19093"
+PORTS = {"pagefleet-engine": 8000, "pagefleet-gateway": 9002}
+DISCOVERY_SECONDS = 2.0
 
 RULE = {
     "alert": "CanaryRefusesRequests",
@@ -31,38 +34,34 @@ RULE = {
 }
 
 
-def prometheus_config(kubeconfig: Path) -> dict[str, Any]:
-    """Scrape every engine pod and every gateway pod, found through the API server."""
-    pods = {"role": "pod", "kubeconfig_file": str(kubeconfig)}
+def prometheus_config() -> dict[str, Any]:
+    """Scrape what targets.json lists. Debian builds Prometheus without its Kubernetes discovery."""
+    files = [{"files": ["targets.json"]}]
     return {
         "global": {"scrape_interval": "2s", "evaluation_interval": "2s"},
         "rule_files": ["rules.yaml"],
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [ALERTMANAGER]}]}]},
-        "scrape_configs": [
-            {
-                "job_name": "pagefleet-engine",
-                "kubernetes_sd_configs": [pods],
-                "relabel_configs": [
-                    _keep("__meta_kubernetes_pod_label_app_kubernetes_io_name", "pagefleet-engine"),
-                    _keep("__meta_kubernetes_pod_container_port_name", "http"),
-                    _copy("__meta_kubernetes_namespace", "namespace"),
-                    _copy("__meta_kubernetes_pod_label_pagefleet_io_service", "service"),
-                    _copy("__meta_kubernetes_pod_label_pagefleet_io_revision", "revision"),
-                    _copy("__meta_kubernetes_pod_name", "pod"),
-                ],
-            },
-            {
-                "job_name": "pagefleet-gateway",
-                "honor_labels": True,
-                "kubernetes_sd_configs": [pods],
-                "relabel_configs": [
-                    _keep("__meta_kubernetes_pod_label_app_kubernetes_io_name", "pagefleet-gateway"),
-                    _keep("__meta_kubernetes_pod_container_port_name", "internal"),
-                    _copy("__meta_kubernetes_pod_name", "pod"),
-                ],
-            },
-        ],
+        "scrape_configs": [{"job_name": "pagefleet", "honor_labels": True, "file_sd_configs": files}],
     }
+
+
+def targets(pods: list[Document]) -> list[dict[str, Any]]:
+    """Engine and gateway pods as Prometheus targets, labelled as its Kubernetes discovery would label them."""
+    found = []
+    for pod in pods:
+        labels, address = pod["metadata"].get("labels") or {}, (pod.get("status") or {}).get("podIP")
+        port = PORTS.get(labels.get("app.kubernetes.io/name", ""))
+        if port is None or not address:
+            continue
+        own = {
+            "job": labels["app.kubernetes.io/name"],
+            "namespace": pod["metadata"]["namespace"],
+            "pod": pod["metadata"]["name"],
+            "service": labels.get("pagefleet.io/service", ""),
+            "revision": labels.get("pagefleet.io/revision", ""),
+        }
+        found.append({"targets": [f"{address}:{port}"], "labels": own})
+    return found
 
 
 def alertmanager_config(operator: str, token_file: Path) -> dict[str, Any]:
@@ -99,13 +98,23 @@ class Monitoring:
         (home / "token").chmod(0o600)
         groups = {"groups": [{"name": "pagefleet-demo", "rules": [RULE]}]}
         for name, document in {
-            "prometheus.yaml": prometheus_config(self._fleet.kubectl.kubeconfig),
+            "prometheus.yaml": prometheus_config(),
             "rules.yaml": groups,
             "alertmanager.yaml": alertmanager_config(self._fleet.operator, home / "token"),
         }.items():
             (home / name).write_text(yaml.safe_dump(document, sort_keys=False))
+        await self._discover()
+        self._discovery = asyncio.create_task(self._keep_discovering())
+        share = debian.unpacked("prometheus-alertmanager") / "usr/share"
         await self._start(
-            debian.tool("prometheus-alertmanager"),
+            # Debian's Alertmanager has its templates at a fixed path: a mount namespace of its own puts them there.
+            Path("/usr/bin/unshare"),
+            "--mount",
+            "/bin/sh",
+            "-c",
+            f'mount -t overlay overlay -o lowerdir={share}:/usr/share /usr/share && exec "$@"',
+            "alertmanager",
+            str(debian.tool("prometheus-alertmanager")),
             "--config.file=alertmanager.yaml",
             f"--web.listen-address={ALERTMANAGER}",
             "--cluster.listen-address=",
@@ -124,6 +133,7 @@ class Monitoring:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._discovery.cancel()
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -131,17 +141,23 @@ class Monitoring:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def scraping(self) -> None:
-        """Wait until engines and gateway are scraped without an error."""
+        """Wait until engines and gateway are scraped without an error, and Alertmanager answers."""
 
         async def healthy() -> bool:
             try:
-                targets = (await self._get(PROMETHEUS, "/api/v1/targets"))["data"]["activeTargets"]
+                active = (await self._get(PROMETHEUS, "/api/v1/targets"))["data"]["activeTargets"]
+                await self.alerts()
             except aiohttp.ClientError:
                 return False
-            up = {target["labels"]["job"] for target in targets if target["health"] == "up"}
-            return {"pagefleet-engine", "pagefleet-gateway"} <= up
+            up = {target["labels"]["job"] for target in active if target["health"] == "up"}
+            return set(PORTS) <= up
 
-        await until(healthy, timeout=60, what="Prometheus scrapes the engines and the gateway")
+        try:
+            await until(healthy, timeout=60, what="Prometheus scrapes the engines and the gateway")
+        except TimeoutError:
+            for log in sorted(self._directory.glob("*.log")):
+                self._narrator.output(log.read_text()[-2000:])
+            raise
         self._narrator.check(True, "Prometheus scrapes the engines and the gateway")
 
     async def alerts(self) -> list[tuple[str, str, str]]:
@@ -152,8 +168,19 @@ class Monitoring:
             for alert in found
         ]
 
+    async def _keep_discovering(self) -> None:
+        while True:
+            await asyncio.sleep(DISCOVERY_SECONDS)
+            await self._discover()
+
+    async def _discover(self) -> None:
+        listed = await self._fleet.kubectl.run("get", "pods", "-A", "-o", "json")
+        partial = self._directory / "targets.partial"
+        partial.write_text(json.dumps(targets(json.loads(listed.out)["items"])))
+        partial.rename(self._directory / "targets.json")
+
     async def _start(self, binary: Path, *flags: str) -> None:
-        with (self._directory / f"{binary.name}.log").open("wb") as log:
+        with (self._directory / f"{len(self._processes)}-{binary.name}.log").open("wb") as log:
             self._processes.append(
                 await asyncio.create_subprocess_exec(str(binary), *flags, cwd=self._directory, stdout=log, stderr=log)
             )
@@ -161,11 +188,3 @@ class Monitoring:
     async def _get(self, address: str, path: str) -> Any:
         async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as response:
             return await response.json()
-
-
-def _keep(source: str, value: str) -> dict[str, Any]:
-    return {"source_labels": [source], "regex": value, "action": "keep"}
-
-
-def _copy(source: str, target: str) -> dict[str, Any]:
-    return {"source_labels": [source], "target_label": target}
