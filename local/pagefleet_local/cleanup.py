@@ -190,7 +190,11 @@ def _our_cgroups() -> list[Path]:
 def _cgroups(layout: Layout) -> None:
     if not _owns_kubelet_names(layout):
         return
-    for root in _our_cgroups():
-        for folder, _, _ in os.walk(root, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(folder).rmdir()
+    # A killed process stays in its cgroup until it is reaped.
+    end = time.monotonic() + 15
+    while (roots := _our_cgroups()) and time.monotonic() < end:
+        for root in roots:
+            for folder, _, _ in os.walk(root, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(folder).rmdir()
+        time.sleep(0.1)

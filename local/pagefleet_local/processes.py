@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,17 +41,15 @@ class Daemon:
             return
         self.layout.logs.mkdir(parents=True, exist_ok=True)
         self.layout.pids.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [str(part) for part in command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd="/",
-                env={**os.environ, **(environment or {}), MARK: str(self.layout.state)},
-            )
-        self._pid_file.write_text(f"{process.pid} {started(process.pid) or 0}")
+        words = [str(part) for part in command]
+        variables = {**os.environ, **(environment or {}), MARK: str(self.layout.state)}
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        pid = os.posix_spawnp(words[0], words, variables, file_actions=files, setsid=True)
+        self._pid_file.write_text(f"{pid} {started(pid) or 0}")
 
     def pid(self) -> int | None:
         """The process id while it runs, else None."""

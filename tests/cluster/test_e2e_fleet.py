@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 
 import openai
 import pytest
+import pytest_asyncio
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator
-from pagefleet_local.demo.main import fleet_up
+from pagefleet_local.fleet.up import fleet_up
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View, sample
 from pagefleet_local.fleet.install import Fleet
 from pagefleet_local.fleet.kubectl import until
@@ -23,12 +24,12 @@ def narrator() -> Narrator:
     return Narrator()
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(narrator: Narrator) -> Fleet:
-    return await fleet_up(narrator)
+    return await fleet_up(narrator.say)
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(fleet: Fleet, narrator: Narrator) -> AsyncIterator[Stage]:
     async with Load(f"{fleet.gateway}/{NAMESPACE}/{NAME}/v1") as load:
         stage = Stage(narrator, fleet, load)

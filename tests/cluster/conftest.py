@@ -1,0 +1,93 @@
+"""One real control plane for the whole run (etcd, API server, controllers, scheduler), a status-only node, and the
+operator as it is shipped: the console script, under the shipped ClusterRole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from pagefleet_local import cleanup
+from pagefleet_local.certificates import Authority
+from pagefleet_local.fleet.kubectl import Kubectl, until
+from pagefleet_local.paths import Layout, control_plane_layout
+from pagefleet_local.up import Cluster, Options, up
+from pagefleet_operator.cluster.api import Api
+
+sys.path.insert(0, str(Path(__file__).parent))
+from statusnode import StatusNode  # noqa: E402 - beside this file, which is no package
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+OPERATOR_USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
+PORT = 18099
+TOKEN = "a-test-token"
+
+
+@dataclass(frozen=True)
+class Plane:
+    """The running control plane with the operator on it."""
+
+    kubectl: Kubectl
+    api: Api
+    node: StatusNode
+    layout: Layout
+    operator_url: str = f"http://127.0.0.1:{PORT}"
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[Cluster]:
+    layout = control_plane_layout()
+    cluster = up(Options(layout=layout, node=False))
+    yield cluster
+    cleanup.down(layout)
+    assert cleanup.leftovers(layout) == []
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plane]:
+    layout, folder = control_plane.layout, tmp_path_factory.mktemp("operator")
+    kubectl = Kubectl(control_plane.kubeconfig)
+    await kubectl.run("apply", "--validate=false", "-f", str(CHECKOUT / "crds"))
+    await kubectl.run("wait", "--for=condition=Established", "crd/inferenceservices.pagefleet.io", "--timeout=30s")
+    await kubectl.run("apply", "-f", str(CHECKOUT / "manifests/base/namespace.yaml"))
+    await kubectl.run("apply", "-f", str(CHECKOUT / "manifests/base/operator-rbac.yaml"))
+    (folder / "token").write_text(TOKEN)
+    authority = Authority(layout.pki)
+    account = authority.issue("operator", OPERATOR_USER)
+    own = authority.kubeconfig(folder / "kubeconfig", f"https://127.0.0.1:{layout.api_port}", account)
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(own),
+        "PAGEFLEET_OPERATOR_PORT": str(PORT),
+        "PAGEFLEET_ALERT_TOKEN_FILE": str(folder / "token"),
+    }
+    async with Api(str(control_plane.kubeconfig)) as api:
+        node = StatusNode(api)
+        await node.register()
+        serving = asyncio.create_task(node.run())
+        with (folder / "operator.log").open("wb") as log:
+            command = [str(Path(sys.executable).parent / "pagefleet-operator")]
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            await until(_ready, timeout=60, what="the operator is ready")
+            yield Plane(kubectl, api, node, layout)
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0, (folder / "operator.log").read_text()[-3000:]
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _ready() -> bool:
+    with contextlib.suppress(aiohttp.ClientError):
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{PORT}/readyz") as response:
+            return response.status == 200
+    return False

@@ -1,0 +1,89 @@
+"""A node that only claims to run pods: it marks what is scheduled to it Running and Ready, and lets deleted pods go.
+
+For tests of the operator against a real control plane where no container needs to run. Never shipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from typing import Any
+
+from pagefleet_operator.cluster.api import Api, ApiError
+from pagefleet_operator.domain.status_json import time_text
+
+NAME = "status-only"
+CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500", "nvidia.com/gpu": "64"}
+PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NAME}"
+
+
+class StatusNode:
+    """`hold` names revisions whose pods stay pending."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._addresses = itertools.count(1)
+        self.hold: set[str] = set()
+
+    async def register(self) -> None:
+        with contextlib.suppress(ApiError):
+            await self._api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})
+        await self._heartbeat()
+
+    async def run(self) -> None:
+        """For ever."""
+        for beat in itertools.count():
+            with contextlib.suppress(ApiError):
+                if beat % 20 == 0:
+                    await self._heartbeat()
+                listed = await self._api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={NAME}")
+                for pod in listed["items"]:
+                    await self._serve(pod)
+            await asyncio.sleep(0.2)
+
+    async def _heartbeat(self) -> None:
+        path = f"/api/v1/nodes/{NAME}"
+        node, now = await self._api.get(path), time_text(time.time())[:19] + "Z"
+        node["status"] = {
+            "capacity": CAPACITY,
+            "allocatable": CAPACITY,
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "Claimed",
+                    "lastHeartbeatTime": now,
+                    "lastTransitionTime": now,
+                }
+            ],
+        }
+        await self._api.replace(f"{path}/status", node)
+        fresh = await self._api.get(path)
+        if fresh["spec"].pop("taints", None):
+            await self._api.replace(path, fresh)
+
+    async def _serve(self, pod: dict[str, Any]) -> None:
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        if "deletionTimestamp" in metadata:
+            await self._api._request("DELETE", path, {}, {"gracePeriodSeconds": 0}, "application/json")
+            return
+        held = metadata["labels"].get("pagefleet.io/revision") in self.hold
+        if held or (pod.get("status") or {}).get("phase") == "Running":
+            return
+        now = time_text(time.time())[:19] + "Z"
+        pod["status"] = {
+            "phase": "Running",
+            "podIP": f"127.100.0.{next(self._addresses) % 250 + 1}",
+            "conditions": [
+                {"type": kind, "status": "True", "lastTransitionTime": now}
+                for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+            ],
+            "containerStatuses": [
+                {"name": "engine", "ready": True, "restartCount": 0, "image": "x", "imageID": "x",
+                 "state": {"running": {"startedAt": now}}}
+            ],
+        }  # fmt: skip
+        await self._api.replace(f"{path}/status", pod)

@@ -1,0 +1,191 @@
+"""Protects the operator on a real API server: children and their owner, silence when idle, repair of drift, a canary,
+rollback by alert, refusal of what it must refuse, and that the shipped ClusterRole is enough and no more is tried."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+from conftest import OPERATOR_USER, TOKEN, Plane
+from pagefleet_local.demo.stage import View, sample
+from pagefleet_local.fleet.kubectl import Document, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+NAMESPACE = "default"
+WRITES = ("create", "update", "patch", "delete")
+
+
+def service(name: str, **engine: object) -> Document:
+    document = sample()
+    document["metadata"] = {"name": name, "namespace": NAMESPACE}
+    document["spec"]["engine"].update(engine)
+    return document
+
+
+async def view(plane: Plane, name: str) -> View:
+    found = await plane.kubectl.get("isvc", name, NAMESPACE)
+    assert found is not None
+    return View(found)
+
+
+async def settled(plane: Plane, name: str, what: str, holds: Any) -> View:
+    async def check() -> bool:
+        return bool(holds(await view(plane, name)))
+
+    await until(check, timeout=40, what=what, interval=0.3)
+    return await view(plane, name)
+
+
+async def ready(plane: Plane, name: str, **engine: object) -> View:
+    await plane.kubectl.apply(service(name, **engine))
+    return await settled(plane, name, f"{name} is Ready", lambda v: v.is_true("Ready"))
+
+
+def audited(plane: Plane, verbs: tuple[str, ...] = WRITES) -> list[dict[str, Any]]:
+    """What the operator asked of the API server, from the audit log."""
+    lines = (plane.layout.logs / "audit.log").read_text().splitlines()
+    events = [json.loads(line) for line in lines if line.strip()]
+    return [event for event in events if event["user"]["username"] == OPERATOR_USER and event["verb"] in verbs]
+
+
+async def post(plane: Plane, payload: object, token: str = TOKEN) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{plane.operator_url}/alerts", json=payload, headers=headers) as response,
+    ):
+        return response.status
+
+
+def alert(name: str, revision: str, status: str = "firing") -> dict[str, object]:
+    labels = {"alertname": "Bad", "severity": "page", "namespace": NAMESPACE, "service": name, "revision": revision}
+    entry = {"status": status, "labels": labels, "startsAt": "2026-01-01T00:00:00Z", "fingerprint": f"f-{name}"}
+    return {"version": "4", "alerts": [entry]}
+
+
+async def test_a_service_gets_its_children_and_they_go_with_it(plane: Plane) -> None:
+    seen = await ready(plane, "whole")
+    assert seen.weights == {seen.stable: 100}
+    for kind in ("deployment", "service", "poddisruptionbudget"):
+        child = await plane.kubectl.get(kind, f"whole-{seen.stable}", NAMESPACE)
+        assert child is not None, kind
+        owner = child["metadata"]["ownerReferences"][0]
+        assert (owner["kind"], owner["name"], owner["controller"]) == ("InferenceService", "whole", True)
+        assert child["metadata"]["labels"]["pagefleet.io/revision"] == seen.stable
+    await plane.kubectl.run("delete", "isvc", "whole", "-n", NAMESPACE)
+
+    async def gone() -> bool:
+        found = await plane.kubectl.run(
+            "get", "deploy,svc,pdb,pods", "-n", NAMESPACE, "-l", "pagefleet.io/service=whole", "-o", "name"
+        )
+        return not found.out.strip()
+
+    await until(gone, timeout=40, what="the children are garbage-collected")
+
+
+async def test_an_idle_service_is_never_written(plane: Plane) -> None:
+    await ready(plane, "idle")
+    seen = await settled(plane, "idle", "nothing is left to do", lambda v: v.condition("Scaling")["status"] == "False")
+    reads = len(audited(plane, ("get", "list")))
+    before = [e for e in audited(plane) if e["objectRef"].get("name", "").startswith("idle")]
+
+    async def decided_thrice() -> bool:
+        return len(audited(plane, ("get", "list"))) > reads + 12
+
+    await until(decided_thrice, timeout=40, what="three more decisions")
+    after = [e for e in audited(plane) if e["objectRef"].get("name", "").startswith("idle")]
+    assert after[len(before) :] == []
+    assert (await view(plane, "idle")).document["metadata"]["resourceVersion"] == seen.document["metadata"][
+        "resourceVersion"
+    ]
+
+
+async def test_drift_is_repaired(plane: Plane) -> None:
+    seen = await ready(plane, "drift")
+    name = f"drift-{seen.stable}"
+    await plane.kubectl.run("scale", "deployment", name, "-n", NAMESPACE, "--replicas=3")
+    await plane.kubectl.run("delete", "service", name, "-n", NAMESPACE)
+
+    async def repaired() -> bool:
+        deployment = await plane.kubectl.get("deployment", name, NAMESPACE)
+        found = await plane.kubectl.get("service", name, NAMESPACE)
+        return deployment is not None and deployment["spec"]["replicas"] == 1 and found is not None
+
+    await until(repaired, timeout=30, what="replicas and Service are as they were")
+
+
+async def test_an_alert_rolls_the_canary_back_and_only_a_true_one(plane: Plane) -> None:
+    stable = (await ready(plane, "alerted")).stable
+    await plane.kubectl.apply(service("alerted", args=["--max-num-seqs=4"]))
+    seen = await settled(plane, "alerted", "the canary has traffic", lambda v: v.weights.get(v.canary) == 10)
+    canary = seen.canary
+    assert seen.weights == {stable: 90, canary: 10}
+    assert await post(plane, alert("alerted", canary), token="wrong") == 401
+    assert await post(plane, {"version": "4", "alerts": [{"status": "firing"}]}) == 400
+    assert await post(plane, alert("nobody", canary)) == 200
+    assert await post(plane, alert("alerted", stable)) == 200
+    quiet = await view(plane, "alerted")
+    assert (quiet.canary, quiet.weights) == (canary, {stable: 90, canary: 10})
+    payload = alert("alerted", canary)
+    payload["alerts"][0]["fingerprint"] = "second"  # type: ignore[index]
+    assert await post(plane, payload) == 200
+    # Persisted before the answer: the alert is in the object now, whatever the operator does next.
+    stored = (await view(plane, "alerted")).status["alerts"]
+    assert [entry["fingerprint"] for entry in stored].count("second") == 1
+    assert await post(plane, payload) == 200
+    rolled = await settled(plane, "alerted", "rolled back", lambda v: v.phase == "RolledBack")
+    assert rolled.weights == {stable: 100}
+    assert [(r["hash"], r["reason"]) for r in rolled.status["rejected"]] == [(canary, "Alert")]
+    await plane.kubectl.apply(service("alerted", args=["--max-num-seqs=4"]))
+    await plane.kubectl.run("annotate", "isvc", "alerted", "-n", NAMESPACE, "again=true")
+    await asyncio.gather(
+        settled(plane, "alerted", "still rolled back", lambda v: v.phase == "RolledBack" and not v.canary)
+    )
+
+
+async def test_an_invalid_spec_keeps_what_runs_and_names_the_field(plane: Plane) -> None:
+    neighbour, seen = await ready(plane, "neighbour"), await ready(plane, "invalid")
+    broken = service("invalid", args=["--model=other"])
+    await plane.kubectl.apply(broken)
+    degraded = await settled(plane, "invalid", "Degraded", lambda v: v.condition("Degraded")["status"] == "True")
+    assert "spec.engine.args[0]" in degraded.condition("Degraded")["message"]
+    assert degraded.is_true("Ready")
+    assert degraded.weights == {seen.stable: 100}
+    events = await plane.kubectl.run(
+        "get", "events", "-n", NAMESPACE, "--field-selector", "involvedObject.name=invalid"
+    )
+    assert "InvalidSpec" in events.out
+    assert (await view(plane, "neighbour")).document["status"] == neighbour.document["status"] or (
+        await view(plane, "neighbour")
+    ).weights == neighbour.weights
+    await plane.kubectl.apply(service("invalid"))
+    mended = await settled(plane, "invalid", "mended", lambda v: v.condition("Degraded")["status"] == "False")
+    assert mended.stable == seen.stable
+
+
+async def test_a_users_labels_survive(plane: Plane) -> None:
+    seen = await ready(plane, "shared")
+    name = f"shared-{seen.stable}"
+    await plane.kubectl.run("label", "deployment", name, "-n", NAMESPACE, "team=a")
+    await plane.kubectl.run("scale", "deployment", name, "-n", NAMESPACE, "--replicas=2")
+
+    async def repaired() -> bool:
+        deployment = await plane.kubectl.get("deployment", name, NAMESPACE)
+        return deployment is not None and deployment["spec"]["replicas"] == 1
+
+    await until(repaired, timeout=30, what="replicas are repaired")
+    deployment = await plane.kubectl.get("deployment", name, NAMESPACE)
+    assert deployment is not None
+    assert deployment["metadata"]["labels"]["team"] == "a"
+
+
+async def test_the_shipped_role_is_enough(plane: Plane) -> None:
+    """Runs last in this file: nothing that the operator asked for in the tests above was forbidden."""
+    await ready(plane, "role")
+    everything = audited(plane, ("get", "list", "watch", *WRITES))
+    forbidden = [e["requestURI"] for e in everything if e.get("responseStatus", {}).get("code") == 403]
+    assert everything
+    assert forbidden == []
