@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 from pagefleet_local import cleanup
 from pagefleet_local.certificates import Authority
+from pagefleet_local.fleet.install import install_crd
 from pagefleet_local.fleet.kubectl import Kubectl, until
 from pagefleet_local.paths import Layout, control_plane_layout
 from pagefleet_local.up import Cluster, Options, up
@@ -55,8 +56,7 @@ def control_plane() -> Iterator[Cluster]:
 async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plane]:
     layout, folder = control_plane.layout, tmp_path_factory.mktemp("operator")
     kubectl = Kubectl(control_plane.kubeconfig)
-    await kubectl.run("apply", "--validate=false", "-f", str(CHECKOUT / "crds"))
-    await kubectl.run("wait", "--for=condition=Established", "crd/inferenceservices.pagefleet.io", "--timeout=30s")
+    await install_crd(kubectl, print)
     await kubectl.run("apply", "-f", str(CHECKOUT / "manifests/base/namespace.yaml"))
     await kubectl.run("apply", "-f", str(CHECKOUT / "manifests/base/operator-rbac.yaml"))
     (folder / "token").write_text(TOKEN)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagefleet_local.fleet.kubectl import Kubectl
+from pagefleet_local.fleet.kubectl import Kubectl, until
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 SYSTEM = "pagefleet-system"
@@ -28,12 +28,7 @@ class Fleet:
 
 async def install(kubectl: Kubectl, say: Callable[[str], None]) -> Fleet:
     """Apply crds/ and manifests/overlays/local, make the alert token, wait until both Deployments are available."""
-    # kubectl refuses x-kubernetes-validations against an API server that predates CEL; the operator holds every
-    # object to the same rules by itself.
-    relaxed = [] if await kubectl.server_minor() >= FIRST_MINOR_WITH_CEL else ["--validate=false"]
-    say(f"kubectl apply {' '.join([*relaxed, '-f', 'crds/'])}")
-    await kubectl.run("apply", *relaxed, "-f", str(CHECKOUT / "crds"))
-    await kubectl.run("wait", "--for=condition=Established", "crd/inferenceservices.pagefleet.io", "--timeout=30s")
+    await install_crd(kubectl, say)
     say("kubectl apply -k manifests/overlays/local")
     await kubectl.run("apply", "-f", str(CHECKOUT / "manifests/base/namespace.yaml"))
     token = await _token(kubectl)
@@ -47,6 +42,21 @@ async def install(kubectl: Kubectl, say: Callable[[str], None]) -> Fleet:
         operator=await _address(kubectl, "pagefleet-operator"),
         token=token,
     )
+
+
+async def install_crd(kubectl: Kubectl, say: Callable[[str], None]) -> None:
+    """Apply crds/ and wait until the API server serves it."""
+    # kubectl refuses x-kubernetes-validations against an API server that predates CEL; the operator holds every
+    # object to the same rules by itself.
+    relaxed = [] if await kubectl.server_minor() >= FIRST_MINOR_WITH_CEL else ["--validate=false"]
+    say(f"kubectl apply {' '.join([*relaxed, '-f', 'crds/'])}")
+    await kubectl.run("apply", *relaxed, "-f", str(CHECKOUT / "crds"))
+
+    # Not `kubectl wait`: it fails on an object that has no conditions at all yet.
+    async def served() -> bool:
+        return (await kubectl.run("get", "inferenceservices", "-A", check=False)).code == 0
+
+    await until(served, timeout=30, what="the API server serves inferenceservices")
 
 
 async def _token(kubectl: Kubectl) -> str:

@@ -28,8 +28,8 @@ class ConflictError(Exception):
 
 
 class Intake:
-    """`find` reads an InferenceService, `store` writes its status under its resourceVersion (raises ConflictError), `wake`
-    asks for a decision at once."""
+    """`find` reads an InferenceService, `store` writes its status under its resourceVersion (raises ConflictError),
+    `wake` asks for a decision at once."""
 
     def __init__(
         self,

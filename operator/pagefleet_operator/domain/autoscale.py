@@ -25,8 +25,9 @@ class Wish:
     message: str = ""
 
 
-def wish(found: RevisionReading, before: ScalingRecord, scaling: Scaling, now: float) -> Wish:
-    current = _bounded(found.replicas if found.replicas is not None else scaling.min, scaling)
+def wish(found: RevisionReading, desired: int | None, before: ScalingRecord, scaling: Scaling, now: float) -> Wish:
+    """`desired` is what was last decided (None before the first time): not what somebody else made of it since."""
+    current = _bounded(desired if desired is not None else scaling.min, scaling)
     serving = [pod for pod in found.pods if pod.ready and not pod.terminating]
     fresh = [pod for pod in serving if _fresh(pod)]
     if not fresh:

@@ -12,7 +12,7 @@ from pagefleet_operator.domain.journal import Journal
 from pagefleet_operator.domain.observation import RevisionReading
 from pagefleet_operator.domain.rollout import Stage, reading, weight_of
 from pagefleet_operator.domain.spec import Rollout, Scaling
-from pagefleet_operator.domain.status import Phase, ScalingRecord
+from pagefleet_operator.domain.status import Phase, ScalingRecord, Status
 
 
 @dataclass(frozen=True)
@@ -24,32 +24,30 @@ class Capacity:
 def decide(
     stage: Stage,
     revisions: Mapping[str, RevisionReading],
-    records: tuple[ScalingRecord, ...],
+    before: Status,
     scaling: Scaling,
     rollout: Rollout,
     now: float,
     journal: Journal,
 ) -> Capacity:
-    known = {record.revision: record for record in records}
-    found = reading(revisions, stage.stable)
-    wish = autoscale.wish(found, known.get(stage.stable, ScalingRecord(stage.stable)), scaling, now)
-    current = found.replicas if found.replicas is not None else wish.replicas
-    stable = max(wish.replicas, min(current, scaling.max)) if stage.canary else wish.replicas
-    if found.replicas is not None and stable != found.replicas:
-        kind = "ScaledUp" if stable > found.replicas else "ScaledDown"
-        journal.note(kind, f"revision {stage.stable}: {wish.message or 'within the bounds of spec.scaling'}")
-    kept = [wish.record]
-    replicas = {stage.stable: stable}
+    known = {record.revision: record for record in before.scaling}
+    desired = {record.hash: record.desired for record in before.revisions if record.desired}
+
+    def wish(revision: str) -> autoscale.Wish:
+        record = known.get(revision, ScalingRecord(revision))
+        return autoscale.wish(reading(revisions, revision), desired.get(revision), record, scaling, now)
+
+    wished = wish(stage.stable)
+    current = desired.get(stage.stable, wished.replicas)
+    stable = max(wished.replicas, min(current, scaling.max)) if stage.canary else wished.replicas
+    if stage.stable in desired and stable != current:
+        kind = "ScaledUp" if stable > current else "ScaledDown"
+        journal.note(kind, f"revision {stage.stable}: {wished.message or 'within the bounds of spec.scaling'}")
+    kept, replicas = [wished.record], {stage.stable: stable}
     if stage.canary:
-        own = autoscale.wish(
-            reading(revisions, stage.canary),
-            known.get(stage.canary, ScalingRecord(stage.canary)),
-            scaling,
-            now,
-        )
-        replicas[stage.canary] = max(
-            _share(stage, rollout, stable), _grown(own.replicas, scaling, revisions, stage.canary)
-        )
+        own = wish(stage.canary)
+        grown = own.replicas if own.replicas > max(desired.get(stage.canary, 0), scaling.min) else 0
+        replicas[stage.canary] = max(_share(stage, rollout, stable), grown)
         kept.append(own.record)
     return Capacity(replicas, tuple(record for record in kept if record != ScalingRecord(record.revision)))
 
@@ -60,9 +58,3 @@ def _share(stage: Stage, rollout: Rollout, stable: int) -> int:
         return stable
     step = stage.record.step if stage.record.phase is not Phase.STARTING else 0
     return max(1, math.ceil(stable * weight_of(rollout, step) / 100))
-
-
-def _grown(wished: int, scaling: Scaling, revisions: Mapping[str, RevisionReading], canary: str) -> int:
-    """A canary grows by its own load only when that asks for more than the floor every revision gets."""
-    current = reading(revisions, canary).replicas
-    return wished if current is not None and wished > max(current, scaling.min) else 0

@@ -1,4 +1,4 @@
-"""A revision's Deployment: engine pods that pass Pod Security `restricted`, drain before they end, say why they fail."""
+"""A revision's Deployment: pods that pass Pod Security `restricted`, drain before they end, say why they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A revision's PodDisruptionBudget: a node drain takes one replica at a time. Written as policy/v1; the shell adapts."""
+"""A revision's PodDisruptionBudget: a node drain takes one replica at a time. Of policy/v1; the shell adapts."""
 
 from __future__ import annotations
 

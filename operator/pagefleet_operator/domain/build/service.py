@@ -18,5 +18,3 @@ def service(child: Child) -> dict[str, Any]:
             "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
         },
     }
-
-
