@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
+
 from pagefleet_local import cleanup
 from pagefleet_local.certificates import Authority
 from pagefleet_local.fleet.install import install_crd
@@ -24,7 +25,7 @@ from pagefleet_local.up import Cluster, Options, up
 from pagefleet_operator.cluster.api import Api
 
 sys.path.insert(0, str(Path(__file__).parent))
-from statusnode import StatusNode  # noqa: E402 - beside this file, which is no package
+from statusnode import StatusNode
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 OPERATOR_USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 import pytest_asyncio
+
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator
-from pagefleet_local.fleet.up import fleet_up
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View, sample
 from pagefleet_local.fleet.install import Fleet
 from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.fleet.up import fleet_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 

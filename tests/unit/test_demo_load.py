@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from pagefleet_local.demo.load import Sample, binomial_interval, quantile
 
 

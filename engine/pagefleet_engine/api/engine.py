@@ -24,7 +24,7 @@ READ_BYTES = 1 << 20
 STALL_SECONDS = 60.0
 
 
-class EngineDied(Exception):  # noqa: N818 - says what happened
+class EngineDied(Exception):
     """A request cannot be finished: its engine ended, or gave it up. `code` is the API's name for why."""
 
     def __init__(self, message: str, code: str = "engine_died") -> None:

@@ -38,12 +38,16 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """One sequence to generate. `arrival` is seconds of the engine's monotonic clock."""
+    """One sequence to generate. `arrival` is seconds of the engine's monotonic clock.
+
+    A higher `priority` is served first and preempted last; within one priority the order is that of arrival.
+    """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     arrival: float
+    priority: int = 0
 
 
 @dataclass(frozen=True)

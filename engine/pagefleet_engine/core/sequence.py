@@ -7,21 +7,36 @@ from dataclasses import dataclass, field
 from pagefleet_engine.core.requests import EngineRequest, Finish
 
 
-@dataclass
+@dataclass(eq=False)
 class Sequence:
-    """`computed` tokens of `tokens` have their keys and values in `pages`; the last sampled one never has yet."""
+    """`computed` tokens of `tokens` have their keys and values in `pages`; the last sampled one never has yet.
+
+    `number` counts requests as they came. `hashes` are those of the full pages of `tokens`, as far as they were
+    needed; they outlive a preemption. The first `registered` of them are known to the pool.
+    """
 
     request: EngineRequest
+    number: int
     tokens: list[int]
     computed: int = 0
     pages: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
+    registered: int = 0
     cached_tokens: int = 0
     first_scheduled: float | None = None
 
     @classmethod
-    def of(cls, request: EngineRequest) -> Sequence:
-        return cls(request, list(request.prompt_token_ids))
+    def of(cls, request: EngineRequest, number: int) -> Sequence:
+        return cls(request, number, list(request.prompt_token_ids))
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The order of service: smaller goes first and is preempted last."""
+        return -self.request.priority, self.number
 
     @property
     def prompt_tokens(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+ROPE_DIVISORS = "rope_freqs.weight"
 
 
 class GGUF:
@@ -37,38 +37,45 @@ class GGUF:
     def __init__(self, path: Path) -> None:
         try:
             self._reader = GGUFReader(path)
-        except (OSError, ValueError, IndexError) as error:
+        except (OSError, ValueError, IndexError, KeyError) as error:
             raise ModelError(SOURCE, f"{path.name} is not a readable GGUF file: {error}") from error
+        self._tensors = {hugging_face_name(tensor.name): tensor for tensor in self._reader.tensors}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._tensors)
 
     def field(self, name: str) -> Any:
         """A metadata value as Python has it, None when it is not there."""
         found = self._reader.get_field(name)
         return None if found is None else found.contents()
 
-    def tensors(self, config: ModelConfig) -> Iterator[tuple[str, Array]]:
-        """(Hugging Face name, float32 array) of every weight."""
-        for tensor in self._reader.tensors:
-            name = hugging_face_name(tensor.name)
-            if name is None:
-                continue
-            array = dequantize(tensor.data, tensor.tensor_type)
-            if name.endswith("q_proj.weight"):
-                array = unpermute(array, config.heads)
-            elif name.endswith("k_proj.weight"):
-                array = unpermute(array, config.kv_heads)
-            yield name, array
+    def read(self, name: str, config: ModelConfig) -> Array:
+        """One tensor by its Hugging Face name, writable. Raises NotImplementedError for an unknown quantisation."""
+        tensor = self._tensors[name]
+        array = dequantize(tensor.data, tensor.tensor_type)
+        if ".self_attn.q_proj." in name:
+            array = unpermute(array, config.heads)
+        elif ".self_attn.k_proj." in name:
+            array = unpermute(array, config.kv_heads)
+        return numpy.require(array, requirements=["C", "W"])
+
+    def rope_divisors(self) -> tuple[float, ...]:
+        """What each rotary frequency is divided by (Llama 3.1's scaling, precomputed); empty when it is not scaled."""
+        tensor = self._tensors.get(ROPE_DIVISORS)
+        return () if tensor is None else tuple(dequantize(tensor.data, tensor.tensor_type).tolist())
 
 
-def hugging_face_name(name: str) -> str | None:
-    """ "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; None for what is no weight (rope tables)."""
+def hugging_face_name(name: str) -> str:
+    """ "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; a name not known here stays as it is."""
     match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
     if not match or match[2] not in NAMES:
-        return None
+        return name
     prefix = f"model.layers.{match[1]}." if match[1] else ""
     return f"{prefix}{NAMES[match[2]]}.{match[3]}"
 
 
 def unpermute(weights: Array, heads: int) -> Array:
     """Undo llama.cpp's interleaving of rotary halves: rows (pair, half) of each head back to (half, pair)."""
-    rows, columns = weights.shape
-    return weights.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    half = weights.shape[0] // heads // 2
+    return weights.reshape(heads, half, 2, *weights.shape[1:]).swapaxes(1, 2).reshape(weights.shape)

@@ -10,6 +10,7 @@ from torch.nn import functional
 from pagefleet_engine.model import linear, rope
 from pagefleet_engine.model.attention import Batch, attend
 from pagefleet_engine.model.config import ModelConfig
+from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.weights import Weights
 
 
@@ -24,52 +25,68 @@ class Layer:
 
 
 class Llama:
-    """Weights prepared for the CPU: Q, K, V merged, gate and up merged."""
+    """Weights prepared for the CPU: Q, K, V merged, gate and up merged.
+
+    Raises ModelError for tensors that are missing, of a wrong shape, or not of this architecture, and ValueError for
+    an unknown quantisation.
+    """
 
     def __init__(self, config: ModelConfig, weights: Weights, quantization: str, positions: int) -> None:
         self.config = config
-        self._embedding = weights["model.embed_tokens.weight"]
-        self._norm = weights["model.norm.weight"]
-        # The output matrix stays in float32: it decides between near-equal tokens (measured on SmolLM2-135M: perplexity
-        # +1.3 % without it, +4.8 % with it in int8).
-        self._head = linear.plain(weights["lm_head.weight"])
-        self._layers = [self._layer(weights, index, quantization) for index in range(config.layers)]
-        self._cos, self._sin = rope.table(config.head_dim, config.rope_theta, positions)
+        self._quantization, self._weights = quantization, weights
+        matrix = (config.vocab_size, config.hidden_size)
+        self._embedding = weights.take("model.embed_tokens.weight", *matrix)
+        head = self._embedding if config.tied else weights.take("lm_head.weight", *matrix)
+        self._head = linear.prepare_head(head, quantization)
+        self._norm = weights.take("model.norm.weight", config.hidden_size)
+        self._layers = [self._layer(index) for index in range(config.layers)]
+        left = [name for name in weights.left() if name != "lm_head.weight"]
+        if left:
+            raise ModelError(
+                SOURCE, f"{len(left)} tensors are not of a {config.kind} model, the first is {left[0]}"
+            )
+        del self._weights
+        self._cos, self._sin = rope.table(config.head_dim, config.rope_theta, positions, config.rope_divisors)
 
-    def _layer(self, weights: Weights, index: int, quantization: str) -> Layer:
-        def take(*names: str) -> torch.Tensor:
-            """Weights of this layer, stacked; dropped from `weights` so that they are not held twice."""
-            return torch.cat([weights.pop(f"model.layers.{index}.{name}.weight") for name in names])
-
+    def _layer(self, index: int) -> Layer:
+        config, prefix = self.config, f"model.layers.{index}."
+        hidden, inner, q, kv = config.hidden_size, config.intermediate_size, config.q_size, config.kv_size
         return Layer(
-            take("input_layernorm"),
-            linear.prepare(take("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), quantization),
-            linear.prepare(take("self_attn.o_proj"), quantization),
-            take("post_attention_layernorm"),
-            linear.prepare(take("mlp.gate_proj", "mlp.up_proj"), quantization),
-            linear.prepare(take("mlp.down_proj"), quantization),
+            self._weights.take(f"{prefix}input_layernorm.weight", hidden),
+            self._merged(
+                prefix, {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}, hidden
+            ),
+            self._merged(prefix, {"self_attn.o_proj": hidden}, q),
+            self._weights.take(f"{prefix}post_attention_layernorm.weight", hidden),
+            self._merged(prefix, {"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden),
+            self._merged(prefix, {"mlp.down_proj": hidden}, inner),
         )
 
-    def forward(
-        self, tokens: torch.Tensor, batch: Batch, cache: list[tuple[torch.Tensor, torch.Tensor]]
-    ) -> torch.Tensor:
+    def _merged(self, prefix: str, parts: dict[str, int], columns: int) -> linear.Linear:
+        """One product in place of several on the same input: {name: rows}."""
+        take = self._weights.take
+        weight = torch.cat([take(f"{prefix}{name}.weight", rows, columns) for name, rows in parts.items()])
+        bias = None
+        if any(f"{prefix}{name}.bias" in self._weights for name in parts):
+            bias = torch.cat([take(f"{prefix}{name}.bias", rows) for name, rows in parts.items()])
+        return linear.prepare(weight, bias, self._quantization)
+
+    def forward(self, tokens: torch.Tensor, batch: Batch, cache: list[torch.Tensor]) -> torch.Tensor:
         """Logits [sampled, vocab] float32 of the batch's sampled rows.
 
-        tokens [n] int64; cache: per layer keys and values [slots, kv_heads, head_dim], written in place.
+        tokens [n] int64; cache: per layer [slots, 2, kv_heads, head_dim], keys then values, written in place.
         """
         config, count = self.config, tokens.shape[0]
-        widths = (config.heads * config.head_dim, config.kv_heads * config.head_dim, config.kv_heads * config.head_dim)
+        heads, rotated = config.heads, config.heads + config.kv_heads
         cos, sin = self._cos[batch.positions].unsqueeze(1), self._sin[batch.positions].unsqueeze(1)
         x = functional.embedding(tokens, self._embedding)
-        for layer, (keys, values) in zip(self._layers, cache, strict=True):
-            q, k, v = layer.qkv(self._normed(x, layer.attention_norm)).split(widths, dim=-1)
-            q = rope.rotate(q.view(count, config.heads, config.head_dim), cos, sin)
-            k = rope.rotate(k.view(count, config.kv_heads, config.head_dim), cos, sin)
-            keys[batch.slots] = k
-            values[batch.slots] = v.view(count, config.kv_heads, config.head_dim)
-            x = x + layer.out(attend(q, keys, values, batch).view(count, widths[0]))
+        for layer, pages in zip(self._layers, cache, strict=True):
+            qkv = layer.qkv(self._normed(x, layer.attention_norm)).view(count, -1, config.head_dim)
+            qk = rope.rotate(qkv[:, :rotated], cos, sin)
+            pages.index_copy_(0, batch.slots, torch.stack((qk[:, heads:], qkv[:, rotated:]), dim=1))
+            x = x + layer.out(attend(qk[:, :heads], pages, batch).view(count, config.q_size))
             gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
-            x = x + layer.down(functional.silu(gate) * up)
+            x = x + layer.down(functional.silu(gate).mul_(up))
         return self._head(self._normed(x[batch.sampled], self._norm))
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

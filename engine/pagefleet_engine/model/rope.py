@@ -5,9 +5,16 @@ from __future__ import annotations
 import torch
 
 
-def table(head_dim: int, theta: float, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin [positions, head_dim], float32; sin's first half is negated so that one multiply-add applies it."""
+def table(
+    head_dim: int, theta: float, positions: int, divisors: tuple[float, ...] = ()
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin [positions, head_dim], float32; sin's first half is negated so that one multiply-add applies it.
+
+    `divisors` [head_dim / 2] slow each pair's frequency down; empty: none does.
+    """
     inverse = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
+    if divisors:
+        inverse = inverse / torch.tensor(divisors)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
@@ -17,4 +24,4 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """x [tokens, heads, head_dim]; cos and sin [tokens, 1, head_dim] of each token's position."""
     half = x.shape[-1] // 2
     swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + swapped * sin
+    return torch.addcmul(x * cos, swapped, sin)

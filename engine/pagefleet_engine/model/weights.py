@@ -1,47 +1,83 @@
-"""Loads a model's weights as float32 tensors under Hugging Face's names."""
+"""A model's weights as float32 tensors under Hugging Face's names, read one at a time: never all of them at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from pagefleet_engine.model.config import ModelConfig, from_gguf, from_json
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.gguf_file import GGUF
 from pagefleet_engine.model.source import Format, ModelSource
 
-Weights = dict[str, torch.Tensor]
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+# Beside weights some files carry tables that the config says as well.
+TABLES = ("rotary_emb.inv_freq", "rope_freqs.weight")
+
+
+class Weights:
+    """Names and readers of tensors. `take` reads one; `left` names those that nobody took."""
+
+    def __init__(self, readers: dict[str, Callable[[], torch.Tensor]], where: str) -> None:
+        self._readers, self._where = readers, where
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._readers
+
+    def take(self, name: str, *shape: int) -> torch.Tensor:
+        """The float32 tensor `name`, once. Raises ModelError when it is missing, unreadable or of another shape."""
+        if name not in self._readers:
+            raise ModelError(SOURCE, f"{self._where} lacks the tensor {name}")
+        try:
+            tensor = self._readers.pop(name)()
+        except (SafetensorError, NotImplementedError, ValueError, OSError) as error:
+            raise ModelError(SOURCE, f"{self._where}: tensor {name} cannot be read: {error}") from error
+        if tuple(tensor.shape) != shape:
+            raise ModelError(
+                SOURCE, f"{self._where}: tensor {name} is {tuple(tensor.shape)}, the config says {shape}"
+            )
+        if tensor.dtype not in FLOATS:
+            raise ModelError(
+                SOURCE, f"{self._where}: tensor {name} is {tensor.dtype}; allowed: float32, float16, bfloat16"
+            )
+        return tensor.to(torch.float32)
+
+    def left(self) -> list[str]:
+        return sorted(name for name in self._readers if not name.endswith(TABLES))
 
 
 def load(source: ModelSource) -> tuple[ModelConfig, Weights]:
-    """Config and weights; tied output weights are filled in. Raises ModelError when a tensor is missing."""
+    """Config, and weights that are still to be read. Raises ModelError."""
     match source.format:
         case Format.GGUF:
             file = GGUF(source.path)
-            config = from_gguf(file.field)
-            weights = {
-                name: torch.from_numpy(array.copy() if not array.flags.writeable else array)
-                for name, array in file.tensors(config)
-            }
+            config = from_gguf(file.field, file.rope_divisors(), tied="lm_head.weight" not in file.names)
+            return config, Weights(_gguf_readers(file, config), source.path.name)
         case Format.SAFETENSORS:
-            config = from_json(source.path)
-            weights = {}
-            for path in sorted(source.path.glob("*.safetensors")):
-                with safe_open(path, framework="pt") as file_:
-                    for name in file_.keys():  # noqa: SIM118 - not a mapping
-                        weights[name] = file_.get_tensor(name).to(torch.float32)
-    if "model.embed_tokens.weight" not in weights:
-        raise ModelError(SOURCE, f"{source.path} holds no token embeddings")
-    weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
-    missing = [name for name in expected(config) if name not in weights]
-    if missing:
-        raise ModelError(SOURCE, f"{source.path} lacks {len(missing)} tensors, the first is {missing[0]}")
-    return config, weights
+            return from_json(source.path), Weights(_safetensors_readers(source), source.path.name)
 
 
-def expected(config: ModelConfig) -> list[str]:
-    """The names that the model reads."""
-    inner = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
-             "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm")  # fmt: skip
-    layers = [f"model.layers.{layer}.{name}.weight" for layer in range(config.layers) for name in inner]
-    return ["model.embed_tokens.weight", *layers, "model.norm.weight", "lm_head.weight"]
+def _gguf_readers(file: GGUF, config: ModelConfig) -> dict[str, Callable[[], torch.Tensor]]:
+    def reader(name: str) -> Callable[[], torch.Tensor]:
+        return lambda: torch.from_numpy(file.read(name, config))
+
+    return {name: reader(name) for name in file.names}
+
+
+def _safetensors_readers(source: ModelSource) -> dict[str, Callable[[], torch.Tensor]]:
+    readers: dict[str, Callable[[], torch.Tensor]] = {}
+    for path in sorted(source.path.glob("*.safetensors")):
+        try:
+            file = safe_open(path, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise ModelError(SOURCE, f"{path.name} is not a readable safetensors file: {error}") from error
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+
+            def read(name: str = name, file: safe_open = file) -> torch.Tensor:
+                tensor: torch.Tensor = file.get_tensor(name)
+                return tensor
+
+            readers[name] = read
+    return readers

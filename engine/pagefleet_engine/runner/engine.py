@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 
-from pagefleet_engine.core.blocks import PagePool
+from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import (
     Batching,
     EngineConfig,
@@ -15,53 +13,44 @@ from pagefleet_engine.core.requests import (
     SamplingParams,
     TokenOutput,
 )
-from pagefleet_engine.core.scheduler import Limits, Scheduler
-from pagefleet_engine.model import source, weights
+from pagefleet_engine.core.scheduler import Scheduler, Work
+from pagefleet_engine.model import linear, source, weights
 from pagefleet_engine.model.config import ModelConfig
-from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.llama import Llama
-from pagefleet_engine.runner import batch, sampling, threads
-
-# Beside weights and KV: activations, the allocator's slack, Python itself.
-RESERVE_BYTES = 512 << 20
-MOST_PAGES_BY_DEFAULT = 8192
+from pagefleet_engine.runner import batch, machine, memory, sampling
 
 
 class Engine:
-    """Raises ModelError at construction when the model cannot be loaded or no KV page fits the memory."""
+    """Raises ModelError at construction when the model cannot be loaded or its KV pages do not fit the memory."""
 
     def __init__(self, config: EngineConfig) -> None:
-        torch.set_num_threads(threads.available())
+        torch.set_num_threads(machine.threads())
         self._config = config
-        model_config, loaded = weights.load(source.resolve(config.model))
-        self.max_model_len = self._length(model_config)
-        self.eos_token_ids = model_config.eos_token_ids
-        self.vocab_size = model_config.vocab_size
-        try:
-            self._model = Llama(model_config, loaded, config.quantization, self.max_model_len)
-        except ValueError as error:
-            raise ModelError("spec.model.quantization", str(error)) from error
-        del loaded
-        pages = self._pages(model_config)
-        shape = (pages * config.page_size, model_config.kv_heads, model_config.head_dim)
-        self._cache = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(model_config.layers)]
-        limits = Limits(
-            config.page_size,
-            config.max_num_seqs,
-            config.max_num_batched_tokens,
-            self.max_model_len,
-            Batching(config.batching),
-            frozenset(self.eos_token_ids),
-        )
-        self._scheduler = Scheduler(limits, PagePool(pages))
+        if config.quantization not in linear.QUANTIZATIONS:
+            allowed = ", ".join(linear.QUANTIZATIONS)
+            raise ModelError(
+                "spec.model.quantization", f"{config.quantization!r} is not supported; supported: {allowed}"
+            )
+        model, unread = weights.load(source.resolve(config.model))
+        self.max_model_len = _length(config, model)
+        self.eos_token_ids = model.eos_token_ids
+        self.vocab_size = model.vocab_size
+        limits = self._limits(model)
+        self._model = Llama(model, unread, config.quantization, self.max_model_len)
+        machine.return_freed_memory()
+        shape = (limits.capacity, 2, model.kv_heads, model.head_dim)
+        self._cache = [torch.zeros(shape) for _ in range(model.layers)]
+        self._scheduler = Scheduler(limits)
         self._steps = 0
         self._warm_up()
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request. Raises ValueError when it could never be served."""
+        """Queue a request. Raises ValueError when it could never be served, or its id is in use."""
         self._scheduler.add(request)
 
     def abort(self, request_id: str) -> None:
+        """Forget a request, known or not. No output follows."""
         self._scheduler.abort(request_id)
 
     def has_work(self) -> bool:
@@ -73,17 +62,15 @@ class Engine:
         works = self._scheduler.schedule(now)
         if not works:
             return []
-        ordered, tokens, laid_out = batch.lay_out(works, self._config.page_size)
-        logits = self._model.forward(tokens, laid_out, self._cache)
-        sampling_works = [work for work in ordered if work.samples]
-        chosen = sampling.choose(
-            logits, [(work.sequence.request.sampling, len(work.sequence.tokens)) for work in sampling_works]
-        )
+        ordered = batch.order(works)
+        logits = self._forward(ordered)
+        sampled = [work.sequence for work in ordered if work.samples]
+        rows = [(sequence.request.sampling, len(sequence.tokens)) for sequence in sampled]
+        tokens = sampling.choose(logits, rows)
         self._steps += 1
-        by_request = {
-            work.sequence.request.request_id: token for work, token in zip(sampling_works, chosen, strict=True)
-        }
-        return self._scheduler.commit(works, by_request)
+        return self._scheduler.commit(
+            works, {sequence.request_id: token for sequence, token in zip(sampled, tokens, strict=True)}
+        )
 
     def stats(self) -> EngineStats:
         scheduler = self._scheduler
@@ -99,40 +86,51 @@ class Engine:
             steps=self._steps,
         )
 
-    def check_idle(self) -> None:
-        """Raises PageError or OutOfPages unless free + cached + held = total and, without work, nothing is held."""
-        self._scheduler.check_idle()
+    def check(self) -> None:
+        """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""
+        self._scheduler.check()
 
-    def _length(self, model: ModelConfig) -> int:
-        wanted = self._config.max_model_len or model.max_position
-        if not 2 <= wanted <= model.max_position:
-            raise ModelError(
-                "spec.model.maxLength", f"{wanted} is not within 2..{model.max_position}, the model's own length"
+    def _forward(self, ordered: list[Work]) -> torch.Tensor:
+        tokens, laid_out = batch.lay_out(ordered, self._config.page_size)
+        return self._model.forward(tokens, laid_out, self._cache)
+
+    def _limits(self, model: ModelConfig) -> Limits:
+        config = self._config
+        try:
+            return Limits(
+                page_size=config.page_size,
+                pages=memory.pages(config, model, self.max_model_len, machine.memory_limit()),
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_model_len=self.max_model_len,
+                vocab_size=model.vocab_size,
+                batching=Batching(config.batching),
+                eos_token_ids=frozenset(model.eos_token_ids),
             )
-        return wanted
+        except ValueError as error:
+            raise ModelError("spec.engine.args", str(error)) from error
 
-    def _pages(self, model: ModelConfig) -> int:
-        """Pages of the KV pool: as configured, or what the memory limit leaves."""
-        if self._config.num_pages is not None:
-            return self._config.num_pages
-        page_bytes = 2 * model.layers * model.kv_heads * model.head_dim * 4 * self._config.page_size
-        weight_bytes = 4 * (model.layers * (model.hidden_size * 2 * (model.heads + model.kv_heads) * model.head_dim
-                            + 3 * model.hidden_size * model.intermediate_size) + 2 * model.vocab_size * model.hidden_size)  # fmt: skip
-        spare = threads.memory_limit() * self._config.kv_memory_fraction - weight_bytes - RESERVE_BYTES
-        pages = min(int(spare // page_bytes), MOST_PAGES_BY_DEFAULT)
-        least = -(-self.max_model_len // self._config.page_size)
-        if pages < least:
-            raise ModelError(
-                "spec.resources.memory",
-                f"{threads.memory_limit() >> 20} MiB leave room for {max(pages, 0)} KV pages; one request of "
-                f"{self.max_model_len} tokens needs {least}",
-            )
-        return pages
-
+    @torch.inference_mode()
     def _warm_up(self) -> None:
-        """A real forward pass of a prompt and a decode, through the scheduler: what /ready stands for."""
-        prompt = tuple(index % self.vocab_size for index in range(1, min(9, self.max_model_len)))
-        now = time.monotonic()
-        self.add(EngineRequest("warm-up", prompt, SamplingParams(max_tokens=2, ignore_eos=True), now))
-        while self.has_work():
-            self.step(now)
+        """Real forward passes, a prompt and a token after it: what /ready stands for. Leaves no trace in the pool."""
+        count = min(8, self._scheduler.limits.capacity - 1, self.max_model_len - 1)
+        prompt = tuple(index % self.vocab_size for index in range(1, count + 1))
+        rehearsal = Scheduler(self._scheduler.limits)
+        rehearsal.add(EngineRequest("warm-up", prompt, SamplingParams(max_tokens=2, ignore_eos=True), 0.0))
+        while works := rehearsal.schedule(0.0):
+            logits = self._forward(works)
+            if not bool(logits.isfinite().all()):
+                raise ModelError(
+                    SOURCE,
+                    f"{self._config.model!r}: the model's output is not finite; its weights are damaged",
+                )
+            rehearsal.commit(works, {"warm-up": int(logits[-1].argmax()) if len(logits) else 0})
+
+
+def _length(config: EngineConfig, model: ModelConfig) -> int:
+    wanted = model.max_position if config.max_model_len is None else config.max_model_len
+    if not 2 <= wanted <= model.max_position:
+        raise ModelError(
+            "spec.model.maxLength", f"{wanted} is not within 2..{model.max_position}, the model's own length"
+        )
+    return wanted

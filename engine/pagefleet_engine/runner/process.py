@@ -14,7 +14,17 @@ import time
 
 import msgspec
 
-from pagefleet_engine.core.messages import Abort, Add, Failed, Frames, FromEngine, Ready, Step, frame, to_engine
+from pagefleet_engine.core.messages import (
+    Abort,
+    Add,
+    Failed,
+    Frames,
+    FromEngine,
+    Ready,
+    Step,
+    frame,
+    to_engine,
+)
 from pagefleet_engine.core.requests import EngineConfig, TokenOutput
 from pagefleet_engine.model.errors import ModelError
 from pagefleet_engine.runner.engine import Engine

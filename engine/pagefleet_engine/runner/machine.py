@@ -1,13 +1,14 @@
-"""How many threads the engine may really use: oversubscribed OpenMP on a small quota is many times slower."""
+"""What this process may really use of the machine: oversubscribed OpenMP on a small quota is many times slower."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from pathlib import Path
 
 
-def available() -> int:
+def threads() -> int:
     """The least of CPU affinity, the cgroup's quota and OMP_NUM_THREADS; at least 1."""
     limits = [float(len(os.sched_getaffinity(0)))]
     quota = _quota_v2() or _quota_v1()
@@ -46,3 +47,10 @@ def memory_limit() -> int:
             continue
         return min(machine, int(text)) if text.isdigit() else machine
     return machine
+
+
+def return_freed_memory() -> None:
+    """Give what the allocator keeps after the weights were prepared back to the system, where glibc is the C library."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

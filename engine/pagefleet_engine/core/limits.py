@@ -1,0 +1,54 @@
+"""What one engine accepts: the sizes it was started with, and why a request could never be served. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pagefleet_engine.core.requests import Batching, EngineRequest
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one scheduler. Sizes in tokens, sequences and pages; `eos_token_ids` end a sequence unless it ignores them.
+
+    Raises ValueError for sizes with which no step could ever compute anything.
+    """
+
+    page_size: int
+    pages: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    vocab_size: int
+    batching: Batching
+    eos_token_ids: frozenset[int]
+
+    def __post_init__(self) -> None:
+        for name in ("page_size", "pages", "max_num_seqs", "max_num_batched_tokens", "vocab_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.max_model_len < 2:
+            raise ValueError(
+                f"max_model_len must be at least 2 (a prompt and an answer), not {self.max_model_len}"
+            )
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.pages * self.page_size
+
+    def refusal(self, request: EngineRequest) -> str | None:
+        """Why `request` could never be served here, however long it waits; None when it can."""
+        prompt, sampling = request.prompt_token_ids, request.sampling
+        if not 1 <= len(prompt) < self.max_model_len:
+            return f"a prompt has 1 to {self.max_model_len - 1} tokens, not {len(prompt)}"
+        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
+            return f"token ids are 0 to {self.vocab_size - 1}; the prompt has {min(prompt)} to {max(prompt)}"
+        if sampling.max_tokens < 1:
+            return f"max_tokens must be at least 1, not {sampling.max_tokens}"
+        if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+            return f"temperature must be a number from 0, not {sampling.temperature}"
+        if min(len(prompt) + sampling.max_tokens, self.max_model_len) > self.capacity:
+            return f"prompt and output may need more than the {self.capacity} tokens of the KV cache"
+        return None

@@ -1,0 +1,153 @@
+"""Protects bad input: any JSON gives a Spec or errors that name fields; what has no behaviour yet is refused by name."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pagefleet_local.demo.stage import sample
+from pagefleet_operator import crd
+from pagefleet_operator.domain import status_json
+from pagefleet_operator.domain.revision import revision_hash
+from pagefleet_operator.domain.spec import Spec, SpecErrors, parse
+from pagefleet_operator.domain.status import Status
+
+from pathlib import Path
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=20,
+)
+MINIMAL: dict[str, Any] = {"model": {"source": "file:///m"}}
+
+
+def merged(*path_and_value: Any) -> dict[str, Any]:
+    *path, last, value = path_and_value
+    spec = copy.deepcopy(MINIMAL)
+    place = spec
+    for name in path:
+        place = place.setdefault(name, {})
+    place[last] = value
+    return spec
+
+
+def errors(spec: object) -> dict[str, str]:
+    parsed = parse(spec)
+    return {e.field: e.message for e in parsed.errors} if isinstance(parsed, SpecErrors) else {}
+
+
+@settings(max_examples=300, deadline=None)
+@given(JSON)
+def test_any_json_is_a_spec_or_errors_with_fields(value: object) -> None:
+    parsed = parse(value)
+    assert isinstance(parsed, Spec) or all(error.field.startswith("spec") for error in parsed.errors)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_json_in_any_place_of_a_good_spec(data: st.DataObject) -> None:
+    spec = sample()["spec"]
+    place = spec
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if not isinstance(place[key], dict) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(JSON)
+    assert isinstance(parse(spec), Spec | SpecErrors)
+
+
+@settings(max_examples=300, deadline=None)
+@given(JSON)
+def test_any_json_is_a_status(value: object) -> None:
+    assert isinstance(status_json.load(value), Status)
+
+
+def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:
+    parsed = parse(sample()["spec"])
+    assert isinstance(parsed, Spec), parsed
+    assert [(step.weight, step.hold) for step in parsed.rollout.steps] == [(10, 20.0), (50, 20.0)]
+    small = parse(MINIMAL)
+    assert isinstance(small, Spec)
+    assert (small.scaling.min, small.scaling.max, small.scaling.queue_depth) == (1, 1, 4.0)
+    assert [step.weight for step in small.rollout.steps] == [10, 50]
+    assert small.rollout.guard.latency[0].signal == "ttft"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        (("model", "speculation"), {"method": "ngram"}, "spec.model.speculation"),
+        (("model", "quantization"), "fp8", "spec.model.quantization"),
+        (("engine", "runtime"), "vllm", "spec.engine.runtime"),
+        (("scaling", "idleToZero"), "5m", "spec.scaling.idleToZero"),
+        (("scaling", "min"), 0, "spec.scaling.min"),
+        (("rollout", "afterPromotion"), {"watch": "5m"}, "spec.rollout.afterPromotion.watch"),
+        (("rollout", "steps"), [{"mirror": "10%"}], "spec.rollout.steps[0].mirror"),
+        (("rollout", "steps"), [{"loadTest": {}}], "spec.rollout.steps[0].loadTest"),
+        (("rollout", "steps"), [{"pause": {}}], "spec.rollout.steps[0].pause"),
+        (("rollout", "guard"), {"latency": [{"signal": "itl"}]}, "spec.rollout.guard.latency[0].signal"),
+        (("traffic", "provider"), "GatewayAPI", "spec.traffic.provider"),
+        (("traffic", "fallback"), {"service": "x"}, "spec.traffic.fallback"),
+        (("cost",), {"perAcceleratorHour": 1}, "spec.cost"),
+        (("engine", "args"), ["--model=x"], "spec.engine.args[0]"),
+        (("engine", "env"), [{"name": "OMP_NUM_THREADS", "value": "9"}], "spec.engine.env[0].name"),
+        (("scaling",), {"min": 3, "max": 2}, "spec.scaling.min"),
+        (("rollout", "steps"), [{"weight": 50}, {"weight": 10}], "spec.rollout.steps"),
+        (("rollout", "steps"), [{"weight": 50}, {"weight": 50}], "spec.rollout.steps"),
+        (("rollout", "steps"), [{"weight": 50, "pause": {"duration": "1s"}}], "spec.rollout.steps"),
+        (("model", "source"), "ftp://x", "spec.model.source"),
+        (("model", "sauce"), "x", "spec.model.sauce"),
+        (("scaling", "max"), "two", "spec.scaling.max"),
+        (("scaling", "max"), True, "spec.scaling.max"),
+        (("scaling", "scaleDown"), {"stabilization": "soon"}, "spec.scaling.scaleDown.stabilization"),
+    ],
+)
+def test_each_mistake_is_refused_by_its_field(path: tuple[str, ...], value: object, field: str) -> None:
+    assert field in errors(merged(*path, value))
+
+
+def test_the_model_is_required() -> None:
+    assert errors({}) == {"spec.model": "is required"}
+
+
+def test_only_what_affects_pods_makes_a_revision() -> None:
+    def hashed(spec: dict[str, Any]) -> str:
+        parsed = parse(spec)
+        assert isinstance(parsed, Spec)
+        return revision_hash(parsed.raw)
+
+    base = hashed(MINIMAL)
+    assert hashed(merged("scaling", "max", 5)) == base
+    assert hashed(merged("rollout", "steps", [{"weight": 5}])) == base
+    assert hashed(merged("model", "quantization", "none")) == base, "a default that is written out changes nothing"
+    assert hashed(merged("engine", "args", ["--max-num-seqs=4"])) != base
+    assert hashed(merged("resources", "cpu", "2")) != base
+
+
+def test_the_crd_is_made_from_the_schema() -> None:
+    path = Path(crd.__file__).resolve().parents[2] / "crds/inferenceservices.yaml"
+    assert path.read_text() == crd.rendered(), "run: python -m pagefleet_operator.crd > crds/inferenceservices.yaml"
+
+
+def test_the_crd_is_structural() -> None:
+    """Every node has a type and a description below spec and status, and bounds where input can grow."""
+
+    def walk(node: dict[str, Any], path: str) -> None:
+        assert "type" in node, path
+        if node["type"] == "string":
+            assert "maxLength" in node or "enum" in node or "format" in node, path
+        if node["type"] == "array":
+            assert "maxItems" in node, path
+            walk(node["items"], f"{path}[]")
+        for name, sub in (node.get("properties") or {}).items():
+            walk(sub, f"{path}.{name}")
+
+    version = yaml.safe_load(crd.rendered())["spec"]["versions"][0]
+    for part in ("spec", "status"):
+        walk(version["schema"]["openAPIV3Schema"]["properties"][part], part)
