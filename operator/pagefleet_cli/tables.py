@@ -44,7 +44,9 @@ def details(service: Document) -> list[Table]:
         name = entry["hash"]
         role = "stable" if name == status.get("stable") else "canary" if name == status.get("canary") else ""
         if role or entry.get("desired") or entry.get("ready"):
-            traffic.add_row(name, role, f"{weights.get(name, 0)} %", str(entry.get("ready", 0)), str(entry.get("desired", 0)))
+            traffic.add_row(
+                name, role, f"{weights.get(name, 0)} %", str(entry.get("ready", 0)), str(entry.get("desired", 0))
+            )
     tables = [conditions, traffic]
     verdict = (status.get("rollout") or {}).get("verdict")
     if verdict:

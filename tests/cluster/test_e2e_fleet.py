@@ -95,8 +95,8 @@ async def test_a_pod_that_is_deleted_ends_its_streams_first(stage: Stage) -> Non
     streams = [asyncio.create_task(stage.load.one(200)) for _ in range(4)]
     pods = await stage.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={NAME}")
     await stage.kubectl.run("delete", "pod", "-n", NAMESPACE, pods[0]["metadata"]["name"], "--wait=false")
-    for sample in await asyncio.gather(*streams):
-        assert (sample.status, sample.finish) == (200, "length"), sample
+    for answer in await asyncio.gather(*streams):
+        assert (answer.status, answer.finish) == (200, "length"), answer
 
 
 async def test_logs_exec_and_port_forward(stage: Stage) -> None:

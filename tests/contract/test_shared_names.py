@@ -7,10 +7,11 @@ import shlex
 from typing import Any
 
 import celpy
-import pagefleet_gateway.sketch as theirs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import pagefleet_gateway.sketch as theirs
 from pagefleet_engine.api.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.main import configure
@@ -41,7 +42,7 @@ def test_the_engine_understands_the_flags_that_the_operator_writes() -> None:
     container = deployment(child, 1)["spec"]["template"]["spec"]["containers"][0]
     config = configure(shlex.split(" ".join(container["args"])))
     assert (config.served_model_name, config.port) == ("smollm2", 8000)
-    assert (config.engine.quantization, config.engine.num_pages, config.engine.page_size) == ("int8", 160, 16)
+    assert (config.engine.quantization, config.engine.num_pages, config.engine.page_size) == ("int8", 112, 16)
     assert (config.engine.max_model_len, config.limits.prompt_tokens, config.limits.queued) == (2048, 1024, 128)
     written = {argument.split("=")[0] for argument in container["args"] if argument.startswith("--")}
     assert written - {"--max-num-seqs"} == set(OWNED_FLAGS)

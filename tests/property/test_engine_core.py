@@ -9,9 +9,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
 from pagefleet_engine.core.blocks import OutOfPages, PageError, PagePool, page_hashes
 from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams
-from pagefleet_engine.core.scheduler import Limits, Scheduler
+from pagefleet_engine.core.limits import Limits
+from pagefleet_engine.core.scheduler import Scheduler
 
 PAGE = 4
 # Few prefixes: requests share pages often.
@@ -26,8 +28,8 @@ class Pages(RuleBasedStateMachine):
         batching=st.sampled_from(list(Batching)),
     )
     def start(self, total: int, seqs: int, budget: int, batching: Batching) -> None:
-        limits = Limits(PAGE, seqs, budget, 64, batching, frozenset({99}))
-        self.scheduler = Scheduler(limits, PagePool(total))
+        limits = Limits(PAGE, total, seqs, budget, 64, 100, batching, frozenset({99}))
+        self.scheduler = Scheduler(limits)
         self.capacity = total * PAGE
         self.wanted: dict[str, int] = {}
         self.got: Counter[str] = Counter()
@@ -54,7 +56,7 @@ class Pages(RuleBasedStateMachine):
     def step(self) -> None:
         works = self.scheduler.schedule(0.0)
         assert bool(works) == bool(self.scheduler.running), "whoever runs makes progress"
-        assert sum(work.count for work in works) <= max(self.scheduler._limits.max_num_batched_tokens, 0)
+        assert sum(work.count for work in works) <= self.scheduler.limits.max_num_batched_tokens
         sampled = {w.sequence.request.request_id: (len(w.sequence.tokens) * 7) % 50 for w in works if w.samples}
         for output in self.scheduler.commit(works, sampled):
             self.got[output.request_id] += len(output.token_ids)
@@ -66,7 +68,7 @@ class Pages(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         pool = self.scheduler.pool
-        pool.check()
+        self.scheduler.check()
         owners = Counter(page for sequence in self.scheduler.running for page in sequence.pages)
         assert {page: count for page, count in enumerate(pool._owners) if count} == dict(owners)
         for sequence in self.scheduler.running:
@@ -80,7 +82,8 @@ class Pages(RuleBasedStateMachine):
                     break
                 self.step()
             assert not self.wanted, "every request ends"
-            self.scheduler.check_idle()
+            self.scheduler.check()
+            assert self.scheduler.pool.available == self.scheduler.pool.total
 
 
 TestPages = Pages.TestCase

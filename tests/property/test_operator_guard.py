@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+
 from pagefleet_operator.domain import guard, sketch
 from pagefleet_operator.domain.guard import Outcome
 from pagefleet_operator.domain.observation import Slice

@@ -11,6 +11,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain import status_json
 from pagefleet_operator.domain.decide import decide
@@ -88,7 +89,7 @@ ACTIONS = st.lists(
         ),
         st.integers(0, 3),
     ),
-    max_size=25,
+    max_size=12,
 )
 
 
@@ -150,7 +151,7 @@ def check(before: Observation, cluster: Cluster, plan: Plan) -> None:
     assert len(new.decisions) <= 50
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), ACTIONS, st.sampled_from([1.0, 1.0, 4.0]))
 def test_every_history_keeps_the_invariants(seed: int, actions: list[tuple[str, int]], factor: float) -> None:
     cluster = Cluster(seed)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator import crd
 from pagefleet_operator.domain import status_json
 from pagefleet_operator.domain.revision import revision_hash
 from pagefleet_operator.domain.spec import Spec, SpecErrors, parse
 from pagefleet_operator.domain.status import Status
-
-from pathlib import Path
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -29,9 +29,7 @@ class Limits:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.max_model_len < 2:
-            raise ValueError(
-                f"max_model_len must be at least 2 (a prompt and an answer), not {self.max_model_len}"
-            )
+            raise ValueError(f"max_model_len must be at least 2 (a prompt and an answer), not {self.max_model_len}")
 
     @property
     def capacity(self) -> int:

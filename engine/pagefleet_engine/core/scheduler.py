@@ -121,9 +121,7 @@ class Scheduler:
         self.pool.check()
         held = {page for sequence in self.running for page in sequence.pages}
         if self.pool.available + len(held) != self.pool.total:
-            raise PageError(
-                f"{self.pool.total - self.pool.available} pages are held, {len(held)} have a sequence"
-            )
+            raise PageError(f"{self.pool.total - self.pool.available} pages are held, {len(held)} have a sequence")
 
     def _admits(self) -> bool:
         return self.limits.batching is Batching.CONTINUOUS or not self.running

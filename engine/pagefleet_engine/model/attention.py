@@ -49,14 +49,10 @@ def attend(q: torch.Tensor, pages: torch.Tensor, batch: Batch) -> torch.Tensor:
     return out
 
 
-def _product(
-    query: torch.Tensor, pages: torch.Tensor, slots: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
+def _product(query: torch.Tensor, pages: torch.Tensor, slots: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """query [b, heads, n, head_dim] against the keys and values at `slots` [b, context]."""
     rows = pages.view(pages.shape[0], -1).index_select(0, slots.view(-1))
-    gathered = rows.view(*slots.shape, *pages.shape[1:]).transpose(
-        1, 3
-    )  # [b, kv_heads, 2, context, head_dim]
+    gathered = rows.view(*slots.shape, *pages.shape[1:]).transpose(1, 3)  # [b, kv_heads, 2, context, head_dim]
     return functional.scaled_dot_product_attention(
         query, gathered[:, :, 0], gathered[:, :, 1], attn_mask=mask, enable_gqa=True
     )

@@ -56,9 +56,7 @@ def from_json(folder: Path) -> ModelConfig:
         document: dict[str, Any] = json.loads((folder / "config.json").read_text())
         kind = document.get("model_type")
         if kind not in SUPPORTED:
-            raise ModelError(
-                SOURCE, f"model_type {kind!r} is not supported; supported: {', '.join(SUPPORTED)}"
-            )
+            raise ModelError(SOURCE, f"model_type {kind!r} is not supported; supported: {', '.join(SUPPORTED)}")
         for name, allowed in COMPUTED.items():
             if document.get(name) not in allowed:
                 raise ModelError(
@@ -96,9 +94,7 @@ def from_gguf(field: Callable[[str], Any], divisors: tuple[float, ...], tied: bo
     """
     architecture = field("general.architecture")
     if architecture not in SUPPORTED:
-        raise ModelError(
-            SOURCE, f"architecture {architecture!r} is not supported; supported: {', '.join(SUPPORTED)}"
-        )
+        raise ModelError(SOURCE, f"architecture {architecture!r} is not supported; supported: {', '.join(SUPPORTED)}")
 
     def need(name: str) -> Any:
         value = field(f"{architecture}.{name}")
@@ -152,9 +148,7 @@ def _divisors(scaling: dict[str, Any], head_dim: int, theta: float) -> tuple[flo
                 int(scaling["original_max_position_embeddings"]),
             )
         case other:
-            raise ModelError(
-                SOURCE, f"rope scaling {other!r} is not supported; supported: default, linear, llama3"
-            )
+            raise ModelError(SOURCE, f"rope scaling {other!r} is not supported; supported: default, linear, llama3")
 
 
 def _eos(folder: Path, document: dict[str, Any]) -> tuple[int, ...]:

@@ -42,9 +42,7 @@ class Llama:
         self._layers = [self._layer(index) for index in range(config.layers)]
         left = [name for name in weights.left() if name != "lm_head.weight"]
         if left:
-            raise ModelError(
-                SOURCE, f"{len(left)} tensors are not of a {config.kind} model, the first is {left[0]}"
-            )
+            raise ModelError(SOURCE, f"{len(left)} tensors are not of a {config.kind} model, the first is {left[0]}")
         del self._weights
         self._cos, self._sin = rope.table(config.head_dim, config.rope_theta, positions, config.rope_divisors)
 
@@ -53,9 +51,7 @@ class Llama:
         hidden, inner, q, kv = config.hidden_size, config.intermediate_size, config.q_size, config.kv_size
         return Layer(
             self._weights.take(f"{prefix}input_layernorm.weight", hidden),
-            self._merged(
-                prefix, {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}, hidden
-            ),
+            self._merged(prefix, {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}, hidden),
             self._merged(prefix, {"self_attn.o_proj": hidden}, q),
             self._weights.take(f"{prefix}post_attention_layernorm.weight", hidden),
             self._merged(prefix, {"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden),

@@ -79,9 +79,7 @@ def _inspect(uri: str, path: Path) -> ModelSource:
             raise ModelError(SOURCE, f"{uri!r}: {path} holds no config.json with *.safetensors beside it")
         return ModelSource(path, Format.SAFETENSORS)
     if path.exists():
-        raise ModelError(
-            SOURCE, f"{uri!r}: {path.name} is neither a .gguf file nor a folder with safetensors"
-        )
+        raise ModelError(SOURCE, f"{uri!r}: {path.name} is neither a .gguf file nor a folder with safetensors")
     siblings = sorted(other.name for other in path.parent.glob("*.gguf")) if path.parent.is_dir() else []
     hint = f"; beside it there is {', '.join(siblings)}" if siblings else ""
     raise ModelError(SOURCE, f"{uri!r}: there is no {path.name} in {path.parent}{hint}")

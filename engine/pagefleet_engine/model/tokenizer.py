@@ -74,9 +74,7 @@ def _from_folder(folder: Path) -> Tokenizer:
     template = settings.get("chat_template")
     if (folder / "chat_template.jinja").is_file():
         template = (folder / "chat_template.jinja").read_text()
-    special = {
-        name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
-    }
+    special = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
     return Tokenizer(Fast.from_file(str(path)), configs.from_json(folder).eos_token_ids, template, special)
 
 
@@ -94,11 +92,7 @@ def _from_gguf(file: GGUF) -> Tokenizer:
     fast.decoder = decoders.ByteLevel()
     types = file.field("tokenizer.ggml.token_type") or []
     fast.add_special_tokens(
-        [
-            AddedToken(tokens[i], special=True, normalized=False)
-            for i, t in enumerate(types)
-            if t == CONTROL_TOKEN
-        ]
+        [AddedToken(tokens[i], special=True, normalized=False) for i, t in enumerate(types) if t == CONTROL_TOKEN]
     )
     fast.add_tokens([AddedToken(tokens[i], normalized=False) for i, t in enumerate(types) if t == USER_TOKEN])
     eos = file.field("tokenizer.ggml.eos_token_id")
@@ -112,9 +106,7 @@ def _from_gguf(file: GGUF) -> Tokenizer:
         )
         if (index := file.field(f"tokenizer.ggml.{key}_token_id")) is not None
     }
-    return Tokenizer(
-        fast, (int(eos),) if eos is not None else (), file.field("tokenizer.chat_template"), special
-    )
+    return Tokenizer(fast, (int(eos),) if eos is not None else (), file.field("tokenizer.chat_template"), special)
 
 
 def _pre_tokenizer(name: str | None) -> pre_tokenizers.PreTokenizer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -35,9 +37,7 @@ class Weights:
         except (SafetensorError, NotImplementedError, ValueError, OSError) as error:
             raise ModelError(SOURCE, f"{self._where}: tensor {name} cannot be read: {error}") from error
         if tuple(tensor.shape) != shape:
-            raise ModelError(
-                SOURCE, f"{self._where}: tensor {name} is {tuple(tensor.shape)}, the config says {shape}"
-            )
+            raise ModelError(SOURCE, f"{self._where}: tensor {name} is {tuple(tensor.shape)}, the config says {shape}")
         if tensor.dtype not in FLOATS:
             raise ModelError(
                 SOURCE, f"{self._where}: tensor {name} is {tensor.dtype}; allowed: float32, float16, bfloat16"
@@ -60,24 +60,26 @@ def load(source: ModelSource) -> tuple[ModelConfig, Weights]:
 
 
 def _gguf_readers(file: GGUF, config: ModelConfig) -> dict[str, Callable[[], torch.Tensor]]:
-    def reader(name: str) -> Callable[[], torch.Tensor]:
-        return lambda: torch.from_numpy(file.read(name, config))
+    def read(name: str) -> torch.Tensor:
+        return torch.from_numpy(file.read(name, config))
 
-    return {name: reader(name) for name in file.names}
+    return {name: partial(read, name) for name in file.names}
+
+
+class _File(Protocol):
+    """What is used of a `safe_open` handle; the library has no types for it."""
+
+    def keys(self) -> list[str]: ...
+
+    def get_tensor(self, name: str) -> torch.Tensor: ...
 
 
 def _safetensors_readers(source: ModelSource) -> dict[str, Callable[[], torch.Tensor]]:
     readers: dict[str, Callable[[], torch.Tensor]] = {}
     for path in sorted(source.path.glob("*.safetensors")):
         try:
-            file = safe_open(path, framework="pt")
+            file: _File = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
             raise ModelError(SOURCE, f"{path.name} is not a readable safetensors file: {error}") from error
-        for name in file.keys():  # noqa: SIM118 - not a mapping
-
-            def read(name: str = name, file: safe_open = file) -> torch.Tensor:
-                tensor: torch.Tensor = file.get_tensor(name)
-                return tensor
-
-            readers[name] = read
+        readers |= {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     return readers
