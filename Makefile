@@ -26,7 +26,7 @@ venv: $(STAMP) ## make .venv with everything in it
 
 .PHONY: demo
 demo: $(STAMP) ## a real fleet on this machine doing its main job, then torn down
-	$(call say,"make demo: a real one-node Kubernetes, our images, a canary, two rollbacks, a burst (root needed)")
+	$(call say,"make demo: a real one-node Kubernetes; our images; a canary; two rollbacks; a burst (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local demo
 
 .PHONY: up
@@ -56,7 +56,7 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter, unit and property tests
 	@$(BIN)/mypy
 	$(call say,"import-linter")
 	@$(BIN)/lint-imports
-	$(call say,"unit, property and contract tests")
+	$(call say,"unit; property and contract tests")
 	@$(BIN)/pytest -q tests/unit tests/property tests/contract
 
 .PHONY: test

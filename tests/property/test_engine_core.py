@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pagefleet_engine.core.blocks import OutOfPages, PageError, PagePool, page_hashes
-from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams
 from pagefleet_engine.core.limits import Limits
+from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams
 from pagefleet_engine.core.scheduler import Scheduler
 
 PAGE = 4

@@ -83,6 +83,8 @@ class Llama:
             x = x + layer.out(attend(qk[:, :heads], pages, batch).view(count, config.q_size))
             gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
             x = x + layer.down(functional.silu(gate).mul_(up))
+        if batch.sampled.numel() == 0:  # chunks that do not reach their prompt's end
+            return x.new_empty(0, config.vocab_size)
         return self._head(self._normed(x[batch.sampled], self._norm))
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
