@@ -173,7 +173,7 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
         """Reserve, preempting from the end of the line; False when that reached `sequence` itself."""
-        while not self._reserve(sequence, count, 1):
+        while not self._reserve(sequence, count):
             victim = self.running.pop()
             self.preemptions += 1
             self._release(victim)

@@ -54,14 +54,14 @@ def cni_plugins() -> Path:
     return unpacked(package) / inside
 
 
-def unpacked(package: str) -> Path:
-    """The folder that `package` is unpacked in (one per package, complete or absent)."""
-    target = paths.cache() / "debs" / package
+def unpacked(*packages: str) -> Path:
+    """The folder that `packages` are unpacked in together (complete or absent)."""
+    target = paths.cache() / "debs" / "+".join(packages)
     if target.is_dir():
         return target
     with locked("debs"):
         if not target.is_dir():
-            _fetch(package, target)
+            _fetch(packages, target)
     return target
 
 
@@ -93,22 +93,22 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
-def _fetch(package: str, target: Path) -> None:
-    work = target.with_name(f".{package}.partial")
+def _fetch(packages: Sequence[str], target: Path) -> None:
+    work = target.with_name(f".{target.name}.partial")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    with stage(f"Debian package {package}"):
+    with stage(f"Debian package {' and '.join(packages)}"):
         try:
-            _download(package, work)
+            _download(packages, work)
         except AssetError:
             apt("update")
-            _download(package, work)
+            _download(packages, work)
         for deb in work.glob("*.deb"):
             subprocess.run(["dpkg-deb", "-x", str(deb), str(work / "root")], check=True)
         (work / "root").rename(target)
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _download(package: str, work: Path) -> None:
+def _download(packages: Sequence[str], work: Path) -> None:
     # apt's own sandbox user cannot write below a root-owned folder; the download is verified all the same.
-    apt("download", package, cwd=work, options=("APT::Sandbox::User=root",))
+    apt("download", *packages, cwd=work, options=("APT::Sandbox::User=root",))

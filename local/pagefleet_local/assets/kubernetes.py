@@ -78,8 +78,8 @@ def _build() -> None:
         _source(work, tree)
         patches.apply(tree)
         report("unpacked")
-    goroot = debian.unpacked("golang-1.19-go") / "usr/lib/go-1.19"
-    _complete_goroot(goroot)
+    # Together: Debian splits Go's tree over both and joins it with relative links.
+    goroot = debian.unpacked(*debian.GO) / "usr/lib/go-1.19"
     environment = {
         **os.environ,
         "GOROOT": str(goroot), "GOPATH": str(work / "go"), "GOCACHE": str(work / "gocache"), "GO111MODULE": "off",
@@ -119,20 +119,6 @@ def _source(work: Path, tree: Path) -> None:
     archive = next(work.glob("kubernetes_*.orig.tar.*"))
     tree.mkdir()
     subprocess.run(["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1"], check=True)
-
-
-def _complete_goroot(goroot: Path) -> None:
-    """Debian splits Go over packages that link to each other by absolute paths; make the links relative to the cache."""
-    source = debian.unpacked("golang-1.19-src") / "usr/share/go-1.19"
-    share = debian.unpacked("golang-1.19-go") / "usr/share/go-1.19"
-    for name, target in {"src": source / "src", "test": source / "test", "misc": source / "misc",
-                         "api": source / "api", "pkg/include": share / "pkg/include"}.items():  # fmt: skip
-        link = goroot / name
-        if link.is_symlink():
-            link.unlink()
-        if target.exists() and not link.exists():
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(target)
 
 
 def _openapi(go: str, tree: Path, environment: dict[str, str], work: Path) -> None:
