@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from unicodedata import category
 
 import pytest
 import torch
@@ -63,7 +65,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_gguf_tokenizer_equals_transformers(tmp_path: Path) -> None:
-    """transformers builds its own from the same metadata, with its own code."""
+    """transformers builds its own from the same metadata, but leaves out what "smollm" adds to GPT-2's rule: every
+    digit stands alone. So the text is cut at digits before transformers sees it, as llama.cpp does.
+    """
     found = source.resolve(SMOLLM2)
     ours = tokenizer.load(found)
     theirs = AutoTokenizer.from_pretrained(found.path.parent, gguf_file=found.path.name)
@@ -76,7 +80,10 @@ def test_the_gguf_tokenizer_equals_transformers(tmp_path: Path) -> None:
     @given(st.one_of(st.text(), st.text(alphabet="aé 日1234\n\t'sTl<|im_end|>😀", max_size=60)))
     def equal(text: str) -> None:
         ids = ours.encode(text, add_special_tokens=False)
-        assert ids == theirs.encode(text, add_special_tokens=False)
+        pieces = re.split(
+            "(" + "|".join({re.escape(c) for c in text if category(c).startswith("N")} or "\0") + ")", text
+        )
+        assert ids == [token for piece in pieces for token in theirs.encode(piece, add_special_tokens=False)]
         assert ours.decode(ids, skip_special_tokens=False) == theirs.decode(
             ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )

@@ -45,8 +45,9 @@ def int8(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
 def int8_head(weight: torch.Tensor) -> Linear:
     """The output matrix in int8, with the largest logits of each row computed again in float32.
 
-    In int8 alone it confuses tokens of nearly equal logits (SmolLM2-135M: perplexity +3.5 %, nearly all of which this
-    takes back); in float32 alone it is half of the time of a decode step with int8 layers.
+    In int8 alone it confuses tokens of nearly equal logits. SmolLM2-135M, 1,000 tokens of English, perplexity over
+    float32's, layers in int8: head in float32 +3.36 %, in int8 +4.34 %, as here +3.44 %. In float32 the head is the
+    largest single cost of a decode step with int8 layers.
     """
     rough = int8(weight)
     count = min(CANDIDATES, weight.shape[0])
