@@ -6,16 +6,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import aiohttp
 import openai
 import pytest
 import pytest_asyncio
 
+from pagefleet_local import cleanup, paths
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View, sample
 from pagefleet_local.fleet.install import Fleet
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_local.fleet.up import fleet_up
+from pagefleet_local.up import Options, healthy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -26,8 +29,13 @@ def narrator() -> Narrator:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fleet(narrator: Narrator) -> Fleet:
-    return await fleet_up(narrator.say)
+async def fleet(narrator: Narrator) -> AsyncIterator[Fleet]:
+    """The fleet of `make up`; taken down afterwards unless it ran before."""
+    ran_before = healthy(Options())
+    yield await fleet_up(narrator.say)
+    if not ran_before:
+        cleanup.down(paths.layout())
+        assert cleanup.leftovers(paths.layout()) == []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -100,7 +108,13 @@ async def test_a_pod_that_is_deleted_ends_its_streams_first(stage: Stage) -> Non
 
 
 async def test_logs_exec_and_port_forward(stage: Stage) -> None:
-    pod = (await stage.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={NAME}"))[0]["metadata"]["name"]
+    # The tests before this one killed and deleted pods: wait until both replicas are whole again.
+    await stage.watch(lambda v: ready(v) == 2, timeout=120, what="two ready replicas")
+    pods = await stage.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={NAME}")
+    serving = [
+        p for p in pods if "deletionTimestamp" not in p["metadata"] and p["status"]["containerStatuses"][0]["ready"]
+    ]
+    pod = serving[0]["metadata"]["name"]
     assert (await stage.kubectl.run("logs", "-n", NAMESPACE, pod, "--tail=5")).out.strip()
     user = await stage.kubectl.run("exec", "-n", NAMESPACE, pod, "--", "python3", "-c", "import os; print(os.getuid())")
     assert user.out.strip() == "65532"
@@ -118,13 +132,11 @@ async def test_logs_exec_and_port_forward(stage: Stage) -> None:
             raise RuntimeError("no pipe")
         line = await asyncio.wait_for(process.stdout.readline(), 20)
         assert b"127.0.0.1:18000" in line
-        reader, writer = await asyncio.open_connection("127.0.0.1", 18000)
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert b"200" in await asyncio.wait_for(reader.readline(), 20)
-        writer.close()
+        async with aiohttp.ClientSession() as session, session.get("http://127.0.0.1:18000/health") as response:
+            assert response.status == 200
     finally:
         process.kill()
-        await process.wait()
+        await process.communicate()
 
 
 async def test_kubectl_get_isvc_shows_the_columns(stage: Stage) -> None:
