@@ -134,7 +134,9 @@ def _owns_kubelet_names(layout: Layout) -> bool:
     ours = set(marked(layout))
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if (entry / "comm").read_text().strip() in ("kubelet", "kube-proxy") and int(entry.name) not in ours:
+            # `started` is None for a zombie: killed, and not reaped yet by whoever adopted it.
+            pid, name = int(entry.name), (entry / "comm").read_text().strip()
+            if name in ("kubelet", "kube-proxy") and pid not in ours and started(pid) is not None:
                 return False
     return True
 
