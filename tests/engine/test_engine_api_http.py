@@ -138,12 +138,21 @@ def test_the_clients_error_carries_parameter_and_code(client: openai.OpenAI) -> 
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"n": 2}, "n"), ({"logprobs": 0}, "logprobs"), ({"echo": True}, "echo"), ({"best_of": 3}, "best_of"),
-        ({"presence_penalty": 0.5}, "presence_penalty"), ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"n": 17}, "n"), ({"n": 0}, "n"), ({"n": 2, "best_of": 1}, "best_of"), ({"best_of": 17}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"), ({"prompt": ["a"] * 9, "n": 8}, "n"),
+        ({"logprobs": 21}, "logprobs"), ({"logprobs": True}, "logprobs"), ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"), ({"echo": 1}, "echo"),
+        ({"presence_penalty": 2.5}, "presence_penalty"), ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"), ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": {"99": 1}}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(301)}}, "logit_bias"), ({"min_tokens": 2}, "min_tokens"),
+        ({"timeout": 0}, "timeout"), ({"timeout": "1"}, "timeout"), ({"priority": 1.5}, "priority"),
+        ({"cache_salt": ""}, "cache_salt"), ({"suffix": "x"}, "suffix"), ({"store": True}, "store"),
+        ({"guided_regex": "("}, "guided_regex"), ({"use_beam_search": True}, "use_beam_search"),
         ({"colour": "red"}, "colour"), ({"temperature": "hot"}, "temperature"), ({"temperature": 2.1}, "temperature"),
         ({"temperature": True}, "temperature"), ({"top_p": 0}, "top_p"), ({"min_p": -0.1}, "min_p"),
         ({"top_k": 1.5}, "top_k"), ({"seed": 2**64}, "seed"), ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": 12001}, "max_tokens"), ({"stop": ["a"] * 5}, "stop"), ({"stop": [""]}, "stop"),
+        ({"max_tokens": 12001}, "max_tokens"), ({"stop": ["a"] * 17}, "stop"), ({"stop": [""]}, "stop"),
         ({"stop": 0}, "stop"), ({"stop_token_ids": [-1]}, "stop_token_ids"),
         ({"stop_token_ids": [2**70]}, "stop_token_ids"),
         ({"stop_token_ids": "5"}, "stop_token_ids"), ({"stream": "yes"}, "stream"), ({"ignore_eos": 1}, "ignore_eos"),
@@ -151,7 +160,7 @@ def test_the_clients_error_carries_parameter_and_code(client: openai.OpenAI) -> 
         ({"stream": True, "stream_options": {"include": True}}, "stream_options"), ({"model": 5}, "model"),
         ({"model": None}, "model"), ({"prompt": ""}, "prompt"),
         ({"prompt": None}, "prompt"), ({"prompt": []}, "prompt"),
-        ({"prompt": ["a", "b"]}, "prompt"), ({"prompt": [99999]}, "prompt"), ({"prompt": [True]}, "prompt"),
+        ({"prompt": ["a"] * 17}, "prompt"), ({"prompt": ["a", 5]}, "prompt"), ({"prompt": [99999]}, "prompt"), ({"prompt": [True]}, "prompt"),
         ({"prompt": [2**70]}, "prompt"), ({"prompt": {"a": 1}}, "prompt"), ({"messages": []}, "messages"),
     ],
 )  # fmt: skip
@@ -172,9 +181,15 @@ def test_a_bad_parameter_of_a_completion_is_refused_by_name(
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages[0].tool_calls"),
-        ({"tools": [{"type": "function"}]}, "tools"), ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"), ({"tool_choice": "auto"}, "tool_choice"),
+        ({"response_format": {"type": "xml"}}, "response_format"), ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": 2}, "logprobs"), ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template"), ({"continue_final_message": True}, "continue_final_message"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": [[[[[[[[[1]]]]]]]]]}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": "x" * 20000}}, "chat_template_kwargs"), ({"best_of": 2}, "best_of"),
         ({"prompt": "a"}, "prompt"), ({"max_completion_tokens": 20000}, "max_completion_tokens"),
-        ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"__class__": 1}}, "chat_template_kwargs"), ({"n": 64}, "n"),
     ],
 )  # fmt: skip
 def test_a_bad_parameter_of_a_chat_is_refused_by_name(served: Serving, change: dict[str, object], param: str) -> None:
@@ -215,7 +230,7 @@ def test_a_body_that_is_no_request_is_refused(served: Serving, body: bytes, stat
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404), ("GET", "/v1", 404), ("POST", "/v1/embeddings", 404), ("GET", "/v1/../etc/passwd", 404),
+        ("GET", "/", 404), ("GET", "/v1", 404), ("POST", "/v1/nothing", 404), ("GET", "/v1/../etc/passwd", 404),
         ("GET", COMPLETION, 405), ("DELETE", "/v1/models", 405), ("POST", "/ready", 405),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from unicodedata import category
 
 import pytest
 import torch
-from engine_reference import SMOLLM2, tiny
+from engine_files import SMOLLM2, small_llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -19,11 +19,12 @@ from pagefleet_engine.model import source, tokenizer
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.llama import Llama
 from pagefleet_engine.model.weights import load
+from pagefleet_kernels.cpu import operations
 
 
 def build(folder: Path) -> Llama:
     config, unread = load(source.resolve(f"file://{folder}"))
-    return Llama(config, unread, "none", 64)
+    return Llama(config, unread, "none", 64, operations(1, "reference"))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def build(folder: Path) -> Llama:
 def test_weights_that_do_not_fit_the_config_are_refused(
     change: dict[str, torch.Tensor | None], message: str, tmp_path: Path
 ) -> None:
-    tiny(tmp_path)
+    small_llama(tmp_path)
     file = tmp_path / "model.safetensors"
     changed = {**load_file(file), **change}
     save_file({name: tensor for name, tensor in changed.items() if tensor is not None}, file)
@@ -49,7 +50,7 @@ def test_weights_that_do_not_fit_the_config_are_refused(
 
 
 def test_an_untied_model_without_its_output_matrix_is_refused(tmp_path: Path) -> None:
-    tiny(tmp_path)
+    small_llama(tmp_path)
     document = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**document, "tie_word_embeddings": False}))
     with pytest.raises(ModelError, match=r"lacks the tensor lm_head.weight"):
@@ -57,11 +58,37 @@ def test_an_untied_model_without_its_output_matrix_is_refused(tmp_path: Path) ->
 
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    tiny(tmp_path)
+    small_llama(tmp_path)
     file = tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ModelError, match="not a readable safetensors file"):
         build(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({"model.norm.weight": "a.safetensors", "lm_head.weight": "b.safetensors"}, "lacks 1 of the 2 files.*: b.safe"),
+        ({"model.norm.weight": "../a.safetensors"}, "names '../a.safetensors', which is not a file beside it"),
+        ({"other.weight": "a.safetensors"}, "a.safetensors lacks the tensor other.weight"),
+        (None, "model.safetensors.index.json cannot be used"),
+    ],
+)
+def test_shards_that_an_index_promises_must_be_there(
+    index: dict[str, str] | None, message: str, tmp_path: Path
+) -> None:
+    small_llama(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "a.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(ModelError, match=message):
+        load(source.resolve(f"file://{tmp_path}"))
+
+
+def test_a_second_copy_in_another_layout_is_left_alone(tmp_path: Path) -> None:
+    small_llama(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "a.safetensors")
+    save_file({"layers.0.attention.wq.weight": torch.ones(2)}, tmp_path / "consolidated.safetensors")
+    build(tmp_path)
 
 
 def test_the_gguf_tokenizer_equals_transformers(tmp_path: Path) -> None:

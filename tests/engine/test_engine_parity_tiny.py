@@ -55,7 +55,7 @@ def test_each_shape_of_the_family_is_token_exact(changes: dict[str, Any], tmp_pa
 def test_preemption_in_a_tiny_pool_is_token_exact(seed: int, tmp_path: Path) -> None:
     uri, reference = tiny(tmp_path, seed)
     asked = prompts(24)
-    served = engine(uri, max_num_batched_tokens=48, num_pages=32, page_size=4, max_model_len=128)
+    served = engine(uri, max_num_batched_tokens=48, num_pages=9, page_size=16, max_model_len=128)
     for prompt, answer in zip(asked, answers(served, asked, 16), strict=True):
         assert_greedy(reference, prompt, answer)
     stats = served.stats()

@@ -1,77 +1,133 @@
-"""Protects the pool and the scheduler under any order of requests, steps and aborts: nothing leaks, all finish."""
+"""Protects the pool and the scheduler under any order of requests, steps, guesses, deadlines and aborts: nothing
+leaks, nobody writes to a shared page, all finish.
+
+PAGEFLEET_MACHINE_STEPS sets how many operations are tried in all (nightly: a million).
+"""
 
 from __future__ import annotations
 
+import os
+from random import Random
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pagefleet_engine.core.limits import Limits
-from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams
+from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams, TokenOutput
 from pagefleet_engine.core.scheduler import Scheduler
+
+STEPS = int(os.environ.get("PAGEFLEET_MACHINE_STEPS", "100000"))
+PER_RULE, RULES = 100, 10
 
 
 class Machine(RuleBasedStateMachine):
-    """Any engine size; tokens from a tiny vocabulary, so that prefixes are often shared."""
+    """Any engine size; tokens from a tiny vocabulary, so that prefixes are often shared and guesses often right."""
 
     @initialize(
         page_size=st.sampled_from([1, 2, 4]),
         pages=st.integers(1, 24),
-        seqs=st.integers(1, 5),
+        seqs=st.integers(1, 6),
         budget=st.integers(1, 12),
-        batching=st.sampled_from(Batching),
+        chunk=st.integers(1, 12),
+        batching=st.sampled_from([Batching.CONTINUOUS] * 4 + [Batching.STATIC]),
+        caching=st.booleans(),
     )
-    def start(self, page_size: int, pages: int, seqs: int, budget: int, batching: Batching) -> None:
-        self.limits = Limits(page_size, pages, seqs, budget, 40, 4, batching, frozenset({3}))
+    def start(
+        self, page_size: int, pages: int, seqs: int, budget: int, chunk: int, batching: Batching, caching: bool
+    ) -> None:
+        self.limits = Limits(page_size, pages, seqs, budget, 40, 4, batching, frozenset({3}), chunk, caching)
         self.scheduler = Scheduler(self.limits)
         self.open: dict[str, EngineRequest] = {}
-        self.produced: dict[str, int] = {}
-        self.added = 0
+        self.left: dict[str, set[int]] = {}
+        self.produced: dict[tuple[str, int], int] = {}
+        self.added, self.now = 0, 0.0
 
-    @rule(
-        prompt=st.lists(st.integers(0, 2), min_size=1, max_size=30),
-        most=st.integers(1, 10),
-        priority=st.sampled_from([0, 0, 0, 1]),
-    )
-    def add(self, prompt: list[int], most: int, priority: int) -> None:
+    @rule(seed=st.integers(0, 2**32))
+    def operate(self, seed: int) -> None:
+        """Many operations for one draw: Hypothesis finds the sizes and shrinks the seed."""
+        random = Random(seed)
+        for _ in range(PER_RULE):
+            match random.randrange(10):
+                case 0 | 1 | 2:
+                    self.add(random)
+                case 3 if self.open:
+                    self.abort(random.choice(sorted(self.open)))
+                case _:
+                    self.step(random)
+
+    def add(self, random: Random) -> None:
+        if len(self.open) > 12:
+            return
         self.added += 1
-        request = EngineRequest(str(self.added), tuple(prompt), SamplingParams(most), 0.0, priority)
+        request = EngineRequest(
+            str(self.added),
+            tuple(random.choices((0, 0, 1, 2), k=random.randint(1, 30))),
+            SamplingParams(random.randint(1, 10)),
+            self.now,
+            priority=random.choice((0, 0, 0, 1)),
+            n=random.choice((1, 1, 1, 2, 3)),
+            cache_salt=random.choice(("", "", "s")),
+            deadline=random.choice((None, None, None, self.now + random.randint(1, 30))),
+            embed=random.random() < 0.1,
+        )
         if self.limits.refusal(request) is None:
             self.scheduler.add(request)
             self.open[request.request_id] = request
-            self.produced[request.request_id] = 0
+            self.left[request.request_id] = {0} if request.embed else set(range(request.n))
 
-    @precondition(lambda self: bool(self.open))
-    @rule(data=st.data())
-    def abort(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.sampled_from(sorted(self.open)))
+    def abort(self, request_id: str) -> None:
         assert self.scheduler.abort(request_id)
-        del self.open[request_id]
+        del self.open[request_id], self.left[request_id]
 
-    @rule(tokens=st.lists(st.sampled_from([0, 0, 1, 2, 3]), min_size=1, max_size=4))
-    def step(self, tokens: list[int]) -> None:
-        works = self.scheduler.schedule(0.0)
+    def step(self, random: Random) -> None:
+        self.now += 1.0
+        self.take(self.scheduler.expire(self.now))
+        for sequence in self.scheduler.running:
+            if sequence.pending == 1 and random.random() < 0.5:
+                sequence.draft = tuple(random.choices((0, 1), k=random.randint(1, 4)))
+        works = self.scheduler.schedule(self.now)
         self.scheduler.check()
         assert sum(work.count for work in works) <= self.limits.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.limits.max_num_seqs
         for work in works:
-            assert work.count > 0
+            assert 0 < work.count <= max(self.limits.max_chunk_tokens, work.drafts + 1)
             assert work.start == work.sequence.computed
+            assert len(work.tokens) == work.count
             assert len(work.sequence.pages) * self.limits.page_size >= work.start + work.count
+            assert work.start + work.count <= self.limits.max_model_len
         # A page that is written has one owner: shared pages are only ever read.
         written = [page for work in works for page in work.sequence.pages[work.start // self.limits.page_size :]]
         assert len(written) == len(set(written))
-        sampled = {
-            work.sequence.request_id: tokens[index % len(tokens)] for index, work in enumerate(works) if work.samples
-        }
-        for output in self.scheduler.commit(works, sampled):
-            self.produced[output.request_id] += len(output.token_ids)
+        results: list[tuple[tuple[int, ...], ...]] = []
+        for work in works:
+            drawn = random.choices((0, 0, 1, 2, 3), k=work.drafts + 1)
+            draft, right = work.sequence.draft, 0
+            while right < work.drafts and draft[right] == drawn[right]:
+                right += 1
+            first = tuple(drawn[: right + 1])
+            others = ((random.choice((0, 1, 3)),) for _ in range(work.answers - 1))
+            results.append((first, *others) if work.samples else ())
+        self.take(self.scheduler.commit(works, results))
+        held = {page for sequence in self.scheduler.running for page in sequence.pages}
+        assert {target for _, target in self.scheduler.copies} <= held
+        self.scheduler.copies.clear()
+
+    def take(self, outputs: list[TokenOutput]) -> None:
+        for output in outputs:
+            request, key = self.open[output.request_id], (output.request_id, output.index)
+            assert output.index in self.left[output.request_id]
+            self.produced[key] = self.produced.get(key, 0) + len(output.token_ids)
+            assert self.produced[key] <= request.sampling.max_tokens
             if output.finish_reason is not None:
-                request = self.open.pop(output.request_id)
-                assert self.produced[output.request_id] <= request.sampling.max_tokens
+                self.left[key[0]].discard(key[1])
+                if not self.left[key[0]]:
+                    del self.left[key[0]], self.open[key[0]]
 
     @invariant()
     def nothing_leaks(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
         self.scheduler.check()
         known = {sequence.request_id for sequence in [*self.scheduler.running, *self.scheduler.waiting]}
         assert known == set(self.open)
@@ -80,15 +136,17 @@ class Machine(RuleBasedStateMachine):
         """Whatever happened before, everything finishes and every page comes back."""
         if not hasattr(self, "scheduler"):
             return
-        for _ in range(4000):
+        random = Random(0)
+        for _ in range(6000):
             if not self.open:
                 break
-            self.step([0])
+            self.step(random)
         assert not self.open
         assert self.scheduler.pool.available == self.scheduler.pool.total
 
 
 TestScheduler = Machine.TestCase
 TestScheduler.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+    max_examples=max(1, STEPS // (PER_RULE * RULES)), stateful_step_count=RULES, deadline=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip

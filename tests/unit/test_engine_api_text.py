@@ -73,3 +73,23 @@ def test_any_grouping_of_tokens_ends_at_the_first_stop_string() -> None:
         complete = said[: min(ends)]
         begin = min(complete.index(stop) for stop in stops if stop in complete)
         assert (emitted, stopped) == (said[:begin], True)
+
+
+def test_a_stop_string_may_be_kept() -> None:
+    text = TextStream(decode, ("STOP",), include_stop=True)
+    assert [text.feed([byte]) for byte in b"so STOP"] == ["s", "o", " ", "", "", "", "STOP"]
+    assert text.stopped and text.sent == 7
+
+
+def test_the_first_tokens_are_not_looked_through_for_stop_strings() -> None:
+    text = TextStream(decode, ("ab",), unstoppable=3)
+    assert "".join(text.feed([byte]) for byte in b"abaXab") == "abaX"
+    assert text.stopped
+
+
+def test_lengths_count_characters_given_out_and_known() -> None:
+    text = TextStream(decode, ("STOP",))
+    text.feed(list("é S".encode()))
+    assert (text.sent, text.length) == (2, 3)
+    text.feed([0xE4])
+    assert text.length == 3

@@ -8,7 +8,7 @@ import pytest
 
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams, TokenOutput
-from pagefleet_engine.core.scheduler import Scheduler
+from pagefleet_engine.core.scheduler import Scheduler, Work
 
 EOS = 99
 LIMITS = Limits(
@@ -22,12 +22,22 @@ def request(name: str, prompt: int, most: int = 4, *, first: int = 0, priority: 
     return EngineRequest(name, tokens, SamplingParams(most), arrival=1.0, priority=priority)
 
 
+def results(works: list[Work], token: int) -> list[tuple[tuple[int, ...], ...]]:
+    """As if the model said `token` everywhere: no guess stands, unless it is that."""
+    found: list[tuple[tuple[int, ...], ...]] = []
+    for work in works:
+        draft = work.sequence.draft[: work.drafts]
+        right = next((index for index, guess in enumerate(draft) if guess != token), len(draft))
+        found.append(tuple((token,) * (right + 1) for _ in range(work.answers)) if work.samples else ())
+    return found
+
+
 def step(scheduler: Scheduler, token: int = 5, now: float = 2.0) -> tuple[dict[str, int], list[TokenOutput]]:
     """One step in which everything samples `token`: {request: tokens computed}, and the outputs."""
     works = scheduler.schedule(now)
     scheduler.check()
     counts = {work.sequence.request_id: work.count for work in works}
-    outputs = scheduler.commit(works, {work.sequence.request_id: token for work in works if work.samples})
+    outputs = scheduler.commit(works, results(works, token))
     scheduler.check()
     return counts, outputs
 
@@ -112,6 +122,22 @@ def test_a_known_prefix_is_not_computed_again() -> None:
     assert (scheduler.prefix_queries, scheduler.prefix_hits) == (24, 8)
 
 
+def test_who_needs_a_page_that_is_being_computed_waits_for_it() -> None:
+    scheduler = Scheduler(replace(LIMITS, max_chunk_tokens=8))
+    for name in ("a", "b", "c"):
+        scheduler.add(request(name, 20, 1, first=0 if name == "c" else 10))
+    assert step(scheduler)[0] == {"a": 8, "c": 8}
+    assert step(scheduler)[0] == {"a": 8, "c": 8}
+    # What "a" had computed before is known now, its last page is not.
+    assert step(scheduler)[0] == {"a": 4, "c": 4}
+    assert step(scheduler)[0] == {"b": 4}
+    scheduler.add(request("d", 20, 9, first=30))
+    scheduler.add(request("e", 20, 1, first=30))
+    step(scheduler)
+    scheduler.abort("d")
+    assert step(scheduler)[0] == {"e": 8}
+
+
 def test_waiting_for_pages_is_not_counted_as_prefix_queries() -> None:
     scheduler = Scheduler(replace(LIMITS, pages=4))
     scheduler.add(request("a", 8, 8))
@@ -156,7 +182,7 @@ def test_an_aborted_request_leaves_nothing_behind() -> None:
     scheduler.add(request("b", 6, 9))
     works = scheduler.schedule(2.0)
     assert scheduler.abort("a")
-    assert scheduler.commit(works, {"a": 5}) == []
+    assert scheduler.commit(works, results(works, 5)) == []
     assert scheduler.abort("b")
     assert not scheduler.abort("b")
     assert (scheduler.running, scheduler.waiting) == ([], [])
@@ -183,6 +209,130 @@ def test_what_could_never_be_served_is_refused(change: dict[str, object], messag
     scheduler.add(request("used", 3))
     with pytest.raises(ValueError, match=message):
         scheduler.add(replace(request("a", 3), **change))  # type: ignore[arg-type]
+
+
+def test_a_long_prompt_leaves_budget_to_those_beside_it() -> None:
+    scheduler = Scheduler(replace(LIMITS, max_chunk_tokens=10))
+    scheduler.add(request("a", 40))
+    scheduler.add(request("b", 6))
+    assert step(scheduler)[0] == {"a": 10, "b": 6}
+    assert step(scheduler)[0] == {"a": 10, "b": 1}
+    # A prompt that came first never takes the token of a stream behind it.
+    scheduler = Scheduler(replace(LIMITS, max_num_batched_tokens=8))
+    scheduler.add(request("a", 4, 9))
+    step(scheduler)
+    scheduler.add(request("c", 30, priority=1))
+    for _ in range(3):
+        counts = step(scheduler)[0]
+        assert counts == {"c": 7, "a": 1}
+
+
+def test_answers_share_full_pages_and_copy_the_one_they_write() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(replace(request("a", 10, 3), n=3))
+    _, outputs = step(scheduler)
+    assert [(output.index, output.token_ids, output.queue_seconds) for output in outputs] == [
+        (0, (5,), 1.0), (1, (5,), 1.0), (2, (5,), 1.0),
+    ]  # fmt: skip
+    first, second, third = scheduler.running
+    assert first.pages[:2] == second.pages[:2] == third.pages[:2]
+    assert scheduler.copies == [(first.pages[2], second.pages[2]), (first.pages[2], third.pages[2])]
+    assert len({first.pages[2], second.pages[2], third.pages[2]}) == 3
+    assert [work.start for work in scheduler.schedule(2.0)] == [10, 10, 10]
+    assert scheduler.abort("a")
+    assert scheduler.pool.available == scheduler.pool.total
+
+
+def test_answers_without_a_seat_or_page_wait_and_all_end() -> None:
+    for limits in (replace(LIMITS, max_num_seqs=2), replace(LIMITS, pages=4)):
+        scheduler = Scheduler(limits)
+        scheduler.add(replace(request("a", 9, 4), n=4))
+        ended = [output.index for output in run(scheduler) if output.finish_reason == "length"]
+        assert sorted(ended) == [0, 1, 2, 3]
+        assert scheduler.pool.available == scheduler.pool.total
+
+
+def test_an_answer_that_ends_with_its_first_token_leaves_the_others() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(replace(request("a", 10, 3), n=2))
+    works = scheduler.schedule(2.0)
+    outputs = scheduler.commit(works, [((EOS,), (5,))])
+    assert [(output.index, output.finish_reason) for output in outputs] == [(0, "stop"), (1, None)]
+    scheduler.check()
+    assert {output.index for output in run(scheduler)} == {1}
+
+
+def test_a_deadline_ends_every_answer_wherever_it_is() -> None:
+    scheduler = Scheduler(replace(LIMITS, max_num_seqs=1))
+    scheduler.add(replace(request("a", 4, 9), deadline=5.0))
+    scheduler.add(replace(request("b", 4, 9), deadline=5.0, n=2))
+    scheduler.add(request("c", 4, 1))
+    step(scheduler)
+    assert scheduler.expire(4.9) == []
+    assert [(output.request_id, output.index) for output in scheduler.expire(5.0)] == [("a", 0), ("b", 0), ("b", 1)]
+    scheduler.check()
+    assert [output.request_id for output in run(scheduler)] == ["c"]
+
+
+def test_guesses_stand_up_to_the_first_wrong_one() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(request("a", 6, 9))
+    step(scheduler)
+    sequence = scheduler.running[0]
+    sequence.draft = (5, 5, 7)
+    assert step(scheduler)[0] == {"a": 4}
+    assert sequence.tokens[6:] == [5, 5, 5, 5]
+    assert (sequence.computed, sequence.draft, scheduler.drafted, scheduler.accepted) == (9, (), 3, 2)
+    sequence.draft = (5,) * 20  # more than it may still say
+    _, [last] = step(scheduler)
+    assert (last.token_ids, last.finish_reason) == ((5,) * 5, "length")
+    assert scheduler.pool.available == scheduler.pool.total
+
+
+def test_guesses_never_preempt_anybody() -> None:
+    scheduler = Scheduler(replace(LIMITS, pages=5))
+    for name in ("a", "b"):
+        scheduler.add(request(name, 6, 2))
+    step(scheduler)
+    for sequence in scheduler.running:
+        sequence.draft = (1, 2, 3)
+    assert step(scheduler)[0] == {"a": 1, "b": 1}
+    assert scheduler.preemptions == 0
+
+
+def test_a_higher_priority_takes_a_seat() -> None:
+    scheduler = Scheduler(replace(LIMITS, max_num_seqs=2))
+    for name in ("a", "b"):
+        scheduler.add(request(name, 4, 9))
+    step(scheduler)
+    scheduler.add(request("c", 4, 1, priority=1))
+    assert step(scheduler)[0] == {"a": 1, "c": 4}
+    assert [output.request_id for output in run(scheduler) if output.finish_reason] == ["a", "b"]
+
+
+def test_prefixes_are_shared_within_one_salt_and_scope_only() -> None:
+    scheduler = Scheduler(LIMITS)
+    for name, salt, scope, hit in (
+        ("a", "", "", 0), ("b", "", "", 8), ("c", "s", "", 0), ("d", "s", "", 8), ("e", "", "s", 0), ("f", "s", "s", 0),
+    ):  # fmt: skip
+        scheduler.add(replace(request(name, 12, 1, first=10), cache_salt=salt), scope)
+        assert run(scheduler)[0].cached_tokens == hit
+    unshared = Scheduler(replace(LIMITS, prefix_caching=False))
+    for name in ("a", "b"):
+        unshared.add(request(name, 12, 1, first=10))
+        assert run(unshared)[0].cached_tokens == 0
+    assert unshared.pool.cached == 0
+
+
+def test_a_request_to_embed_ends_with_its_prompt_and_takes_nothing_from_the_cache() -> None:
+    scheduler = Scheduler(replace(LIMITS, max_num_batched_tokens=8))
+    scheduler.add(request("a", 12, 1, first=10))
+    run(scheduler)
+    scheduler.add(replace(request("b", 12, 1, first=10), embed=True))
+    assert step(scheduler) == ({"b": 8}, [])
+    _, [output] = step(scheduler)
+    assert (output.token_ids, output.finish_reason, output.cached_tokens) == ((), "stop", 0)
+    assert scheduler.pool.available == scheduler.pool.total
 
 
 def test_sizes_with_which_nothing_could_run_are_refused() -> None:

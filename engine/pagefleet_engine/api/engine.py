@@ -7,21 +7,37 @@ that ended: the pod's own restart does that.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
 from pagefleet_engine.api.logs import log
 from pagefleet_engine.api.metrics import Metrics
-from pagefleet_engine.core.messages import Abort, Add, Failed, Frames, Ready, Step, frame, from_engine
+from pagefleet_engine.core.messages import (
+    Abort,
+    Add,
+    Command,
+    Done,
+    Failed,
+    Frames,
+    FromEngine,
+    Ready,
+    Step,
+    ToEngine,
+    frame,
+    from_engine,
+)
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, Finish, TokenOutput
 
 READ_BYTES = 1 << 20
 STALL_SECONDS = 60.0
+# The engine ends late requests itself, between two steps; a step that takes longer is not waited for.
+DEADLINE_GRACE = 0.5
 
 
 class EngineDied(Exception):
@@ -32,12 +48,30 @@ class EngineDied(Exception):
         self.code = code
 
 
+class Open:
+    """One request under way: which of its answers have not ended, and whether anything came yet."""
+
+    def __init__(self, request: EngineRequest, queue: asyncio.Queue[TokenOutput | None]) -> None:
+        self.queue, self.tokens, self.answers = queue, len(request.prompt_token_ids), request.n
+        self.left = set(range(request.n))
+        self.answered = False
+
+    def take(self, output: TokenOutput) -> None:
+        self.answered = True
+        if output.finish_reason == Finish.ABORT:
+            self.left.clear()
+        elif output.finish_reason is not None:
+            self.left.discard(output.index)
+
+
 class EngineClient:
     """One engine process. `failed` holds why it could not start; `ended` is set when it is gone."""
 
     def __init__(self, config: EngineConfig, metrics: Metrics) -> None:
         self._config, self._metrics = config, metrics
-        self._queues: dict[str, asyncio.Queue[TokenOutput | None]] = {}
+        self._open: dict[str, Open] = {}
+        self._commands: dict[int, asyncio.Future[str | None]] = {}
+        self._numbers = itertools.count(1)
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -60,47 +94,73 @@ class EngineClient:
 
     @property
     def healthy(self) -> bool:
-        """Whether the engine has loaded, lives, and answers when it has work."""
-        busy = bool(self._queues)
+        """Whether the engine has loaded, lives, and answers when it has work: each answer is a forward pass."""
+        busy = bool(self._open)
         fresh = not busy or time.monotonic() - self._heard < STALL_SECONDS
         return self.ready is not None and not self.ended.is_set() and fresh
 
+    def waiting_with(self, more: int) -> int:
+        """Sequences queued if `more` came: those the engine reported, or those sent since, whichever is more."""
+        running, waiting = (self.stats.running, self.stats.waiting) if self.stats else (0, 0)
+        seats = max(running, self._config.max_num_seqs)
+        return max(waiting + more if waiting else 0, sum(one.answers for one in self._open.values()) + more - seats)
+
     @property
-    def waiting(self) -> int:
-        """Requests queued: those the engine reported, or those sent since, whichever is more."""
-        running = self.stats.running if self.stats else 0
-        return max(
-            self.stats.waiting if self.stats else 0,
-            len(self._queues) - max(running, self._config.max_num_seqs),
-        )
+    def unanswered_tokens(self) -> int:
+        """Prompt tokens of requests that nothing has come of yet."""
+        return sum(one.tokens for one in self._open.values() if not one.answered)
 
     @property
     def open(self) -> int:
-        return len(self._queues)
+        return len(self._open)
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenOutput]:
-        """Outputs of one request until it is finished. Leaving early aborts it. Raises EngineDied."""
+    async def generate(self, requests: Sequence[EngineRequest]) -> AsyncGenerator[list[TokenOutput]]:
+        """Outputs of the requests, as many at a time as are there, until all have ended.
+
+        Leaving early aborts what has not. Raises EngineDied.
+        """
         if self.ended.is_set():
             raise self._death()
         queue: asyncio.Queue[TokenOutput | None] = asyncio.Queue()
-        self._queues[request.request_id] = queue
-        if len(self._queues) == 1:
+        if not self._open:
             self._heard = time.monotonic()
-        finished = False
+        mine = {request.request_id: Open(request, queue) for request in requests}
+        self._open |= mine
+        timer = self._at_deadline(requests, lambda: _expire(mine, queue))
         try:
-            self._send(Add(request))
-            while not finished:
-                output = await queue.get()
-                finished = output is None or output.finish_reason is not None
-                if output is None:
-                    raise self._death()
-                if output.finish_reason == Finish.ABORT:
-                    raise EngineDied("the engine gave this request up", "engine_aborted")
-                yield output
+            for request in requests:
+                self._send(Add(request))
+            while any(one.left for one in mine.values()):
+                outputs = [await queue.get()]
+                while not queue.empty():
+                    outputs.append(queue.get_nowait())
+                for output in outputs:
+                    if output is None:
+                        raise self._death()
+                    mine[output.request_id].take(output)
+                    if output.finish_reason == Finish.ABORT:
+                        raise EngineDied("the engine gave this request up", "engine_aborted")
+                yield [output for output in outputs if output is not None]
         finally:
-            del self._queues[request.request_id]
-            if not finished:
-                self._send(Abort(request.request_id))
+            if timer is not None:
+                timer.cancel()
+            for request_id, one in mine.items():
+                del self._open[request_id]
+                if one.left:
+                    self._send(Abort(request_id))
+
+    async def command(self, make: Callable[[int], Command]) -> str | None:
+        """Send a command, `make` given its number. Returns why it could not be carried out. Raises EngineDied."""
+        if self.ended.is_set():
+            raise self._death()
+        number = next(self._numbers)
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._commands[number] = answer
+        try:
+            self._send(make(number))
+            return await answer
+        finally:
+            del self._commands[number]
 
     async def stop(self) -> None:
         """Close the socket: the engine process ends by itself, or is killed after five seconds.
@@ -121,12 +181,18 @@ class EngineClient:
         if self._listener is not None:
             await asyncio.gather(self._listener, return_exceptions=True)
 
+    def _at_deadline(self, requests: Sequence[EngineRequest], work: Callable[[], None]) -> asyncio.TimerHandle | None:
+        deadline = min((request.deadline for request in requests if request.deadline is not None), default=None)
+        if deadline is None:
+            return None
+        return asyncio.get_running_loop().call_later(deadline - time.monotonic() + DEADLINE_GRACE, work)
+
     def _death(self) -> EngineDied:
         if self._stopping:
             return EngineDied("this server shut down before the answer was complete", "draining")
         return EngineDied("the engine process ended before the answer was complete")
 
-    def _send(self, message: Add | Abort) -> None:
+    def _send(self, message: ToEngine) -> None:
         if self._writer is not None and not self.ended.is_set():
             self._writer.write(frame(message))
 
@@ -141,21 +207,36 @@ class EngineClient:
             log("error", f"what the engine process says cannot be read: {error}")
         finally:
             self.ended.set()
-            for queue in self._queues.values():
-                queue.put_nowait(None)
+            for one in self._open.values():
+                one.queue.put_nowait(None)
+            for answer in self._commands.values():
+                if not answer.done():
+                    answer.set_exception(self._death())
 
-    def _take(self, message: Ready | Failed | Step) -> None:
+    def _take(self, message: FromEngine) -> None:
         match message:
             case Ready():
                 self.ready, self.stats = message, message.stats
+                self._metrics.describe(message.description)
                 self._metrics.levels(message.stats)
             case Failed():
                 self.failed = message
-            case Step(outputs, stats, seconds):
-                self.stats = stats
-                self._metrics.levels(stats)
-                self._metrics.step.observe(seconds)
-                for output in outputs:
-                    queue = self._queues.get(output.request_id)
-                    if queue is not None:
-                        queue.put_nowait(output)
+            case Done(number, error):
+                answer = self._commands.get(number)
+                if answer is not None and not answer.done():
+                    answer.set_result(error)
+            case Step():
+                self.stats = message.stats
+                self._metrics.levels(message.stats)
+                self._metrics.stepped(message)
+                for output in message.outputs:
+                    one = self._open.get(output.request_id)
+                    if one is not None:
+                        one.queue.put_nowait(output)
+
+
+def _expire(mine: dict[str, Open], queue: asyncio.Queue[TokenOutput | None]) -> None:
+    """What the engine says at a deadline, when it does not come to say it."""
+    for request_id, one in mine.items():
+        for index in one.left:
+            queue.put_nowait(TokenOutput(request_id, (), Finish.DEADLINE.value, one.tokens, 0, index=index))

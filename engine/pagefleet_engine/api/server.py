@@ -1,39 +1,59 @@
-"""The HTTP server: routes, health and readiness, metrics, JSON logs, drain on SIGTERM."""
+"""The HTTP server: routes, what every request passes through, and the server's life from its start to the drain."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 
-from pagefleet_engine.api.completions import Completions, Limits
+from pagefleet_engine.api.admin import Admin
+from pagefleet_engine.api.auth import Keys
+from pagefleet_engine.api.completions import Completions
+from pagefleet_engine.api.connections import Connections
+from pagefleet_engine.api.drain import Drain
+from pagefleet_engine.api.embeddings import Embeddings
 from pagefleet_engine.api.engine import EngineClient
 from pagefleet_engine.api.errors import ApiError
+from pagefleet_engine.api.limits import Limits, Rules
 from pagefleet_engine.api.logs import explain, log
 from pagefleet_engine.api.metrics import Metrics
+from pagefleet_engine.api.models import Models
+from pagefleet_engine.api.observation import Observation
+from pagefleet_engine.api.plan import Planner
+from pagefleet_engine.api.tokens import Tokens
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model import source, tokenizer
 from pagefleet_engine.model.errors import SOURCE, ModelError
 
 BODY_BYTES = 2 << 20
-# A pod stays in endpoints and gateways' lists for a moment after it was asked to end.
-STILL_ACCEPTING_SECONDS = 2.0
+BACKLOG = 1024
+# What uses the engine, and is refused while it cannot serve.
+INFERENCE = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/tokenize", "/detokenize"})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
 class ServeConfig:
     engine: EngineConfig
-    served_model_name: str
+    served_model_names: tuple[str, ...]
     host: str
     port: int
     limits: Limits
+    rules: Rules
+    keys: Keys
     drain_timeout: float
+    write_timeout: float
+    chat_template: Path | None = None
+    adapter_root: Path | None = None
+
+    @property
+    def served_model_name(self) -> str:
+        return self.served_model_names[0]
 
 
 class Server:
@@ -43,23 +63,22 @@ class Server:
         self._config = config
         self._metrics = Metrics(config.served_model_name, config.engine)
         self._client = EngineClient(config.engine, self._metrics)
-        self._draining_since: float | None = None
-        self._stop = asyncio.Event()
-        self._created = int(time.time())
-        self._active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._drain = Drain(config.drain_timeout, lambda: self._client.open)
+        self._models = Models(config.served_model_names, config.engine.adapters)
+        self._admin = Admin(self._client, self._models, self._metrics, config.adapter_root, self._drain.begin)
+        self._connections: Connections | None = None
 
     async def run(self) -> int:
         config = self._config
         await self._client.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._drain)
+            loop.add_signal_handler(number, self._drain.begin)
         try:
             # Loads beside the engine process, which takes longer.
-            loaded = await asyncio.to_thread(_tokenizer, config.engine.model)
-            runner = await self._serve(loaded)
+            loaded = await asyncio.to_thread(_tokenizer, config.engine.model, config.chat_template)
+            planner = Planner(self._client, loaded, self._models, config.limits, config.rules)
+            runner, listener = await self._serve(planner, loaded)
         except ModelError as error:
             await self._client.stop()
             return explain(error.field, error.message)
@@ -68,47 +87,76 @@ class Server:
             log("error", f"cannot listen on {config.host}:{config.port}: {error.strerror or error}")
             return 1
         await self._until_end()
-        died = not self._stop.is_set()
+        died = not self._drain.over.is_set()
         if died and self._client.failed is None:
             log("error", "the engine process ended")
         # First the engine, so that what is still open ends with an error event while the connections are there.
         await self._client.stop()
+        listener.close()
         await runner.cleanup()
+        planner.grammars.close()
         failed = self._client.failed
         return explain(failed.field, failed.message) if failed else int(died)
 
     async def _until_end(self) -> None:
         """Until the drain is over, or the engine process has ended."""
-        waits = [asyncio.create_task(event.wait()) for event in (self._client.ended, self._stop)]
+        waits = [asyncio.create_task(event.wait()) for event in (self._client.ended, self._drain.over)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
 
-    async def _serve(self, loaded: tokenizer.Tokenizer) -> web.AppRunner:
-        config = self._config
-        completions = Completions(config.served_model_name, self._client, loaded, self._metrics, config.limits)
+    async def _serve(
+        self, planner: Planner, loaded: tokenizer.Tokenizer
+    ) -> tuple[web.AppRunner, asyncio.AbstractServer]:
+        config, client, metrics = self._config, self._client, self._metrics
+        completions = Completions(planner, client, loaded, metrics, config.write_timeout)
+        embeddings = Embeddings(planner, client, loaded, self._models, metrics)
+        tokens = Tokens(planner, loaded, self._models)
+        observation = Observation(client, self._models, metrics, self._unready)
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._outermost])
-        app.router.add_post("/v1/completions", completions.completion)
-        app.router.add_post("/v1/chat/completions", completions.chat)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/ready", self._ready)
-        app.router.add_get("/metrics", self._metrics_text)
+        post, get = app.router.add_post, app.router.add_get
+        post("/v1/completions", completions.completion)
+        post("/v1/chat/completions", completions.chat)
+        post("/v1/embeddings", embeddings.answer)
+        post("/tokenize", tokens.tokenize)
+        post("/detokenize", tokens.detokenize)
+        post("/v1/load_lora_adapter", self._admin.load_adapter)
+        post("/v1/unload_lora_adapter", self._admin.unload_adapter)
+        post("/drain", self._admin.drain)
+        post("/sleep", self._admin.sleep)
+        post("/wake_up", self._admin.wake_up)
+        get("/is_sleeping", self._admin.is_sleeping)
+        get("/v1/models", observation.models)
+        get("/v1/models/{model:.+}", observation.model)
+        get("/health", observation.health)
+        get("/ready", observation.ready)
+        get("/metrics", observation.metrics)
+        get("/version", observation.version)
+        get("/openapi.json", observation.openapi)
         # A client that goes away cancels its handler, and with it the request in the engine.
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=5)
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=5, auto_decompress=False
+        )
         await runner.setup()
-        await web.TCPSite(runner, config.host, config.port, backlog=1024).start()
+        if runner.server is None:
+            raise RuntimeError("aiohttp made no server")
+        self._connections = Connections(runner.server)
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(self._connections, config.host, config.port, backlog=BACKLOG)
         log("info", f"serving {config.served_model_name} on {config.host}:{config.port}")
-        return runner
+        return runner, listener
 
     @web.middleware
     async def _outermost(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Errors in OpenAI's shape, whatever raised them; refusal when draining; a log line per request."""
-        inference = request.path.startswith("/v1/") and request.method == "POST"
+        """Errors in OpenAI's shape, whatever raised them; keys; refusal when not able; a log line per request."""
+        if self._connections is not None:
+            self._connections.seen(request)
+        inference = request.path in INFERENCE and request.method == "POST"
         began = time.monotonic()
         status: int | str = "cancelled"
-        self._count(int(inference))
+        self._drain.count(int(inference))
         try:
+            self._config.keys.check(request)
             if inference:
                 self._admit()
             response = await handler(request)
@@ -118,12 +166,16 @@ class Server:
         except web.HTTPException as error:
             response, status = _shaped(error, request), error.status
         except ConnectionResetError:
+            self._metrics.cancellations.inc(int(inference))
+            raise
+        except asyncio.CancelledError:
+            self._metrics.cancellations.inc(int(inference))
             raise
         except Exception as error:
             log("error", f"{type(error).__name__}: {error}", request_id=request.headers.get("x-request-id"))
             response, status = ApiError(500, "internal error", code="internal_error").response(), 500
         finally:
-            self._count(-int(inference))
+            self._drain.count(-int(inference))
             if inference:
                 log(
                     "info",
@@ -132,68 +184,32 @@ class Server:
                     status=status,
                     seconds=round(time.monotonic() - began, 4),
                 )
-        if self._draining_since is not None:
+        if self._drain.since is not None:
             response.force_close()
         return response
 
-    def _count(self, change: int) -> None:
-        self._active += change
-        if self._active:
-            self._idle.clear()
-        else:
-            self._idle.set()
-
     def _admit(self) -> None:
+        """Raises ApiError (503)."""
+        if self._admin.sleeping:
+            raise ApiError(503, "this server sleeps: POST /wake_up", code="sleeping", retry_after=5)
         if not self._client.healthy:
             raise ApiError(503, "the model is not ready", code="not_ready", retry_after=5)
-        since = self._draining_since
-        if since is not None and time.monotonic() - since > STILL_ACCEPTING_SECONDS:
+        if self._drain.refuses:
             raise ApiError(503, "this server is shutting down", code="draining", retry_after=1)
 
-    def _drain(self) -> None:
-        if self._draining_since is None:
-            self._draining_since = time.monotonic()
-            log("info", f"draining: {self._client.open} requests are open")
-            self._drainer = asyncio.create_task(self._drained())
-
-    async def _drained(self) -> None:
-        """Set `stop` when the last request has ended, at the latest after the drain timeout."""
-        timeout = self._config.drain_timeout
-        await asyncio.sleep(min(STILL_ACCEPTING_SECONDS, timeout))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), max(0.0, timeout - STILL_ACCEPTING_SECONDS))
-        log("warning" if self._active else "info", f"drained: {self._active} requests are left")
-        self._stop.set()
-
-    async def _models(self, _: web.Request) -> web.Response:
-        ready = self._client.ready
-        model = {
-            "id": self._config.served_model_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "pagefleet",
-            "max_model_len": ready.max_model_len if ready else None,
-        }
-        return web.json_response({"object": "list", "data": [model]})
-
-    async def _health(self, _: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
-
-    async def _ready(self, _: web.Request) -> web.Response:
-        if self._draining_since is not None:
-            raise ApiError(503, "draining", code="draining")
-        if not self._client.healthy:
-            raise ApiError(503, "the model is not ready", code="not_ready")
-        return web.json_response({"status": "ready"})
-
-    async def _metrics_text(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+    def _unready(self) -> ApiError | None:
+        """Why this server should get no requests."""
+        if self._drain.since is not None:
+            return ApiError(503, "draining", code="draining")
+        if self._admin.sleeping:
+            return ApiError(503, "sleeping", code="sleeping")
+        return None if self._client.healthy else ApiError(503, "the model is not ready", code="not_ready")
 
 
-def _tokenizer(uri: str) -> tokenizer.Tokenizer:
+def _tokenizer(uri: str, chat_template: Path | None) -> tokenizer.Tokenizer:
     """Raises ModelError, also for what the libraries raise on files that are damaged."""
     try:
-        return tokenizer.load(source.resolve(uri))
+        return tokenizer.load(source.resolve(uri), chat_template)
     except ModelError:
         raise
     except Exception as error:  # `tokenizers` raises bare Exception

@@ -1,21 +1,16 @@
-"""OpenAI's documents for the answers to one completion request: whole, or in chunks. Pure but for the id and time."""
+"""OpenAI's documents for the answers to one request: whole, or in chunks."""
 
 from __future__ import annotations
 
-import json
-import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+from aiohttp import web
 
-@dataclass(frozen=True)
-class Piece:
-    """One step of an answer: new text, and with the last one why it ended."""
-
-    text: str
-    finish: str | None = None
+_encoder = msgspec.json.Encoder()
 
 
 @dataclass
@@ -34,45 +29,35 @@ class Usage:
 
 
 class Shape:
-    """OpenAI's documents for one answer."""
+    """Documents of one answer to `/v1/completions` or, with `chat`, `/v1/chat/completions`."""
 
-    def __init__(self, model: str, *, chat: bool) -> None:
+    def __init__(self, id: str, model: str, *, chat: bool) -> None:
         self.chat = chat
-        self.id = f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}"
-        self._model, self._created = model, int(time.time())
+        self._head = {"id": id, "created": int(time.time()), "model": model}
 
-    def whole(self, text: str, finish: str, usage: Usage) -> Mapping[str, Any]:
-        if self.chat:
-            choice: dict[str, Any] = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        else:
-            choice = {"text": text}
-        document = self._document([{**choice, "index": 0, "logprobs": None, "finish_reason": finish}], stream=False)
-        return {**document, "usage": usage.document()}
+    def whole(self, choices: Sequence[Mapping[str, Any]], usage: Usage) -> dict[str, Any]:
+        kind = "chat.completion" if self.chat else "text_completion"
+        return {**self._head, "object": kind, "choices": choices, "usage": usage.document()}
 
-    def opening(self) -> Mapping[str, Any]:
-        return self._document([self._choice({"delta": {"role": "assistant", "content": ""}}, None)], stream=True)
+    def chunk(self, choices: Sequence[Mapping[str, Any]], usage: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """`usage` is left out when None."""
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        document = {**self._head, "object": kind, "choices": choices}
+        return document if usage is None else {**document, "usage": usage.get("usage")}
 
-    def part(self, piece: Piece) -> Mapping[str, Any]:
-        body = {"delta": {"content": piece.text} if piece.text else {}} if self.chat else {"text": piece.text}
-        return self._document([self._choice(body, piece.finish)], stream=True)
+    @staticmethod
+    def choice(
+        index: int, body: Mapping[str, Any], logprobs: Mapping[str, Any] | None, finish: str | None
+    ) -> dict[str, Any]:
+        """`body` is the `text`, `message` or `delta`."""
+        return {"index": index, **body, "logprobs": logprobs, "finish_reason": finish}
 
-    def usage(self, usage: Usage) -> Mapping[str, Any]:
-        return {**self._document([], stream=True), "usage": usage.document()}
 
-    def _choice(self, body: Mapping[str, Any], finish: str | None) -> dict[str, Any]:
-        return {**body, "index": 0, "logprobs": None, "finish_reason": finish}
-
-    def _document(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
-        kind = ("chat.completion.chunk" if stream else "chat.completion") if self.chat else "text_completion"
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self._created,
-            "model": self._model,
-            "choices": choices,
-        }
+def answer(document: Mapping[str, Any]) -> web.Response:
+    """A document as JSON; the encoder is quick enough for the largest of them."""
+    return web.Response(body=_encoder.encode(document), content_type="application/json")
 
 
 def event(document: Mapping[str, Any]) -> bytes:
     """One server-sent event."""
-    return b"data: " + json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + _encoder.encode(document) + b"\n\n"

@@ -9,14 +9,25 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextStream:
-    """One answer's text. `decode` is the tokenizer's; `stops` end the text before themselves."""
+    """One answer's text. `decode` is the tokenizer's; `stops` end the text before themselves, or after with
+    `include_stop`. The text of the first `unstoppable` tokens is not looked through for them.
+    """
 
-    def __init__(self, decode: Decode, stops: tuple[str, ...]) -> None:
-        self._decode, self._stops = decode, stops
+    def __init__(
+        self, decode: Decode, stops: tuple[str, ...], *, include_stop: bool = False, unstoppable: int = 0
+    ) -> None:
+        self._decode, self._stops, self._include, self._unstoppable = decode, stops, include_stop, unstoppable
         self._ids: list[int] = []
         self._context, self._read = 0, 0  # ids[context:read] are decoded and emitted, the rest is not yet
         self._held = ""
         self.stopped = False
+        self.sent = 0
+        """Characters given out."""
+
+    @property
+    def length(self) -> int:
+        """Characters known so far, given out or held."""
+        return self.sent + len(self._held)
 
     def feed(self, ids: Sequence[int]) -> str:
         """The text that is now certain. Sets `stopped` when a stop string was met."""
@@ -38,19 +49,25 @@ class TextStream:
         self._read = len(self._ids)
         text = self._release()
         if not self.stopped:
-            text, self._held = text + self._held, ""
+            text += self._give(len(self._held))
         return text
 
     def _release(self) -> str:
         if self.stopped:
             return ""
-        found = [index for stop in self._stops if (index := self._held.find(stop)) >= 0]
+        if len(self._ids) <= self._unstoppable:
+            return self._give(len(self._held))
+        found = [(index, len(stop)) for stop in self._stops if (index := self._held.find(stop)) >= 0]
         if found:
-            text, self._held, self.stopped = self._held[: min(found)], "", True
+            begin, size = min(found)
+            text = self._give(begin + size if self._include else begin)
+            self._held, self.stopped = "", True
             return text
-        keep = self._possible_stop()
-        cut = len(self._held) - keep
-        text, self._held = self._held[:cut], self._held[cut:]
+        return self._give(len(self._held) - self._possible_stop())
+
+    def _give(self, size: int) -> str:
+        text, self._held = self._held[:size], self._held[size:]
+        self.sent += size
         return text
 
     def _possible_stop(self) -> int:

@@ -30,6 +30,13 @@ def page_hashes(tokens: Sequence[int], page_size: int, parent: bytes = b"", star
     return hashes
 
 
+def root_hash(salt: str, scope: str) -> bytes:
+    """What the first page of a sequence is chained to: only requests with the same salt and scope share pages."""
+    if not salt and not scope:
+        return b""
+    return hashlib.blake2b(f"{len(salt)}:{salt}{scope}".encode(), digest_size=16).digest()
+
+
 class PagePool:
     """`total` pages. Every page is blank (free, unknown), cached (free, known by hash) or held (by >= 1 owner)."""
 
@@ -55,6 +62,11 @@ class PagePool:
     def available(self) -> int:
         """Pages that an allocation can take now."""
         return len(self._blank) + len(self._cached)
+
+    @property
+    def owners(self) -> int:
+        """Of all pages together."""
+        return sum(self._owners)
 
     def allocate(self, count: int) -> list[int]:
         """`count` pages with one owner each. Raises OutOfPages."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from pagefleet_engine.core.requests import Batching, EngineRequest
 
+MOST_ANSWERS = 64  # to one prompt
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -23,9 +25,11 @@ class Limits:
     vocab_size: int
     batching: Batching
     eos_token_ids: frozenset[int]
+    max_chunk_tokens: int = 1 << 30
+    prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("page_size", "pages", "max_num_seqs", "max_num_batched_tokens", "vocab_size"):
+        for name in ("page_size", "pages", "max_num_seqs", "max_num_batched_tokens", "max_chunk_tokens", "vocab_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.max_model_len < 2:
@@ -45,8 +49,14 @@ class Limits:
             return f"token ids are 0 to {self.vocab_size - 1}; the prompt has {min(prompt)} to {max(prompt)}"
         if sampling.max_tokens < 1:
             return f"max_tokens must be at least 1, not {sampling.max_tokens}"
+        if not 1 <= request.n <= MOST_ANSWERS:
+            return f"n must be 1 to {MOST_ANSWERS}, not {request.n}"
         if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
             return f"temperature must be a number from 0, not {sampling.temperature}"
-        if min(len(prompt) + sampling.max_tokens, self.max_model_len) > self.capacity:
+        named = [*sampling.stop_token_ids, *(token for token, _ in sampling.logit_bias)]
+        if any(not 0 <= token < self.vocab_size for token in named):
+            return f"token ids are 0 to {self.vocab_size - 1}; stop_token_ids or logit_bias name others"
+        longest = len(prompt) + (0 if request.embed else sampling.max_tokens)
+        if min(longest, self.max_model_len) > self.capacity:
             return f"prompt and output may need more than the {self.capacity} tokens of the KV cache"
         return None

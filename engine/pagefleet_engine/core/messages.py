@@ -21,11 +21,44 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
     request_id: str
 
 
+class LoadAdapter(msgspec.Struct, tag=True, frozen=True):
+    """Answered by Done with the same `id`."""
+
+    id: int
+    name: str
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, tag=True, frozen=True):
+    id: int
+    name: str
+
+
+class Sleep(msgspec.Struct, tag=True, frozen=True):
+    """Give memory back: level 1 the KV pages, level 2 the weights as well. Only with no request open."""
+
+    id: int
+    level: int
+
+
+class Wake(msgspec.Struct, tag=True, frozen=True):
+    id: int
+
+
+class Done(msgspec.Struct, tag=True, frozen=True):
+    """The answer to a command; `error` says why it could not be carried out."""
+
+    id: int
+    error: str | None
+
+
 class Ready(msgspec.Struct, tag=True, frozen=True):
-    """The engine has loaded its model and done a real forward pass."""
+    """The engine has loaded its model and done a real forward pass. `description` goes into the info metric."""
 
     max_model_len: int
     capacity_tokens: int
+    hidden_size: int
+    description: dict[str, str]
     stats: EngineStats
 
 
@@ -42,10 +75,13 @@ class Step(msgspec.Struct, tag=True, frozen=True):
     outputs: list[TokenOutput]
     stats: EngineStats
     seconds: float
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
 
 
-ToEngine = Add | Abort
-FromEngine = Ready | Failed | Step
+Command = LoadAdapter | UnloadAdapter | Sleep | Wake
+ToEngine = Add | Abort | LoadAdapter | UnloadAdapter | Sleep | Wake
+FromEngine = Ready | Failed | Step | Done
 _encoder = msgspec.msgpack.Encoder()
 to_engine: Final = msgspec.msgpack.Decoder(ToEngine)
 from_engine: Final = msgspec.msgpack.Decoder(FromEngine)

@@ -17,13 +17,27 @@ class Finish(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What an answer must match. `kind`: json_object, json_schema, regex, grammar (Lark) or choice.
+
+    `text`: the schema's or the choices' JSON, the regex, the grammar; empty for json_object.
+    """
+
+    kind: str
+    text: str
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How tokens are chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
 
-    A `seed` fixes the draws of a request whatever else is in its batch: they are keyed on (seed, position).
+    A `seed` fixes the draws of a request whatever else is in its batch: they are keyed on (seed, index, position).
+    Penalties and `logit_bias` (token, bias) change logits as OpenAI's and vLLM's do. `logprobs` asks for that many
+    most likely tokens beside each chosen one, `prompt_logprobs` for the same of each prompt token but the first.
     """
 
     max_tokens: int
@@ -34,13 +48,35 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether a token's choice depends on nothing but its logits: what speculation needs."""
+        return (
+            self.grammar is None
+            and self.logprobs is None
+            and not self.logit_bias
+            and self.min_tokens == 0
+            and self.presence_penalty == self.frequency_penalty == 0
+            and self.repetition_penalty == 1
+        )
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """One sequence to generate. `arrival` is seconds of the engine's monotonic clock.
+    """A prompt and what to do with it. `arrival` and `deadline` are seconds of the engine's monotonic clock.
 
-    A higher `priority` is served first and preempted last; within one priority the order is that of arrival.
+    A higher `priority` is served first and preempted last; within one priority the order is that of arrival. `n`
+    answers share the prompt's pages. `adapter` names a loaded LoRA. Requests share cached prefixes only within one
+    `cache_salt` and adapter. `embed` asks for the mean of the prompt's last hidden states instead of an answer.
     """
 
     request_id: str
@@ -48,11 +84,30 @@ class EngineRequest:
     sampling: SamplingParams
     arrival: float
     priority: int = 0
+    n: int = 1
+    adapter: str | None = None
+    cache_salt: str = ""
+    deadline: float | None = None
+    embed: bool = False
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural logarithms of probabilities under the model, before temperature: the token's, and the most likely ones'."""
+
+    token: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """What one step brought for one request. `queue_seconds` is set with the first token only."""
+    """What one step brought for answer `index` of a request. `queue_seconds` is set with the first token only.
+
+    `logprobs` has one entry per token where asked for; `prompt_logprobs` comes with the first token; `embedding` with
+    the only output of a request to embed.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -60,6 +115,19 @@ class TokenOutput:
     prompt_tokens: int
     cached_tokens: int
     queue_seconds: float | None = None
+    index: int = 0
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    embedding: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """`ngram` looks the last tokens up in the sequence itself; `draft` asks a smaller model at the URI `model`."""
+
+    method: str
+    tokens: int = 4
+    model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,9 +140,17 @@ class EngineConfig:
     page_size: int = 16
     num_pages: int | None = None
     kv_memory_fraction: float = 0.9
+    kv_cache_dtype: str = "auto"
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
+    max_chunk_tokens: int = 256
     batching: str = Batching.CONTINUOUS
+    prefix_caching: bool = True
+    scheduling_policy: str = "priority"
+    speculation: Speculation | None = None
+    adapters: tuple[tuple[str, str], ...] = ()
+    max_adapters: int = 16
+    kernels: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -90,3 +166,8 @@ class EngineStats:
     prefix_queries: int
     prefix_hits: int
     steps: int
+    waiting_tokens: int = 0
+    slots_held: int = 0
+    slots_used: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0

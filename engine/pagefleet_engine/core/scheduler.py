@@ -1,36 +1,63 @@
 """Decides what each step computes: one token budget for prefill and decode together, by priority, then arrival.
 
-Running sequences go first, one token each (or the next chunk of a prompt); what is left of the budget goes to waiting
-ones, in chunks. When pages run out the last running sequence is preempted: its pages are released and it is computed
-again later (recompute; Kwon et al., SOSP 2023, section 4.5), usually helped by the prefix cache.
+Running sequences go first: one token each, with guesses of the next where there are any, or the next chunk of a
+prompt. A chunk never takes the budget of those behind it, and is capped, so that a long prompt neither stops the
+streams nor the short prompts beside it. What is left goes to waiting ones. When pages run out the last running
+sequence is preempted: its pages are released and it is computed again later (recompute; Kwon et al., SOSP 2023,
+section 4.5), usually helped by the prefix cache. Answers to one prompt share its full pages; a page that is not full
+is copied for each (copy on write: each writes to it in the next step).
 Static batching is here only to be compared with: a batch runs to completion before the next is admitted.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes
+from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_hash
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineRequest, Finish, TokenOutput
 from pagefleet_engine.core.sequence import Sequence
 
+# What a work's sampling brought: for each answer its tokens. Several answers at a prompt's end, several tokens where
+# guesses were right.
+Results = Items[tuple[tuple[int, ...], ...]]
+
 
 @dataclass(frozen=True)
 class Work:
-    """Compute `count` tokens of `sequence` from position `start`; sample when that reaches its last token."""
+    """Compute `count` tokens of `sequence` from position `start`, the last `drafts` of them guesses."""
 
     sequence: Sequence
     start: int
     count: int
+    drafts: int = 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether the sequence's last known token is computed."""
+        return self.start + self.count - self.drafts == len(self.sequence.tokens)
 
     @property
     def samples(self) -> bool:
-        return self.start + self.count == len(self.sequence.tokens)
+        return self.ends and not self.sequence.request.embed
+
+    @property
+    def answers(self) -> int:
+        """How many first tokens are drawn from the same logits."""
+        return self.sequence.request.n if self.sequence.generated == 0 else 1
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens to compute: known ones, then guesses."""
+        sequence = self.sequence
+        known = sequence.tokens[self.start : self.start + self.count]
+        begin = max(0, self.start - len(sequence.tokens))
+        return [*known, *sequence.draft[begin : begin + self.count - len(known)]]
 
 
-def _rank(sequence: Sequence) -> tuple[int, int]:
+def _rank(sequence: Sequence) -> tuple[int, int, int]:
     return sequence.rank
 
 
@@ -38,82 +65,97 @@ class Scheduler:
     """Owns the sequences. `schedule` and `commit` alternate; nothing here knows tensors or clocks.
 
     `waiting` and `running` are in the order of service. `prefix_queries` and `prefix_hits` count prompt tokens at
-    their first admission.
+    their first admission. `copies` are pages to be copied, (from, to), before the next step; who copies clears it.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.pool = limits, PagePool(limits.pages)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.copies: list[tuple[int, int]] = []
         self.preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
-        self._by_id: dict[str, Sequence] = {}
+        self.drafted = 0
+        self.accepted = 0
+        self._by_id: dict[str, list[Sequence]] = {}
         self._added = 0
 
-    def add(self, request: EngineRequest) -> None:
-        """Queue a request. Raises ValueError when it could never be served, or its id is in use."""
+    def add(self, request: EngineRequest, scope: str = "") -> None:
+        """Queue a request. Raises ValueError when it could never be served, or its id is in use.
+
+        Prefixes are shared within one `scope` and cache salt: the scope names the adapter and its version.
+        """
         refusal = self.limits.refusal(request)
         if refusal is None and request.request_id in self._by_id:
             refusal = f"the request id {request.request_id!r} is in use"
         if refusal is not None:
             raise ValueError(refusal)
-        sequence = Sequence.of(request, self._added)
+        root = root_hash(request.cache_salt, scope)
+        sequence = Sequence(request, self._added, root, list(request.prompt_token_ids))
         self._added += 1
-        self._by_id[request.request_id] = sequence
+        self._by_id[request.request_id] = [sequence]
         insort(self.waiting, sequence, key=_rank)
 
     def abort(self, request_id: str) -> bool:
         """Forget a request; whether it was there."""
-        sequence = self._by_id.pop(request_id, None)
-        if sequence is None:
-            return False
-        if sequence in self.running:
-            self._release(sequence)
-            self.running.remove(sequence)
-        else:
-            self.waiting.remove(sequence)
-        return True
+        answers = self._by_id.get(request_id, [])
+        for sequence in list(answers):
+            self._remove(sequence)
+        return bool(answers)
+
+    def expire(self, now: float) -> list[TokenOutput]:
+        """End the requests whose deadline has passed. `now` is seconds of the clock of the requests' arrival."""
+        late = [
+            sequence
+            for sequence in (*self.running, *self.waiting)
+            if sequence.request.deadline is not None and sequence.request.deadline <= now
+        ]
+        outputs = []
+        for sequence in late:
+            self._remove(sequence)
+            unborn = range(1, 1 if sequence.request.embed or sequence.generated else sequence.request.n)
+            outputs += [_output(sequence, (), Finish.DEADLINE, index=index) for index in (sequence.index, *unborn)]
+        return outputs
 
     def schedule(self, now: float) -> list[Work]:
-        """The next step's work, its pages allocated; empty when there is nothing to do.
-
-        `now` is seconds of the clock of the requests' arrival.
-        """
+        """The next step's work, its pages allocated; empty when there is nothing to do."""
         budget = self.limits.max_num_batched_tokens
         works: list[Work] = []
+        self._make_seat()
         before = self.preemptions
-        for sequence in list(self.running):
-            count = min(sequence.pending, budget)
-            if count == 0 or sequence not in self.running:
+        line = list(self.running)
+        for place, sequence in enumerate(line):
+            behind = len(line) - place - 1
+            allowed = min(budget, max(1, budget - behind))  # a token is left for each of them
+            if not sequence.runs or allowed == 0:
                 continue
+            count, drafts = self._share(sequence, allowed)
+            if drafts and not self._reserve(sequence, count, spare=len(line) - 1):
+                count, drafts = count - drafts, 0
             if self._make_room(sequence, count):
-                works.append(Work(sequence, sequence.computed, count))
+                works.append(Work(sequence, sequence.computed, count, drafts))
                 budget -= count
         # Victims come last in the order of service, so none of them has work in this step yet.
         if self.preemptions == before and self._admits():
             works += self._admit(budget, now)
         return works
 
-    def commit(self, works: list[Work], sampled: dict[str, int]) -> list[TokenOutput]:
-        """Take a step's results: {request id: token} for the works that sample."""
-        outputs = []
-        for work in works:
+    def commit(self, works: list[Work], results: Results) -> list[TokenOutput]:
+        """Take a step's results, one for each work: empty for those that do not sample."""
+        outputs: list[TokenOutput] = []
+        for work, answers in zip(works, results, strict=True):
             sequence = work.sequence
-            if sequence not in self.running:
+            if not sequence.runs:
                 continue  # aborted while the step ran
-            sequence.computed += work.count
-            self._register(sequence)
-            if not work.samples:
-                continue
-            first = sequence.generated == 0
-            token = sampled[sequence.request_id]
-            finish = sequence.append(token, self.limits.eos_token_ids, self.limits.max_model_len)
-            if finish is not None:
-                self._release(sequence)
-                self.running.remove(sequence)
-                del self._by_id[sequence.request_id]
-            outputs.append(_output(sequence, token, finish, first))
+            if not work.ends:
+                sequence.computed += work.count
+                self._register(sequence)
+            elif sequence.request.embed:
+                self._remove(sequence)
+                outputs.append(_output(sequence, (), Finish.STOP, first=True))
+            else:
+                outputs += self._take(work, answers)
         return outputs
 
     def check(self) -> None:
@@ -122,24 +164,116 @@ class Scheduler:
         held = {page for sequence in self.running for page in sequence.pages}
         if self.pool.available + len(held) != self.pool.total:
             raise PageError(f"{self.pool.total - self.pool.available} pages are held, {len(held)} have a sequence")
+        owners = sum(len(sequence.pages) for sequence in self.running)
+        if owners != self.pool.owners:
+            raise PageError(f"the pool counts {self.pool.owners} owners, the sequences hold {owners} pages")
+
+    def _take(self, work: Work, answers: tuple[tuple[int, ...], ...]) -> list[TokenOutput]:
+        sequence, first = work.sequence, work.sequence.generated == 0
+        # Of the tokens computed, those up to the first wrong guess stand; the last one returned is not computed yet.
+        sequence.computed += work.count - work.drafts + len(answers[0]) - 1
+        self.drafted += work.drafts
+        self.accepted += len(answers[0]) - 1
+        children = [sequence.fork(index, tokens[0]) for index, tokens in enumerate(answers) if index > 0]
+        outputs = [self._append(sequence, answers[0], first)]
+        for child in children:
+            if (finish := self._ending(child)) is not None:
+                outputs.append(_output(child, (child.tokens[-1],), finish, first))
+                continue
+            outputs.append(_output(child, (child.tokens[-1],), None, first))
+            self._by_id[child.request_id] = [*self._by_id.get(child.request_id, []), child]
+            self._seat(child, sequence)
+        if outputs[0].finish_reason is not None:
+            self._remove(sequence)
+        return outputs
+
+    def _append(self, sequence: Sequence, tokens: tuple[int, ...], first: bool) -> TokenOutput:
+        finish, taken = None, 0
+        for token in tokens:
+            taken += 1
+            finish = sequence.append(token, self.limits.eos_token_ids, self.limits.max_model_len)
+            if finish is not None:
+                break
+        sequence.draft = ()
+        sequence.computed = min(sequence.computed, len(sequence.tokens))
+        self._register(sequence)
+        return _output(sequence, tokens[:taken], finish, first)
+
+    def _ending(self, child: Sequence) -> Finish | None:
+        token = child.tokens.pop()
+        return child.append(token, self.limits.eos_token_ids, self.limits.max_model_len)
+
+    def _seat(self, child: Sequence, parent: Sequence) -> None:
+        """Let a new answer run on its parent's pages, or wait where there is no seat or page for it."""
+        computed, size = parent.prompt_tokens, self.limits.page_size
+        full = computed // size
+        if len(self.running) >= self.limits.max_num_seqs or (computed % size and self.pool.available == 0):
+            insort(self.waiting, child, key=_rank)
+            return
+        self.pool.hold(parent.pages[:full])
+        child.pages, child.computed, child.registered = parent.pages[:full], computed, full
+        if computed % size:
+            child.pages += self.pool.allocate(1)
+            self.copies.append((parent.pages[full], child.pages[full]))
+        child.runs = True
+        insort(self.running, child, key=_rank)
+
+    def _remove(self, sequence: Sequence) -> None:
+        """Forget one answer, and its request with the last."""
+        if sequence.runs:
+            self._release(sequence)
+            self.running.remove(sequence)
+            sequence.runs = False
+        else:
+            self.waiting.remove(sequence)
+        left = [other for other in self._by_id[sequence.request_id] if other is not sequence]
+        if left:
+            self._by_id[sequence.request_id] = left
+        else:
+            del self._by_id[sequence.request_id]
+
+    def _share(self, sequence: Sequence, allowed: int) -> tuple[int, int]:
+        """How many tokens a running sequence computes, and how many of them are guesses."""
+        if sequence.pending > 1:
+            return min(sequence.pending, self.limits.max_chunk_tokens, allowed), 0
+        room = self.limits.max_model_len - len(sequence.tokens) - 1
+        drafts = max(0, min(len(sequence.draft), allowed - 1, room))
+        return 1 + drafts, drafts
 
     def _admits(self) -> bool:
         return self.limits.batching is Batching.CONTINUOUS or not self.running
+
+    def _make_seat(self) -> None:
+        """Preempt the last running sequence when all seats are taken and somebody of a higher priority waits."""
+        if self.waiting and len(self.running) >= self.limits.max_num_seqs:
+            last = self.running[-1]
+            if self.waiting[0].request.priority > last.request.priority:
+                self._preempt(last)
+                self.preemptions += 1
 
     def _admit(self, budget: int, now: float) -> list[Work]:
         works = []
         # A static batch is complete from its start; who finds no budget in this step gets it in the next ones.
         static = self.limits.batching is Batching.STATIC
-        while self.waiting and (budget > 0 or static) and len(self.running) < self.limits.max_num_seqs:
-            sequence = self.waiting[0]
+        coming = {digest for sequence in self.running for digest in sequence.unregistered}
+        place = 0
+        while place < len(self.waiting) and (budget > 0 or static) and len(self.running) < self.limits.max_num_seqs:
+            sequence = self.waiting[place]
             self._hold_prefix(sequence)
-            count = min(sequence.pending, budget)
+            if not static and coming and not coming.isdisjoint(sequence.unregistered[:1]):
+                # Somebody is computing the very page it needs next: it is had for nothing a few steps from now.
+                self._release(sequence)
+                place += 1
+                continue
+            count = min(sequence.pending, self.limits.max_chunk_tokens, budget)
             # A spare page for each sequence that runs: or the newcomer would be preempted again within a few tokens.
             if not self._reserve(sequence, count, spare=len(self.running)):
                 self._release(sequence)
                 break
-            del self.waiting[0]
+            del self.waiting[place]
             insort(self.running, sequence, key=_rank)
+            sequence.runs = True
+            coming.update(sequence.unregistered)
             self._count_admission(sequence, now)
             if count:
                 works.append(Work(sequence, sequence.computed, count))
@@ -156,6 +290,8 @@ class Scheduler:
 
     def _hold_prefix(self, sequence: Sequence) -> None:
         """Hold the cached pages of the longest known prefix; at least one token is always computed."""
+        if not self.limits.prefix_caching or sequence.whole:
+            return
         size = self.limits.page_size
         self._hash(sequence, len(sequence.tokens) // size)
         pages = self.pool.find(sequence.hashes[: (len(sequence.tokens) - 1) // size])
@@ -174,43 +310,53 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, count: int) -> bool:
         """Reserve, preempting from the end of the line; False when that reached `sequence` itself."""
         while not self._reserve(sequence, count):
-            victim = self.running.pop()
+            victim = self.running[-1]
+            self._preempt(victim)
             self.preemptions += 1
-            self._release(victim)
-            insort(self.waiting, victim, key=_rank)
             if victim is sequence:
                 return False
         return True
+
+    def _preempt(self, victim: Sequence) -> None:
+        self.running.remove(victim)
+        victim.runs, victim.draft = False, ()
+        self._release(victim)
+        insort(self.waiting, victim, key=_rank)
 
     def _hash(self, sequence: Sequence, full: int) -> None:
         """Make sure that the hashes of the first `full` pages are known."""
         known, size = len(sequence.hashes), self.limits.page_size
         if full > known:
-            parent = sequence.hashes[-1] if sequence.hashes else b""
+            parent = sequence.hashes[-1] if sequence.hashes else sequence.root
             sequence.hashes += page_hashes(sequence.tokens[: full * size], size, parent, known * size)
 
     def _register(self, sequence: Sequence) -> None:
         """Make the pages that have just become full findable."""
+        if not self.limits.prefix_caching:
+            return
         full = sequence.computed // self.limits.page_size
         self._hash(sequence, full)
         for index in range(sequence.registered, full):
             self.pool.register(sequence.pages[index], sequence.hashes[index])
-        sequence.registered = full
+        sequence.registered = max(sequence.registered, full)
 
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.pages)
         sequence.pages, sequence.registered, sequence.computed = [], 0, 0
 
 
-def _output(sequence: Sequence, token: int, finish: Finish | None, first: bool) -> TokenOutput:
+def _output(
+    sequence: Sequence, tokens: tuple[int, ...], finish: Finish | None, first: bool = False, index: int | None = None
+) -> TokenOutput:
     queued = None
     if first and sequence.first_scheduled is not None:
         queued = sequence.first_scheduled - sequence.request.arrival
     return TokenOutput(
         sequence.request_id,
-        (token,),
+        tokens,
         finish.value if finish else None,
         sequence.prompt_tokens,
         sequence.cached_tokens,
         queued,
+        sequence.index if index is None else index,
     )

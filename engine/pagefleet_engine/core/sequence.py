@@ -1,4 +1,4 @@
-"""One request while the engine works on it: its tokens, how far its KV has come, the pages that hold it."""
+"""One answer while the engine works on it: its tokens, how far its KV has come, the pages that hold it."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from pagefleet_engine.core.requests import EngineRequest, Finish
 class Sequence:
     """`computed` tokens of `tokens` have their keys and values in `pages`; the last sampled one never has yet.
 
-    `number` counts requests as they came. `hashes` are those of the full pages of `tokens`, as far as they were
-    needed; they outlive a preemption. The first `registered` of them are known to the pool.
+    `number` counts requests as they came, `index` the answers of one. `root` is what the first page's hash is chained
+    to. `hashes` are those of the full pages of `tokens`, as far as they were needed; they outlive a preemption. The
+    first `registered` of them are known to the pool. `draft` are guesses of the tokens to come.
     """
 
     request: EngineRequest
     number: int
+    root: bytes
     tokens: list[int]
+    index: int = 0
     computed: int = 0
     pages: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
     registered: int = 0
     cached_tokens: int = 0
     first_scheduled: float | None = None
-
-    @classmethod
-    def of(cls, request: EngineRequest, number: int) -> Sequence:
-        return cls(request, number, list(request.prompt_token_ids))
+    runs: bool = False
+    draft: tuple[int, ...] = ()
 
     @property
     def request_id(self) -> str:
         return self.request.request_id
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def rank(self) -> tuple[int, int, int]:
         """The order of service: smaller goes first and is preempted last."""
-        return -self.request.priority, self.number
+        return -self.request.priority, self.number, self.index
 
     @property
     def prompt_tokens(self) -> int:
@@ -51,12 +52,31 @@ class Sequence:
         """Tokens whose keys and values are still to be computed."""
         return len(self.tokens) - self.computed
 
+    @property
+    def unregistered(self) -> list[bytes]:
+        """Hashes of full pages that nobody can find yet: those that this sequence will compute."""
+        return self.hashes[self.registered :]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every position has to be computed: nothing may come from the prefix cache."""
+        return self.request.embed or (self.request.sampling.prompt_logprobs is not None and self.generated == 0)
+
     def append(self, token: int, eos_token_ids: frozenset[int], max_model_len: int) -> Finish | None:
         """Take a sampled token; says why the sequence ends with it, if it does."""
         self.tokens.append(token)
         sampling = self.request.sampling
-        if token in sampling.stop_token_ids or (token in eos_token_ids and not sampling.ignore_eos):
+        # What a grammar has ended says no more: nothing but end-of-text tokens are allowed after it.
+        heeds_eos = not sampling.ignore_eos or sampling.grammar is not None
+        if token in sampling.stop_token_ids or (token in eos_token_ids and heeds_eos):
             return Finish.STOP
         if self.generated >= sampling.max_tokens or len(self.tokens) >= max_model_len:
             return Finish.LENGTH
         return None
+
+    def fork(self, index: int, token: int) -> Sequence:
+        """Another answer to the same prompt, whose first token is `token`. Shares nothing that can change; no pages."""
+        return Sequence(
+            self.request, self.number, self.root, [*self.request.prompt_token_ids, token], index,
+            hashes=self.hashes[:], cached_tokens=self.cached_tokens, first_scheduled=self.first_scheduled,
+        )  # fmt: skip

@@ -6,17 +6,18 @@ import torch
 
 
 def table(
-    head_dim: int, theta: float, positions: int, divisors: tuple[float, ...] = ()
+    head_dim: int, theta: float, positions: int, divisors: tuple[float, ...] = (), scale: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin [positions, head_dim], float32; sin's first half is negated so that one multiply-add applies it.
 
-    `divisors` [head_dim / 2] slow each pair's frequency down; empty: none does.
+    `divisors` [head_dim / 2] slow each pair's frequency down, empty: none does; `scale` multiplies both tables
+    (YaRN's attention temperature).
     """
     inverse = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
     if divisors:
         inverse = inverse / torch.tensor(divisors)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = angles.cos().mul_(scale), angles.sin().mul_(scale)
     return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 

@@ -11,6 +11,10 @@ from pagefleet_engine.model.errors import SOURCE, ModelError
 
 ALLOWED = "python://<package>/<file.gguf>, file:///<folder or .gguf file>, hf://<org>/<name>[@<revision>]"
 
+# Of a hub repository; Mistral's and Meta's hold the weights a second time in their own layouts.
+WANTED = ["*.json", "*.safetensors", "*.jinja"]
+UNWANTED = ["*consolidated*", "original/*", "metal/*"]
+
 
 class Format(StrEnum):
     GGUF = "gguf"
@@ -65,8 +69,7 @@ def _from_hub(rest: str) -> Path:
             SOURCE, f"hf://{rest}: this image holds no huggingface_hub; use file://, pvc:// or python://"
         ) from None
     try:
-        patterns = ["*.json", "*.safetensors", "*.jinja"]
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=WANTED, ignore_patterns=UNWANTED))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(SOURCE, f"hf://{rest} cannot be fetched: {error}") from error
 

@@ -1,85 +1,134 @@
-"""A model's weights as float32 tensors under Hugging Face's names, read one at a time: never all of them at once."""
+"""A model's weights as float tensors under Hugging Face's names, read one at a time: never all of them at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
-from pagefleet_engine.model.config import ModelConfig, from_gguf, from_json
+from pagefleet_engine.model import dequantise, gguf_blocks, shards
+from pagefleet_engine.model.config import ModelConfig, from_json
 from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.model.gguf_config import from_gguf
 from pagefleet_engine.model.gguf_file import GGUF
 from pagefleet_engine.model.source import Format, ModelSource
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 # Beside weights some files carry tables that the config says as well.
 TABLES = ("rotary_emb.inv_freq", "rope_freqs.weight")
+T = TypeVar("T")
+Read = Callable[[torch.Tensor | None], torch.Tensor]  # into the given float32 tensor when that is possible
 
 
 class Weights:
-    """Names and readers of tensors. `take` reads one; `left` names those that nobody took."""
+    """Names and readers of tensors. `take` reads one; `left` names those that nobody took.
 
-    def __init__(self, readers: dict[str, Callable[[], torch.Tensor]], where: str) -> None:
-        self._readers, self._where = readers, where
+    A quantised layer shows as its float `weight`; `take_packed` gives it as it is stored.
+    """
+
+    def __init__(
+        self,
+        readers: Mapping[str, Read],
+        where: str,
+        packed: Mapping[str, Callable[[], dequantise.Packed]] | None = None,
+    ) -> None:
+        self._readers, self._where, self._packed = dict(readers), where, dict(packed or {})
 
     def __contains__(self, name: str) -> bool:
         return name in self._readers
 
-    def take(self, name: str, *shape: int) -> torch.Tensor:
-        """The float32 tensor `name`, once. Raises ModelError when it is missing, unreadable or of another shape."""
+    def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The tensor `name`, once. Raises ModelError when it is missing, unreadable or of another shape."""
+        return self._read(name, shape, None).to(dtype)
+
+    def take_rows(self, rows: Mapping[str, int], columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Several matrices below one another, [sum of rows, columns], without a copy of each. Raises as `take`."""
+        result = torch.empty(sum(rows.values()), columns, dtype=dtype)
+        for (name, count), part in zip(rows.items(), torch.split(result, list(rows.values())), strict=True):
+            self._read(name, (count, columns), part)
+        return result
+
+    def take_packed(self, layer: str) -> dequantise.Packed | None:
+        """A linear layer ("model.layers.0.mlp.up_proj") as a quantised checkpoint holds it, once; None: it is floats."""
+        if layer not in self._packed:
+            return None
+        self._readers.pop(f"{layer}.weight")
+        return self._guarded(layer, self._packed.pop(layer))
+
+    def left(self) -> list[str]:
+        return sorted(name for name in self._readers if not name.endswith(TABLES))
+
+    def _read(self, name: str, shape: tuple[int, ...], out: torch.Tensor | None) -> torch.Tensor:
         if name not in self._readers:
             raise ModelError(SOURCE, f"{self._where} lacks the tensor {name}")
-        try:
-            tensor = self._readers.pop(name)()
-        except (SafetensorError, NotImplementedError, ValueError, OSError) as error:
-            raise ModelError(SOURCE, f"{self._where}: tensor {name} cannot be read: {error}") from error
+        self._packed.pop(name.removesuffix(".weight"), None)
+        target = out if out is not None and out.dtype == torch.float32 else None
+        tensor = self._guarded(name, partial(self._readers.pop(name), target))
         if tuple(tensor.shape) != shape:
             raise ModelError(SOURCE, f"{self._where}: tensor {name} is {tuple(tensor.shape)}, the config says {shape}")
         if tensor.dtype not in FLOATS:
             raise ModelError(
                 SOURCE, f"{self._where}: tensor {name} is {tensor.dtype}; allowed: float32, float16, bfloat16"
             )
-        return tensor.to(torch.float32)
+        if out is not None and tensor is not out:
+            out.copy_(tensor)
+        return tensor
 
-    def left(self) -> list[str]:
-        return sorted(name for name in self._readers if not name.endswith(TABLES))
+    def _guarded(self, name: str, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except (SafetensorError, NotImplementedError, ValueError, OSError) as error:
+            raise ModelError(SOURCE, f"{self._where}: tensor {name} cannot be read: {error}") from error
 
 
 def load(source: ModelSource) -> tuple[ModelConfig, Weights]:
     """Config, and weights that are still to be read. Raises ModelError."""
     match source.format:
         case Format.GGUF:
-            file = GGUF(source.path)
-            config = from_gguf(file.field, file.rope_divisors(), tied="lm_head.weight" not in file.names)
-            return config, Weights(_gguf_readers(file, config), source.path.name)
+            return _from_gguf(source)
         case Format.SAFETENSORS:
-            return from_json(source.path), Weights(_safetensors_readers(source), source.path.name)
+            return _from_safetensors(source)
 
 
-def _gguf_readers(file: GGUF, config: ModelConfig) -> dict[str, Callable[[], torch.Tensor]]:
-    def read(name: str) -> torch.Tensor:
-        return torch.from_numpy(file.read(name, config))
-
-    return {name: partial(read, name) for name in file.names}
-
-
-class _File(Protocol):
-    """What is used of a `safe_open` handle; the library has no types for it."""
-
-    def keys(self) -> list[str]: ...
-
-    def get_tensor(self, name: str) -> torch.Tensor: ...
+def gguf_config(file: GGUF) -> ModelConfig:
+    """The config of an open GGUF file. Raises ModelError."""
+    tied = "lm_head.weight" not in file.names
+    return from_gguf(file.field, file.length("tokenizer.ggml.tokens"), file.rope_divisors(), tied)
 
 
-def _safetensors_readers(source: ModelSource) -> dict[str, Callable[[], torch.Tensor]]:
-    readers: dict[str, Callable[[], torch.Tensor]] = {}
-    for path in sorted(source.path.glob("*.safetensors")):
-        try:
-            file: _File = safe_open(path, framework="pt")
-        except (SafetensorError, OSError) as error:
-            raise ModelError(SOURCE, f"{path.name} is not a readable safetensors file: {error}") from error
-        readers |= {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    return readers
+def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
+    file = GGUF(source.path)
+    config = gguf_config(file)
+
+    def read(name: str, out: torch.Tensor | None) -> torch.Tensor:
+        stored = file.stored(name, config.heads, config.kv_heads)
+        return gguf_blocks.dequantise(stored, out if out is not None and tuple(out.shape) == stored.shape else None)
+
+    return config, Weights({name: partial(read, name) for name in file.names}, source.path.name)
+
+
+def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
+    config, tensors = from_json(source.path), shards.readers(source.path)
+    packed: dict[str, Callable[[], dequantise.Packed]] = {}
+    stored = config.stored
+    if stored is not None:
+        for layer, names in dequantise.parts(stored, tensors).items():
+            missing = [name for name in names if name not in tensors]
+            if missing:
+                raise ModelError(SOURCE, f"{source.path.name} lacks the tensor {missing[0]}")
+            parts = [tensors.pop(name) for name in names]
+            packed[layer] = partial(lambda parts: dequantise.packed(stored, tuple(read() for read in parts)), parts)
+    readers: dict[str, Read] = {name: partial(_plain, read) for name, read in tensors.items()}
+    readers |= {f"{layer}.weight": partial(_unpacked, read) for layer, read in packed.items()}
+    return config, Weights(readers, source.path.name, packed)
+
+
+def _plain(read: shards.Read, out: torch.Tensor | None) -> torch.Tensor:
+    return read()
+
+
+def _unpacked(read: Callable[[], dequantise.Packed], out: torch.Tensor | None) -> torch.Tensor:
+    return read().dequantise()

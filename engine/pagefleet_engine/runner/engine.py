@@ -2,75 +2,154 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import torch
 
-from pagefleet_engine.core.limits import Limits
+from pagefleet_engine.core.limits import MOST_ANSWERS, Limits
 from pagefleet_engine.core.requests import (
     Batching,
     EngineConfig,
     EngineRequest,
     EngineStats,
     SamplingParams,
+    TokenLogprobs,
     TokenOutput,
 )
 from pagefleet_engine.core.scheduler import Scheduler, Work
-from pagefleet_engine.model import linear, source, weights
-from pagefleet_engine.model.config import ModelConfig
+from pagefleet_engine.model import adapters, source, tokenizer
 from pagefleet_engine.model.errors import SOURCE, ModelError
-from pagefleet_engine.model.llama import Llama
-from pagefleet_engine.runner import batch, machine, memory, sampling
+from pagefleet_engine.runner import batch, machine, sampling
+from pagefleet_engine.runner.grammar import Grammars
+from pagefleet_engine.runner.loading import Loaded, load
+from pagefleet_engine.runner.prompts import Prompts
+from pagefleet_engine.runner.speculator import DraftModel, Speculator
+from pagefleet_kernels.cpu import operations
 
 
 class Engine:
     """Raises ModelError at construction when the model cannot be loaded or its KV pages do not fit the memory."""
 
     def __init__(self, config: EngineConfig) -> None:
-        torch.set_num_threads(machine.threads())
-        self._config = config
-        if config.quantization not in linear.QUANTIZATIONS:
-            allowed = ", ".join(linear.QUANTIZATIONS)
-            raise ModelError(
-                "spec.model.quantization", f"{config.quantization!r} is not supported; supported: {allowed}"
-            )
-        model, unread = weights.load(source.resolve(config.model))
-        self.max_model_len = _length(config, model)
-        self.eos_token_ids = model.eos_token_ids
-        self.vocab_size = model.vocab_size
-        limits = self._limits(model)
-        self._model = Llama(model, unread, config.quantization, self.max_model_len)
-        machine.return_freed_memory()
-        shape = (limits.capacity, 2, model.kv_heads, model.head_dim)
-        self._cache = [torch.zeros(shape) for _ in range(model.layers)]
-        self._scheduler = Scheduler(limits)
+        self._config, self._operations = config, operations(machine.threads(), config.kernels)
+        # What is left to torch is small: a second pool of threads would only be in the way of the first.
+        torch.set_num_threads(1 if self._operations.name == "native" else machine.threads())
+        self._loaded: Loaded | None = None
+        # An adapter's name stands for its newest version; requests keep the one that they began with.
+        self._versions: dict[str, str] = {}
+        self._adapters: dict[str, adapters.Adapter] = {}
+        self._adapters_loaded = 0
         self._steps = 0
-        self._warm_up()
+        self._computed = (0, 0)
+        self._asleep: Loaded | None = None
+        self._speculator: Speculator | None = None
+        self._wake()
+        for name, path in config.adapters:
+            try:
+                self.load_adapter(name, path)
+            except ValueError as error:
+                raise ModelError("spec.engine.args", f"--lora-adapter {name}: {error}") from error
+
+    @property
+    def loaded(self) -> Loaded:
+        """Raises RuntimeError while the engine is asleep."""
+        if self._loaded is None:
+            raise RuntimeError("the engine is asleep")
+        return self._loaded
+
+    @property
+    def description(self) -> dict[str, str]:
+        model = self.loaded.model.config
+        return {"architecture": model.kind, "kernels": self._operations.name, "kv_cache_dtype": self.loaded.kv_dtype}
+
+    @property
+    def computed(self) -> tuple[int, int]:
+        """Tokens of prompts, and single tokens with guesses, that the last step computed."""
+        return self._computed
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request. Raises ValueError when it could never be served, or its id is in use."""
-        self._scheduler.add(request)
+        if self._loaded is None:
+            raise ValueError("the engine is asleep")
+        if request.adapter is not None:
+            if request.adapter not in self._versions:
+                raise ValueError(f"there is no adapter {request.adapter!r}")
+            request = replace(request, adapter=self._versions[request.adapter])
+        self._sampler.check(request.sampling)
+        self._scheduler.add(request, request.adapter or "")
 
     def abort(self, request_id: str) -> None:
         """Forget a request, known or not. No output follows."""
         self._scheduler.abort(request_id)
+        self._forget(request_id)
 
     def has_work(self) -> bool:
-        return bool(self._scheduler.running or self._scheduler.waiting)
+        return self._loaded is not None and bool(self._scheduler.running or self._scheduler.waiting)
 
     @torch.inference_mode()
     def step(self, now: float) -> list[TokenOutput]:
         """One forward pass over what the scheduler chooses. `now` is seconds of the clock of `arrival`."""
-        works = self._scheduler.schedule(now)
-        if not works:
+        if self._loaded is None:
             return []
-        ordered = batch.order(works)
-        logits = self._forward(ordered)
-        sampled = [work.sequence for work in ordered if work.samples]
-        rows = [(sequence.request.sampling, len(sequence.tokens)) for sequence in sampled]
-        tokens = sampling.choose(logits, rows)
-        self._steps += 1
-        return self._scheduler.commit(
-            works, {sequence.request_id: token for sequence, token in zip(sampled, tokens, strict=True)}
-        )
+        began = time.perf_counter()
+        outputs = self._scheduler.expire(now)
+        if self._speculator is not None:
+            self._speculator.plan(self._scheduler)
+        works = self._scheduler.schedule(now)
+        self._computed = _computed(works)
+        if works:
+            if self._speculator is not None:
+                self._speculator.fill(works)
+            drafted, accepted = self._scheduler.drafted, self._scheduler.accepted
+            outputs += self._run(works)
+            if self._speculator is not None:
+                right = self._scheduler.accepted - accepted
+                self._speculator.pace.outcomes(self._scheduler.drafted - drafted, right)
+                self._speculator.learn(works, right, time.perf_counter() - began)
+            self._steps += 1
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._forget(output.request_id, output.index)
+        return outputs
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Raises ValueError when it cannot be used; an adapter of the same name is replaced for requests to come."""
+        if name not in self._versions and len(self._versions) >= self._config.max_adapters:
+            raise ValueError(f"{self._config.max_adapters} adapters are loaded already: unload one")
+        loaded = adapters.load(Path(path), self.loaded.model.config)
+        self._adapters_loaded += 1
+        self._versions[name] = version = f"{name}#{self._adapters_loaded}"
+        needed = {*self._versions.values(), *self._adapters_in_use()}
+        self._adapters = {one: kept for one, kept in self._adapters.items() if one in needed} | {version: loaded}
+
+    def unload_adapter(self, name: str) -> None:
+        """Raises ValueError when it is not loaded, or in use."""
+        if name not in self._versions:
+            raise ValueError(f"there is no adapter {name!r}")
+        if self._versions[name] in self._adapters_in_use():
+            raise ValueError(f"the adapter {name!r} is in use")
+        del self._adapters[self._versions.pop(name)]
+
+    def sleep(self, level: int) -> None:
+        """Give the KV pages back, and with level 2 the weights too. Raises ValueError when requests are open."""
+        if self.has_work():
+            raise ValueError("requests are open")
+        if level >= 2:
+            self._asleep = None
+        elif self._loaded is not None:
+            self._asleep = replace(self._loaded, cache=[], draft_cache=[])
+        self._loaded = None
+        self._speculator = None
+        machine.return_freed_memory()
+
+    def wake(self) -> None:
+        """Be ready again. Raises ModelError when the model cannot be loaded again."""
+        if self._loaded is None:
+            self._wake(self._asleep)
+            self._asleep = None
 
     def stats(self) -> EngineStats:
         scheduler = self._scheduler
@@ -84,31 +163,92 @@ class Engine:
             prefix_queries=scheduler.prefix_queries,
             prefix_hits=scheduler.prefix_hits,
             steps=self._steps,
+            waiting_tokens=sum(len(sequence.tokens) for sequence in scheduler.waiting),
+            slots_held=sum(len(sequence.pages) for sequence in scheduler.running) * self._config.page_size,
+            slots_used=sum(sequence.computed for sequence in scheduler.running),
+            draft_tokens=scheduler.drafted,
+            accepted_tokens=scheduler.accepted,
         )
 
     def check(self) -> None:
         """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""
         self._scheduler.check()
 
-    def _forward(self, ordered: list[Work]) -> torch.Tensor:
-        tokens, laid_out = batch.lay_out(ordered, self._config.page_size)
-        return self._model.forward(tokens, laid_out, self._cache)
+    def _adapters_in_use(self) -> set[str | None]:
+        return {sequence.request.adapter for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
 
-    def _limits(self, model: ModelConfig) -> Limits:
+    def _wake(self, kept: Loaded | None = None) -> None:
         config = self._config
-        try:
-            return Limits(
-                page_size=config.page_size,
-                pages=memory.pages(config, model, self.max_model_len, machine.memory_limit()),
-                max_num_seqs=config.max_num_seqs,
-                max_num_batched_tokens=config.max_num_batched_tokens,
-                max_model_len=self.max_model_len,
-                vocab_size=model.vocab_size,
-                batching=Batching(config.batching),
-                eos_token_ids=frozenset(model.eos_token_ids),
-            )
-        except ValueError as error:
-            raise ModelError("spec.engine.args", str(error)) from error
+        loaded = load(config, self._operations, kept)
+        self._loaded, self.max_model_len = loaded, loaded.max_model_len
+        model = loaded.model.config
+        self.eos_token_ids, self.vocab_size, self.hidden_size = (
+            model.eos_token_ids, model.vocab_size, model.hidden_size,
+        )  # fmt: skip
+        self._scheduler = Scheduler(_limits(config, loaded))
+        self._grammars: Grammars | None = None
+        self._sampler = sampling.Sampler(self._operations, model.eos_token_ids, self._all_grammars)
+        self._prompts = Prompts(lambda hidden: self.loaded.model.logits(hidden))  # sleep frees the model
+        self._speculator = None
+        if config.speculation is not None:
+            self._speculator = Speculator(config.speculation)
+            if loaded.draft is not None:
+                self._speculator = DraftModel(
+                    config.speculation, loaded.draft, loaded.draft_cache, self._sampler, self._operations
+                )
+        self._warm_up()
+
+    def _run(self, works: list[Work]) -> list[TokenOutput]:
+        hidden = self._forward(works)
+        ending = [work for work in works if work.samples]
+        self._prompts.take(works, hidden)
+        said: dict[sampling.Key, tuple[TokenLogprobs, ...]] = {}
+        answers: dict[int, tuple[tuple[int, ...], ...]] = {}
+        if ending:
+            rows = torch.tensor(_sampled(works), dtype=torch.long)
+            logits = self.loaded.model.logits(hidden[rows])
+            results, said = self._sampler.choose(ending, logits)
+            answers = {id(work): result for work, result in zip(ending, results, strict=True)}
+        outputs = self._scheduler.commit(works, [answers.get(id(work), ()) for work in works])
+        self._copy_pages()
+        return [
+            replace(self._prompts.complete(output), logprobs=said.get((output.request_id, output.index)))
+            for output in outputs
+        ]
+
+    def _forward(self, works: Sequence[Work]) -> torch.Tensor:
+        tokens, laid_out = batch.lay_out(works, self._config.page_size)
+        rows: dict[str, list[int]] = {}
+        begin = 0
+        for work in works:
+            if (name := work.sequence.request.adapter) is not None:
+                rows.setdefault(name, []).extend(range(begin, begin + work.count))
+            begin += work.count
+        applied = None
+        if rows:
+            pairs = [(self._adapters[name], torch.tensor(own)) for name, own in rows.items()]
+            applied = adapters.Applied(pairs)
+        return self.loaded.model.forward(tokens, laid_out, self.loaded.cache, applied)
+
+    def _copy_pages(self) -> None:
+        for origin, target in self._scheduler.copies:
+            for pages in (*self.loaded.cache, *self.loaded.draft_cache):
+                pages.copy(origin, target)
+        self._scheduler.copies.clear()
+
+    def _forget(self, request_id: str, index: int | None = None) -> None:
+        if index in (None, 0):
+            self._prompts.forget(request_id)
+        for one in range(MOST_ANSWERS) if index is None else (index,):
+            self._sampler.forget(request_id, one)
+            if self._speculator is not None:
+                self._speculator.forget(request_id, one)
+
+    def _all_grammars(self) -> Grammars:
+        if self._grammars is None:
+            found = tokenizer.load(source.resolve(self._config.model))
+            self._grammars = Grammars(found.backend, self.vocab_size, self.eos_token_ids)
+        return self._grammars
 
     @torch.inference_mode()
     def _warm_up(self) -> None:
@@ -118,19 +258,44 @@ class Engine:
         rehearsal = Scheduler(self._scheduler.limits)
         rehearsal.add(EngineRequest("warm-up", prompt, SamplingParams(max_tokens=2, ignore_eos=True), 0.0))
         while works := rehearsal.schedule(0.0):
-            logits = self._forward(works)
+            logits = self.loaded.model.logits(self._forward(works)[-1:])
             if not bool(logits.isfinite().all()):
                 raise ModelError(
                     SOURCE,
                     f"{self._config.model!r}: the model's output is not finite; its weights are damaged",
                 )
-            rehearsal.commit(works, {"warm-up": int(logits[-1].argmax()) if len(logits) else 0})
+            rehearsal.commit(works, [((int(logits.argmax()),),) if work.samples else () for work in works])
 
 
-def _length(config: EngineConfig, model: ModelConfig) -> int:
-    wanted = model.max_position if config.max_model_len is None else config.max_model_len
-    if not 2 <= wanted <= model.max_position:
-        raise ModelError(
-            "spec.model.maxLength", f"{wanted} is not within 2..{model.max_position}, the model's own length"
+def _limits(config: EngineConfig, loaded: Loaded) -> Limits:
+    try:
+        return Limits(
+            page_size=config.page_size,
+            pages=loaded.pages,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_chunk_tokens=config.max_chunk_tokens,
+            max_model_len=loaded.max_model_len,
+            vocab_size=loaded.model.config.vocab_size,
+            batching=Batching(config.batching),
+            eos_token_ids=frozenset(loaded.model.config.eos_token_ids),
+            prefix_caching=config.prefix_caching,
         )
-    return wanted
+    except ValueError as error:
+        raise ModelError("spec.engine.args", str(error)) from error
+
+
+def _sampled(works: Sequence[Work]) -> list[int]:
+    """Rows whose logits are wanted: the last of each work that samples, one more for each of its guesses."""
+    rows: list[int] = []
+    end = 0
+    for work in works:
+        end += work.count
+        if work.samples:
+            rows += range(end - 1 - work.drafts, end)
+    return rows
+
+
+def _computed(works: Sequence[Work]) -> tuple[int, int]:
+    singles = sum(work.count for work in works if work.count == work.drafts + 1)
+    return sum(work.count for work in works) - singles, singles

@@ -6,34 +6,42 @@ from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.config import ModelConfig
 from pagefleet_engine.model.errors import ModelError
 
-FLOAT_BYTES = 4
 # Beside weights and KV: activations, the allocator's slack, Python and torch in two processes.
 RESERVE_BYTES = 512 << 20
 MOST_PAGES_BY_DEFAULT = 8192
+KV_BYTES = {"float32": 4, "float16": 2}
+INT8_BYTES = 17 / 16  # a float32 scale for each 64
 
 
-def page_bytes(model: ModelConfig, page_size: int) -> int:
-    """Keys and values of one page in all layers, float32."""
-    return 2 * model.layers * model.kv_size * FLOAT_BYTES * page_size
+def kv_dtype(config: EngineConfig) -> str:
+    """float32 is exact; beside int8 weights half precision makes no difference that could be told."""
+    if config.kv_cache_dtype != "auto":
+        return config.kv_cache_dtype
+    return "float16" if config.quantization == "int8" else "float32"
+
+
+def page_bytes(model: ModelConfig, page_size: int, dtype: str) -> int:
+    """Keys and values of one page in all layers."""
+    return 2 * model.layers * model.kv_size * KV_BYTES[dtype] * page_size
 
 
 def weight_bytes(model: ModelConfig, quantization: str) -> int:
-    """What the prepared weights take; int8 keeps the embedding and an untied output matrix in float32 as well."""
+    """What the prepared weights take: the embedding to look rows up in, layers and output matrix packed."""
     layer = model.hidden_size * (2 * model.q_size + 2 * model.kv_size + 3 * model.intermediate_size)
     matrix = model.vocab_size * model.hidden_size
-    floats = matrix * (1 if model.tied else 2)
+    packed = model.layers * layer + matrix
     if quantization == "int8":
-        return FLOAT_BYTES * floats + model.layers * layer + matrix
-    return FLOAT_BYTES * (floats + model.layers * layer)
+        return 2 * matrix + int(INT8_BYTES * packed)
+    return 4 * (matrix + packed)
 
 
-def pages(config: EngineConfig, model: ModelConfig, max_model_len: int, limit: int) -> int:
-    """Pages of the KV pool; `limit` is the bytes that this container may use.
+def pages(config: EngineConfig, models: list[ModelConfig], max_model_len: int, limit: int) -> int:
+    """Pages of the KV pool; `models` share it (a draft model after the served one), `limit` is the container's bytes.
 
     Raises ModelError when the configured pages do not fit, or what fits does not hold one request of full length.
     """
-    size = page_bytes(model, config.page_size)
-    spare = limit - weight_bytes(model, config.quantization) - RESERVE_BYTES
+    size = sum(page_bytes(model, config.page_size, kv_dtype(config)) for model in models)
+    spare = limit - sum(weight_bytes(model, config.quantization) for model in models) - RESERVE_BYTES
     if config.num_pages is not None:
         if config.num_pages * size > spare:
             raise ModelError(

@@ -17,11 +17,16 @@ import msgspec
 from pagefleet_engine.core.messages import (
     Abort,
     Add,
+    Command,
+    Done,
     Failed,
     Frames,
-    FromEngine,
+    LoadAdapter,
     Ready,
+    Sleep,
     Step,
+    UnloadAdapter,
+    Wake,
     frame,
     to_engine,
 )
@@ -41,7 +46,8 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
         connection.sendall(frame(Failed(error.field, error.message)))
         return EXIT_CONFIGURATION
     capacity = engine.stats().pages_total * config.page_size
-    connection.sendall(frame(Ready(engine.max_model_len, capacity, engine.stats())))
+    ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, engine.stats())
+    connection.sendall(frame(ready))
     frames = Frames()
     while True:
         refused: list[TokenOutput] = []
@@ -52,27 +58,42 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
                 return 0
             for body in frames.feed(data):
                 changed = True
-                refused += _take(engine, body)
+                refused += _take(engine, body, connection)
         began = time.monotonic()
         outputs = refused + engine.step(began)
-        _send(connection, Step(outputs, engine.stats(), time.monotonic() - began))
+        connection.sendall(frame(Step(outputs, engine.stats(), time.monotonic() - began, *engine.computed)))
 
 
-def _take(engine: Engine, body: bytes) -> list[TokenOutput]:
+def _take(engine: Engine, body: bytes, connection: socket.socket) -> list[TokenOutput]:
     match to_engine.decode(body):
         case Add(request):
             try:
                 engine.add(request)
-            except ValueError:
+            except (ValueError, RuntimeError):
                 # The API process checks the same limits first: only a defect there leads here, and ends one request.
                 return [TokenOutput(request.request_id, (), "abort", len(request.prompt_token_ids), 0)]
         case Abort(request_id):
             engine.abort(request_id)
+        case command:
+            connection.sendall(frame(Done(command.id, _carry_out(engine, command))))
     return []
 
 
-def _send(connection: socket.socket, message: FromEngine) -> None:
-    connection.sendall(frame(message))
+def _carry_out(engine: Engine, command: Command) -> str | None:
+    """Why a command could not be carried out."""
+    try:
+        match command:
+            case LoadAdapter(_, name, path):
+                engine.load_adapter(name, path)
+            case UnloadAdapter(_, name):
+                engine.unload_adapter(name)
+            case Sleep(_, level):
+                engine.sleep(level)
+            case Wake():
+                engine.wake()
+    except (ValueError, RuntimeError, ModelError) as error:
+        return str(error)
+    return None
 
 
 def main() -> int:

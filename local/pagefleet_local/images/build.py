@@ -75,7 +75,7 @@ def _build(targets: list[str], archives: dict[str, Path]) -> None:
 
 
 def _context(context: Path, targets: list[str]) -> None:
-    """The build context: the Dockerfile and build/, wheels linked from the cache."""
+    """The build context: the Dockerfile, kernels/ to compile, and build/ with wheels linked from the cache."""
     for folder in (
         "requirements",
         "wheels/own",
@@ -94,6 +94,7 @@ def _context(context: Path, targets: list[str]) -> None:
     with stage("our own wheel"):
         wheels.own(context / "build/wheels/own")
     shutil.copy(CHECKOUT / "images/Dockerfile", context / "Dockerfile")
+    shutil.copytree(CHECKOUT / "kernels", context / "kernels", ignore=shutil.ignore_patterns("__pycache__", "*.so*"))
 
 
 def _link(source: Path, target: Path) -> None:

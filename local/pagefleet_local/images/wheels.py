@@ -44,16 +44,19 @@ def libraries_key(extra: str) -> str:
 
 
 def source_key(extra: str) -> str:
-    """Changes when the source that an image of `extra` runs does."""
+    """Changes when the source that an image of `extra` runs does; what was compiled beside it makes no difference."""
     digest = hashlib.sha256()
     files = [CHECKOUT / "pyproject.toml", CHECKOUT / "README.md", CHECKOUT / "images/Dockerfile"]
     for root in SOURCES[extra]:
-        files += sorted(
-            path for path in (CHECKOUT / root).rglob("*") if path.is_file() and "__pycache__" not in path.parts
-        )
+        files += sorted(path for path in (CHECKOUT / root).rglob("*") if path.is_file() and not _made(path))
     for path in files:
         digest.update(str(path.relative_to(CHECKOUT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _made(path: Path) -> bool:
+    """By Python or by the compiler, also what an interrupted compiler left."""
+    return "__pycache__" in path.parts or ".so" in path.suffixes
 
 
 def download(extra: str) -> Path:

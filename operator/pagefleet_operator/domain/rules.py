@@ -26,7 +26,83 @@ def _weights(rollout: Mapping[str, Any]) -> list[int]:
     return [step["weight"] for step in rollout.get("steps") or () if "weight" in step]
 
 
+def _names(model: Mapping[str, Any]) -> list[str]:
+    return [adapter["name"] for adapter in model.get("adapters") or ()]
+
+
+def _at_most(part: Mapping[str, Any], less: str, more: str) -> bool:
+    """Whether `less` is at most `more` where both are given."""
+    return less not in part or more not in part or bool(part[less] <= part[more])
+
+
+def _limit(spec: Mapping[str, Any], name: str) -> int:
+    return int(((spec.get("engine") or {}).get("limits") or {}).get(name, 0))
+
+
+def _length(spec: Mapping[str, Any]) -> float:
+    return float(spec["model"].get("maxLength", "inf"))
+
+
+# In CEL: whether the limit NAME and the model's length are both given.
+BOTH = "has(self.engine) && has(self.engine.limits) && has(self.engine.limits.NAME) && has(self.model.maxLength)"
+
 RULES = (
+    Rule(
+        (),
+        "spec.engine.limits.promptTokens",
+        f"!({BOTH.replace('NAME', 'promptTokens')}) || self.engine.limits.promptTokens < self.model.maxLength",
+        "must be below spec.model.maxLength, or no room is left for an answer",
+        lambda spec: _limit(spec, "promptTokens") < _length(spec),
+    ),
+    Rule(
+        (),
+        "spec.engine.limits.outputTokens",
+        f"!({BOTH.replace('NAME', 'outputTokens')}) || self.engine.limits.outputTokens <= self.model.maxLength",
+        "must not be above spec.model.maxLength",
+        lambda spec: _limit(spec, "outputTokens") <= _length(spec),
+    ),
+    Rule(
+        ("model", "speculation"),
+        "spec.model.speculation.model",
+        "self.method != 'draft' || has(self.model)",
+        "is required for method draft",
+        lambda speculation: speculation["method"] != "draft" or "model" in speculation,
+    ),
+    Rule(
+        ("model", "speculation"),
+        "spec.model.speculation.model",
+        "self.method == 'draft' || !has(self.model)",
+        "belongs to method draft; remove it",
+        lambda speculation: speculation["method"] == "draft" or "model" not in speculation,
+    ),
+    Rule(
+        ("model",),
+        "spec.model.adapters",
+        "!has(self.adapters) || self.adapters.all(a, self.adapters.exists_one(b, b.name == a.name))",
+        "no name may come twice",
+        lambda model: len(set(_names(model))) == len(_names(model)),
+    ),
+    Rule(
+        ("model",),
+        "spec.model.adapters",
+        "!has(self.adapters) || !has(self.servedName) || self.adapters.all(a, a.name != self.servedName)",
+        "no adapter may have the model's own name, spec.model.servedName",
+        lambda model: model.get("servedName") not in _names(model),
+    ),
+    Rule(
+        ("engine", "scheduling"),
+        "spec.engine.scheduling.tokensPerStep",
+        "!has(self.maxSequences) || !has(self.tokensPerStep) || self.maxSequences <= self.tokensPerStep",
+        "must not be below maxSequences: every running sequence takes a token of each step",
+        lambda scheduling: _at_most(scheduling, "maxSequences", "tokensPerStep"),
+    ),
+    Rule(
+        ("engine", "scheduling"),
+        "spec.engine.scheduling.chunkTokens",
+        "!has(self.chunkTokens) || !has(self.tokensPerStep) || self.chunkTokens <= self.tokensPerStep",
+        "must not be above tokensPerStep",
+        lambda scheduling: _at_most(scheduling, "chunkTokens", "tokensPerStep"),
+    ),
     Rule(
         ("scaling",),
         "spec.scaling.min",

@@ -5,124 +5,22 @@ own check of objects that were stored without it. What crosses fields is in `rul
 
 from __future__ import annotations
 
-from typing import Any
+from pagefleet_operator.domain.fields import (
+    OPEN,
+    QUANTITY,
+    array,
+    choice,
+    duration,
+    integer,
+    number,
+    percent,
+    record,
+    table,
+    text,
+)
+from pagefleet_operator.domain.schema_engine import ENGINE, MODEL
 
-Schema = dict[str, Any]
-
-DURATION = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
-PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
-QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
 SIGNALS = ("ttft", "itl", "tpot", "e2e", "queue")
-
-
-def text(description: str, *, pattern: str | None = None, longest: int = 253, **more: Any) -> Schema:
-    schema: Schema = {"type": "string", "description": description, "maxLength": longest, **more}
-    if pattern:
-        schema["pattern"] = pattern
-    return schema
-
-
-def choice(description: str, values: tuple[str, ...], **more: Any) -> Schema:
-    return {"type": "string", "description": description, "enum": list(values), **more}
-
-
-def integer(description: str, low: int, high: int, **more: Any) -> Schema:
-    return {"type": "integer", "description": description, "minimum": low, "maximum": high, **more}
-
-
-def number(description: str, low: float, high: float, **more: Any) -> Schema:
-    return {"type": "number", "description": description, "minimum": low, "maximum": high, **more}
-
-
-def duration(description: str, **more: Any) -> Schema:
-    return text(f"{description} A duration such as 90s, 5m, 1h30m.", pattern=DURATION, longest=32, **more)
-
-
-def percent(description: str, **more: Any) -> Schema:
-    return text(f"{description} A percentage such as 15%.", pattern=PERCENT, longest=16, **more)
-
-
-def record(description: str, properties: Schema, required: tuple[str, ...] = (), **more: Any) -> Schema:
-    schema: Schema = {"type": "object", "description": description, "properties": properties, **more}
-    if required:
-        schema["required"] = list(required)
-    return schema
-
-
-def array(description: str, items: Schema, most: int, **more: Any) -> Schema:
-    return {"type": "array", "description": description, "items": items, "maxItems": most, **more}
-
-
-def table(description: str, values: Schema | None = None) -> Schema:
-    """A map from string to string (or to `values`)."""
-    value = values or {"type": "string", "maxLength": 253}
-    return {"type": "object", "description": description, "maxProperties": 64, "additionalProperties": value}
-
-
-OPEN = {"x-kubernetes-preserve-unknown-fields": True}
-
-MODEL = record(
-    "The model and how it is loaded.",
-    {
-        "source": text(
-            "Where the weights are: hf://org/name[@revision], pvc://claim/path, file:///path or python://package/file.gguf.",
-            pattern=r"^(hf|pvc|file|python)://.+$",
-            longest=1024,
-        ),
-        "servedName": text("What clients put into `model`. The service's name when omitted.", longest=128),
-        "maxLength": integer("Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24),
-        "quantization": choice("Precision of the weights.", ("none", "int8", "fp8", "awq"), default="none"),
-        "speculation": record(
-            "Speculative decoding.",
-            {
-                "method": choice("How drafts are made.", ("ngram", "draft")),
-                "tokens": integer("Draft tokens.", 1, 32),
-            },
-        ),
-    },
-    ("source",),
-)
-
-ENGINE = record(
-    "The engine that serves the model.",
-    {
-        "runtime": choice("Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"),
-        "image": text("The engine's image; Pagefleet's own of this version when omitted.", longest=512),
-        "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
-        "env": array(
-            "Environment variables of the engine.",
-            record(
-                "A variable.",
-                {
-                    "name": text("Its name.", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
-                    "value": text("Its value.", longest=4096),
-                },
-                ("name", "value"),
-            ),
-            64,
-        ),
-        "limits": record(
-            "What a request may ask for.",
-            {
-                "promptTokens": integer("Most prompt tokens of a request.", 1, 1 << 24),
-                "outputTokens": integer("Most output tokens of a request.", 1, 1 << 24),
-                "queued": integer("Most queued requests of a replica; beyond it 429.", 1, 100000),
-            },
-        ),
-        "kvCache": record(
-            "The paged KV cache.",
-            {
-                "pageSize": {
-                    "type": "integer",
-                    "description": "Tokens per page.",
-                    "enum": [8, 16, 32, 64, 128, 256],
-                },
-                "pages": integer("Pages in all; sized from the memory when omitted.", 1, 1 << 24),
-                "memoryFraction": number("Share of the memory for weights and pages.", 0.05, 1.0),
-            },
-        ),
-    },
-)
 
 RESOURCES = record(
     "What a replica needs of a node.",

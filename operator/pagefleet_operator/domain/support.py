@@ -12,11 +12,23 @@ SUPPORTED_SIGNALS = ("ttft", "e2e")
 OWNED_FLAGS = {
     "--model": "spec.model.source", "--served-model-name": "spec.model.servedName", "--host": "", "--port": "",
     "--max-model-len": "spec.model.maxLength", "--quantization": "spec.model.quantization",
-    "--page-size": "spec.engine.kvCache.pageSize", "--num-pages": "spec.engine.kvCache.pages",
-    "--kv-memory-fraction": "spec.engine.kvCache.memoryFraction", "--drain-timeout": "",
+    "--speculation": "spec.model.speculation.method", "--speculation-tokens": "spec.model.speculation.tokens",
+    "--speculation-model": "spec.model.speculation.model", "--lora-adapter": "spec.model.adapters",
+    "--chat-template": "spec.model.chatTemplate", "--page-size": "spec.engine.kvCache.pageSize",
+    "--num-pages": "spec.engine.kvCache.pages", "--kv-memory-fraction": "spec.engine.kvCache.memoryFraction",
+    "--kv-cache-dtype": "spec.engine.kvCache.dtype", "--no-prefix-caching": "spec.engine.kvCache.prefixCaching",
+    "--scheduling-policy": "spec.engine.scheduling.policy", "--max-chunk-tokens": "spec.engine.scheduling.chunkTokens",
     "--max-prompt-tokens": "spec.engine.limits.promptTokens", "--max-output-tokens": "spec.engine.limits.outputTokens",
-    "--max-queued-requests": "spec.engine.limits.queued",
+    "--max-queued-requests": "spec.engine.limits.queued", "--max-queued-tokens": "spec.engine.limits.queuedTokens",
+    "--max-n": "spec.engine.limits.answers", "--api-key-file": "spec.engine.apiKeySecretRef",
+    "--tool-call-parser": "spec.engine.toolCallParser", "--drain-timeout": "",
 }  # fmt: skip
+# These were given in spec.engine.args before they had fields: there or in their field, not in both.
+SHARED_FLAGS = {
+    "--max-num-seqs": ("engine", "scheduling", "maxSequences"),
+    "--max-num-batched-tokens": ("engine", "scheduling", "tokensPerStep"),
+}
+ADAPTER_SCHEMES = ("pvc", "file")
 OWNED_ENV = ("OMP_NUM_THREADS", "PAGEFLEET_TERMINATION_LOG", "HOME")
 
 Used = Callable[[Any], bool]
@@ -27,7 +39,6 @@ def _present(_: Any) -> bool:
 
 
 NOT_YET: tuple[tuple[tuple[str, ...], Used], ...] = (
-    (("model", "speculation"), _present),
     (("model", "quantization"), lambda value: value in ("fp8", "awq")),
     (("engine", "runtime"), lambda value: value != "pagefleet"),
     (("scaling", "idleToZero"), _present),
@@ -63,11 +74,20 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
         if entry["signal"] not in SUPPORTED_SIGNALS:
             where = f"spec.rollout.guard.latency[{index}].signal"
             yield SpecError(where, f"{entry['signal']} is not supported yet; supported: {', '.join(SUPPORTED_SIGNALS)}")
+    for index, adapter in enumerate(_at(spec, ("model", "adapters")) or ()):
+        scheme = adapter["source"].partition("://")[0]
+        if scheme not in ADAPTER_SCHEMES:
+            allowed = " or ".join(f"{name}://" for name in ADAPTER_SCHEMES)
+            where = f"spec.model.adapters[{index}].source"
+            yield SpecError(where, f"{scheme}:// is not supported for adapters yet; use {allowed}")
     for index, argument in enumerate(_at(spec, ("engine", "args")) or ()):
         flag = argument.split("=", 1)[0]
         if flag in OWNED_FLAGS:
             instead = f"; set {OWNED_FLAGS[flag]}" if OWNED_FLAGS[flag] else ""
             yield SpecError(f"spec.engine.args[{index}]", f"{flag} is the operator's to write{instead}")
+        elif flag in SHARED_FLAGS and _at(spec, SHARED_FLAGS[flag]) is not None:
+            field = ".".join(("spec", *SHARED_FLAGS[flag]))
+            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is given by {field} too; remove one of them")
     for index, variable in enumerate(_at(spec, ("engine", "env")) or ()):
         if variable["name"] in OWNED_ENV:
             yield SpecError(f"spec.engine.env[{index}].name", f"{variable['name']} is the operator's to write")

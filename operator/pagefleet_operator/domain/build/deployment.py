@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from pagefleet_operator.domain.build.flags import DRAIN_SECONDS, flags
 from pagefleet_operator.domain.build.names import PORT, Child
+from pagefleet_operator.domain.build.volumes import volumes
 from pagefleet_operator.domain.quantity import whole
 
 USER = 65532
-DRAIN_SECONDS, GRACE_SECONDS = 90, 120
-PVC_SCHEME = "pvc://"
+GRACE_SECONDS = DRAIN_SECONDS + 30
 
 
 def deployment(child: Child, replicas: int) -> dict[str, Any]:
@@ -32,10 +33,7 @@ def deployment(child: Child, replicas: int) -> dict[str, Any]:
 
 def _pod(child: Child) -> dict[str, Any]:
     placement: Mapping[str, Any] = child.snapshot.get("placement") or {}
-    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
-    claim = _claim(child.snapshot["model"]["source"])
-    if claim:
-        volumes.append({"name": "model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    defined, mounts = volumes(child.snapshot)
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -47,8 +45,8 @@ def _pod(child: Child) -> dict[str, Any]:
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(child, claim)],
-        "volumes": volumes,
+        "containers": [_container(child, mounts)],
+        "volumes": defined,
     }
     if placement.get("nodeSelector"):
         pod["nodeSelector"] = dict(placement["nodeSelector"])
@@ -66,11 +64,8 @@ def _pod(child: Child) -> dict[str, Any]:
     return pod
 
 
-def _container(child: Child, claim: str) -> dict[str, Any]:
+def _container(child: Child, mounts: list[dict[str, Any]]) -> dict[str, Any]:
     engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
-    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - a volume of the pod's own
-    if claim:
-        mounts.append({"name": "model", "mountPath": f"/models/{claim}", "readOnly": True})
     return {
         "name": "engine",
         "image": engine.get("image") or default_image(child.snapshot),
@@ -95,29 +90,6 @@ def _container(child: Child, claim: str) -> dict[str, Any]:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
-
-
-def flags(child: Child) -> list[str]:
-    """The engine's flags that come from fields of the spec."""
-    model: Mapping[str, Any] = child.snapshot["model"]
-    engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
-    limits, cache = engine.get("limits") or {}, engine.get("kvCache") or {}
-    values = {
-        "--model": _model_uri(model["source"]),
-        "--served-model-name": model.get("servedName") or child.service,
-        "--host": "0.0.0.0",
-        "--port": PORT,
-        "--max-model-len": model.get("maxLength"),
-        "--quantization": model.get("quantization"),
-        "--page-size": cache.get("pageSize"),
-        "--num-pages": cache.get("pages"),
-        "--kv-memory-fraction": cache.get("memoryFraction"),
-        "--max-prompt-tokens": limits.get("promptTokens"),
-        "--max-output-tokens": limits.get("outputTokens"),
-        "--max-queued-requests": limits.get("queued"),
-        "--drain-timeout": DRAIN_SECONDS,
-    }
-    return [f"{flag}={value}" for flag, value in values.items() if value is not None]
 
 
 def default_image(snapshot: Mapping[str, Any]) -> str:
@@ -152,11 +124,3 @@ def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
         "failureThreshold": failures,
         "successThreshold": 1,
     }
-
-
-def _claim(source: str) -> str:
-    return source.removeprefix(PVC_SCHEME).partition("/")[0] if source.startswith(PVC_SCHEME) else ""
-
-
-def _model_uri(source: str) -> str:
-    return f"file:///models/{source.removeprefix(PVC_SCHEME)}" if source.startswith(PVC_SCHEME) else source

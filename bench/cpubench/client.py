@@ -1,0 +1,54 @@
+"""Sends the requests of a workload to an OpenAI-compatible server and takes the time of every piece of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+
+from cpubench.measures import Answer
+from cpubench.workload import Request
+
+
+async def drive(url: str, model: str, requests: Sequence[Request], timeout: float) -> list[Answer]:
+    """Every request at its time, each on a connection of its own. Raises RuntimeError when an answer is not whole."""
+    limits = aiohttp.ClientTimeout(total=timeout)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(url, connector=connector, timeout=limits) as session:
+        start = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_ask(session, model, request, start)) for request in requests]
+    return [task.result() for task in tasks]
+
+
+async def _ask(session: aiohttp.ClientSession, model: str, request: Request, start: float) -> Answer:
+    await asyncio.sleep(start + request.at - time.perf_counter())
+    body = {
+        "model": model, "prompt": list(request.prompt), "max_tokens": request.output, "temperature": 0,
+        "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    sent = time.perf_counter() - start
+    times: list[float] = []
+    usage: dict[str, Any] = {}
+    async with session.post("/v1/completions", json=body) as response:
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {(await response.text())[:500]}")
+        async for line in response.content:
+            if not line.startswith(b"data: {"):
+                continue
+            now = time.perf_counter() - start
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(f"a stream ended with {event['error']}")
+            if event.get("choices"):
+                times.append(now)
+            usage = event.get("usage") or usage
+    if usage.get("completion_tokens") != request.output or not times:
+        raise RuntimeError(
+            f"asked for {request.output} tokens, got {usage.get('completion_tokens')} in {len(times)} pieces"
+        )
+    return Answer(sent, tuple(times), int(usage["prompt_tokens"]), request.output)

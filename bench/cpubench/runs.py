@@ -1,0 +1,86 @@
+"""Measures one system once: all requests at once on a fresh process, or at a rate on one that is running."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from cpubench import client
+from cpubench.measures import Answer, Measured, summarise
+from cpubench.servers import Running, line, running, tail
+from cpubench.systems import MODEL, System
+from cpubench.workload import Request
+
+TIMEOUT = 1800.0
+QUIET = 15.0  # per cent of one core: what others may use without a run counting as disturbed
+QUIET_WINDOW = 3.0
+WARM_UP = [Request(tuple(range(1000, 1040)), 8), Request(tuple(range(2000, 2030)), 8)]
+
+
+def await_quiet(patience: float) -> None:
+    """Waits until the rest of the machine rests, at most `patience` seconds."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        before = _busy()
+        time.sleep(QUIET_WINDOW)
+        if 100 * (_busy() - before) / QUIET_WINDOW < QUIET:
+            return
+
+
+def measure(system: System, requests: Sequence[Request], log: Path) -> Measured:
+    """Start, rest, warm up, run, end. Raises RuntimeError with the end of the system's log when it fails."""
+    with running(system, log) as served:
+        if system.streams:
+            warm_up(served)
+        return once(served, requests, log)
+
+
+def warm_up(served: Running) -> None:
+    """Two short requests, one after the other: whatever is made at the first request is not measured."""
+    for request in WARM_UP:
+        asyncio.run(client.drive(served.url, MODEL, [request], TIMEOUT))
+
+
+def once(served: Running, requests: Sequence[Request], log: Path) -> Measured:
+    busy, own, start = _busy(), served.cpu_seconds() + _mine(), time.monotonic()
+    try:
+        answers = _streamed(served, requests) if served.system.streams else _in_batches(served, requests)
+    except (ExceptionGroup, OSError, ValueError) as error:
+        causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+        raise RuntimeError(f"{served.system.name}: {causes[0]}; its log ends:\n{tail(log)}") from error
+    seconds = time.monotonic() - start
+    others = (_busy() - busy) - (served.cpu_seconds() + _mine() - own)
+    return summarise(served.system.name, answers, served.measured(), max(0.0, 100 * others / seconds))
+
+
+def _streamed(served: Running, requests: Sequence[Request]) -> list[Answer]:
+    return asyncio.run(client.drive(served.url, MODEL, requests, TIMEOUT))
+
+
+def _in_batches(served: Running, requests: Sequence[Request]) -> list[Answer]:
+    asked = {"prompts": [request.prompt for request in requests], "outputs": [request.output for request in requests]}
+    if served.process.stdin is None:
+        raise ValueError("the program has no standard input")
+    served.process.stdin.write(json.dumps(asked) + "\n")
+    served.process.stdin.flush()
+    times = json.loads(line(served.process.stdout))
+    return [
+        Answer(0.0, tuple(moments), len(request.prompt), request.output)
+        for request, moments in zip(requests, times, strict=True)
+    ]
+
+
+def _busy() -> float:
+    """CPU seconds that the whole machine has spent working, and those that the hypervisor took away."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait)
+
+
+def _mine() -> float:
+    times = psutil.Process().cpu_times()
+    return float(times.user + times.system)

@@ -1,0 +1,154 @@
+"""Pagefleet's engine on the CPU against vLLM, llama.cpp and transformers: the same model, the same requests.
+
+`python bench/peers.py` makes the peers first. Systems run one at a time, each round starts every one of them anew.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from cpubench import float_model, report, runs, sweep, workload
+from cpubench.measures import Measured
+from cpubench.systems import System, everything
+from rich.console import Console
+
+TEXT = Path(__file__).parent / "cpubench/text.txt"
+QUICK = ("pagefleet", "vllm", "llama")
+QUICK_REQUESTS, REQUESTS = 24, 64
+
+console = Console(width=int(os.environ.get("COLUMNS", "132")))
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="rounds; every number shown is the median of them")] = 5,
+    requests: Annotated[int, typer.Option(min=2, help="requests of one run")] = REQUESTS,
+    seed: Annotated[int, typer.Option(help="of lengths and prompts")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"1 round, {QUICK_REQUESTS} requests: {', '.join(QUICK)}")
+    ] = False,
+    only: Annotated[str | None, typer.Option(help=f"names with commas between, of: {', '.join(everything())}")] = None,
+    check: Annotated[bool, typer.Option("--check", help="end with 1 when a ratio falls short")] = False,
+    sweeping: Annotated[bool, typer.Option("--sweep", help="latency at rates instead of all requests at once")] = False,
+    json: Annotated[Path | None, typer.Option(help="write every number to this file")] = None,
+    png: Annotated[Path | None, typer.Option(help="draw the medians into this file (needs matplotlib)")] = None,
+    patience: Annotated[float, typer.Option(min=0, help="seconds to wait for a quiet machine before a run")] = 60,
+    repeats: Annotated[int, typer.Option(min=0, help="times to repeat a run that other programs disturbed")] = 2,
+    logs: Annotated[Path | None, typer.Option(help="folder for the systems' logs")] = None,
+) -> None:
+    """Compare CPU serving systems. See bench/README.md."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that no server outlives this program
+    chosen = choose(only.split(",") if only else list(QUICK) if quick else None)
+    if png and importlib.util.find_spec("matplotlib") is None:
+        raise typer.BadParameter("--png needs matplotlib: pip install matplotlib")
+    if quick:
+        rounds, requests = 1, min(requests, QUICK_REQUESTS)
+    folder = logs or Path(tempfile.mkdtemp(prefix="pagefleet-bench-"))
+    text = tokens()
+    if sweeping:
+        sweep_all(chosen, text, requests, seed, folder, json)
+        return
+    measured = measure_all(chosen, workload.make(text, requests, seed), rounds, folder, patience, repeats)
+    if not measured:
+        raise typer.Exit(2)
+    report.show(console, measured, everything())
+    if json:
+        report.write_json(json, measured, {"rounds": rounds, "requests": requests, "seed": seed}, chosen)
+    if png:
+        report.draw(png, measured)
+    if len(measured) < rounds * len(chosen):
+        raise typer.Exit(2)
+    if check and any(ratio.short for ratio in report.ratios(report.medians(measured))):
+        raise typer.Exit(1)
+
+
+def choose(names: list[str] | None) -> list[System]:
+    """The named systems, or all; those that are not made yet are left out, saying so. Raises BadParameter."""
+    known = everything()
+    if unknown := sorted(set(names or []) - set(known)):
+        raise typer.BadParameter(f"unknown systems: {', '.join(unknown)}; known: {', '.join(known)}")
+    chosen = []
+    for system in (known[name] for name in names or known):
+        if missing := system.missing():
+            say(f"{system.name} is left out: {missing}")
+        else:
+            chosen.append(system)
+    if not chosen:
+        raise typer.BadParameter("no system to measure")
+    return chosen
+
+
+def tokens() -> list[int]:
+    """The text that prompts are cut from, in the model's tokens."""
+    from pagefleet_engine.model import tokenizer
+    from pagefleet_engine.model.source import resolve
+
+    return tokenizer.load(resolve(float_model.URI)).encode(TEXT.read_text(), add_special_tokens=False)
+
+
+def measure_all(
+    systems: list[System],
+    requests: list[workload.Request],
+    rounds: int,
+    folder: Path,
+    patience: float,
+    repeats: int,
+) -> list[Measured]:
+    """Rounds over all systems; every other round goes the other way, so that none always follows the same one.
+
+    A system that fails is left out of the round, with its reason printed.
+    """
+    measured = []
+    for number in range(1, rounds + 1):
+        for system in systems if number % 2 else reversed(systems):
+            say(f"round {number} of {rounds}, {system.name}")
+            log = folder / f"{system.name}-{number}.log"
+            try:
+                measured.append(least_disturbed(system, requests, log, patience, repeats))
+            except RuntimeError as error:
+                console.print(str(error), style="red", markup=False)
+    return measured
+
+
+def least_disturbed(
+    system: System, requests: list[workload.Request], log: Path, patience: float, repeats: int
+) -> Measured:
+    """The run that the rest of the machine disturbed least; its speed plays no part in the choice."""
+    tried: list[Measured] = []
+    while not tried or (min(run.others_cpu for run in tried) > runs.QUIET and len(tried) <= repeats):
+        runs.await_quiet(patience)
+        run = runs.measure(system, requests, log)
+        say(f"  {run.tokens_per_s:.1f} tok/s in {run.makespan_s:.1f} s (others used {run.others_cpu:.0f} % CPU)")
+        tried.append(run)
+    return min(tried, key=lambda run: run.others_cpu)
+
+
+def sweep_all(
+    systems: list[System], text: list[int], requests: int, seed: int, folder: Path, json: Path | None
+) -> None:
+    points = []
+    for system in systems:
+        if not system.streams:
+            continue
+        try:
+            points += sweep.sweep(system, text, requests, seed, folder / f"{system.name}-sweep.log", say)
+        except RuntimeError as error:
+            console.print(str(error), style="red", markup=False)
+    sweep.show(console, points)
+    if json:
+        sweep.write_json(json, points)
+
+
+def say(line: str) -> None:
+    console.print(f"{time.strftime('%H:%M:%S')} {line}", markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,120 @@
+"""The bodies of embeddings, tokenize, detokenize and the adapters' endpoints. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagefleet_engine.api.errors import invalid
+from pagefleet_engine.api.parameters import conversation as chats
+from pagefleet_engine.api.parameters.conversation import Conversation
+from pagefleet_engine.api.parameters.fields import (
+    TOKEN_ID,
+    Field,
+    Table,
+    flag,
+    integer,
+    number,
+    one_of,
+    read,
+    text,
+    token_ids,
+)
+from pagefleet_engine.api.parameters.generation import LONGEST_TIMEOUT
+from pagefleet_engine.api.parameters.prompts import MOST_INPUTS, Prompt, prompts
+
+ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+EMBEDDING_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "dimensions": (None,), "truncate_prompt_tokens": (None,), "metadata": (None, {}),
+}  # fmt: skip
+EMBEDDING: Table = {
+    "model": text(512, empty=False, required=True),
+    "input": prompts(MOST_INPUTS),
+    "encoding_format": one_of(("float", "base64"), "float"),
+    "user": text(4096),
+    "priority": integer(-(2**31), 2**31 - 1, 0),
+    "cache_salt": text(256, "", empty=False),
+    "timeout": number(0, LONGEST_TIMEOUT, above=True),
+    "add_special_tokens": flag(True),
+}
+TOKENIZE_PROMPT: Table = {
+    "model": text(512, empty=False),
+    "prompt": text(1 << 22, required=True),
+    "add_special_tokens": flag(True),
+    "return_token_strs": flag(),
+}
+TOKENIZE_CHAT: Table = {
+    **chats.TABLE,
+    "model": text(512, empty=False),
+    "add_special_tokens": flag(),
+    "return_token_strs": flag(),
+}
+DETOKENIZE: Table = {
+    "model": text(512, empty=False),
+    "tokens": Field(token_ids, {"type": "array", "items": TOKEN_ID}, required=True),
+}
+
+
+def _adapter_name(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not ADAPTER_NAME.fullmatch(value):
+        raise invalid(name, f"{name} must be 1 to 128 letters, digits, . _ / or -, beginning with a letter or digit")
+    return value
+
+
+_NAME = Field(_adapter_name, {"type": "string", "pattern": f"^{ADAPTER_NAME.pattern}$"}, required=True)
+LOAD_ADAPTER: Table = {"lora_name": _NAME, "lora_path": text(4096, empty=False, required=True)}
+UNLOAD_ADAPTER: Table = {"lora_name": _NAME}
+ADAPTER_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "lora_int_id": (None,), "base_model_name": (None,), "load_inplace": (None, False),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Embedding:
+    model: str
+    inputs: tuple[Prompt, ...]
+    base64: bool
+    priority: int
+    cache_salt: str
+    timeout: float | None
+    add_special_tokens: bool
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    """A `prompt` or a `conversation`; one of them is set."""
+
+    model: str | None
+    prompt: str | None
+    conversation: Conversation | None
+    add_special_tokens: bool
+    return_token_strs: bool
+
+
+def embedding(body: Any) -> Embedding:
+    """Raises ApiError (400)."""
+    fields = read(body, EMBEDDING, EMBEDDING_NOT_SUPPORTED)
+    return Embedding(
+        model=fields["model"],
+        inputs=fields["input"],
+        base64=fields["encoding_format"] == "base64",
+        priority=fields["priority"],
+        cache_salt=fields["cache_salt"],
+        timeout=fields["timeout"],
+        add_special_tokens=fields["add_special_tokens"],
+    )
+
+
+def tokenize(body: Any) -> Tokenize:
+    """Raises ApiError (400)."""
+    chat = isinstance(body, dict) and "messages" in body
+    fields = read(body, TOKENIZE_CHAT if chat else TOKENIZE_PROMPT)
+    return Tokenize(
+        model=fields["model"],
+        prompt=None if chat else fields["prompt"],
+        conversation=chats.conversation(fields, body) if chat else None,
+        add_special_tokens=fields["add_special_tokens"],
+        return_token_strs=fields["return_token_strs"],
+    )

@@ -1,0 +1,113 @@
+"""Keeps sampling within a grammar: one matcher a sequence sets the logits that would leave it to -inf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pagefleet_engine.model.grammar import Compiler, GrammarSpec
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+    from tokenizers import Tokenizer as Fast
+
+
+class Grammars:
+    """The grammars of one model. `vocab_size` is the length of a row of logits; nothing is loaded until compile."""
+
+    def __init__(self, backend: Fast, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._backend = backend
+        self.vocab_size, self.eos_token_ids = vocab_size, tuple(eos_token_ids)
+        self._compiler: Compiler | None = None
+
+    def compile(self, spec: GrammarSpec) -> Matcher:
+        """A matcher at the grammar's beginning. Raises ValueError that says what is wrong with the grammar."""
+        if self._compiler is None:
+            self._compiler = Compiler(self._backend.to_str(), self.vocab_size, self.eos_token_ids)
+        return Matcher(self._compiler.compile(spec), self.vocab_size, self.eos_token_ids)
+
+
+class Matcher:
+    """Where one sequence is within its grammar. Not thread-safe; `copy` is independent of the original."""
+
+    def __init__(self, inner: LLMatcher, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._inner, self._vocab_size = inner, vocab_size
+        self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.intp)
+        self._after_end = 0  # tokens accepted after the grammar's own end
+
+    def fill(self, row: torch.Tensor) -> None:
+        """Sets what the grammar does not allow next to -inf, in place. row: float [vocab], or [1, vocab].
+
+        Where nothing is allowed, as after the end or when the matcher ran into a limit, that leaves the eos tokens.
+        """
+        refused = self.refused()
+        if row.device.type == "cpu":  # torch would split so short a row over threads, which takes longer
+            np.putmask(row.detach().numpy(), refused, -np.inf)
+        else:
+            row.masked_fill_(torch.from_numpy(refused).to(row.device), float("-inf"))
+
+    def refused(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """bool [vocab], true where a token would leave the grammar. Never all true, unless the model has no eos."""
+        if not self._inner.is_stopped():
+            packed = np.frombuffer(self._inner.compute_bitmask(), dtype=np.uint8)
+            # The library pads to whole words; ~ first, so that the unpacked bytes are the answer without a copy.
+            bits = np.unpackbits(~packed, count=self._vocab_size, bitorder="little").view(np.bool_)
+            if not self._inner.is_error() and not bits.all():
+                return bits
+        bits = np.ones(self._vocab_size, dtype=np.bool_)
+        bits[self._eos] = False
+        return bits
+
+    def accept(self, token: int) -> None:
+        """Moves on by a token that `fill` allowed. Any other ends the grammar: from then on only eos may come."""
+        if self._inner.is_stopped():
+            self._after_end += 1
+        else:
+            self._inner.consume_token(token)
+
+    @property
+    def finished(self) -> bool:
+        """The grammar allows nothing more: the sequence may stop here, without an eos token."""
+        return bool(self._inner.is_stopped())
+
+    @property
+    def accepting(self) -> bool:
+        """What was written so far is complete, though more may be allowed."""
+        return not self._inner.is_error() and bool(self._inner.is_accepting())
+
+    @property
+    def error(self) -> str | None:
+        """Why the matcher gave up, or None. What was written so far is then not complete."""
+        return self._inner.get_error() or None if self._inner.is_error() else None
+
+    def rollback(self, count: int) -> None:
+        """Forgets the last `count` accepted tokens, as a rejected draft needs. Raises ValueError."""
+        if self._inner.is_error():
+            raise ValueError("a matcher that gave up cannot go back")
+        ignored = min(count, self._after_end)
+        if count > ignored and not self._inner.rollback(count - ignored):
+            raise ValueError(f"cannot go back {count} tokens")
+        self._after_end -= ignored
+
+    def copy(self) -> Matcher:
+        made = Matcher(self._inner.deep_copy(), self._vocab_size, self._eos.tolist())
+        made._after_end = self._after_end
+        return made
+
+
+def fill(logits: torch.Tensor, matchers: Sequence[Matcher | None]) -> None:
+    """`Matcher.fill` for a batch: logits [rows, vocab], one matcher a row or None where anything goes."""
+    rows = [(index, matcher) for index, matcher in enumerate(matchers) if matcher is not None]
+    if not rows:
+        return
+    if logits.device.type == "cpu":
+        for index, matcher in rows:
+            matcher.fill(logits[index])
+        return
+    refused = torch.zeros(logits.shape, dtype=torch.bool)
+    for index, matcher in rows:
+        refused[index] = torch.from_numpy(matcher.refused())
+    logits.masked_fill_(refused.to(logits.device, non_blocking=True), float("-inf"))

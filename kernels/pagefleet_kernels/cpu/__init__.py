@@ -1,0 +1,25 @@
+"""The CPU's operations: compiled for AVX-512 with VNNI where that is at hand, else the same in torch.
+
+`operations` chooses. Both compute the same numbers up to rounding, and both give a row the same result whatever else
+is in its batch.
+"""
+
+from __future__ import annotations
+
+from pagefleet_kernels.cpu import native, reference
+from pagefleet_kernels.cpu.layout import Batch, Draw, KVPages, Linear, Operations
+
+__all__ = ["Batch", "Draw", "KVPages", "Linear", "Operations", "operations"]
+
+
+def operations(threads: int, kind: str = "auto") -> Operations:
+    """`kind`: native (raises OSError when it cannot be), reference, or auto. `threads` bind the native ones only."""
+    match kind:
+        case "reference":
+            return reference.Reference()
+        case "native":
+            return native.Native(threads)
+        case "auto":
+            return native.Native(threads) if native.usable() else reference.Reference()
+        case _:
+            raise ValueError(f"CPU operations are native, reference or auto, not {kind!r}")

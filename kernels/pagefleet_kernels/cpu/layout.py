@@ -1,0 +1,117 @@
+"""How a batch and the KV pages lie in memory, and what a set of CPU operations has to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+LANES = 16  # positions whose keys lie side by side: one 512-bit register of float32
+GROUP = 64  # elements along the inner dimension that share an int8 scale
+MOST_HEAD_DIM = 256
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's tokens, sequence after sequence; every tensor is contiguous."""
+
+    positions: torch.Tensor  # [n] int32
+    slots: torch.Tensor  # [n] int32: page * page_size + offset, where each token's key and value go
+    first: torch.Tensor  # [sequences + 1] int32: each sequence's first row, and n
+    context: torch.Tensor  # [sequences] int32: positions up to and with each sequence's last row here
+    table: torch.Tensor  # [sequences, widest] int32: each sequence's pages in order
+    sampled: torch.Tensor  # [sampled] int64: rows whose logits are wanted
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One token to be drawn from row `row` of the logits. `uniform` [0, 1) decides; `top_k` 0, `top_p` 1, `min_p` 0 are off.
+
+    `temperature` 0 takes the largest logit, the first of equals.
+    """
+
+    row: int
+    uniform: float
+    temperature: float
+    top_p: float = 1.0
+    min_p: float = 0.0
+    top_k: int = 0
+
+
+@dataclass(frozen=True)
+class KVPages:
+    """One layer's pages, float32 or float16."""
+
+    keys: torch.Tensor  # [pages, kv_heads, page_size / 16, head_dim, 16]
+    values: torch.Tensor  # [pages, kv_heads, page_size, head_dim]
+
+    @classmethod
+    def zeros(cls, pages: int, kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype) -> KVPages:
+        """Raises ValueError for sizes that the layout cannot hold."""
+        if page_size % LANES or head_dim % LANES or head_dim > MOST_HEAD_DIM:
+            raise ValueError(
+                f"pages hold a multiple of {LANES} tokens and heads a multiple of {LANES} elements up to "
+                f"{MOST_HEAD_DIM}, not {page_size} and {head_dim}"
+            )
+        keys = torch.zeros(pages, kv_heads, page_size // LANES, head_dim, LANES, dtype=dtype)
+        return cls(keys, torch.zeros(pages, kv_heads, page_size, head_dim, dtype=dtype))
+
+    @property
+    def page_size(self) -> int:
+        return self.values.shape[2]
+
+    def copy(self, source: int, target: int) -> None:
+        """One page onto another: a fork's own copy of a page that is not full."""
+        self.keys[target] = self.keys[source]
+        self.values[target] = self.values[source]
+
+
+class Linear(Protocol):
+    """A matrix product whose weight was prepared once."""
+
+    def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
+        """x [rows, k] float32 -> x w^T + bias [rows, n]; added to `into` where that is given, which is returned."""
+
+
+class Operations(Protocol):
+    """All tensors are contiguous float32 on the CPU unless said otherwise."""
+
+    name: str
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool) -> Linear:
+        """Prepare `weight` [n, k]; the tensor itself is not kept by those that pack it."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """x [rows, size] over its root mean square, times weight [size]."""
+
+    def silu_mul(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, 2 inner] -> silu(first half) * second half [rows, inner]."""
+
+    def rope_write(
+        self,
+        qkv: torch.Tensor,
+        tables: tuple[torch.Tensor, torch.Tensor],
+        norms: tuple[torch.Tensor, torch.Tensor, float] | None,
+        pages: KVPages,
+        batch: Batch,
+    ) -> None:
+        """Rotate queries and keys of qkv [n, heads + 2 kv_heads, head_dim] in place; write keys and values to pages.
+
+        `tables`: cos and sin [positions, head_dim / 2]. `norms`: the weights of each query head's and key head's
+        RMS norm and its epsilon, for models that have it.
+        """
+
+    def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, window: int) -> torch.Tensor:
+        """Causal attention of the queries in qkv [n, heads + 2 kv_heads, head_dim] -> [n, heads * head_dim].
+
+        A token sees `window` positions with itself; 0: all. Scores are scaled by head_dim ** -0.5.
+        """
+
+    def sample(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+        """Tokens drawn from softmax(row / temperature) of logits [rows, vocab], cut by top-k, top-p, min-p in this order.
+
+        By inversion: the first token, in the order of ids, at which the sum of the kept probabilities passes
+        `uniform` of their total.
+        """

@@ -1,0 +1,165 @@
+"""The compiled CPU operations, called through ctypes. Checks nothing per call: shapes are the model's own business."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from pagefleet_kernels.cpu.layout import Batch, Draw, KVPages
+
+LIBRARY = Path(__file__).with_name("libpagefleet_cpu.so")
+NEEDED = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"})
+VERSION = 2
+
+
+def missing() -> str | None:
+    """Why the compiled operations cannot be used here, None when they can."""
+    if not LIBRARY.is_file():
+        return "not built: python -m pagefleet_kernels.cpu.build"
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "not Linux"
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), "").split()
+    lacking = sorted(NEEDED - set(flags))
+    return f"this CPU lacks {', '.join(lacking)}" if lacking else None
+
+
+def usable() -> bool:
+    return missing() is None
+
+
+class _Attention(Structure):
+    _fields_ = [
+        ("q", c_void_p), ("q_stride", c_int64), ("out", c_void_p), ("keys", c_void_p), ("values", c_void_p),
+        ("table", c_void_p), ("table_width", c_int64), ("first", c_void_p), ("context", c_void_p),
+        ("sequences", c_int64), ("heads", c_int64), ("kv_heads", c_int64), ("head_dim", c_int64),
+        ("page_size", c_int64), ("window", c_int64), ("scale", c_float),
+    ]  # fmt: skip
+
+
+class _Rope(Structure):
+    _fields_ = [
+        ("qkv", c_void_p), ("q_norm", c_void_p), ("k_norm", c_void_p), ("cos", c_void_p), ("sin", c_void_p),
+        ("positions", c_void_p), ("slots", c_void_p), ("keys", c_void_p), ("values", c_void_p), ("tokens", c_int64),
+        ("heads", c_int64), ("kv_heads", c_int64), ("head_dim", c_int64), ("page_size", c_int64), ("epsilon", c_float),
+    ]  # fmt: skip
+
+
+class _Draw(Structure):
+    _fields_ = [
+        ("row", c_int64), ("uniform", c_double), ("temperature", c_float), ("top_p", c_float), ("min_p", c_float),
+        ("top_k", c_int32), ("token", c_int32),
+    ]  # fmt: skip
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(LIBRARY))
+    signatures = {
+        "threads": (None, [c_int]),
+        "linear": (c_void_p, [c_void_p, c_void_p, c_int64, c_int64, c_int]),
+        "linear_free": (None, [c_void_p]),
+        "linear_apply": (None, [c_void_p, c_void_p, c_int64, c_void_p, c_int]),
+        "rms_norm": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float]),
+        "silu_mul": (None, [c_void_p, c_void_p, c_int64, c_int64]),
+        "rope": (None, [POINTER(_Rope), c_int]),
+        "attend": (None, [POINTER(_Attention), c_int]),
+        "sample": (None, [c_void_p, c_int64, POINTER(_Draw), c_int64]),
+        "version": (c_int, []),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"pagefleet_{name}")
+        function.restype, function.argtypes = result, arguments
+    if library.pagefleet_version() != VERSION:
+        raise OSError(f"{LIBRARY.name} is of another version: build it again")
+    return library
+
+
+class NativeLinear:
+    """A packed weight; freed with this object."""
+
+    def __init__(self, library: ctypes.CDLL, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool) -> None:
+        self._library, self._n = library, weight.shape[0]
+        weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
+        pointer = None if bias is None else bias.data_ptr()
+        self._handle = library.pagefleet_linear(weight.data_ptr(), pointer, *weight.shape, int8)
+
+    def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
+        y = x.new_empty(x.shape[0], self._n) if into is None else into
+        self._library.pagefleet_linear_apply(self._handle, x.data_ptr(), x.shape[0], y.data_ptr(), into is not None)
+        return y
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "_handle", None):
+            self._library.pagefleet_linear_free(handle)
+
+
+class Native:
+    """Operations of one process. Raises OSError when the library cannot be loaded or used.
+
+    The first use fixes the number of threads for the life of the process.
+    """
+
+    name = "native"
+
+    def __init__(self, threads: int) -> None:
+        if reason := missing():
+            raise OSError(f"the compiled CPU operations cannot be used: {reason}")
+        self._library = _library()
+        self._library.pagefleet_threads(threads)
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool) -> NativeLinear:
+        return NativeLinear(self._library, weight, bias, int8)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        y = torch.empty_like(x)
+        self._library.pagefleet_rms_norm(x.data_ptr(), weight.data_ptr(), y.data_ptr(), *x.shape, epsilon)
+        return y
+
+    def silu_mul(self, x: torch.Tensor) -> torch.Tensor:
+        rows, inner = x.shape[0], x.shape[1] // 2
+        y = x.new_empty(rows, inner)
+        self._library.pagefleet_silu_mul(x.data_ptr(), y.data_ptr(), rows, inner)
+        return y
+
+    def rope_write(
+        self,
+        qkv: torch.Tensor,
+        tables: tuple[torch.Tensor, torch.Tensor],
+        norms: tuple[torch.Tensor, torch.Tensor, float] | None,
+        pages: KVPages,
+        batch: Batch,
+    ) -> None:
+        q_norm, k_norm, epsilon = (norms[0].data_ptr(), norms[1].data_ptr(), norms[2]) if norms else (None, None, 0.0)
+        kv_heads = pages.values.shape[1]
+        job = _Rope(
+            qkv.data_ptr(), q_norm, k_norm, tables[0].data_ptr(), tables[1].data_ptr(), batch.positions.data_ptr(),
+            batch.slots.data_ptr(), pages.keys.data_ptr(), pages.values.data_ptr(), qkv.shape[0],
+            qkv.shape[1] - 2 * kv_heads, kv_heads, qkv.shape[2], pages.page_size, epsilon,
+        )  # fmt: skip
+        self._library.pagefleet_rope(byref(job), pages.keys.dtype == torch.float16)
+
+    def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, window: int) -> torch.Tensor:
+        kv_heads, head_dim = pages.values.shape[1], qkv.shape[2]
+        heads = qkv.shape[1] - 2 * kv_heads
+        out = qkv.new_empty(qkv.shape[0], heads * head_dim)
+        job = _Attention(
+            qkv.data_ptr(), qkv.stride(0), out.data_ptr(), pages.keys.data_ptr(), pages.values.data_ptr(),
+            batch.table.data_ptr(), batch.table.shape[1], batch.first.data_ptr(), batch.context.data_ptr(),
+            batch.context.shape[0], heads, kv_heads, head_dim, pages.page_size, window, head_dim**-0.5,
+        )  # fmt: skip
+        self._library.pagefleet_attend(byref(job), pages.keys.dtype == torch.float16)
+        return out
+
+    def sample(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+        jobs = (_Draw * len(draws))(
+            *(_Draw(draw.row, draw.uniform, draw.temperature, draw.top_p, draw.min_p, draw.top_k) for draw in draws)
+        )
+        self._library.pagefleet_sample(logits.data_ptr(), logits.shape[1], jobs, len(draws))
+        return [job.token for job in jobs]

@@ -1,0 +1,116 @@
+"""The CPU's operations in plain torch: what the compiled ones are tested against, and what other CPUs run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional
+
+from pagefleet_kernels.cpu.layout import GROUP, Batch, Draw, KVPages, Linear
+
+
+def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [rows, k] -> int8 [rows, groups, 64] (zeros after k) and scales [rows, groups] of symmetric rounding."""
+    grouped = functional.pad(x, (0, -x.shape[1] % GROUP)).view(x.shape[0], -1, GROUP)
+    most = grouped.abs().amax(dim=2)
+    inverse = torch.where(most > 0, 127.0 / most, torch.zeros_like(most))
+    return (grouped * inverse.unsqueeze(2)).round_().to(torch.int8), most / 127.0
+
+
+def dequantise(x: torch.Tensor) -> torch.Tensor:
+    """What is left of x [rows, k] after `quantise`."""
+    values, scales = quantise(x)
+    return (values * scales.unsqueeze(2)).view(x.shape[0], -1)[:, : x.shape[1]]
+
+
+class Reference:
+    """Operations on any CPU that torch runs on. int8 is computed in float32 from rounded values."""
+
+    name = "reference"
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool) -> Linear:
+        kept = dequantise(weight) if int8 else weight
+
+        def apply(x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
+            product = functional.linear(dequantise(x) if int8 else x, kept, bias)
+            return product if into is None else into.add_(product)
+
+        return apply
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        return functional.rms_norm(x, (x.shape[-1],), weight, epsilon)
+
+    def silu_mul(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
+
+    def rope_write(
+        self,
+        qkv: torch.Tensor,
+        tables: tuple[torch.Tensor, torch.Tensor],
+        norms: tuple[torch.Tensor, torch.Tensor, float] | None,
+        pages: KVPages,
+        batch: Batch,
+    ) -> None:
+        kv_heads = pages.values.shape[1]
+        rotated = qkv.shape[1] - kv_heads
+        if norms is not None:
+            q_norm, k_norm, epsilon = norms
+            heads = rotated - kv_heads
+            qkv[:, :heads] = self.rms_norm(qkv[:, :heads], q_norm, epsilon)
+            qkv[:, heads:rotated] = self.rms_norm(qkv[:, heads:rotated], k_norm, epsilon)
+        cos, sin = (table[batch.positions.long()].unsqueeze(1) for table in tables)
+        low, high = qkv[:, :rotated].chunk(2, dim=-1)
+        qkv[:, :rotated] = torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+        page, within = batch.slots.long() // pages.page_size, batch.slots.long() % pages.page_size
+        lanes = pages.keys.shape[-1]
+        pages.keys[page, :, within // lanes, :, within % lanes] = qkv[:, rotated - kv_heads : rotated].to(
+            pages.keys.dtype
+        )
+        pages.values[page, :, within] = qkv[:, rotated:].to(pages.values.dtype)
+
+    def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, window: int) -> torch.Tensor:
+        kv_heads, head_dim = pages.values.shape[1], qkv.shape[2]
+        heads = qkv.shape[1] - 2 * kv_heads
+        out = qkv.new_empty(qkv.shape[0], heads, head_dim)
+        bounds = batch.first.tolist()
+        for index, context in enumerate(batch.context.tolist()):
+            begin, end = bounds[index], bounds[index + 1]
+            used = batch.table[index, : -(-context // pages.page_size)].long()
+            keys = pages.keys[used].permute(1, 0, 2, 4, 3).reshape(kv_heads, -1, head_dim)[:, :context]
+            values = pages.values[used].transpose(0, 1).reshape(kv_heads, -1, head_dim)[:, :context]
+            position = torch.arange(context - (end - begin), context).unsqueeze(1)
+            seen = torch.arange(context).unsqueeze(0)
+            mask = seen <= position
+            if window:
+                mask &= seen > position - window
+            query = qkv[begin:end, :heads].transpose(0, 1).unsqueeze(0)
+            product = functional.scaled_dot_product_attention(
+                query, keys.float().unsqueeze(0), values.float().unsqueeze(0), attn_mask=mask, enable_gqa=True
+            )
+            out[begin:end] = product.squeeze(0).transpose(0, 1)
+        return out.view(qkv.shape[0], -1)
+
+    def sample(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+        return [_drawn(logits[draw.row], draw) for draw in draws]
+
+
+def _drawn(logits: torch.Tensor, draw: Draw) -> int:
+    if draw.temperature <= 0:
+        return int(logits.argmax())
+    scores = logits.double() / draw.temperature
+    probabilities, ids = (scores - scores.max()).exp().sort(descending=True, stable=True)
+    if draw.top_k:
+        probabilities, ids = probabilities[: draw.top_k], ids[: draw.top_k]
+    if draw.top_p < 1:
+        before = probabilities.cumsum(0) - probabilities
+        kept = before < draw.top_p * probabilities.sum()
+        probabilities, ids = probabilities[kept], ids[kept]
+    if draw.min_p > 0:
+        kept = probabilities >= draw.min_p
+        probabilities, ids = probabilities[kept], ids[kept]
+    ids, order = ids.sort()
+    reached = probabilities[order].cumsum(0)
+    place = int(torch.searchsorted(reached, draw.uniform * reached[-1], right=True))
+    return int(ids[min(place, len(ids) - 1)])

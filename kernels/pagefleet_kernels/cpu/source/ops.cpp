@@ -1,0 +1,61 @@
+// The C interface that native.py calls. One caller at a time: the engine has one thread.
+#include "attention.h"
+#include "linear.h"
+#include "pool.h"
+#include "rows.h"
+#include "sampling.h"
+
+using namespace pagefleet;
+
+namespace {
+Pool* pool = nullptr;
+}
+
+extern "C" {
+
+int pagefleet_version() { return 2; }
+
+void pagefleet_threads(int threads) {
+  if (pool == nullptr) pool = new Pool(threads);  // for the life of the process, as its threads are
+}
+
+void* pagefleet_linear(const float* weight, const float* bias, int64_t n, int64_t k, int int8) {
+  const int64_t blocks = (n + kColumns - 1) / kColumns;
+  auto* linear = new Linear{n, k, blocks, (k + kGroup - 1) / kGroup, int8 != 0, {}, {}, {}, {}};
+  pack(*pool, *linear, weight);
+  if (bias) {
+    linear->bias.assign(blocks * kColumns, 0.0f);
+    std::memcpy(linear->bias.data(), bias, n * sizeof(float));
+  }
+  return linear;
+}
+
+void pagefleet_linear_free(void* linear) { delete static_cast<Linear*>(linear); }
+
+void pagefleet_linear_apply(const void* linear, const float* x, int64_t rows, float* y, int accumulate) {
+  apply(*pool, *static_cast<const Linear*>(linear), x, rows, y, accumulate != 0);
+}
+
+void pagefleet_rms_norm(const float* x, const float* weight, float* y, int64_t rows, int64_t size, float epsilon) {
+  by_rows(*pool, rows, [&](int64_t row) { rms_norm(x + row * size, weight, y + row * size, size, epsilon); });
+}
+
+void pagefleet_silu_mul(const float* x, float* y, int64_t rows, int64_t inner) {
+  by_rows(*pool, rows, [&](int64_t row) { silu_mul(x + row * 2 * inner, y + row * inner, inner); });
+}
+
+void pagefleet_rope(const Rope* job, int half) {
+  if (half) rope<Half>(*pool, *job);
+  else rope<float>(*pool, *job);
+}
+
+void pagefleet_attend(const Attention* job, int half) {
+  if (half) attend<Half>(*pool, *job);
+  else attend<float>(*pool, *job);
+}
+
+void pagefleet_sample(const float* logits, int64_t vocab, Draw* draws, int64_t count) {
+  parallel(*pool, count, [&](int64_t i) { sample(logits + draws[i].row * vocab, vocab, draws[i]); });
+}
+
+}  // extern "C"

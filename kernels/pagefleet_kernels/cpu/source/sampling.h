@@ -1,0 +1,153 @@
+// One token per row: the largest logit at temperature 0, else from softmax(logits / temperature), cut by top-k, top-p and min-p in this order, by inversion:
+// the first token, in the order of ids, at which the sum of the kept probabilities passes `uniform` of their total.
+// Floor: a row's logits read twice; rows run in parallel.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "pool.h"
+#include "vector.h"
+
+namespace pagefleet {
+
+struct Draw {
+  int64_t row;
+  double uniform;  // [0, 1)
+  float temperature, top_p, min_p;
+  int32_t top_k;   // 0: off
+  int32_t token;   // the result
+};
+
+constexpr int64_t kSpan = 512;  // of logits whose probabilities are summed as one
+
+using Candidate = std::pair<float, int32_t>;  // score, id
+
+inline bool likelier(const Candidate& a, const Candidate& b) {
+  return a.first != b.first ? a.first > b.first : a.second < b.second;
+}
+
+inline double exp_sum(const float* logits, int64_t count, __m512 inverse, __m512 top) {
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < count; i += 16) {
+    const __mmask16 mask = lanes(count - i);
+    const __m512 score = _mm512_sub_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, logits + i), inverse), top);
+    sum = _mm512_add_ps(sum, _mm512_maskz_mov_ps(mask, exp16(score)));
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+
+// The candidates within `depth` of the top score.
+inline void gather(const float* logits, int64_t vocab, float inverse, float top, float depth,
+                   std::vector<Candidate>& out) {
+  out.clear();
+  for (int64_t i = 0; i < vocab; ++i)
+    if (const float score = logits[i] * inverse - top; score >= -depth) out.emplace_back(score, int32_t(i));
+}
+
+inline int32_t draw_whole(const float* logits, int64_t vocab, float inverse, float top, double uniform) {
+  std::vector<double> sums((vocab + kSpan - 1) / kSpan);
+  double total = 0;
+  for (size_t s = 0; s < sums.size(); ++s)
+    total += sums[s] = exp_sum(logits + s * kSpan, std::min<int64_t>(kSpan, vocab - s * kSpan),
+                               _mm512_set1_ps(inverse), _mm512_set1_ps(top));
+  double left = uniform * total;
+  size_t span = 0;
+  while (span + 1 < sums.size() && left >= sums[span]) left -= sums[span++];
+  int32_t last = -1;
+  for (int64_t i = span * kSpan; i < vocab; ++i) {
+    const float p = std::exp(logits[i] * inverse - top);
+    if (p <= 0) continue;
+    last = int32_t(i);
+    if ((left -= p) < 0) return last;
+  }
+  return last;  // rounding at the very end of the distribution
+}
+
+inline int32_t largest(const float* logits, int64_t vocab) {
+  __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  __m512i best = _mm512_setzero_si512(), at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  for (int64_t i = 0; i < vocab; i += 16) {
+    const __mmask16 mask = lanes(vocab - i);
+    const __m512 values = _mm512_maskz_loadu_ps(mask, logits + i);
+    const __mmask16 greater = _mm512_mask_cmp_ps_mask(mask, values, most, _CMP_GT_OQ);
+    most = _mm512_mask_mov_ps(most, greater, values);
+    best = _mm512_mask_mov_epi32(best, greater, at);
+    at = _mm512_add_epi32(at, _mm512_set1_epi32(16));
+  }
+  const __mmask16 ties = _mm512_cmp_ps_mask(most, _mm512_set1_ps(_mm512_reduce_max_ps(most)), _CMP_EQ_OQ);
+  return _mm512_mask_reduce_min_epi32(ties, best);  // the first of equals
+}
+
+inline void sample(const float* logits, int64_t vocab, Draw& draw) {
+  if (draw.temperature <= 0) {
+    draw.token = largest(logits, vocab);
+    return;
+  }
+  const float inverse = 1.0f / draw.temperature;
+  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  __m512 most = none;
+  for (int64_t i = 0; i < vocab; i += 16)
+    most = _mm512_max_ps(most, _mm512_mask_loadu_ps(none, lanes(vocab - i), logits + i));
+  const float top = _mm512_reduce_max_ps(most) * inverse;
+  const bool k_cuts = draw.top_k > 0 && draw.top_k < vocab, p_cuts = draw.top_p < 1;
+  if (!k_cuts && !p_cuts && draw.min_p <= 0) {
+    draw.token = draw_whole(logits, vocab, inverse, top, draw.uniform);
+    return;
+  }
+  thread_local std::vector<Candidate> kept;
+  kept.clear();
+  double total = -1;  // of the probabilities before top-p cuts
+  if (k_cuts) {
+    for (float depth = 8; kept.empty() || int64_t(kept.size()) < draw.top_k; depth *= 4) {
+      gather(logits, vocab, inverse, top, depth, kept);
+      if (depth > 1e6f) break;
+    }
+    if (int64_t(kept.size()) > draw.top_k) {
+      std::nth_element(kept.begin(), kept.begin() + draw.top_k - 1, kept.end(), likelier);
+      kept.resize(draw.top_k);
+    }
+  } else if (p_cuts) {
+    total = 0;
+    for (int64_t i = 0; i < vocab; i += kSpan)
+      total += exp_sum(logits + i, std::min(kSpan, vocab - i), _mm512_set1_ps(inverse), _mm512_set1_ps(top));
+    for (float depth = 8;; depth *= 2) {
+      gather(logits, vocab, inverse, top, depth, kept);
+      double mass = 0;
+      for (const auto& candidate : kept) mass += std::exp(candidate.first);
+      if (mass >= draw.top_p * total || depth > 1e6f) break;
+    }
+  } else {
+    gather(logits, vocab, inverse, top, -std::log(draw.min_p), kept);
+  }
+  if (p_cuts) {
+    std::sort(kept.begin(), kept.end(), likelier);
+    if (total < 0) {
+      total = 0;
+      for (const auto& candidate : kept) total += std::exp(candidate.first);
+    }
+    double mass = 0;
+    size_t count = 0;
+    while (count < kept.size() && (count == 0 || mass < draw.top_p * total)) mass += std::exp(kept[count++].first);
+    kept.resize(count);
+  }
+  if (draw.min_p > 0) {
+    const float least = std::log(draw.min_p);
+    kept.erase(std::remove_if(kept.begin(), kept.end(), [&](const Candidate& c) { return c.first < least; }), kept.end());
+  }
+  std::sort(kept.begin(), kept.end(), [](const Candidate& a, const Candidate& b) { return a.second < b.second; });
+  double mass = 0;
+  for (const auto& candidate : kept) mass += std::exp(candidate.first);
+  double left = draw.uniform * mass;
+  draw.token = kept.back().second;
+  for (const auto& candidate : kept) {
+    if ((left -= std::exp(candidate.first)) < 0) {
+      draw.token = candidate.second;
+      break;
+    }
+  }
+}
+
+}  // namespace pagefleet

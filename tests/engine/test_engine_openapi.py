@@ -1,0 +1,81 @@
+"""The served OpenAPI document says what the engine does: schemathesis finds no 5xx, no status that is not told of, and
+no answer in another form, whatever it sends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_api_process import NAME, Serving, make_model, serving
+
+from pagefleet_engine.api import openapi
+from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, NOT_SUPPORTED
+
+EXAMPLES = 60  # of each operation and phase
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+# These end or pause the server: what follows would rightly be a 503.
+LEFT_OUT = ("/drain", "/sleep", "/wake_up")
+# A request without time rightly ends with 504, and answers of thousands of tokens test nothing more than short ones.
+HOOKS = """
+import schemathesis
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    if isinstance(case.body, dict):
+        case.body.pop("timeout", None)
+        if case.path in ("/v1/completions", "/v1/chat/completions"):
+            for name in ("max_tokens", "max_completion_tokens"):
+                if not isinstance(case.body.get(name), int) or case.body[name] > 4:
+                    case.body[name] = 4 if name == "max_tokens" or case.path.endswith("chat/completions") else None
+            if case.path == "/v1/completions":
+                case.body.pop("max_completion_tokens", None)
+    if case.headers:
+        case.headers.pop("x-request-timeout", None)
+"""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder: Path = tmp_path_factory.mktemp("openapi")
+    flags = ("--max-model-len=2048", "--max-output-tokens=64", "--allow-runtime-adapters", f"--adapter-root={folder}")
+    with serving(make_model(folder / "model"), folder / "termination", *flags) as running:
+        yield running
+
+
+def test_the_document_tells_of_every_parameter_and_every_route(served: Serving) -> None:
+    document = json.loads(served.ask("GET", "/openapi.json").body)
+    assert document == json.loads(json.dumps(openapi.document([NAME])))
+    for path, table in (("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)):
+        schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert set(schema["properties"]) == set(table) | set(NOT_SUPPORTED)
+    for path, operations in document["paths"].items():
+        for method in operations:
+            reply = served.ask(method.upper(), path.replace("{model}", NAME)) if path not in LEFT_OUT else None
+            assert reply is None or reply.status not in (404, 405), path
+
+
+def test_schemathesis_finds_nothing(served: Serving, tmp_path: Path) -> None:
+    (tmp_path / "hooks.py").write_text(HOOKS)
+    left_out = [flag for path in LEFT_OUT for flag in ("--exclude-path", path)]
+    command = [
+        str(Path(sys.executable).with_name("st")), "run", f"http://127.0.0.1:{served.port}/openapi.json",
+        "--checks", CHECKS, "--phases", "examples,coverage,fuzzing", "--max-examples", str(EXAMPLES),
+        "--continue-on-failure", "--request-timeout", "20", "--suppress-health-check", "all", "--seed", "1",
+        "--no-shrink", *left_out,
+    ]  # fmt: skip
+    paths = {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, cwd=tmp_path, env={**os.environ, **paths}
+    )
+    assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]
+    cases = re.search(r"(\d[\d,]*) generated", ended.stdout)
+    assert cases is not None and int(cases[1].replace(",", "")) > 500, ended.stdout[-3000:]
+    assert served.ask("GET", "/ready").status == 200
+    assert served.metric("pagefleet_num_requests_running") == 0

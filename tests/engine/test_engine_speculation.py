@@ -1,0 +1,163 @@
+"""Protects that guessing ahead changes no answer: greedy, seeded, and in distribution; whoever guesses, and whatever
+happens around it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_reference import KERNELS, ask, assert_all_greedy, engine, serve, tiny
+
+from pagefleet_engine.core.requests import EngineRequest, Speculation
+from pagefleet_engine.core.speculation import Pace
+from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.runner.engine import Engine
+
+SEEDED = {"temperature": 0.8, "top_p": 0.95, "top_k": 60, "seed": 4}
+
+
+class Always(Pace):
+    """Guesses whether it pays or not."""
+
+    def guesses(self, sequences: int) -> int:
+        return self._most if sequences else 0
+
+
+def guessing(model: str, method: str, draft: str | None = None, **changes: Any) -> Engine:
+    made = engine(model, speculation=Speculation(method, 4, draft), **changes)
+    assert made._speculator is not None
+    made._speculator.pace = Always(4)
+    return made
+
+
+def prompts(count: int) -> list[list[int]]:
+    """Random tokens, some of them said twice; every second prompt begins like the first."""
+    chosen = random.Random(3)
+    shared = [chosen.randrange(3, 300) for _ in range(40)]
+    return [
+        shared[: chosen.randrange(0, 40) * (index % 2)] + [chosen.randrange(3, 300) for _ in range(9)] * (1 + index % 3)
+        for index in range(count)
+    ]
+
+
+def mixed(n: int = 1) -> list[EngineRequest]:
+    """Greedy and seeded requests, and among them those that are never guessed."""
+    others: list[dict[str, Any]] = [
+        {}, SEEDED, {}, SEEDED, {"logprobs": 2}, {"frequency_penalty": 0.5}, {"min_tokens": 5, "temperature": 1.0, "seed": 1},
+        {"logit_bias": ((7, 3.0),)}, {"repetition_penalty": 1.2, **SEEDED},
+    ]  # fmt: skip
+    return [
+        ask(str(index), prompt, 24, n=n if index % 3 == 1 else 1, **others[index % len(others)])
+        for index, prompt in enumerate(prompts(18))
+    ]
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft", "itself"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_num_batched_tokens": 24, "max_chunk_tokens": 8},
+        {"num_pages": 14, "max_model_len": 128},
+        {"quantization": "int8", "prefix_caching": False},
+    ],
+    ids=["roomy", "chunks", "preemption", "int8"],
+)
+def test_answers_are_those_without_guesses(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    uri, model = tiny(tmp_path / "model", initializer_range=0.05)
+    draft = uri
+    if method == "draft":  # often right, and often wrong
+        model.model.layers[1].mlp.down_proj.weight.data *= 0.3
+        model.save_pretrained(tmp_path / "draft")
+        draft = f"file://{tmp_path / 'draft'}"
+    plain = engine(uri, **changes)
+    guessed = guessing(uri, "ngram" if method == "ngram" else "draft", None if method == "ngram" else draft, **changes)
+    for _ in range(2):  # the second time from the prefix cache
+        assert serve(guessed, mixed(n=4)) == serve(plain, mixed(n=4))
+    stats = guessed.stats()
+    assert stats.draft_tokens > (10 if "num_pages" in changes else 40)
+    assert plain.stats().draft_tokens == 0
+    if method == "itself":
+        assert stats.accepted_tokens == stats.draft_tokens
+    else:
+        assert 0 < stats.accepted_tokens < stats.draft_tokens
+    if "num_pages" in changes:
+        assert stats.preemptions > 0
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_guessed_greedy_answers_are_transformers(kernels: str, tmp_path: Path) -> None:
+    uri, reference = tiny(tmp_path, initializer_range=0.1)
+    served = guessing(uri, "ngram", kernels=kernels)
+    found = serve(served, [ask(str(index), prompt, 30) for index, prompt in enumerate(prompts(8))])
+    assert_all_greedy(reference, [(prompt, found[str(index), 0].tokens) for index, prompt in enumerate(prompts(8))])
+    assert served.stats().accepted_tokens > 20
+
+
+def test_end_of_text_within_accepted_guesses_ends_the_answer(tmp_path: Path) -> None:
+    uri, _ = tiny(tmp_path)
+    plain, guessed = engine(uri), guessing(uri, "draft", uri)
+    whole = serve(plain, [ask("a", prompts(1)[0], 20)])["a", 0].tokens
+    last = next(token for token in whole[3:] if token not in whole[:3])
+    most = whole.index(last) + 1
+    found = serve(guessed, [ask("a", prompts(1)[0], 20, stop_token_ids=(last,)), ask("b", prompts(1)[0], most + 1)])
+    assert (found["a", 0].tokens, found["a", 0].finish) == (whole[:most], "stop")
+    assert (found["b", 0].tokens, found["b", 0].finish) == (whole[: most + 1], "length")
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"logprobs": 0}, {"presence_penalty": 0.1}, {"min_tokens": 2}, {"logit_bias": ((4, -1.0),)}]
+)
+def test_what_depends_on_more_than_logits_is_not_guessed(sampling: dict[str, Any], tmp_path: Path) -> None:
+    uri, _ = tiny(tmp_path)
+    served = guessing(uri, "draft", uri)
+    serve(served, [ask("a", prompts(1)[0], 20, **sampling)])
+    assert served.stats().draft_tokens == 0
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft", "itself"])
+def test_unseeded_draws_follow_the_models_distribution(method: str, tmp_path: Path) -> None:
+    """Chi-square of three tokens in a row against the exact product of softmaxes; it exceeds the bound by chance once in
+    10^8 runs."""
+    sizes = {"vocab_size": 6, "initializer_range": 0.08, "eos_token_id": 1}
+    uri, reference = tiny(tmp_path / "model", **sizes)
+    draft = uri if method == "itself" else tiny(tmp_path / "draft", 9, **sizes)[0]
+    served = guessing(uri, "ngram" if method == "ngram" else "draft", None if method == "ngram" else draft)
+    prompt = [3, 4, 5, 3, 4, 0, 1, 3, 4, 2, 5, 0]
+    seen: Counter[tuple[int, ...]] = Counter()
+    for batch in range(80):
+        found = serve(served, [ask(f"{method}{batch}", prompt, 3, n=64, temperature=1.3)])
+        seen.update(tuple(answer.tokens) for answer in found.values())
+    with torch.inference_mode():
+        texts = torch.tensor([[*prompt, *pair] for pair in product(range(6), repeat=2)])
+        steps = (reference(texts).logits[:, -3:] / 1.3).softmax(dim=-1).double().view(6, 6, 3, 6)
+    exact = (steps[0, 0, 0][:, None] * steps[:, 0, 1])[:, :, None] * steps[:, :, 2]
+    total = seen.total()
+    deviation = sum(
+        (seen[cell] - total * float(exact[cell])) ** 2 / (total * float(exact[cell]))
+        for cell in product(range(6), repeat=3)
+    )
+    assert total == 80 * 64
+    assert float(exact.min()) * total > 3, "too few draws for the test to mean anything"
+    assert 100 < deviation < 360, deviation  # 215 degrees of freedom: 215 +- 21
+    assert served.stats().draft_tokens > 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 310}, "310 tokens, the served one 300"),
+        ({"max_position_embeddings": 128}, "length is 128, less than the served 256"),
+        ({"head_dim": 24}, "head_dim is 24"),
+    ],
+)
+def test_a_draft_model_that_does_not_fit_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    uri, _ = tiny(tmp_path / "model")
+    with pytest.raises(ModelError, match=message) as raised:
+        guessing(uri, "draft", tiny(tmp_path / "draft", **changes)[0])
+    assert raised.value.field == "spec.model.speculation.model"

@@ -1,0 +1,175 @@
+"""Protects the compiled CPU operations: they compute what torch computes, and a row's result is its own, bit by bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pagefleet_kernels.cpu import Batch, Draw, KVPages, native, reference
+
+pytestmark = pytest.mark.skipif(
+    (reason := native.missing()) is not None and "lacks" in reason, reason="this CPU has no AVX-512 with VNNI"
+)
+PLAIN = reference.Reference()
+
+
+@pytest.fixture(scope="module")
+def compiled() -> native.Native:
+    torch.set_num_threads(1)  # on products this small two threads spend their time waiting for each other
+    return native.Native(2)
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def paged(lengths: list[tuple[int, int]], page_size: int, seed: int = 0) -> tuple[Batch, int]:
+    """A batch of (new tokens, context with them), its pages scattered over a pool, and the pool's size."""
+    needed = [-(-context // page_size) for _, context in lengths]
+    pages = sum(needed) + 3
+    order = torch.randperm(pages, generator=torch.Generator().manual_seed(seed)).tolist()
+    table = torch.zeros(len(lengths), max(needed), dtype=torch.int32)
+    positions, slots, first = [], [], [0]
+    for row, ((count, context), size) in enumerate(zip(lengths, needed, strict=True)):
+        own = [order.pop() for _ in range(size)]
+        table[row, :size] = torch.tensor(own, dtype=torch.int32)
+        for position in range(context - count, context):
+            positions.append(position)
+            slots.append(own[position // page_size] * page_size + position % page_size)
+        first.append(first[-1] + count)
+    integers = [torch.tensor(values, dtype=torch.int32) for values in (positions, slots, first)]
+    context = torch.tensor([context for _, context in lengths], dtype=torch.int32)
+    return Batch(*integers, context, table, torch.zeros(0, dtype=torch.int64)), pages
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 12, 13, 64, 97, 200])
+@pytest.mark.parametrize(("n", "k"), [(96, 64), (33, 100), (1000, 576), (5, 16)])
+def test_linear_is_the_product(compiled: native.Native, rows: int, n: int, k: int) -> None:
+    x, weight, bias = random(rows, k, seed=1), random(n, k, seed=2), random(n, seed=3)
+    for int8, tolerance in ((False, 1e-5), (True, 1e-5)):
+        found = compiled.linear(weight, bias, int8)(x)
+        expected = PLAIN.linear(weight, bias, int8)(x)
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * k)
+    into = random(rows, n, seed=4)
+    added = compiled.linear(weight, None, False)(x, into.clone())
+    torch.testing.assert_close(added, into + x @ weight.t(), rtol=1e-5, atol=1e-5 * k)
+
+
+def test_int8_stays_close_to_the_weights_it_stands_for(compiled: native.Native) -> None:
+    x, weight = random(32, 576, seed=1), random(400, 576, seed=2)
+    exact = x @ weight.t()
+    error = (compiled.linear(weight, None, True)(x) - exact).norm() / exact.norm()
+    assert 0 < error < 0.01
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_row_does_not_depend_on_its_batch(compiled: native.Native, int8: bool) -> None:
+    x, linear = random(150, 576, seed=1), compiled.linear(random(960, 576, seed=2), None, int8)
+    whole = linear(x)
+    for begin, end in ((0, 1), (3, 10), (97, 150), (140, 147)):
+        assert torch.equal(linear(x[begin:end].contiguous()), whole[begin:end])
+
+
+def test_zero_and_huge_rows(compiled: native.Native) -> None:
+    weight = random(64, 128, seed=2)
+    assert torch.equal(compiled.linear(weight, None, True)(torch.zeros(3, 128)), torch.zeros(3, 64))
+    x = torch.full((1, 128), 1e30)
+    torch.testing.assert_close(
+        compiled.linear(weight, None, True)(x), PLAIN.linear(weight, None, True)(x), rtol=1e-4, atol=1e26
+    )
+
+
+@pytest.mark.parametrize("size", [16, 64, 100, 576])
+def test_rms_norm_and_silu(compiled: native.Native, size: int) -> None:
+    x, weight = random(9, size, seed=1), random(size, seed=2)
+    torch.testing.assert_close(compiled.rms_norm(x, weight, 1e-5), PLAIN.rms_norm(x, weight, 1e-5))
+    wide = random(9, 2 * size, seed=3) * 30
+    torch.testing.assert_close(compiled.silu_mul(wide), PLAIN.silu_mul(wide), rtol=2e-6, atol=1e-6)
+
+
+LENGTHS = [
+    [(1, 1)],
+    [(1, 1328), (5, 18), (129, 463)],
+    [(1, context) for context in (1, 15, 16, 17, 31, 32, 33, 200)],
+    [(40, 40), (1, 7), (3, 64), (70, 300)],
+]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(6, 2, 16), (9, 3, 64), (4, 4, 80), (16, 1, 128)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("window", [0, 24])
+def test_attention_over_pages(
+    compiled: native.Native,
+    lengths: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    window: int,
+) -> None:
+    batch, count = paged(lengths, 32)
+    filled = KVPages.zeros(count, kv_heads, 32, head_dim, dtype)
+    # What lies beyond a sequence's context belongs to somebody else, and may be anything.
+    filled.keys.fill_(float("nan"))
+    filled.values.fill_(float("nan"))
+    for row, context in enumerate(batch.context.tolist()):
+        position = torch.arange(context)
+        page, within = batch.table[row, position // 32].long(), position % 32
+        keys, values = random(2, context, kv_heads, head_dim, seed=row).to(dtype)
+        filled.keys[page, :, within // 16, :, within % 16] = keys
+        filled.values[page, :, within] = values
+    rows = int(batch.first[-1])
+    qkv = random(rows, heads + 2 * kv_heads, head_dim, seed=5)
+    found = compiled.attend(qkv, filled, batch, window)
+    torch.testing.assert_close(found, PLAIN.attend(qkv, filled, batch, window), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("normed", [False, True])
+def test_rope_writes_what_attention_reads(compiled: native.Native, dtype: torch.dtype, normed: bool) -> None:
+    batch, count = paged([(1, 33), (20, 20), (5, 300)], 16)
+    tables = random(300, 16, seed=1).cos(), random(300, 16, seed=1).sin()
+    norms = (random(32, seed=2), random(32, seed=3), 1e-6) if normed else None
+    qkv, results = random(26, 6 + 4, 32, seed=4), []
+    for operations in (compiled, PLAIN):
+        own, pages = qkv.clone(), KVPages.zeros(count, 2, 16, 32, dtype)
+        operations.rope_write(own, tables, norms, pages, batch)
+        results.append((own, pages.keys.float(), pages.values.float()))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3 if dtype is torch.float16 else 1e-5, atol=1e-5)
+
+
+def test_attention_of_a_row_does_not_depend_on_its_batch(compiled: native.Native) -> None:
+    batch, count = paged([(30, 90), (1, 50), (17, 17)], 16)
+    pages = KVPages(random(count, 3, 1, 64, 16, seed=1).contiguous(), random(count, 3, 16, 64, seed=2).contiguous())
+    qkv = random(48, 15, 64, seed=3)
+    whole = compiled.attend(qkv, pages, batch, 0)
+    for row, position in ((0, 60), (17, 77), (29, 89)):
+        alone = Batch(
+            batch.positions[:1], batch.slots[:1], torch.tensor([0, 1], dtype=torch.int32),
+            torch.tensor([position + 1], dtype=torch.int32), batch.table[:1].contiguous(), batch.sampled,
+        )  # fmt: skip
+        assert torch.equal(compiled.attend(qkv[row : row + 1].contiguous(), pages, alone, 0)[0], whole[row])
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.7, "min_p": 0.02}, {"top_p": 0.999}],
+)
+@pytest.mark.parametrize("vocab", [7, 1000, 49152])
+def test_sampling_draws_what_torch_draws(compiled: native.Native, cuts: dict[str, float], vocab: int) -> None:
+    logits = random(8, vocab, seed=1) * 3
+    logits[3, 1:] = float("-inf")
+    draws = [Draw(row % 8, (row * 0.61803) % 1.0, 0.2 + row % 5 * 0.4, **cuts) for row in range(64)]
+    found, expected = compiled.sample(logits, draws), PLAIN.sample(logits, draws)
+    assert sum(a != b for a, b in zip(found, expected, strict=True)) <= 1  # a sum may round across a boundary
+    assert all(token == 0 for token, draw in zip(found, draws, strict=True) if draw.row == 3)
+
+
+def test_sampling_follows_the_distribution(compiled: native.Native) -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0, -50.0]])
+    count = 20000
+    tokens = compiled.sample(logits, [Draw(0, (index + 0.5) / count, 1.0) for index in range(count)])
+    shares = torch.bincount(torch.tensor(tokens), minlength=4) / count
+    torch.testing.assert_close(shares, logits[0].softmax(0), atol=2e-4, rtol=0)

@@ -1,0 +1,102 @@
+"""Protects the manifests of a revision's children: tests/golden holds them word for word (see its README for how to
+write them anew), and every pod passes Pod Security `restricted`."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+import pytest
+import yaml
+from golden_manifests import BUILDERS, FOLDER, SPECS, child_of, spec_of, violations
+
+from pagefleet_operator.domain import schema
+from pagefleet_operator.domain.build import deployment as module
+from pagefleet_operator.domain.build.deployment import deployment
+from pagefleet_operator.domain.revision import POD_AFFECTING
+
+
+@pytest.fixture(autouse=True)
+def release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "version", lambda _: "1.2.3")
+
+
+def pod_of(spec: object) -> dict[str, Any]:
+    pod: dict[str, Any] = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
+    return pod
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("kind", BUILDERS)
+def test_a_manifest_is_the_golden_one(kind: str, name: str) -> None:
+    made = yaml.safe_dump(BUILDERS[kind](child_of(spec_of(name))), sort_keys=False, width=110)
+    golden = FOLDER / f"{kind}-{name}.yaml"
+    if os.environ.get("PAGEFLEET_GOLDEN") == "write":
+        golden.write_text(made)
+    assert golden.read_text() == made, "if this is meant: see tests/golden/README.md"
+
+
+def test_no_golden_file_is_left_over() -> None:
+    made = {f"{kind}-{name}.yaml" for kind in BUILDERS for name in SPECS}
+    assert {path.name for path in FOLDER.iterdir()} == made | {"README.md", *(f"{name}.yaml" for name in SPECS)}
+
+
+def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
+    def absent(part: dict[str, Any], described: dict[str, Any], path: str) -> list[str]:
+        if "properties" not in described:
+            return []
+        missing = [f"{path}.{name}" for name in described["properties"] if name not in part]
+        for name, sub in described["properties"].items():
+            if isinstance(part.get(name), dict):
+                missing += absent(part[name], sub, f"{path}.{name}")
+        return missing
+
+    full = spec_of("full")
+    for name in POD_AFFECTING:
+        assert absent(full[name], schema.SPEC["properties"][name], name) == []
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_pods_are_restricted_and_write_to_tmp_only(name: str) -> None:
+    pod = pod_of(spec_of(name))
+    assert list(violations(pod)) == []
+    (container,) = pod["containers"]
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert writable == ["/tmp"]
+    assert sorted(mount["name"] for mount in container["volumeMounts"]) == sorted(v["name"] for v in pod["volumes"])
+    assert len({volume["name"] for volume in pod["volumes"]}) == len(pod["volumes"])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("hostNetwork",), True),
+        (("volumes", 0), {"name": "tmp", "hostPath": {"path": "/"}}),
+        (("securityContext", "seccompProfile", "type"), "Unconfined"),
+        (("containers", 0, "securityContext", "privileged"), True),
+        (("containers", 0, "securityContext", "allowPrivilegeEscalation"), True),
+        (("containers", 0, "securityContext", "runAsNonRoot"), False),
+        (("containers", 0, "securityContext", "runAsUser"), 0),
+        (("containers", 0, "securityContext", "capabilities", "drop"), []),
+        (("containers", 0, "ports", 0, "hostPort"), 80),
+    ],
+)
+def test_the_check_sees_what_restricted_forbids(path: tuple[Any, ...], value: object) -> None:
+    place: Any = (pod := copy.deepcopy(pod_of(spec_of("full"))))
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    assert list(violations(pod))
+
+
+def test_a_claim_is_mounted_once_however_often_it_is_named() -> None:
+    spec = spec_of("full")
+    spec["model"]["adapters"] = [
+        {"name": name, "source": f"pvc://{claim}/{name}"}
+        for name, claim in (("a", "weights"), ("b", "tuned"), ("c", "tuned"))
+    ]
+    claims = [v["persistentVolumeClaim"]["claimName"] for v in pod_of(spec)["volumes"] if "persistentVolumeClaim" in v]
+    assert claims == ["weights", "tuned"]

@@ -1,0 +1,65 @@
+"""Protects the images: they are built again when their source changed and only then; the CPU operations are compiled for
+the image, and no compiler is in it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pagefleet_local.fleet.install import CHECKOUT
+from pagefleet_local.images import wheels
+
+OPERATIONS = "kernels/pagefleet_kernels/cpu"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("pyproject.toml", "README.md", "images/Dockerfile"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(CHECKOUT / name, tmp_path / name)
+    for name in (f"{OPERATIONS}/build.py", f"{OPERATIONS}/source/ops.cpp", "engine/e.py", "operator/o.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one\n")
+    monkeypatch.setattr(wheels, "CHECKOUT", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [f"{OPERATIONS}/source/ops.cpp", f"{OPERATIONS}/build.py", "engine/e.py"])
+def test_changed_source_makes_another_engine_image_and_no_other_operator_image(checkout: Path, name: str) -> None:
+    engine, operator = wheels.source_key("engine"), wheels.source_key("operator")
+    (checkout / name).write_text("two\n")
+    assert wheels.source_key("engine") != engine
+    assert wheels.source_key("operator") == operator
+
+
+@pytest.mark.parametrize("name", ["libpagefleet_cpu.so", ".libpagefleet_cpu.so.4711", "__pycache__/build.pyc"])
+def test_what_was_compiled_beside_the_source_makes_no_other_image(checkout: Path, name: str) -> None:
+    before = wheels.source_key("engine")
+    (checkout / OPERATIONS / name).parent.mkdir(exist_ok=True)
+    (checkout / OPERATIONS / name).write_bytes(b"\x7fELF")
+    assert wheels.source_key("engine") == before
+
+
+def stages() -> dict[str, tuple[str, str]]:
+    """name -> (the stage it starts from, its instructions)."""
+    text = (CHECKOUT / "images/Dockerfile").read_text()
+    parts = re.split(r"^FROM (\S+) AS (\S+)$", text, flags=re.MULTILINE)[1:]
+    return {parts[at + 1]: (parts[at], parts[at + 2]) for at in range(0, len(parts), 3)}
+
+
+@pytest.mark.parametrize("image", ["operator", "gateway", "engine-cpu", "engine-cpu-smollm2"])
+def test_no_image_starts_from_the_compilers_stage(image: str) -> None:
+    found, name = stages(), image
+    while name in found:
+        assert "g++" not in found[name][1], name
+        name = found[name][0]
+    assert name == "${BASE}"
+    assert ("COPY --from=operations /compiled/" in found[image][1]) == image.startswith("engine")
+
+
+def test_a_library_of_the_checkout_never_enters_the_build() -> None:
+    copied = re.findall(r"^COPY (kernels/\S+)", stages()["operations"][1], flags=re.MULTILINE)
+    assert copied == [f"{Path(OPERATIONS).parent}/__init__.py", f"{OPERATIONS}/*.py", f"{OPERATIONS}/source/"]
