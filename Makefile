@@ -27,7 +27,7 @@ venv: $(STAMP) ## make .venv with everything in it
 # In `venv` already; here for sources that changed since. Does nothing when the library is newer.
 .PHONY: operations
 operations: $(STAMP) ## compile the engine's CPU operations again where kernels/ changed
-	@$(BIN)/python -m pagefleet_kernels.cpu.build
+	@$(BIN)/python -m pagefleet_kernels.compile
 
 .PHONY: demo
 demo: $(STAMP) ## a real fleet on this machine doing its main job, then torn down

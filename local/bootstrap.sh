@@ -31,5 +31,5 @@ if [ "$(uname -m)" = x86_64 ] && ! command -v "${CXX:-g++}" g++ clang++ c++ >/de
     { $run apt-get update -q && $run apt-get install -y -q --no-install-recommends g++; } || true
   fi
 fi
-"$venv/bin/python" -m pagefleet_kernels.cpu.build || echo "pagefleet: the CPU operations did not compile; torch's are used" >&2
+"$venv/bin/python" -m pagefleet_kernels.compile || echo "pagefleet: the CPU operations did not compile; torch's are used" >&2
 echo "pagefleet: environment ready after $((SECONDS - start)) s"

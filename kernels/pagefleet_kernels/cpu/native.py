@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from pagefleet_kernels.compile import LIBRARY
 from pagefleet_kernels.cpu.layout import Batch, Draw, KVPages
 
-LIBRARY = Path(__file__).with_name("libpagefleet_cpu.so")
 NEEDED = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"})
 VERSION = 2
 
@@ -20,7 +20,7 @@ VERSION = 2
 def missing() -> str | None:
     """Why the compiled operations cannot be used here, None when they can."""
     if not LIBRARY.is_file():
-        return "not built: python -m pagefleet_kernels.cpu.build"
+        return "not built: python -m pagefleet_kernels.compile"
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

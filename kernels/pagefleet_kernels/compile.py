@@ -1,4 +1,4 @@
-"""`python -m pagefleet_kernels.cpu.build`: compiles the CPU operations beside this file. Needs g++ or clang++.
+"""`python -m pagefleet_kernels.compile`: compiles the CPU operations into cpu/. Needs g++ or clang++, and no torch.
 
 Does nothing when the library is newer than its sources. The engine never compiles anything when it starts.
 """
@@ -12,9 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pagefleet_kernels.cpu.native import LIBRARY
-
-SOURCES = Path(__file__).with_name("source")
+FOLDER = Path(__file__).with_name("cpu")
+LIBRARY, SOURCES = FOLDER / "libpagefleet_cpu.so", FOLDER / "source"
 FLAGS = (
     "-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror", "-fno-math-errno",
     "-ffp-contract=off", "-static-libstdc++", "-static-libgcc",
