@@ -89,18 +89,22 @@ def test_an_embedding_is_the_mean_of_the_last_hidden_states(changes: dict[str, A
     )
 
 
-def test_an_embedding_that_is_preempted_half_way_begins_again(tmp_path: Path) -> None:
+def test_a_prompt_that_is_preempted_half_way_begins_again(tmp_path: Path) -> None:
     uri, reference = tiny(tmp_path)
-    served = engine(uri, max_num_seqs=1, max_chunk_tokens=8)
-    urgent = replace(ask("urgent", PROMPTS[1], 2), priority=1)
-    found = serve(
-        served,
-        [replace(ask("e", PROMPTS[6], 1), embed=True)],
-        lambda step: served.add(urgent) if step == 3 else None,
-    )
-    assert served.stats().preemptions == 1
-    expected = reference.model(torch.tensor([PROMPTS[6]]))[0][0].mean(dim=0).detach()
-    torch.testing.assert_close(torch.tensor(found["e", 0].embedding), expected, rtol=1e-4, atol=1e-4)
+    served, prompt = engine(uri, max_num_seqs=1, max_chunk_tokens=8), PROMPTS[6]
+    for name, request in {
+        "embedding": replace(ask("embedding", prompt, 1), embed=True),
+        "logprobs": ask("logprobs", prompt, 1, logprobs=1, prompt_logprobs=1),
+    }.items():
+        before = served.stats().preemptions
+        urgent = replace(ask("urgent", PROMPTS[1], 2), priority=1)
+        found = serve(served, [request], lambda step, urgent=urgent: served.add(urgent) if step == 3 else None)
+        assert served.stats().preemptions == before + 1
+        if name == "logprobs":
+            assert_said(reference, prompt, found[name, 0], 1)
+        else:
+            expected = reference.model(torch.tensor([prompt]))[0][0].mean(dim=0).detach()
+            torch.testing.assert_close(torch.tensor(found[name, 0].embedding), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +133,7 @@ def test_changed_logits_give_transformers_answers(ours: dict[str, Any], theirs: 
     assert found != plain or "min_tokens" in ours
 
 
-def everything(quick: bool = False) -> list[EngineRequest]:
+def everything() -> list[EngineRequest]:
     """Greedy and seeded requests whose every log probability is compared; of the prompts as well for each third."""
     chosen = random.Random(5)
     shared = [chosen.randrange(3, 300) for _ in range(50)]

@@ -101,12 +101,6 @@ def test_an_abort_frees_pages_and_leaves_the_others_exact(tmp_path: Path) -> Non
     assert (stats.running, stats.pages_free + stats.pages_cached) == (0, stats.pages_total)
 
 
-def test_int8_answers_do_not_depend_on_the_batch(tmp_path: Path) -> None:
-    uri, _ = tiny(tmp_path)
-    served, asked = engine(uri, quantization="int8"), prompts(6)
-    assert answers(served, asked, 8) == [answers(engine(uri, quantization="int8"), [one], 8)[0] for one in asked]
-
-
 def test_a_request_that_could_never_run_is_refused(tmp_path: Path) -> None:
     served = engine(tiny(tmp_path)[0])
     with pytest.raises(ValueError, match="token ids are 0 to 299"):

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagefleet_engine.api.buckets import LATENCY, Histogram
@@ -21,11 +20,11 @@ STATS = EngineStats(
 )  # fmt: skip
 
 
-def quantile(registry: CollectorRegistry, q: float) -> float:
+def quantile(histogram: Histogram, q: float) -> float:
     """PromQL's histogram_quantile: linear within a bucket. From few samples it is the samples that are uncertain."""
     buckets = [
         (float(sample.labels["le"]), sample.value)
-        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for family in text_string_to_metric_families(histogram.text())
         for sample in family.samples
         if sample.name.endswith("_bucket")
     ]
@@ -43,14 +42,13 @@ def quantile(registry: CollectorRegistry, q: float) -> float:
 def test_a_p95_from_the_buckets_is_within_2_percent(median: float, sigma: float) -> None:
     rng = random.Random(int(median * 1000 + sigma * 10))
     for count in (5_000, 50_000):
-        registry = CollectorRegistry()
-        histogram = Histogram(registry, "x_seconds", "x", "m", LATENCY)
+        histogram = Histogram("x_seconds", "x", "m", LATENCY)
         samples = sorted(min(60.0, max(0.001, rng.lognormvariate(0, sigma) * median)) for _ in range(count))
         for sample in samples:
             histogram.observe(sample)
         exact = samples[int(0.95 * count) - 1]
         if exact < 60:
-            assert quantile(registry, 0.95) == pytest.approx(exact, rel=0.02)
+            assert quantile(histogram, 0.95) == pytest.approx(exact, rel=0.02)
 
 
 def test_neighbouring_buckets_bound_the_error_of_any_distribution() -> None:
@@ -61,9 +59,11 @@ def test_neighbouring_buckets_bound_the_error_of_any_distribution() -> None:
 
 
 def sample(metrics: Metrics, name: str, **labels: str) -> float:
-    value = metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
-    assert value is not None, name
-    return value
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for one in family.samples:
+            if one.name == name and one.labels == {"model_name": "m", **labels}:
+                return float(one.value)
+    raise AssertionError(f"{name} is not there")
 
 
 def test_levels_and_counters_follow_the_engine_also_when_it_begins_anew() -> None:
@@ -111,3 +111,14 @@ def test_a_request_is_measured_by_its_answers() -> None:
     assert sample(metrics, "pagefleet_request_success_total", finished_reason="length") == 1
     metrics.meter(EngineRequest("s", (1,), SamplingParams(4), arrival=0.0)).end("abort")
     assert sample(metrics, "pagefleet_e2e_request_latency_seconds_count") == 1
+
+
+def test_labels_are_escaped_and_buckets_are_cumulative() -> None:
+    histogram = Histogram("x", "help", 'a"b\\c', (1.0, 2.0), "kind")
+    histogram.observe(1.0, label="k")
+    histogram.observe(5.0, 2, label="k")
+    samples = [one for family in text_string_to_metric_families(histogram.text()) for one in family.samples]
+    assert [(one.labels.get("le"), one.value) for one in samples] == [
+        ("1.0", 1), ("2.0", 1), ("+Inf", 3), (None, 3), (None, 11),
+    ]  # fmt: skip
+    assert samples[0].labels["model_name"] == 'a"b\\c' and samples[0].labels["kind"] == "k"

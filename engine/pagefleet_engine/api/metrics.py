@@ -17,11 +17,12 @@ UNFINISHED = (Finish.ABORT, Finish.DEADLINE)  # these tell nothing of latency
 
 
 class Metrics:
-    """One engine's metrics in a registry of their own."""
+    """One engine's metrics, all but the histograms in a registry of their own."""
 
     def __init__(self, model_name: str, config: EngineConfig) -> None:
         self.registry = CollectorRegistry()
         self._name, self._config = model_name, config
+        self._histograms: list[Histogram] = []
         name, labels = {"model_name": model_name}, ["model_name"]
 
         def gauge(metric: str, text: str) -> Gauge:
@@ -33,7 +34,8 @@ class Metrics:
         def histogram(
             metric: str, text: str, bounds: tuple[float, ...] = LATENCY, label: str | None = None
         ) -> Histogram:
-            return Histogram(self.registry, metric, text, model_name, bounds, label)
+            self._histograms.append(Histogram(metric, text, model_name, bounds, label))
+            return self._histograms[-1]
 
         self.running = gauge("pagefleet_num_requests_running", "Sequences in the running batch")
         self.waiting = gauge("pagefleet_num_requests_waiting", "Sequences queued")
@@ -128,7 +130,7 @@ class Metrics:
             self.queue.observe(max(0.0, output.queue_seconds))
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + "".join(one.text() for one in self._histograms).encode()
 
 
 class Meter:
