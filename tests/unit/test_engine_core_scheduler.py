@@ -252,6 +252,17 @@ def test_answers_without_a_seat_or_page_wait_and_all_end() -> None:
         assert scheduler.pool.available == scheduler.pool.total
 
 
+def test_one_answer_can_be_given_up_without_the_others() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(replace(request("a", 10, 4), n=3))
+    step(scheduler)
+    assert scheduler.abort("a", 1)
+    assert not scheduler.abort("a", 1)
+    scheduler.check()
+    assert {output.index for output in run(scheduler)} == {0, 2}
+    assert scheduler.pool.available == scheduler.pool.total
+
+
 def test_an_answer_that_ends_with_its_first_token_leaves_the_others() -> None:
     scheduler = Scheduler(LIMITS)
     scheduler.add(replace(request("a", 10, 3), n=2))

@@ -149,6 +149,13 @@ class EngineClient:
                 if one.left:
                     self._send(Abort(request_id))
 
+    def abort(self, request_id: str, index: int) -> None:
+        """Give up one answer of an open request: nothing more is wanted of it."""
+        one = self._open.get(request_id)
+        if one is not None and index in one.left:
+            one.left.discard(index)
+            self._send(Abort(request_id, index))
+
     async def command(self, make: Callable[[int], Command]) -> str | None:
         """Send a command, `make` given its number. Returns why it could not be carried out. Raises EngineDied."""
         if self.ended.is_set():

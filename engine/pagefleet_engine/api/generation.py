@@ -63,6 +63,8 @@ class Generation:
                         if piece:
                             fresh.append((at, piece))
                         if piece.finish is not None:
+                            if output.finish_reason is None:  # a stop string: the engine knows nothing of those
+                                self._client.abort(output.request_id, output.index)
                             reasons[output.request_id] = "stop" if piece.finish == "tool_calls" else piece.finish
                     if late:
                         raise ApiError(504, "the request's time is over", param="timeout", code="deadline_exceeded")

@@ -18,7 +18,10 @@ class Add(msgspec.Struct, tag=True, frozen=True):
 
 
 class Abort(msgspec.Struct, tag=True, frozen=True):
+    """Of one answer, or of all."""
+
     request_id: str
+    index: int | None = None
 
 
 class LoadAdapter(msgspec.Struct, tag=True, frozen=True):

@@ -97,12 +97,12 @@ class Scheduler:
         self._by_id[request.request_id] = [sequence]
         insort(self.waiting, sequence, key=_rank)
 
-    def abort(self, request_id: str) -> bool:
-        """Forget a request; whether it was there."""
-        answers = self._by_id.get(request_id, [])
-        for sequence in list(answers):
+    def abort(self, request_id: str, index: int | None = None) -> bool:
+        """Forget a request, or one answer of it; whether it was there."""
+        found = [one for one in self._by_id.get(request_id, []) if index in (None, one.index)]
+        for sequence in found:
             self._remove(sequence)
-        return bool(answers)
+        return bool(found)
 
     def expire(self, now: float) -> list[TokenOutput]:
         """End the requests whose deadline has passed. `now` is seconds of the clock of the requests' arrival."""

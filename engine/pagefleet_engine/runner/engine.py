@@ -81,10 +81,10 @@ class Engine:
         self._sampler.check(request.sampling)
         self._scheduler.add(request, request.adapter or "")
 
-    def abort(self, request_id: str) -> None:
-        """Forget a request, known or not. No output follows."""
-        self._scheduler.abort(request_id)
-        self._forget(request_id)
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Forget a request, or one answer of it, known or not. No output of it follows."""
+        self._scheduler.abort(request_id, index)
+        self._forget(request_id, index)
 
     def has_work(self) -> bool:
         return self._loaded is not None and bool(self._scheduler.running or self._scheduler.waiting)

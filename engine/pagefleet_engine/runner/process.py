@@ -72,8 +72,8 @@ def _take(engine: Engine, body: bytes, connection: socket.socket) -> list[TokenO
             except (ValueError, RuntimeError):
                 # The API process checks the same limits first: only a defect there leads here, and ends one request.
                 return [TokenOutput(request.request_id, (), "abort", len(request.prompt_token_ids), 0)]
-        case Abort(request_id):
-            engine.abort(request_id)
+        case Abort(request_id, index):
+            engine.abort(request_id, index)
         case command:
             connection.sendall(frame(Done(command.id, _carry_out(engine, command))))
     return []
