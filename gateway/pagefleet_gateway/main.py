@@ -33,7 +33,7 @@ from .kube import ClusterWatch, WatchError
 from .ledger import Ledger
 from .metrics import Metrics
 from .picker import Pick, Picker, Request
-from .queues import Queues
+from .readings import Readings
 from .routing import Refusal
 from .settings import SettingError, Settings, settings_from
 from .state import State
@@ -60,10 +60,10 @@ class Gateway:
         self.settings = settings
         self.state = state
         self.ledger = Ledger()
-        self.queues = Queues()
+        self.readings = Readings(self.ledger.in_flight)
         # The draw needs no secrecy, only an order that clients do not share.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
-        self.picker = Picker(state, self.ledger, rng, self.queues.waiting)
+        self.picker = Picker(state, self.ledger, rng, self.readings)
         self.metrics = Metrics(self.ledger)
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
         self.synced: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
@@ -100,7 +100,7 @@ class Gateway:
         self.port = await self._admin.port()
         self._run("access log", self._read_log(self._envoy))
         self._run("endpoints", self._endpoints.follow(self._admin))
-        self._run("queues", self.queues.follow(self.state))
+        self._run("readings", self.readings.follow(self.state))
         self._run("sweep", self._sweep())
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -194,7 +194,7 @@ class Gateway:
             await asyncio.sleep(SWEEP_SECONDS)
             self.ledger.sweep(self.state.pods, time.monotonic())
             self.windows.sweep(time.time())
-            self.picker.splits.keep(self.state.snapshot.services)
+            self.picker.sweep()
 
     async def _drain(self) -> None:
         self._draining = True

@@ -6,12 +6,15 @@ Never waits and never proxies: it names the pods, Envoy does the rest.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .asks import BLOCK_TOKENS, Ask, ask_of
 from .ledger import Ledger, Ticket
-from .pick import candidates, order
+from .prefixes import Prefixes
+from .readings import Readings
 from .routing import Refusal, route
+from .score import Observation, rank
 from .split import Splits, Weights, forced
 from .state import Pod, Service, Snapshot, State
 
@@ -39,20 +42,15 @@ class Pick:
 
 
 class Picker:
-    """Holds the draws; reads the state; writes the ledger."""
+    """Holds the draws and the prefixes; reads the state; writes the ledger."""
 
-    def __init__(
-        self,
-        state: State,
-        ledger: Ledger,
-        rng: random.Random,
-        queue: Callable[[Pod, float], float] = lambda pod, now: 0.0,
-    ) -> None:
+    def __init__(self, state: State, ledger: Ledger, rng: random.Random, readings: Readings | None = None) -> None:
         self._state = state
         self._ledger = ledger
         self._rng = rng
-        self._queue = queue
+        self._readings = readings or Readings(ledger.in_flight)
         self.splits = Splits(rng)
+        self.prefixes = Prefixes()
 
     def decide(self, request: Request, now: float) -> Pick | Refusal:
         """Choose for a request and open its ticket."""
@@ -60,14 +58,25 @@ class Picker:
         service = route(snapshot, request.method, request.path, request.body)
         if isinstance(service, Refusal):
             return service
-        pick = self._pick(snapshot, service, request.headers, now)
+        ask = ask_of(request.body)
+        pick = self._pick(snapshot, service, request.headers, ask, now)
         if isinstance(pick, Pick):
             deadline = now + (pick.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 60
-            ticket = Ticket(service, pick.revision, stratum(len(request.body)), pick.choices, deadline)
+            first = pick.choices[0].uid
+            tokens = ask.tokens - min(self.prefixes.matched(first, ask.blocks) * BLOCK_TOKENS, ask.prompt_tokens)
+            self.prefixes.record(first, ask.blocks)
+            ticket = Ticket(service, pick.revision, stratum(len(request.body)), pick.choices, deadline, tokens)
             self._ledger.open(request.id, ticket)
         return pick
 
-    def _pick(self, snapshot: Snapshot, service: Service, headers: Mapping[str, str], now: float) -> Pick | Refusal:
+    def sweep(self) -> None:
+        """Forget services and pods that are gone."""
+        self.splits.keep(self._state.snapshot.services)
+        self.prefixes.keep({pod.uid for pod in self._state.pods})
+
+    def _pick(
+        self, snapshot: Snapshot, service: Service, headers: Mapping[str, str], ask: Ask, now: float
+    ) -> Pick | Refusal:
         pods = snapshot.pods.get(service.key, {})
         live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
         # Only a client that asks for it by header may meet a canary that has no weight.
@@ -76,22 +85,40 @@ class Picker:
             return _unready(service)
         revision = self.splits.choose(service, live, headers, canary_live)
         attempts = service.retries + 1
-        own = self._order(pods[revision], attempts, now)
+        own = self._order(pods[revision], ask, attempts, now)
         spare: list[Pod] = []
         if len(own) < attempts:
             rest = [pod for name, _ in live if name != revision for pod in pods[name]]
-            spare = self._order(rest, attempts - len(own), now)
+            spare = self._order(rest, ask, attempts - len(own), now)
         chosen = candidates(own, spare, attempts)
         return Pick(revision, tuple(chosen), service.timeout_seconds, service.retries)
 
-    def _order(self, pods: list[Pod] | tuple[Pod, ...], count: int, now: float) -> list[Pod]:
-        return order(
-            pods,
-            lambda pod: self._ledger.in_flight(pod) + self._queue(pod, now),
-            lambda pod: self._ledger.ejected(pod, now),
-            count,
-            self._rng,
+    def _order(self, pods: Sequence[Pod], ask: Ask, count: int, now: float) -> list[Pod]:
+        return rank(pods, lambda pod: self._observe(pod, ask, now), ask.prompt_tokens, ask.tokens, count, self._rng)
+
+    def _observe(self, pod: Pod, ask: Ask, now: float) -> Observation:
+        reading = self._readings.of(pod, now)
+        return Observation(
+            in_flight_tokens=self._ledger.tokens(pod),
+            in_flight=self._ledger.in_flight(pod),
+            foreign=reading.foreign,
+            waiting=reading.waiting,
+            kv_usage=reading.kv_usage,
+            matched_tokens=self.prefixes.matched(pod.uid, ask.blocks) * BLOCK_TOKENS,
+            adapter=ask.model in reading.adapters,
+            ejected=self._ledger.ejected(pod, now),
         )
+
+
+def candidates(own: Sequence[Pod], other: Sequence[Pod], attempts: int) -> list[Pod]:
+    """The ordered choices for `attempts` tries: other pods of the revision, else of another one, else again
+    the same.
+
+    The list is as long as the attempts, because Envoy has no further host to try once it is used up.
+    """
+    chosen = list(own[:attempts])
+    chosen.extend(other[: attempts - len(chosen)])
+    return [chosen[index % len(chosen)] for index in range(attempts)] if chosen else []
 
 
 def stratum(body_bytes: int) -> str:

@@ -374,7 +374,7 @@ async def test_errors_count_and_client_cancellations_do_not(fleet: Fleet) -> Non
 async def test_an_engine_that_queues_is_spared(fleet: Fleet) -> None:
     busy, idle = await fleet.engine(STABLE, waiting=50), await fleet.engine(STABLE)
     fleet.serve((STABLE, 100))
-    await until(lambda: fleet.gateway.queues.waiting(busy.pod(), time.monotonic()) == 50)
+    await until(lambda: fleet.gateway.readings.of(busy.pod(), time.monotonic()).waiting == 50)
     for _ in range(10):
         assert (await fleet.chat())[0] == 200
     assert (len(busy.requests), len(idle.requests)) == (0, 10)
