@@ -31,6 +31,7 @@ class Request:
     path: str
     headers: Mapping[str, str]
     body: bytes = b""
+    subset: frozenset[str] | None = None  # the addresses it may be sent to; None: any
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Picker:
         if isinstance(service, Refusal):
             return service
         ask = ask_of(request.body)
-        pick = self._pick(snapshot, service, request.headers, ask, now)
+        pick = self._pick(snapshot, service, request, ask, now)
         if isinstance(pick, Pick):
             deadline = now + (pick.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 60
             first = pick.choices[0].uid
@@ -74,10 +75,10 @@ class Picker:
         self.splits.keep(self._state.snapshot.services)
         self.prefixes.keep({pod.uid for pod in self._state.pods})
 
-    def _pick(
-        self, snapshot: Snapshot, service: Service, headers: Mapping[str, str], ask: Ask, now: float
-    ) -> Pick | Refusal:
-        pods = snapshot.pods.get(service.key, {})
+    def _pick(self, snapshot: Snapshot, service: Service, request: Request, ask: Ask, now: float) -> Pick | Refusal:
+        pods, headers = snapshot.pods.get(service.key, {}), request.headers
+        if request.subset is not None:
+            pods = {name: tuple(pod for pod in own if pod.address in request.subset) for name, own in pods.items()}
         live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
         # Only a client that asks for it by header may meet a canary that has no weight.
         canary_live = bool(service.canary and pods.get(service.canary))

@@ -21,7 +21,7 @@ import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
 
-from pagefleet_gateway.main import Gateway
+from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.settings import Settings
 from pagefleet_gateway.sketch import quantile
 from pagefleet_gateway.state import Pod, Service, State
