@@ -62,6 +62,7 @@ class Limits:
     max_connections: int = 20000
     max_heap_bytes: int = 1024 * 1024 * 1024
     request_seconds: int = 600  # a service's traffic.timeout goes before it
+    hold_seconds: int = 300  # longest time the picker may take: it holds requests that way
     idle_seconds: int = 600  # without a byte in either direction
 
 
@@ -143,7 +144,7 @@ def _authorization(limits: Limits) -> dict[str, object]:
         with_request_body={"max_request_bytes": limits.max_request_bytes, "allow_partial_message": False},
         allowed_headers={"patterns": [{"safe_regex": {"regex": ".*"}}]},
         http_service={
-            "server_uri": {"uri": "http://picker", "cluster": PICKER, "timeout": "10s"},
+            "server_uri": {"uri": "http://picker", "cluster": PICKER, "timeout": f"{limits.hold_seconds + 10}s"},
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"exact": name} for name in upstream]},
                 "allowed_client_headers": {"patterns": [{"exact": name} for name in ("content-type", "retry-after")]},

@@ -8,10 +8,10 @@ line that Envoy's access log would have held.
 
 from __future__ import annotations
 
-import inspect
+import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import grpc
@@ -25,7 +25,7 @@ from .extproc_messages import headers_of, picked, refused, served_of, streamed, 
 from .picker import Pick, Request
 from .routing import Refusal
 
-Decide = Callable[[Request], Pick | Refusal | Awaitable[Pick | Refusal]]
+Decide = Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
 Settle = Callable[[Line], object]
 _names = itertools.count(1)
 
@@ -134,7 +134,7 @@ class Exchange:
     ) -> list[proto.ProcessingResponse]:
         path, method = self.headers.get(":path", ""), self.headers.get(":method", "")
         asked = self.decide(Request(self.id, method, path, self.headers, bytes(self.body), self.subset))
-        decision = await asked if inspect.isawaitable(asked) else asked
+        decision = await asked if isinstance(asked, asyncio.Future) else asked
         match decision:
             case Pick():
                 self.pick = decision

@@ -24,6 +24,7 @@ from .authz import Front
 from .bootstrap import Limits, bootstrap, written
 from .clusters import Paths
 from .endpoints import Endpoints
+from .holding import Holding
 from .kube import ClusterWatch
 from .ledger import Ledger
 from .metrics import Metrics
@@ -31,7 +32,7 @@ from .picker import Pick, Picker, Request
 from .readings import Readings
 from .routing import Refusal
 from .settings import Settings
-from .state import State
+from .state import ServiceKey, State
 from .web import application
 from .windows import Windows
 
@@ -59,7 +60,8 @@ class Gateway:
         # The draw needs no secrecy, only an order that clients do not share.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings)
-        self.metrics = Metrics(self.ledger)
+        self.holding = Holding(self.picker, time.monotonic, self._wake)
+        self.metrics = Metrics(self.ledger, self.holding)
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
         self.synced: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
         self.port = settings.port
@@ -81,6 +83,7 @@ class Gateway:
         """Serve. Raises GatewayError when Envoy does not come up."""
         loop = asyncio.get_running_loop()
         self._closing.callback(self._folder.cleanup)
+        self.state.changed = self._pump_soon
         server = await loop.create_unix_server(lambda: Front(self._decide), str(self._paths.picker), backlog=1024)
         self._closing.callback(server.close)
         await self._serve_internal()
@@ -143,14 +146,28 @@ class Gateway:
             if task.done():
                 raise GatewayError(f"the {task.get_name()} ended by itself") from task.exception()
 
-    def _decide(self, request: Request) -> Pick | Refusal:
-        decision = self.picker.decide(request, time.monotonic())
-        if isinstance(decision, Refusal):
-            self.metrics.refused(*(decision.service or ("", "")), decision.status)
+    def _decide(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
+        decision = self.holding.decide(request)
+        if isinstance(decision, asyncio.Future):
+            decision.add_done_callback(lambda later: None if later.cancelled() else self._count(later.result()))
+        else:
+            self._count(decision)
         return decision
 
+    def _count(self, decision: Pick | Refusal) -> None:
+        if isinstance(decision, Refusal):
+            self.metrics.refused(*(decision.service or ("", "")), decision.status)
+
+    def _pump_soon(self) -> None:
+        # Not at once: who writes to the state must not run what a request waited for.
+        asyncio.get_running_loop().call_soon(self.holding.pump)
+
+    def _wake(self, key: ServiceKey) -> None:
+        self.metrics.wakeups.labels(*key).inc()
+        log.info("%s/%s has no pod and a request waits for one", *key)
+
     async def _serve_internal(self) -> None:
-        runner = web.AppRunner(application(self.reason, self.metrics, self.windows), access_log=None)
+        runner = web.AppRunner(application(self.reason, self.metrics, self.windows, self.holding.held), access_log=None)
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, self.settings.address, self.settings.internal_port)
@@ -192,6 +209,7 @@ class Gateway:
         """A request is over."""
         ended = accesslog.settle(line, self.ledger, time.monotonic())
         self._ended.set()
+        self.holding.pump()
         if ended is not None:
             self.metrics.ended(ended)
             if ended.outcome is not None:
@@ -207,6 +225,7 @@ class Gateway:
 
     async def _drain(self) -> None:
         self._draining = True
+        self.holding.close()
         log.info("draining: %d requests in flight", len(self.ledger))
         # Requests still come until every kube-proxy has forgotten this pod.
         await asyncio.sleep(self.settings.settle_seconds)

@@ -23,6 +23,7 @@ class Ticket:
     choices: tuple[Pod, ...]
     deadline: float  # after it the request is over even if no log line came
     tokens: int = 0  # work it is about to cause: prompt not cached, and output
+    held: float = 0.0  # seconds it waited for a pod in the gateway: no revision's doing
 
 
 class Ledger:

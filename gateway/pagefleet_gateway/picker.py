@@ -5,6 +5,7 @@ Never waits and never proxies: it names the pods, Envoy does the rest.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from .asks import BLOCK_TOKENS, Ask, ask_of
 from .ledger import Ledger, Ticket
 from .prefixes import Prefixes
+from .ratelimits import RateLimits
 from .readings import Readings
 from .routing import Refusal, route
 from .score import Observation, rank
@@ -20,6 +22,7 @@ from .state import Pod, Service, Snapshot, State
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
 RETRY_AFTER_SECONDS = 5
+NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that waiting can mend
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,16 @@ class Pick:
     retries: int
 
 
+@dataclass(frozen=True)
+class Admitted:
+    """A request whose service is known and whose limits allow it; `arrived` is the picker's steady time."""
+
+    request: Request
+    service: Service
+    ask: Ask
+    arrived: float
+
+
 class Picker:
     """Holds the draws and the prefixes; reads the state; writes the ledger."""
 
@@ -52,23 +65,42 @@ class Picker:
         self._readings = readings or Readings(ledger.in_flight)
         self.splits = Splits(rng)
         self.prefixes = Prefixes()
+        self._limits = RateLimits()
 
     def decide(self, request: Request, now: float) -> Pick | Refusal:
         """Choose for a request and open its ticket."""
-        snapshot = self._state.snapshot
-        service = route(snapshot, request.method, request.path, request.body)
+        admitted = self.admit(request, now)
+        return admitted if isinstance(admitted, Refusal) else self.choose(admitted, now)
+
+    def admit(self, request: Request, now: float) -> Admitted | Refusal:
+        """Find the request's service and charge its limits: once per request."""
+        service = route(self._state.snapshot, request.method, request.path, request.body)
         if isinstance(service, Refusal):
             return service
         ask = ask_of(request.body)
+        wait = self._limits.take(service, request.headers, ask.tokens, now) if service.limits else 0.0
+        if wait > 0:
+            message = f"too many requests or tokens: try again in {math.ceil(wait)} s"
+            return _busy(service, "rate_limit_exceeded", message, math.ceil(wait))
+        return Admitted(request, service, ask, now)
+
+    def choose(self, admitted: Admitted, now: float) -> Pick | Refusal:
+        """Choose pods and open the request's ticket. May be asked again after a refusal."""
+        request, ask = admitted.request, admitted.ask
+        snapshot = self._state.snapshot
+        service = snapshot.services.get(admitted.service.key, admitted.service)
         pick = self._pick(snapshot, service, request, ask, now)
         if isinstance(pick, Pick):
             deadline = now + (pick.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 60
             first = pick.choices[0].uid
             tokens = ask.tokens - min(self.prefixes.matched(first, ask.blocks) * BLOCK_TOKENS, ask.prompt_tokens)
             self.prefixes.record(first, ask.blocks)
-            ticket = Ticket(service, pick.revision, stratum(len(request.body)), pick.choices, deadline, tokens)
-            self._ledger.open(request.id, ticket)
+            size, held = stratum(len(request.body)), now - admitted.arrived
+            self._ledger.open(request.id, Ticket(service, pick.revision, size, pick.choices, deadline, tokens, held))
         return pick
+
+    def has_pods(self, service: Service) -> bool:
+        return any(self._state.snapshot.pods.get(service.key, {}).values())
 
     def sweep(self) -> None:
         """Forget services and pods that are gone."""
@@ -84,6 +116,8 @@ class Picker:
         canary_live = bool(service.canary and pods.get(service.canary))
         if not live and not (canary_live and forced(service, headers)):
             return _unready(service)
+        if service.pod_limit and self._full(service.pod_limit, [pods[name] for name, _ in live]):
+            return _busy(service, OVERLOADED, f"every pod of {service.namespace}/{service.name} is at its limit")
         revision = self.splits.choose(service, live, headers, canary_live)
         attempts = service.retries + 1
         own = self._order(pods[revision], ask, attempts, now)
@@ -93,6 +127,11 @@ class Picker:
             spare = self._order(rest, ask, attempts - len(own), now)
         chosen = candidates(own, spare, attempts)
         return Pick(revision, tuple(chosen), service.timeout_seconds, service.retries)
+
+    def _full(self, limit: int, revisions: Sequence[Sequence[Pod]]) -> bool:
+        """Asked of all revisions together, before the draw: a full one must not lose its share to the other."""
+        pods = [pod for own in revisions for pod in own]
+        return bool(pods) and all(self._ledger.in_flight(pod) >= limit for pod in pods)
 
     def _order(self, pods: Sequence[Pod], ask: Ask, count: int, now: float) -> list[Pod]:
         return rank(pods, lambda pod: self._observe(pod, ask, now), ask.prompt_tokens, ask.tokens, count, self._rng)
@@ -129,10 +168,14 @@ def stratum(body_bytes: int) -> str:
     return "m" if body_bytes < 8192 else "l"
 
 
+def _busy(service: Service, code: str, message: str, wait: int = 1) -> Refusal:
+    return Refusal(429, "rate_limit_error", code, message, retry_after=wait, service=service.key)
+
+
 def _unready(service: Service) -> Refusal:
     name = f"{service.namespace}/{service.name}"
     if not service.weights:
         message, code = f"InferenceService {name} is not ready: no revision serves yet", "service_not_ready"
     else:
-        message, code = f"InferenceService {name} has no ready pod", "no_ready_pod"
+        message, code = f"InferenceService {name} has no ready pod", NO_READY_POD
     return Refusal(503, "server_error", code, message, retry_after=RETRY_AFTER_SECONDS, service=service.key)

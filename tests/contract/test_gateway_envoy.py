@@ -23,8 +23,8 @@ from openai import AsyncOpenAI
 
 from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.settings import Settings
-from pagefleet_gateway.sketch import quantile
-from pagefleet_gateway.state import Pod, Service, State
+from pagefleet_gateway.sketch import bucket_of, quantile
+from pagefleet_gateway.state import Limit, Pod, Service, State
 
 STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"
 TOKENS = ("one", " two", " three")
@@ -387,6 +387,42 @@ async def test_a_services_timeout_is_kept(fleet: Fleet) -> None:
     status, body, _ = await fleet.chat()
     assert status == 504 and time.monotonic() - started < 3
     assert isinstance(body["error"], dict) and body["error"]["code"] == "upstream_timeout"
+
+
+async def test_requests_are_held_until_a_pod_is_there_and_given_up_with_their_clients(fleet: Fleet) -> None:
+    fleet.serve((STABLE, 100), hold_seconds=30.0, hold_requests=3)
+    held = [asyncio.create_task(fleet.chat()) for _ in range(2)]
+    gone = asyncio.create_task(fleet.chat())
+    await until(lambda: fleet.gateway.holding.held(("team", "chat")) == 3)
+    status, body, headers = await fleet.chat()
+    assert status == 429 and int(headers["retry-after"]) > 0
+    assert isinstance(body["error"], dict) and body["error"]["code"] == "queue_full"
+    gone.cancel()
+    await until(lambda: fleet.gateway.holding.held(("team", "chat")) == 2, 1.0)
+    url = f"http://127.0.0.1:{fleet.gateway.internal_port}"
+    async with fleet.http.get(f"{url}/windows?namespace=team&service=chat") as response:
+        assert (await response.json())["held"] == 2
+    async with fleet.http.get(f"{url}/metrics") as response:
+        text = await response.text()
+    assert 'pagefleet_gateway_held{namespace="team",service="chat"} 2.0' in text
+    assert 'pagefleet_gateway_wakeups_total{namespace="team",service="chat"} 1.0' in text
+    await asyncio.sleep(0.5)  # the time held must not be charged to the revision
+    engine = await fleet.engine(STABLE)
+    assert [status for status, _, _ in await asyncio.gather(*held)] == [200, 200]
+    assert len(engine.requests) == 2
+    slices = await fleet.windows(requests=2)
+    assert max(int(bucket) for piece in slices for bucket in piece["e2e"]) < bucket_of(0.4)  # type: ignore[attr-defined]
+
+
+async def test_limits_and_full_pods_go_through_envoy_as_429(fleet: Fleet) -> None:
+    engine = await fleet.engine(STABLE, first_token=0.5)
+    fleet.serve((STABLE, 100), pod_limit=1, hold_seconds=10.0, limits=(Limit("authorization", 3, 0),))
+    key = {"authorization": "Bearer k"}
+    answers = await asyncio.gather(*(fleet.chat(headers=key) for _ in range(4)))
+    assert sorted(status for status, _, _ in answers) == [200, 200, 200, 429]
+    (limited,) = [headers for status, _, headers in answers if status == 429]
+    assert 15 <= int(limited["retry-after"]) <= 20
+    assert len(engine.requests) == 3  # one after the other: the pod takes one at a time
 
 
 async def test_a_stop_drains_what_is_in_flight(fleet: Fleet) -> None:

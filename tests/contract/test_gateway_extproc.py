@@ -25,7 +25,7 @@ from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.ledger import Ledger
 from pagefleet_gateway.picker import Picker, Request
 from pagefleet_gateway.settings import Settings
-from pagefleet_gateway.state import Pod, Service, State
+from pagefleet_gateway.state import Limit, Pod, Service, State
 
 HEADER = "x-gateway-destination-endpoint"
 BODY = json.dumps({"model": "smol", "prompt": "x" * 1000}).encode()
@@ -262,19 +262,48 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(world: World) -> No
     assert ended is not None and ended.cancelled and ended.outcome is None
 
 
+async def test_a_shed_request_is_429_with_retry_after(world: World) -> None:
+    limit = Limit("authorization", 1, 0)
+    world.state.put_service(Service("team", "chat", "smol", (("aaaaaaaa", 100),), limits=(limit,)))
+    assert await world.call().pick()
+    call = world.call()
+    await call.request()
+    await call.read()
+    await call.body()
+    answer = (await call.read()).immediate_response
+    headers = {item.header.key: item.header.raw_value.decode() for item in answer.headers.set_headers}
+    assert (answer.status.code, headers["retry-after"]) == (429, "60")
+    assert json.loads(answer.body)["error"]["code"] == "rate_limit_exceeded"
+
+
+async def waiting(gateway: Gateway, count: int) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            if gateway.holding.held(("team", "chat")) == count:
+                return
+            await asyncio.sleep(0.01)
+
+
 async def test_both_fronts_of_a_gateway_share_one_picker() -> None:
     state = State()
-    state.put_service(Service("team", "chat", "smol", (("aaaaaaaa", 100),)))
+    state.put_service(Service("team", "chat", "smol", (("aaaaaaaa", 100),), hold_seconds=30.0))
     settings = Settings(port=0, internal_port=0, address="127.0.0.1", picker_port=0, settle_seconds=0)
     gateway = Gateway(settings, state, lambda _: None)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(gateway.close)
         await gateway.start()
-        state.replace_pods([pod(1)])
-        state.confirm([pod(1)])
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{gateway.picker_port}"))
         call = World(channel, state, gateway.ledger).call()
-        assert await call.pick() == ["10.0.0.1:8000"]
+        asked = asyncio.create_task(call.pick())
+        held = World(channel, state, gateway.ledger).call()
+        gone = asyncio.create_task(held.pick())
+        await waiting(gateway, 2)
+        held.stream.cancel()
+        await waiting(gateway, 1)
+        gone.cancel()
+        state.replace_pods([pod(1)])
+        state.confirm([pod(1)])
+        assert await asked == ["10.0.0.1:8000"]
         assert len(gateway.ledger) == 1
         await call.answered("10.0.0.1:8000")
         await call.end()
