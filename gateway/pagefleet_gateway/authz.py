@@ -14,7 +14,7 @@ from typing import cast
 import httptools
 
 from .bootstrap import REFUSED_503
-from .clusters import DESTINATION
+from .clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
 from .picker import Pick, Request
 from .routing import Refusal
 
@@ -105,6 +105,10 @@ def rendered(decision: Pick | Refusal) -> bytes:
             ]
             if decision.timeout_seconds is not None:
                 headers.append(("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000))))
+            if decision.mirror is not None:
+                headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
+            if decision.fallback:
+                headers.append((FALLBACK, decision.fallback))
             return _message(200, b"OK", headers, b"")
         case Refusal():
             headers = [("content-type", "application/json")]

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from .clusters import (
     DESTINATION,
     ENGINES,
+    FALLBACK,
     METADATA,
+    MIRROR,
+    MIRROR_CLUSTER,
+    MIRRORS,
     PICKER,
     TYPE,
     Paths,
@@ -73,7 +77,7 @@ def bootstrap(node: str, address: str, port: int, paths: Paths, limits: Limits) 
         "admin": {"address": {"pipe": {"path": str(paths.admin), "mode": 0o600}}},
         "static_resources": {
             "listeners": [_listener(address, port, limits)],
-            "clusters": [picker_cluster(paths), engines_cluster(paths)],
+            "clusters": [picker_cluster(paths), engines_cluster(paths), engines_cluster(paths, MIRRORS, MIRROR)],
         },
         "overload_manager": _overload(limits),
     }
@@ -134,7 +138,7 @@ def _router() -> dict[str, object]:
 
 
 def _authorization(limits: Limits) -> dict[str, object]:
-    upstream = [DESTINATION, "x-envoy-upstream-rq-timeout-ms", "x-envoy-max-retries"]
+    upstream = [DESTINATION, MIRROR, MIRROR_CLUSTER, FALLBACK, "x-envoy-upstream-rq-timeout-ms", "x-envoy-max-retries"]
     return typed(
         "envoy.filters.http.ext_authz",
         "extensions.filters.http.ext_authz.v3.ExtAuthz",
@@ -198,9 +202,12 @@ def _engine_route(pattern: str, limits: Limits) -> dict[str, object]:
                     "value": f"%UPSTREAM_METADATA({METADATA}:revision)%",
                 },
                 "append_action": OVERWRITE,
-            }
+            },
+            # Without the request header there is no value, and then no header either.
+            {"header": {"key": FALLBACK, "value": f"%REQ({FALLBACK})%"}, "append_action": OVERWRITE},
         ],
         "route": {
+            "request_mirror_policies": [{"cluster_header": MIRROR_CLUSTER, "disable_shadow_host_suffix_append": True}],
             "cluster": ENGINES,
             "timeout": f"{limits.request_seconds}s",
             "idle_timeout": f"{limits.idle_seconds}s",

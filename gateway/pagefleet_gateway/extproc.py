@@ -21,7 +21,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
 from .accesslog import Line
-from .extproc_messages import headers_of, picked, refused, served_of, streamed, subset_of
+from .extproc_messages import answered, headers_of, picked, refused, served_of, streamed, subset_of
 from .picker import Pick, Request
 from .routing import Refusal
 
@@ -64,7 +64,8 @@ class Exchange:
                 return [*early, proto.ProcessingResponse(request_trailers=proto.TrailersResponse())]
             case "response_headers":
                 self._response_headers(message)
-                return [proto.ProcessingResponse(response_headers=proto.HeadersResponse())]
+                common = answered(self.pick, self.served) if self.pick is not None else proto.CommonResponse()
+                return [proto.ProcessingResponse(response_headers=proto.HeadersResponse(response=common))]
             case "response_body":
                 part = message.response_body
                 self.ended |= part.end_of_stream

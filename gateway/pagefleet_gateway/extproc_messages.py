@@ -12,7 +12,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from .clusters import DESTINATION
+from .clusters import DESTINATION, FALLBACK
 from .picker import Pick
 from .routing import Refusal
 
@@ -52,14 +52,20 @@ def served_of(request: proto.ProcessingRequest) -> str:
 def picked(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
     """The picked endpoint and its fallbacks, in order, as a header and as metadata: the two must be equal."""
     value = ",".join(dict.fromkeys(pod.address for pod in pick.choices))
-    header = base_pb2.HeaderValue(key=DESTINATION, raw_value=value.encode())
-    option = base_pb2.HeaderValueOption(
-        header=header, append_action=base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-    )
+    option = _header(DESTINATION, value)
     metadata = struct_pb2.Struct()
     metadata.get_or_create_struct(METADATA)[DESTINATION] = value
     common = proto.CommonResponse(header_mutation=proto.HeaderMutation(set_headers=[option]), clear_route_cache=True)
     return common, metadata
+
+
+def answered(pick: Pick, served: str) -> proto.CommonResponse:
+    """What the client is told: the revision that answered, and the service when it is not the one asked."""
+    revision = next((pod.revision for pod in pick.choices if pod.address == served), pick.revision)
+    options = [_header("x-pagefleet-revision", revision)]
+    if pick.fallback:
+        options.append(_header(FALLBACK, pick.fallback))
+    return proto.CommonResponse(header_mutation=proto.HeaderMutation(set_headers=options))
 
 
 def refused(refusal: Refusal) -> proto.ProcessingResponse:
@@ -67,10 +73,7 @@ def refused(refusal: Refusal) -> proto.ProcessingResponse:
     headers = {"content-type": "application/json"}
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
-    options = [
-        base_pb2.HeaderValueOption(header=base_pb2.HeaderValue(key=key, raw_value=value.encode()))
-        for key, value in headers.items()
-    ]
+    options = [_header(key, value) for key, value in headers.items()]
     return proto.ProcessingResponse(
         immediate_response=proto.ImmediateResponse(
             status=http_status_pb2.HttpStatus(code=refusal.status),
@@ -88,6 +91,13 @@ def streamed(body: bytes, ends: bool) -> Iterator[proto.CommonResponse]:
         last = ends and index == len(pieces) - 1
         back = proto.StreamedBodyResponse(body=piece, end_of_stream=last)
         yield proto.CommonResponse(body_mutation=proto.BodyMutation(streamed_response=back))
+
+
+def _header(key: str, value: str) -> base_pb2.HeaderValueOption:
+    return base_pb2.HeaderValueOption(
+        header=base_pb2.HeaderValue(key=key, raw_value=value.encode()),
+        append_action=base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
+    )
 
 
 def _metadata(request: proto.ProcessingRequest, namespace: str) -> Mapping[str, struct_pb2.Value]:

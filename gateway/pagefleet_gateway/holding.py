@@ -33,8 +33,8 @@ class Held:
 
 
 class Holding:
-    """`decide` answers at once, or with a future; who cancels it gives the request up. `wake(service)` is called once when a service's first
-    request is held because it has no pod, and not again before its queue was empty.
+    """`decide` answers at once, or with a future; who cancels it gives the request up. `wake(service)` is called when
+    a request first finds a service that holds requests without a pod, and not again before it had one.
     """
 
     def __init__(
@@ -46,10 +46,12 @@ class Holding:
     ) -> None:
         self._picker, self._clock, self._wake, self._bounds = picker, clock, wake, bounds
         self._queues: dict[ServiceKey, FairQueue[Held]] = {}
+        self._woken: set[ServiceKey] = set()  # without pods, and called for
         self._closed = False
 
     def held(self, key: ServiceKey) -> int:
-        return len(self._queues.get(key, ()))
+        """Requests that wait; at least 1 for a service without pods since its fallback had to take one."""
+        return len(self._queues.get(key, ())) or int(key in self._woken)
 
     def by_service(self) -> dict[ServiceKey, int]:
         return {key: len(queue) for key, queue in self._queues.items()}
@@ -63,11 +65,14 @@ class Holding:
         if self._closed or not self._queues.get(admitted.service.key):
             answer = self._picker.choose(admitted, now)
             if not self._may_wait(admitted, answer):
+                if isinstance(answer, Pick) and answer.fallback:
+                    self._call_for(admitted)
                 return answer
         return self._hold(admitted)
 
     def pump(self) -> None:
         """Let go what can go now. Call it after every change of the pods and every request's end."""
+        self._woken = {key for key in self._woken if not self._picker.has_pods(key)}
         for key, queue in list(self._queues.items()):
             while (entry := queue.peek()) is not None:
                 held = entry.item
@@ -97,7 +102,6 @@ class Holding:
         if entries >= self._bounds.entries or stored + size > self._bounds.bytes:
             return _full(service.key, "the gateway holds as many requests as it may")
         queue = self._queues.setdefault(service.key, FairQueue(service.hold_requests, service.hold_bytes))
-        first = not len(queue)
         loop = asyncio.get_running_loop()
         held = Held(admitted, loop.create_future())
         tenant = admitted.request.headers.get(service.tenant_header, "") if service.tenant_header else ""
@@ -108,8 +112,7 @@ class Holding:
             return _full(service.key, f"{service.hold_requests} requests or {service.hold_bytes} bytes wait already")
         for other in displaced:
             _shed(other, "displaced", "a request of a higher priority took this one's place")
-        if first and not self._picker.has_pods(service):
-            self._wake(service.key)
+        self._call_for(admitted)
         timer = loop.call_later(service.hold_seconds, self._expire, held)
 
         def over(_: asyncio.Future[Answer]) -> None:
@@ -119,6 +122,12 @@ class Holding:
 
         held.answer.add_done_callback(over)
         return held.answer
+
+    def _call_for(self, admitted: Admitted) -> None:
+        key = admitted.service.key
+        if admitted.service.hold_seconds > 0 and key not in self._woken and not self._picker.has_pods(key):
+            self._woken.add(key)
+            self._wake(key)
 
     def _expire(self, held: Held) -> None:
         if not held.answer.done():

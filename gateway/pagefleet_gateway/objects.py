@@ -51,7 +51,15 @@ def service_from(raw: Mapping[str, object]) -> Service:
             )
             for entry in _maps(traffic, "rateLimits")
         ),
+        fallback=_text(_map(traffic, "fallback"), "service"),
+        mirror=_mirror(_map(status, "mirror")),
     )
+
+
+def _mirror(raw: Mapping[str, object]) -> tuple[str, float]:
+    percent = raw.get("percent")
+    valid = isinstance(percent, (int, float)) and 0 < percent <= 100
+    return (_text(raw, "revision"), float(percent)) if valid and isinstance(percent, (int, float)) else ("", 0.0)
 
 
 def _hold_seconds(spec: Mapping[str, object]) -> float:

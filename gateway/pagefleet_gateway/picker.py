@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .asks import BLOCK_TOKENS, Ask, ask_of
 from .ledger import Ledger, Ticket
@@ -18,7 +18,7 @@ from .readings import Readings
 from .routing import Refusal, route
 from .score import Observation, rank
 from .split import Splits, Weights, forced
-from .state import Pod, Service, Snapshot, State
+from .state import Pod, Service, ServiceKey, Snapshot, State
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
 RETRY_AFTER_SECONDS = 5
@@ -43,6 +43,8 @@ class Pick:
     choices: tuple[Pod, ...]
     timeout_seconds: float | None  # None: the gateway's default
     retries: int
+    fallback: str = ""  # namespace/name of the service that answers in place of the one asked, "" when none does
+    mirror: Pod | None = None  # gets a copy, whose answer is thrown away
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,12 @@ class Picker:
         snapshot = self._state.snapshot
         service = snapshot.services.get(admitted.service.key, admitted.service)
         pick = self._pick(snapshot, service, request, ask, now)
+        # One step only: a fallback's own fallback could lead in a circle.
+        other = snapshot.services.get((service.namespace, service.fallback))
+        if isinstance(pick, Refusal) and other is not None and other.key != service.key:
+            instead = self._pick(snapshot, other, request, ask, now)
+            if isinstance(instead, Pick):
+                pick, service = replace(instead, fallback=f"{other.namespace}/{other.name}"), other
         if isinstance(pick, Pick):
             deadline = now + (pick.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 60
             first = pick.choices[0].uid
@@ -99,8 +107,8 @@ class Picker:
             self._ledger.open(request.id, Ticket(service, pick.revision, size, pick.choices, deadline, tokens, held))
         return pick
 
-    def has_pods(self, service: Service) -> bool:
-        return any(self._state.snapshot.pods.get(service.key, {}).values())
+    def has_pods(self, key: ServiceKey) -> bool:
+        return any(self._state.snapshot.pods.get(key, {}).values())
 
     def sweep(self) -> None:
         """Forget services and pods that are gone."""
@@ -126,7 +134,18 @@ class Picker:
             rest = [pod for name, _ in live if name != revision for pod in pods[name]]
             spare = self._order(rest, ask, attempts - len(own), now)
         chosen = candidates(own, spare, attempts)
-        return Pick(revision, tuple(chosen), service.timeout_seconds, service.retries)
+        mirror = self._mirror(service, revision, pods, ask, now)
+        return Pick(revision, tuple(chosen), service.timeout_seconds, service.retries, mirror=mirror)
+
+    def _mirror(
+        self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]], ask: Ask, now: float
+    ) -> Pod | None:
+        """The pod that gets a copy, for `percent` of the requests that the mirrored revision does not get anyway."""
+        copied, percent = service.mirror
+        own = pods.get(copied, ())
+        if not own or copied == revision or self._rng.random() * 100 >= percent:
+            return None
+        return self._order(own, ask, 1, now)[0]
 
     def _full(self, limit: int, revisions: Sequence[Sequence[Pod]]) -> bool:
         """Asked of all revisions together, before the draw: a full one must not lose its share to the other."""

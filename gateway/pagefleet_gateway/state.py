@@ -42,6 +42,8 @@ class Service:
     tenant_header: str = ""  # lower case; whose value fairness between held requests goes by
     priorities: tuple[tuple[tuple[str, str], ...], ...] = ()  # most important first; header names lower case
     limits: tuple[Limit, ...] = ()
+    fallback: str = ""  # service of the same namespace that answers when this one cannot
+    mirror: tuple[str, float] = ("", 0.0)  # revision that gets a copy, and of how many requests in 100
 
     def priority(self, headers: Mapping[str, str]) -> int:
         """The first class whose headers all match, 0 the most important; what matches none comes last."""

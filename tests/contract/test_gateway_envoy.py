@@ -7,6 +7,7 @@ before the first byte, refusals in OpenAI's shape, headers that a client may not
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import math
@@ -423,6 +424,41 @@ async def test_limits_and_full_pods_go_through_envoy_as_429(fleet: Fleet) -> Non
     (limited,) = [headers for status, _, headers in answers if status == 429]
     assert 15 <= int(limited["retry-after"]) <= 20
     assert len(engine.requests) == 3  # one after the other: the pod takes one at a time
+
+
+async def test_a_mirrored_request_is_answered_once_and_its_copy_thrown_away(fleet: Fleet) -> None:
+    stable = await fleet.engine(STABLE)
+    canary = await fleet.engine(CANARY, status=500)
+    fleet.serve((STABLE, 100), mirror=(CANARY, 100.0))
+    answers = [await fleet.chat() for _ in range(10)]
+    assert {(status, headers["x-pagefleet-revision"]) for status, _, headers in answers} == {(200, STABLE)}
+    assert len(stable.requests) == 10
+    await until(lambda: len(canary.requests) >= 9)  # Envoy knows the mirrors' endpoints a moment after the engines'
+    assert canary.requests[0].path == "/v1/chat/completions"
+    assert sum(int(str(piece["errors"])) for piece in await fleet.windows(requests=10)) == 0
+    fleet.serve((STABLE, 100))
+    copied = len(canary.requests)
+    assert (await fleet.chat())[0] == 200
+    await canary.stop()
+    fleet.serve((STABLE, 100), mirror=(CANARY, 100.0))
+    assert (await fleet.chat())[0] == 200
+    assert len(canary.requests) == copied
+
+
+async def test_a_fallback_answers_and_says_so(fleet: Fleet) -> None:
+    fleet.serve((STABLE, 100), fallback="small")
+    assert (await fleet.chat())[0] == 503
+    other = await fleet.engine(CANARY)
+    pod = dataclasses.replace(other.pod(), uid="small", service="small")
+    fleet.state.replace_pods([pod])
+    fleet.state.put_service(Service("team", "small", "smol-small", ((CANARY, 100),)))
+    await until(lambda: fleet.state.snapshot.pods.get(("team", "small")) is not None)
+    status, _, headers = await fleet.chat(headers={"x-pagefleet-fallback": "forged"})
+    assert (status, headers["x-pagefleet-fallback"], headers["x-pagefleet-revision"]) == (200, "team/small", CANARY)
+    await fleet.engine(STABLE)
+    status, _, headers = await fleet.chat()
+    assert (status, headers["x-pagefleet-revision"]) == (200, STABLE)
+    assert "x-pagefleet-fallback" not in headers
 
 
 async def test_a_stop_drains_what_is_in_flight(fleet: Fleet) -> None:

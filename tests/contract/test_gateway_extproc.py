@@ -89,10 +89,14 @@ class Call:
     async def body(self, data: bytes = BODY, end: bool = True) -> None:
         await self.send(request_body=proto.HttpBody(body=data, end_of_stream=end))
 
-    async def answered(self, served: str, status: str = "200") -> None:
+    async def answered(self, served: str, status: str = "200") -> dict[str, str]:
+        """The headers that the client gets besides the engine's."""
         context = metadata("envoy.lb", "x-gateway-destination-endpoint-served", served)
         await self.send(response_headers=http_headers({":status": status}, False), metadata_context=context)
-        assert (await self.read()).HasField("response_headers")
+        answer = await self.read()
+        assert answer.HasField("response_headers")
+        options = answer.response_headers.response.header_mutation.set_headers
+        return {option.header.key: option.header.raw_value.decode() for option in options}
 
     async def end(self) -> None:
         await self.stream.done_writing()
@@ -241,7 +245,7 @@ async def test_the_served_endpoint_tells_which_pods_failed(world: World) -> None
     call = world.call()
     chosen = await call.pick()
     assert world.ledger.in_flight(pod(int(chosen[0].split(".")[3][0]))) == 1
-    await call.answered(chosen[1])
+    assert await call.answered(chosen[1]) == {"x-pagefleet-revision": "aaaaaaaa"}
     await call.end()
     (ended,) = world.ended
     assert ended is not None and ended.outcome is not None and not ended.outcome.failed
@@ -249,6 +253,16 @@ async def test_the_served_endpoint_tells_which_pods_failed(world: World) -> None
     assert [f"10.0.0.{number}:8000" for number in failed] == [chosen[0]]
     assert len(world.ledger) == 0
     assert (await world.call().pick())[2] == chosen[0]  # left alone for a while
+
+
+async def test_a_fallback_is_picked_and_named(world: World) -> None:
+    world.pods(Pod("9", "s", "team", "small", "b", "10.0.0.9:8000"))
+    world.state.put_service(Service("team", "chat", "smol", (("aaaaaaaa", 100),), fallback="small"))
+    world.state.put_service(Service("team", "small", "s", (("b", 100),)))
+    call = world.call()
+    assert await call.pick() == ["10.0.0.9:8000"]
+    told = await call.answered("10.0.0.9:8000")
+    assert told == {"x-pagefleet-revision": "b", "x-pagefleet-fallback": "team/small"}
 
 
 async def test_a_client_that_goes_away_leaves_nothing_behind(world: World) -> None:

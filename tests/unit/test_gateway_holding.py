@@ -143,6 +143,18 @@ async def test_who_gives_up_leaves_no_trace() -> None:
     assert len(world.ledger) == 0
 
 
+async def test_a_sleeping_service_is_called_for_although_its_fallback_answers() -> None:
+    world = World(fallback="small")
+    world.state.put_service(Service("team", "small", "s", (("c", 100),)))
+    small = Pod("9", "s", "team", "small", "c", "10.0.0.9:8000")
+    world.up(small)
+    answers = [world.ask(), world.ask()]
+    assert [answer.fallback for answer in answers if isinstance(answer, Pick)] == ["team/small"] * 2
+    assert world.woken == [KEY] and world.holding.held(KEY) == 1
+    world.up(small, POD)
+    assert world.holding.held(KEY) == 0 and isinstance(world.ask(), Pick)
+
+
 async def test_a_stopping_gateway_refuses_what_it_holds() -> None:
     world = World()
     held = world.hold()

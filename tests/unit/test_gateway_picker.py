@@ -160,6 +160,32 @@ def test_a_pod_that_failed_is_left_alone_for_a_while_unless_there_is_no_other() 
     assert world.pick(now=1.0).choices[0] == failed
 
 
+def test_the_mirrored_share_is_drawn_and_never_changes_the_answer() -> None:
+    world = World(pod("1", "a"), pod("2", "b"), weights=(("a", 100),), mirror=("b", 25.0))
+    picks = [world.pick() for _ in range(2000)]
+    assert {choice.revision for pick in picks for choice in pick.choices} == {"a"}
+    copied = [pick.mirror for pick in picks if pick.mirror is not None]
+    assert abs(len(copied) - 500) < 70 and {copy.uid for copy in copied} == {"2"}
+    world.state.remove_pod("2")
+    assert world.pick().mirror is None
+
+
+def test_a_fallback_is_one_step_and_only_when_it_is_needed() -> None:
+    world = World(pod("1", "a"), weights=(("a", 100),), fallback="small", pod_limit=1)
+    small = Pod("9", "s", "team", "small", "c", "10.0.0.9:8000")
+    world.state.put_pod(small)
+    world.state.confirm([pod("1", "a"), small])
+    world.state.put_service(Service("team", "small", "s", (("c", 100),), fallback="chat"))
+    assert (world.pick().fallback, world.pick().fallback) == ("", "team/small")
+    assert world.ledger.by_revision() == {("team", "chat", "a"): 1, ("team", "small", "c"): 1}
+    world.state.remove_pod("9")
+    refused = world.ask()
+    assert isinstance(refused, Refusal) and refused.code == "overloaded"
+    world.state.remove_pod("1")
+    refused = world.ask()
+    assert isinstance(refused, Refusal) and refused.code == "no_ready_pod" and refused.service == ("team", "chat")
+
+
 def test_what_a_log_line_counts_as() -> None:
     def outcome(**fields: object) -> tuple[bool, bool | None]:
         world = World(pod("1", "a"), weights=(("a", 100),))

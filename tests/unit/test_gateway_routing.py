@@ -95,6 +95,20 @@ def test_holding_priorities_and_limits_are_read() -> None:
     assert service_from({"spec": {"traffic": {"queue": {"timeout": "9h"}}}}).hold_seconds == 300.0
 
 
+@pytest.mark.parametrize(
+    ("mirror", "expected"),
+    [
+        ({"revision": "b", "percent": 10}, ("b", 10.0)),
+        ({"revision": "b", "percent": 0}, ("", 0.0)),
+        ({"revision": "b", "percent": "10"}, ("", 0.0)),
+        (3, ("", 0.0)),
+    ],
+)
+def test_mirror_and_fallback_are_read(mirror: object, expected: tuple[str, float]) -> None:
+    service = service_from({"spec": {"traffic": {"fallback": {"service": "small"}}}, "status": {"mirror": mirror}})
+    assert (service.fallback, service.mirror) == ("small", expected)
+
+
 @pytest.mark.parametrize("poison", [None, 3, "text", [], [None], {"x": {}}, True])
 def test_a_poisoned_object_is_read_without_an_error(poison: object) -> None:
     bare = Service("team", "chat")
