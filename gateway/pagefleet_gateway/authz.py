@@ -13,9 +13,9 @@ from typing import cast
 
 import httptools
 
-from .bootstrap import REFUSED_503
 from .clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
 from .picker import Pick, Request
+from .replies import REFUSED_503
 from .routing import Refusal
 
 log = logging.getLogger(__name__)

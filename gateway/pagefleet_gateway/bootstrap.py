@@ -25,10 +25,9 @@ from .clusters import (
     picker_cluster,
     typed,
 )
+from .replies import local_replies
 
 STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
-# ext_authz takes every 5xx for a picker that failed, so a refusal with 503 travels under a code of its own.
-REFUSED_503 = 460
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
 NO_PATH = json.dumps(
     {
@@ -127,7 +126,7 @@ def _connection_manager(limits: Limits) -> dict[str, object]:
                 log_format={"json_format": LOG_FIELDS},
             )
         ],
-        local_reply_config=_local_replies(),
+        local_reply_config=local_replies(),
         http_filters=[_authorization(limits), _router()],
         route_config=_routes(limits),
     )
@@ -223,58 +222,6 @@ def _engine_route(pattern: str, limits: Limits) -> dict[str, object]:
             },
         },
     }
-
-
-def _local_replies() -> dict[str, object]:
-    return {
-        "mappers": [
-            {"filter": _status_is(REFUSED_503, "refused"), "status_code": 503},
-            _reply(413, 413, "invalid_request_error", "request_too_large", "the request's body is too large"),
-            _reply(
-                500,
-                503,
-                "server_error",
-                "picker_unavailable",
-                "the gateway cannot choose a pod now",
-                retry=True,
-            ),
-            _reply(
-                503,
-                503,
-                "server_error",
-                "upstream_unavailable",
-                "no engine pod could answer",
-                upstream=True,
-                retry=True,
-            ),
-            _reply(504, 504, "server_error", "upstream_timeout", "the engine did not answer in time"),
-            _reply(408, 408, "invalid_request_error", "request_timeout", "the request did not arrive in time"),
-        ]
-    }
-
-
-def _reply(
-    code: int, answer: int, kind: str, name: str, message: str, upstream: bool = False, retry: bool = False
-) -> dict[str, object]:
-    """Envoy's own answer `code` in OpenAI's shape; with `upstream` it leaves the picker's refusals alone."""
-    status = _status_is(code, name)
-    flags = ["UF", "UH", "UC", "UO", "URX", "UR", "UT", "LR", "UPE", "OM"]
-    error = {"message": message, "type": kind, "param": None, "code": name}
-    reply: dict[str, object] = {
-        "filter": {"and_filter": {"filters": [status, {"response_flag_filter": {"flags": flags}}]}}
-        if upstream
-        else status,
-        "status_code": answer,
-        "body_format_override": {"json_format": {"error": error}, "content_type": "application/json"},
-    }
-    if retry:
-        reply["headers_to_add"] = [{"header": {"key": "retry-after", "value": "1"}}]
-    return reply
-
-
-def _status_is(code: int, name: str) -> dict[str, object]:
-    value = {"default_value": code, "runtime_key": f"reply.{name}"}
-    return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
 
 
 def _overload(limits: Limits) -> dict[str, object]:

@@ -51,6 +51,7 @@ class Exchange:
     first_byte: float | None = None
     silent: bool = True  # whether the gateway will not show us the answer's body
     ended: bool = False
+    _asked: asyncio.Future[Pick | Refusal] | None = None
 
     async def answers(self, message: proto.ProcessingRequest) -> list[proto.ProcessingResponse]:
         """What to send back for one message; a refusal ends the request."""
@@ -78,6 +79,11 @@ class Exchange:
 
     def close(self) -> None:
         """The stream is over: report the request. Before the answer's end: the client went away, as far as we know."""
+        asked = self._asked
+        if self.pick is None and asked is not None and asked.done() and not asked.cancelled():
+            # Let go and given up in the same moment.
+            answer = asked.result()
+            self.pick = answer if isinstance(answer, Pick) else None
         if self.pick is None:
             return
         choices = [pod.address for pod in self.pick.choices]
@@ -135,6 +141,8 @@ class Exchange:
     ) -> list[proto.ProcessingResponse]:
         path, method = self.headers.get(":path", ""), self.headers.get(":method", "")
         asked = self.decide(Request(self.id, method, path, self.headers, bytes(self.body), self.subset))
+        if isinstance(asked, asyncio.Future):
+            self._asked = asked
         decision = await asked if isinstance(asked, asyncio.Future) else asked
         match decision:
             case Pick():

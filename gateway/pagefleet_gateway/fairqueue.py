@@ -55,9 +55,12 @@ class FairQueue(Generic[T]):
     def push(self, entry: Entry[T]) -> list[Entry[T]] | None:
         """Take an entry in. Returns those displaced by it, or None when there is no room for it."""
         displaced: list[Entry[T]] = []
-        lower = [other for other in self if other.priority > entry.priority]
-        lower.sort(key=lambda other: other.priority)
         count, size = self._count + 1, self.bytes + entry.size
+        lower: list[Entry[T]] = []
+        if count > self._max_entries or size > self._max_bytes:
+            lower = sorted(
+                (other for other in self if other.priority > entry.priority), key=lambda other: other.priority
+            )
         while count > self._max_entries or size > self._max_bytes:
             if not lower:
                 return None
