@@ -25,6 +25,7 @@ from .clusters import (
     picker_cluster,
     typed,
 )
+from .overload import overload
 from .replies import local_replies
 
 STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
@@ -78,7 +79,7 @@ def bootstrap(node: str, address: str, port: int, paths: Paths, limits: Limits) 
             "listeners": [_listener(address, port, limits)],
             "clusters": [picker_cluster(paths), engines_cluster(paths), engines_cluster(paths, MIRRORS, MIRROR)],
         },
-        "overload_manager": _overload(limits),
+        "overload_manager": overload(limits.max_heap_bytes, limits.max_connections),
     }
 
 
@@ -221,36 +222,6 @@ def _engine_route(pattern: str, limits: Limits) -> dict[str, object]:
                 "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.25s"},
             },
         },
-    }
-
-
-def _overload(limits: Limits) -> dict[str, object]:
-    heap = "envoy.resource_monitors.fixed_heap"
-    connections = "envoy.resource_monitors.global_downstream_max_connections"
-    return {
-        "refresh_interval": "0.25s",
-        "resource_monitors": [
-            typed(
-                heap,
-                "extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig",
-                max_heap_size_bytes=limits.max_heap_bytes,
-            ),
-            typed(
-                connections,
-                "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
-                max_active_downstream_connections=limits.max_connections,
-            ),
-        ],
-        "actions": [
-            {
-                "name": "envoy.overload_actions.shrink_heap",
-                "triggers": [{"name": heap, "threshold": {"value": 0.9}}],
-            },
-            {
-                "name": "envoy.overload_actions.stop_accepting_requests",
-                "triggers": [{"name": heap, "threshold": {"value": 0.95}}],
-            },
-        ],
     }
 
 
