@@ -105,6 +105,11 @@ def test_hashes_are_equal_exactly_as_far_as_the_text_is(shared: bytes, one: byte
     assert not set(first) & set(chained(shared + one, salt + "x"))
 
 
+def test_a_block_after_different_text_is_another_block() -> None:
+    same = b"c" * BLOCK_BYTES
+    assert chained(b"a" * BLOCK_BYTES + same, "m")[1] != chained(b"b" * BLOCK_BYTES + same, "m")[1]
+
+
 @given(st.lists(TEXT, max_size=8), TEXT)
 def test_the_cache_estimate_matches_what_was_sent_and_stays_bounded(sent: list[bytes], text: bytes) -> None:
     whole, small = Prefixes(), Prefixes(capacity=3)
