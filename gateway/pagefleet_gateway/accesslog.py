@@ -95,8 +95,8 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
         stratum=ticket.stratum,
         ended=line.started + line.duration,
         failed=failed,
-        ttft=line.ttft if line.streamed else None,
-        e2e=line.duration,
+        ttft=line.ttft - ticket.held if line.streamed and line.ttft is not None else None,
+        e2e=line.duration - ticket.held,
     )
     revision = answered.revision if answered else ticket.revision
     return Ended(service.namespace, service.name, revision, line.code, cancelled, outcome if counts else None)

@@ -13,14 +13,14 @@ from typing import cast
 
 import httptools
 
-from .bootstrap import REFUSED_503
-from .clusters import DESTINATION
+from .clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
 from .picker import Pick, Request
+from .replies import REFUSED_503
 from .routing import Refusal
 
 log = logging.getLogger(__name__)
 
-Decide = Callable[[Request], Pick | Refusal]
+Decide = Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
 
 
 class Front(asyncio.Protocol):
@@ -30,6 +30,7 @@ class Front(asyncio.Protocol):
         self._decide = decide
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
+        self._waiting: asyncio.Future[Pick | Refusal] | None = None
         self._reset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -38,6 +39,8 @@ class Front(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._waiting is not None:
+            self._waiting.cancel()  # Envoy gave up: its client went away
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -66,13 +69,25 @@ class Front(asyncio.Protocol):
         )
         self._reset()
         try:
-            answer = rendered(self._decide(request))
+            decision = self._decide(request)
+            if isinstance(decision, asyncio.Future):
+                self._waiting = decision
+                decision.add_done_callback(self._held_no_more)
+            else:
+                self._answer(rendered(decision))
         except Exception:
             # Whatever went wrong with this one question, the others on this connection must go on.
             log.exception("no decision for request %s", request.id)
-            answer = _message(500, b"Internal Server Error", [], b"")
+            self._answer(_message(500, b"Internal Server Error", [], b""))
+
+    def _held_no_more(self, decision: asyncio.Future[Pick | Refusal]) -> None:
+        self._waiting = None
+        if not decision.cancelled():
+            self._answer(rendered(decision.result()))
+
+    def _answer(self, message: bytes) -> None:
         if self._transport is not None:
-            self._transport.write(answer)
+            self._transport.write(message)
 
     def _reset(self) -> None:
         self._url = b""
@@ -90,6 +105,10 @@ def rendered(decision: Pick | Refusal) -> bytes:
             ]
             if decision.timeout_seconds is not None:
                 headers.append(("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000))))
+            if decision.mirror is not None:
+                headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
+            if decision.fallback:
+                headers.append((FALLBACK, decision.fallback))
             return _message(200, b"OK", headers, b"")
         case Refusal():
             headers = [("content-type", "application/json")]

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from .clusters import (
     DESTINATION,
     ENGINES,
+    FALLBACK,
     METADATA,
+    MIRROR,
+    MIRROR_CLUSTER,
+    MIRRORS,
     PICKER,
     TYPE,
     Paths,
@@ -21,10 +25,10 @@ from .clusters import (
     picker_cluster,
     typed,
 )
+from .overload import overload
+from .replies import local_replies
 
 STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
-# ext_authz takes every 5xx for a picker that failed, so a refusal with 503 travels under a code of its own.
-REFUSED_503 = 460
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
 NO_PATH = json.dumps(
     {
@@ -62,6 +66,7 @@ class Limits:
     max_connections: int = 20000
     max_heap_bytes: int = 1024 * 1024 * 1024
     request_seconds: int = 600  # a service's traffic.timeout goes before it
+    hold_seconds: int = 300  # longest time the picker may take: it holds requests that way
     idle_seconds: int = 600  # without a byte in either direction
 
 
@@ -72,9 +77,9 @@ def bootstrap(node: str, address: str, port: int, paths: Paths, limits: Limits) 
         "admin": {"address": {"pipe": {"path": str(paths.admin), "mode": 0o600}}},
         "static_resources": {
             "listeners": [_listener(address, port, limits)],
-            "clusters": [picker_cluster(paths), engines_cluster(paths)],
+            "clusters": [picker_cluster(paths), engines_cluster(paths), engines_cluster(paths, MIRRORS, MIRROR)],
         },
-        "overload_manager": _overload(limits),
+        "overload_manager": overload(limits.max_heap_bytes, limits.max_connections),
     }
 
 
@@ -122,7 +127,7 @@ def _connection_manager(limits: Limits) -> dict[str, object]:
                 log_format={"json_format": LOG_FIELDS},
             )
         ],
-        local_reply_config=_local_replies(),
+        local_reply_config=local_replies(),
         http_filters=[_authorization(limits), _router()],
         route_config=_routes(limits),
     )
@@ -133,7 +138,7 @@ def _router() -> dict[str, object]:
 
 
 def _authorization(limits: Limits) -> dict[str, object]:
-    upstream = [DESTINATION, "x-envoy-upstream-rq-timeout-ms", "x-envoy-max-retries"]
+    upstream = [DESTINATION, MIRROR, MIRROR_CLUSTER, FALLBACK, "x-envoy-upstream-rq-timeout-ms", "x-envoy-max-retries"]
     return typed(
         "envoy.filters.http.ext_authz",
         "extensions.filters.http.ext_authz.v3.ExtAuthz",
@@ -143,7 +148,7 @@ def _authorization(limits: Limits) -> dict[str, object]:
         with_request_body={"max_request_bytes": limits.max_request_bytes, "allow_partial_message": False},
         allowed_headers={"patterns": [{"safe_regex": {"regex": ".*"}}]},
         http_service={
-            "server_uri": {"uri": "http://picker", "cluster": PICKER, "timeout": "10s"},
+            "server_uri": {"uri": "http://picker", "cluster": PICKER, "timeout": f"{limits.hold_seconds + 10}s"},
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"exact": name} for name in upstream]},
                 "allowed_client_headers": {"patterns": [{"exact": name} for name in ("content-type", "retry-after")]},
@@ -197,9 +202,12 @@ def _engine_route(pattern: str, limits: Limits) -> dict[str, object]:
                     "value": f"%UPSTREAM_METADATA({METADATA}:revision)%",
                 },
                 "append_action": OVERWRITE,
-            }
+            },
+            # Without the request header there is no value, and then no header either.
+            {"header": {"key": FALLBACK, "value": f"%REQ({FALLBACK})%"}, "append_action": OVERWRITE},
         ],
         "route": {
+            "request_mirror_policies": [{"cluster_header": MIRROR_CLUSTER, "disable_shadow_host_suffix_append": True}],
             "cluster": ENGINES,
             "timeout": f"{limits.request_seconds}s",
             "idle_timeout": f"{limits.idle_seconds}s",
@@ -214,88 +222,6 @@ def _engine_route(pattern: str, limits: Limits) -> dict[str, object]:
                 "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.25s"},
             },
         },
-    }
-
-
-def _local_replies() -> dict[str, object]:
-    return {
-        "mappers": [
-            {"filter": _status_is(REFUSED_503, "refused"), "status_code": 503},
-            _reply(413, 413, "invalid_request_error", "request_too_large", "the request's body is too large"),
-            _reply(
-                500,
-                503,
-                "server_error",
-                "picker_unavailable",
-                "the gateway cannot choose a pod now",
-                retry=True,
-            ),
-            _reply(
-                503,
-                503,
-                "server_error",
-                "upstream_unavailable",
-                "no engine pod could answer",
-                upstream=True,
-                retry=True,
-            ),
-            _reply(504, 504, "server_error", "upstream_timeout", "the engine did not answer in time"),
-            _reply(408, 408, "invalid_request_error", "request_timeout", "the request did not arrive in time"),
-        ]
-    }
-
-
-def _reply(
-    code: int, answer: int, kind: str, name: str, message: str, upstream: bool = False, retry: bool = False
-) -> dict[str, object]:
-    """Envoy's own answer `code` in OpenAI's shape; with `upstream` it leaves the picker's refusals alone."""
-    status = _status_is(code, name)
-    flags = ["UF", "UH", "UC", "UO", "URX", "UR", "UT", "LR", "UPE", "OM"]
-    error = {"message": message, "type": kind, "param": None, "code": name}
-    reply: dict[str, object] = {
-        "filter": {"and_filter": {"filters": [status, {"response_flag_filter": {"flags": flags}}]}}
-        if upstream
-        else status,
-        "status_code": answer,
-        "body_format_override": {"json_format": {"error": error}, "content_type": "application/json"},
-    }
-    if retry:
-        reply["headers_to_add"] = [{"header": {"key": "retry-after", "value": "1"}}]
-    return reply
-
-
-def _status_is(code: int, name: str) -> dict[str, object]:
-    value = {"default_value": code, "runtime_key": f"reply.{name}"}
-    return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
-
-
-def _overload(limits: Limits) -> dict[str, object]:
-    heap = "envoy.resource_monitors.fixed_heap"
-    connections = "envoy.resource_monitors.global_downstream_max_connections"
-    return {
-        "refresh_interval": "0.25s",
-        "resource_monitors": [
-            typed(
-                heap,
-                "extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig",
-                max_heap_size_bytes=limits.max_heap_bytes,
-            ),
-            typed(
-                connections,
-                "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
-                max_active_downstream_connections=limits.max_connections,
-            ),
-        ],
-        "actions": [
-            {
-                "name": "envoy.overload_actions.shrink_heap",
-                "triggers": [{"name": heap, "threshold": {"value": 0.9}}],
-            },
-            {
-                "name": "envoy.overload_actions.stop_accepting_requests",
-                "triggers": [{"name": heap, "threshold": {"value": 0.95}}],
-            },
-        ],
     }
 
 

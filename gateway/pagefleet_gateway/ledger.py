@@ -22,6 +22,8 @@ class Ticket:
     stratum: str
     choices: tuple[Pod, ...]
     deadline: float  # after it the request is over even if no log line came
+    tokens: int = 0  # work it is about to cause: prompt not cached, and output
+    held: float = 0.0  # seconds it waited for a pod in the gateway: no revision's doing
 
 
 class Ledger:
@@ -29,6 +31,7 @@ class Ledger:
         self._eject_seconds = eject_seconds
         self._tickets: dict[str, Ticket] = {}
         self._in_flight: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
         self._ejected: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -38,6 +41,7 @@ class Ledger:
         self.close(request_id)
         self._tickets[request_id] = ticket
         self._in_flight[ticket.choices[0].uid] += 1
+        self._tokens[ticket.choices[0].uid] += ticket.tokens
 
     def close(self, request_id: str) -> Ticket | None:
         """End a request; None when it had no ticket (refused, or ended before)."""
@@ -46,12 +50,17 @@ class Ledger:
             uid = ticket.choices[0].uid
             if self._in_flight[uid] > 1:
                 self._in_flight[uid] -= 1
+                self._tokens[uid] -= ticket.tokens
             else:
-                del self._in_flight[uid]
+                del self._in_flight[uid], self._tokens[uid]
         return ticket
 
     def in_flight(self, pod: Pod) -> int:
         return self._in_flight[pod.uid]
+
+    def tokens(self, pod: Pod) -> int:
+        """Tokens in flight on a pod, as estimated when its requests were picked."""
+        return self._tokens[pod.uid]
 
     def by_revision(self) -> Counter[tuple[str, str, str]]:
         """Requests in flight by (namespace, service, revision)."""
@@ -72,5 +81,5 @@ class Ledger:
             self.close(request_id)
         uids = {pod.uid for pod in alive}
         for uid in [uid for uid in self._in_flight if uid not in uids]:
-            del self._in_flight[uid]
+            del self._in_flight[uid], self._tokens[uid]
         self._ejected = {uid: until for uid, until in self._ejected.items() if until > now and uid in uids}

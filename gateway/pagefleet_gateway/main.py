@@ -1,214 +1,22 @@
-"""Puts the gateway together: Envoy, the picker beside it, the watch, the internal HTTP; ends when one of them
-does.
-
-Decides nothing about requests.
-"""
+"""Runs one gateway as a process: settings, logging, signals, exit status. Decides nothing about requests."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
-import random
-import secrets
 import signal
 import sys
-import tempfile
-import time
-from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine
-from pathlib import Path
 
 import uvloop
-from aiohttp import web
 
-from . import accesslog, envoy
-from .authz import Front
-from .bootstrap import Limits, bootstrap, written
-from .clusters import Paths
-from .endpoints import Endpoints
+from .gateway import Gateway, GatewayError
 from .kube import ClusterWatch, WatchError
-from .ledger import Ledger
-from .metrics import Metrics
-from .picker import Pick, Picker, Request
-from .queues import Queues
-from .routing import Refusal
 from .settings import SettingError, Settings, settings_from
 from .state import State
-from .web import application
-from .windows import Windows
 
 log = logging.getLogger(__name__)
-
-START_SECONDS = 60.0
-SWEEP_SECONDS = 5.0
-
-
-class GatewayError(RuntimeError):
-    """A part of the gateway ended by itself; the message says which."""
-
-
-class Gateway:
-    """A running gateway: `start`, then `run` until a stop is asked for, then `close`.
-
-    `emit` gets each access-log line as the gateway shows it.
-    """
-
-    def __init__(self, settings: Settings, state: State, emit: Callable[[bytes], object]) -> None:
-        self.settings = settings
-        self.state = state
-        self.ledger = Ledger()
-        self.queues = Queues()
-        # The draw needs no secrecy, only an order that clients do not share.
-        rng = random.Random(secrets.randbits(64))  # noqa: S311
-        self.picker = Picker(state, self.ledger, rng, self.queues.waiting)
-        self.metrics = Metrics(self.ledger)
-        self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
-        self.synced: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
-        self.port = settings.port
-        self.internal_port = settings.internal_port
-        self._emit = emit
-        self._draining = False
-        self._live = False
-        self._ended = asyncio.Event()  # set at each request's end
-        self._folder = tempfile.TemporaryDirectory(prefix="gateway-", dir=settings.temporary)
-        self._paths = Paths(Path(self._folder.name))
-        self._endpoints = Endpoints(state, self._paths.endpoints)
-        self._closing = contextlib.AsyncExitStack()
-        self._envoy: Process | None = None
-        self._admin: envoy.Admin | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def start(self) -> None:
-        """Serve. Raises GatewayError when Envoy does not come up."""
-        loop = asyncio.get_running_loop()
-        self._closing.callback(self._folder.cleanup)
-        server = await loop.create_unix_server(lambda: Front(self._decide), str(self._paths.picker), backlog=1024)
-        self._closing.callback(server.close)
-        await self._serve_internal()
-        limits = Limits(self.settings.max_request_bytes)
-        document = bootstrap(self.settings.pod_name, self.settings.address, self.settings.port, self._paths, limits)
-        self._paths.bootstrap.write_text(written(document))
-        self._endpoints.write()
-        self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
-        self._closing.push_async_callback(envoy.stop, self._envoy, 5.0)
-        self._admin = envoy.Admin(self._paths.admin)
-        self._closing.push_async_callback(self._admin.close)
-        await self._until_live(self._envoy, self._admin)
-        self.port = await self._admin.port()
-        self._run("access log", self._read_log(self._envoy))
-        self._run("endpoints", self._endpoints.follow(self._admin))
-        self._run("queues", self.queues.follow(self.state))
-        self._run("sweep", self._sweep())
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then drain. Raises GatewayError when a part ends by itself."""
-        if self._envoy is None:
-            raise GatewayError("start() was not called")
-        stopping = asyncio.create_task(stop.wait())
-        ending = asyncio.create_task(self._envoy.wait())
-        await asyncio.wait([stopping, ending, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        self._raise_if_ended(ending)
-        try:
-            await self._drain()
-        finally:
-            ending.cancel()
-
-    def follow(self, watch: ClusterWatch) -> None:
-        """Feed the state from the cluster; readiness then waits for its first lists."""
-        self.synced = watch.reason
-        self._run("watch", watch.follow())
-
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._closing.aclose()
-
-    def reason(self) -> str:
-        """Why the gateway is not ready, "" when it is."""
-        if self._draining:
-            return "draining"
-        if self._admin is None or not self._live:
-            return "Envoy is not up yet"
-        return self.synced()
-
-    def _run(self, name: str, work: Coroutine[object, object, None]) -> None:
-        self._tasks.append(asyncio.create_task(work, name=name))
-
-    def _raise_if_ended(self, ending: asyncio.Task[int]) -> None:
-        if ending.done():
-            raise GatewayError(f"Envoy ended by itself with status {ending.result()}")
-        for task in self._tasks:
-            if task.done():
-                raise GatewayError(f"the {task.get_name()} ended by itself") from task.exception()
-
-    def _decide(self, request: Request) -> Pick | Refusal:
-        decision = self.picker.decide(request, time.monotonic())
-        if isinstance(decision, Refusal):
-            self.metrics.refused(*(decision.service or ("", "")), decision.status)
-        return decision
-
-    async def _serve_internal(self) -> None:
-        runner = web.AppRunner(application(self.reason, self.metrics, self.windows), access_log=None)
-        await runner.setup()
-        self._closing.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, self.settings.address, self.settings.internal_port)
-        await site.start()
-        self.internal_port = runner.addresses[0][1]
-
-    async def _until_live(self, process: Process, admin: envoy.Admin) -> None:
-        async with asyncio.timeout(START_SECONDS):
-            while not await admin.ready():
-                if process.returncode is not None:
-                    raise GatewayError(f"Envoy ended at start with status {process.returncode}")
-                await asyncio.sleep(0.05)
-        self._live = True
-
-    async def _read_log(self, process: Process) -> None:
-        if process.stdout is None:
-            raise GatewayError("Envoy's stdout is not a pipe")
-        while True:
-            try:
-                text = await process.stdout.readline()
-            except ValueError:
-                log.warning("an access-log line longer than %d bytes was dropped", envoy.LINE_LIMIT)
-                continue
-            if not text:
-                return
-            line = accesslog.parse(text)
-            if line is None:
-                continue
-            ended = accesslog.settle(line, self.ledger, time.monotonic())
-            self._ended.set()
-            if ended is not None:
-                self.metrics.ended(ended)
-                if ended.outcome is not None:
-                    self.windows.record(ended.outcome, time.time())
-            self._emit(accesslog.shown(line, ended))
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            self.ledger.sweep(self.state.pods, time.monotonic())
-            self.windows.sweep(time.time())
-            self.picker.splits.keep(self.state.snapshot.services)
-
-    async def _drain(self) -> None:
-        self._draining = True
-        log.info("draining: %d requests in flight", len(self.ledger))
-        # Requests still come until every kube-proxy has forgotten this pod.
-        await asyncio.sleep(self.settings.settle_seconds)
-        if self._admin is not None:
-            await self._admin.drain()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.drain_seconds):
-                while len(self.ledger):
-                    self._ended.clear()
-                    await self._ended.wait()
-        log.info("drained: %d requests left", len(self.ledger))
 
 
 async def serve(settings: Settings) -> None:

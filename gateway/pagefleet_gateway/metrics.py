@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from .accesslog import Ended
+from .holding import Holding
 from .ledger import Ledger
 
 _LABELS = ("namespace", "service", "revision")
@@ -18,9 +19,15 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 class Metrics:
     """One registry per gateway; names are the contract's."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, holding: Holding) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_InFlight(ledger))
+        self.registry.register(_InFlight(ledger, holding))
+        self.wakeups = Counter(
+            "pagefleet_gateway_wakeups",
+            "Times a service without a pod got a request that waits for one",
+            _LABELS[:2],
+            registry=self.registry,
+        )
         self._requests = Counter(
             "pagefleet_gateway_requests",
             "Requests that ended, by the answer's code; 0: the client went away before one",
@@ -71,8 +78,8 @@ class Metrics:
 
 
 class _InFlight(Collector):
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, holding: Holding) -> None:
+        self._ledger, self._holding = ledger, holding
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
@@ -81,3 +88,7 @@ class _InFlight(Collector):
         for key, count in self._ledger.by_revision().items():
             family.add_metric(key, count)
         yield family
+        held = GaugeMetricFamily("pagefleet_gateway_held", "Requests that wait in the gateway", labels=_LABELS[:2])
+        for service, waiting in self._holding.by_service().items():
+            held.add_metric(service, waiting)
+        yield held

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .state import Pod, Service
+from .state import Limit, Pod, Service
 
 GROUP, VERSION, PLURAL = "pagefleet.io", "v1alpha1", "inferenceservices"
 POD_SELECTOR = "app.kubernetes.io/managed-by=pagefleet,pagefleet.io/service,pagefleet.io/revision"
 ENGINE_PORT = 8000
 MAX_RETRIES = 10
+IDLE_HOLD_SECONDS = 60.0
+MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker: bootstrap.Limits
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -31,13 +33,41 @@ def service_from(raw: Mapping[str, object]) -> Service:
         served_name=_text(_map(spec, "model"), "servedName"),
         weights=_weights(status.get("traffic")),
         canary=_text(status, "canary"),
-        canary_headers=tuple(
-            sorted((name.lower(), value) for name, value in _map(route, "header").items() if isinstance(value, str))
-        ),
+        canary_headers=_headers(route),
         sticky_header=sticky.removeprefix("header/").lower() if sticky.startswith("header/") else "",
         timeout_seconds=duration(_text(traffic, "timeout")),
         retries=min(max(retries, 0), MAX_RETRIES) if isinstance(retries, int) else 2,
+        pod_limit=_count(_map(traffic, "circuitBreaker"), "maxRequestsPerPod", 0),
+        hold_seconds=_hold_seconds(spec),
+        hold_requests=_count(_map(traffic, "queue"), "maxRequests", 256),
+        hold_bytes=_count(_map(traffic, "queue"), "maxBytes", 64 * 1024 * 1024),
+        tenant_header=_text(_map(traffic, "queue"), "tenantHeader").lower(),
+        priorities=tuple(_headers(entry) for entry in _maps(traffic, "priorities") if _headers(entry)),
+        limits=tuple(
+            Limit(
+                _text(entry, "header").lower(),
+                _count(entry, "requestsPerMinute", 0),
+                _count(entry, "tokensPerMinute", 0),
+            )
+            for entry in _maps(traffic, "rateLimits")
+        ),
+        fallback=_text(_map(traffic, "fallback"), "service"),
+        mirror=_mirror(_map(status, "mirror")),
     )
+
+
+def _mirror(raw: Mapping[str, object]) -> tuple[str, float]:
+    percent = raw.get("percent")
+    valid = isinstance(percent, (int, float)) and 0 < percent <= 100
+    return (_text(raw, "revision"), float(percent)) if valid and isinstance(percent, (int, float)) else ("", 0.0)
+
+
+def _hold_seconds(spec: Mapping[str, object]) -> float:
+    """As `traffic.queue.timeout` says; without it only a service that may sleep holds requests."""
+    wanted = duration(_text(_map(_map(spec, "traffic"), "queue"), "timeout"))
+    if wanted is None:
+        wanted = IDLE_HOLD_SECONDS if "idleToZero" in _map(spec, "scaling") else 0.0
+    return min(wanted, MAX_HOLD_SECONDS)
 
 
 def pod_from(raw: Mapping[str, object]) -> Pod | None:
@@ -79,6 +109,21 @@ def _weights(raw: object) -> tuple[tuple[str, int], ...]:
             if isinstance(revision, str) and isinstance(weight, int) and weight >= 0:
                 weights.append((revision, weight))
     return tuple(weights)
+
+
+def _headers(raw: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """The headers to match under `header`: lower-case name, exact value."""
+    return tuple(sorted((name.lower(), value) for name, value in _map(raw, "header").items() if isinstance(value, str)))
+
+
+def _count(raw: Mapping[str, object], name: str, default: int) -> int:
+    value = raw.get(name)
+    return value if isinstance(value, int) and value >= 0 else default
+
+
+def _maps(raw: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
+    value = raw.get(name)
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
 
 
 def _map(raw: Mapping[str, object], name: str) -> Mapping[str, object]:

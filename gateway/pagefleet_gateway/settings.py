@@ -18,6 +18,7 @@ class Settings:
 
     port: int = 8080  # Envoy's listener
     internal_port: int = 9002  # /healthz, /readyz, /metrics, /windows
+    picker_port: int | None = None  # ext_proc over gRPC for other gateways; None: not served
     workers: int = 1  # Envoy's worker threads
     address: str = "0.0.0.0"
     pod_name: str = "pagefleet-gateway"
@@ -37,6 +38,9 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
     return Settings(
         port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", 8080, 0, 65535),
         internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", 9002, 0, 65535),
+        picker_port=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_PORT", 0, 0, 65535)
+        if environment.get("PAGEFLEET_GATEWAY_PICKER_PORT")
+        else None,
         workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", 1, 1, 64),
         address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
         pod_name=environment.get("POD_NAME", "pagefleet-gateway"),

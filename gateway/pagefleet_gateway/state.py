@@ -7,10 +7,19 @@ decides nothing about a request and does no I/O.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 ServiceKey = tuple[str, str]  # namespace, name
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What one value of a header (an API key, a tenant) may ask for in a minute; 0: as much as it likes."""
+
+    header: str  # lower case; requests without it share one allowance
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,22 @@ class Service:
     sticky_header: str = ""  # lower-case name of the header whose value keeps a client on one revision
     timeout_seconds: float | None = None
     retries: int = 2
+    pod_limit: int = 0  # requests a pod may have in flight before others are held; 0: no limit
+    hold_seconds: float = 0.0  # how long a request may be held; 0: never
+    hold_requests: int = 256
+    hold_bytes: int = 64 * 1024 * 1024
+    tenant_header: str = ""  # lower case; whose value fairness between held requests goes by
+    priorities: tuple[tuple[tuple[str, str], ...], ...] = ()  # most important first; header names lower case
+    limits: tuple[Limit, ...] = ()
+    fallback: str = ""  # service of the same namespace that answers when this one cannot
+    mirror: tuple[str, float] = ("", 0.0)  # revision that gets a copy, and of how many requests in 100
+
+    def priority(self, headers: Mapping[str, str]) -> int:
+        """The first class whose headers all match, 0 the most important; what matches none comes last."""
+        for index, wanted in enumerate(self.priorities):
+            if all(headers.get(name) == value for name, value in wanted):
+                return index
+        return len(self.priorities)
 
     @property
     def key(self) -> ServiceKey:
@@ -70,6 +95,7 @@ class State:
         self._confirmed: frozenset[Pod] = frozenset()
         self._snapshot: Snapshot | None = None
         self.pods_changed = asyncio.Event()
+        self.changed: Callable[[], None] = lambda: None  # called when the next snapshot will differ
 
     @property
     def snapshot(self) -> Snapshot:
@@ -85,15 +111,15 @@ class State:
     def put_service(self, service: Service) -> None:
         if self._services.get(service.key) != service:
             self._services[service.key] = service
-            self._snapshot = None
+            self._moved()
 
     def remove_service(self, key: ServiceKey) -> None:
         if self._services.pop(key, None) is not None:
-            self._snapshot = None
+            self._moved()
 
     def replace_services(self, services: Iterable[Service]) -> None:
         self._services = {service.key: service for service in services}
-        self._snapshot = None
+        self._moved()
 
     def put_pod(self, pod: Pod) -> None:
         if self._pods.get(pod.uid) != pod:
@@ -111,11 +137,15 @@ class State:
     def confirm(self, pods: Iterable[Pod]) -> None:
         """Envoy now knows exactly these pods."""
         self._confirmed = frozenset(_identity(pod) for pod in pods)
-        self._snapshot = None
+        self._moved()
 
     def _pods_moved(self) -> None:
-        self._snapshot = None
         self.pods_changed.set()
+        self._moved()
+
+    def _moved(self) -> None:
+        self._snapshot = None
+        self.changed()
 
     def _build(self) -> Snapshot:
         by_model: dict[str, list[ServiceKey]] = {}

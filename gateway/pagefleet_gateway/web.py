@@ -9,11 +9,14 @@ from collections.abc import Callable
 from aiohttp import web
 
 from .metrics import Metrics
+from .state import ServiceKey
 from .windows import Windows
 
 
-def application(ready: Callable[[], str], metrics: Metrics, windows: Windows) -> web.Application:
-    """The routes. `ready` says why the gateway is not ready, "" when it is."""
+def application(
+    ready: Callable[[], str], metrics: Metrics, windows: Windows, held: Callable[[ServiceKey], int]
+) -> web.Application:
+    """The routes. `ready` says why the gateway is not ready, "" when it is; `held` how many requests wait."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -35,7 +38,8 @@ def application(ready: Callable[[], str], metrics: Metrics, windows: Windows) ->
             since = math.nan
         if not math.isfinite(since):
             return _wrong("`since` must be a Unix time in seconds")
-        return web.json_response(windows.answer(namespace, service, since, time.time()))
+        answer = windows.answer(namespace, service, since, time.time())
+        return web.json_response(answer | {"held": held((namespace, service))})
 
     app = web.Application()
     app.add_routes(

@@ -11,7 +11,7 @@ import pytest
 from pagefleet_gateway.accesslog import Line, parse, settle
 from pagefleet_gateway.ledger import Ledger
 from pagefleet_gateway.picker import Pick, Picker, Request, stratum
-from pagefleet_gateway.queues import Queues
+from pagefleet_gateway.readings import Readings
 from pagefleet_gateway.routing import Refusal
 from pagefleet_gateway.state import Pod, Service, State
 
@@ -32,13 +32,14 @@ class World:
         self.state.put_service(Service("team", "chat", "smol", **options))  # type: ignore[arg-type]
         self.count = 0
 
-    def ask(self, now: float = 0.0, **headers: str) -> Pick | Refusal:
+    def ask(self, now: float = 0.0, body: object = None, **headers: str) -> Pick | Refusal:
         self.count += 1
         names = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.picker.decide(Request(f"r{self.count}", "POST", PATH, names), now)
+        data = b"" if body is None else json.dumps(body).encode()
+        return self.picker.decide(Request(f"r{self.count}", "POST", PATH, names, data), now)
 
-    def pick(self, now: float = 0.0, **headers: str) -> Pick:
-        answer = self.ask(now, **headers)
+    def pick(self, now: float = 0.0, body: object = None, **headers: str) -> Pick:
+        answer = self.ask(now, body, **headers)
         if not isinstance(answer, Pick):
             raise TypeError(f"refused: {answer}")
         return answer
@@ -68,17 +69,54 @@ def test_the_least_loaded_pod_is_first_and_the_rest_are_the_retries() -> None:
 
 
 def test_a_pod_whose_engine_queues_is_met_later() -> None:
-    queues = Queues()
     text = b'# TYPE pagefleet_num_requests_waiting gauge\npagefleet_num_requests_waiting{model_name="m"} 3.0\n'
     one, two = pod("1", "a"), pod("2", "a")
     world = World(one, two, weights=(("a", 100),))
-    world.picker = Picker(world.state, world.ledger, random.Random(7), queues.waiting)
-    queues.put(one, text, now=0.0)
-    queues.put(two, b"something else 1\n", now=0.0)
+    readings = Readings(world.ledger.in_flight)
+    world.picker = Picker(world.state, world.ledger, random.Random(7), readings)
+    readings.put(one, text, now=0.0)
+    readings.put(two, b"something else 1\n", now=0.0)
     assert [world.pick(now=1.0).choices[0] for _ in range(3)] == [two, two, two]
-    assert queues.waiting(one, 1.0) == 3.0 and queues.waiting(two, 1.0) == 0.0
-    assert queues.waiting(one, 6.0) == 0.0  # too old to believe
+    assert readings.of(one, 1.0).waiting == 3.0 and readings.of(two, 1.0).waiting == 0.0
+    assert readings.of(one, 6.0).waiting == 0.0  # too old to believe
     assert world.pick(now=6.0).choices[0] == one
+
+
+def test_only_requests_of_others_count_beside_our_own() -> None:
+    one = pod("1", "a")
+    world = World(one, weights=(("a", 100),))
+    readings = Readings(world.ledger.in_flight)
+    world.pick()
+    readings.put(one, b"pagefleet_num_requests_running 3\n", now=0.0)
+    assert readings.of(one, 0.0).foreign == 2.0
+
+
+def test_a_prefix_brings_a_request_back_and_an_adapter_to_its_pod() -> None:
+    pods = [pod(str(index), "a") for index in range(1, 9)]
+    world = World(*pods, weights=(("a", 100),))
+    readings = Readings(world.ledger.in_flight)
+    world.picker = Picker(world.state, world.ledger, random.Random(7), readings)
+    homes = {}
+    for group in "abcdefgh":
+        homes[group] = world.pick(body={"prompt": group * 4000}).choices[0]
+    for done in range(1, world.count + 1):
+        world.end(done)
+    for group, home in homes.items():
+        assert world.pick(body={"prompt": group * 4000 + "and more"}).choices[0] == home
+        world.end(world.count)
+    metric = b'vllm:num_requests_running 0\nvllm:lora_requests_info{running_lora_adapters="fr"} 1\n'
+    readings.put(pods[5], metric, now=0.0)
+    assert {world.pick(body={"model": "fr", "prompt": "x"}, now=1.0).choices[0] for _ in range(1)} == {pods[5]}
+
+
+def test_a_long_request_weighs_more_than_a_short_one() -> None:
+    world = World(pod("1", "a"), pod("2", "a"), weights=(("a", 100),))
+    long = world.pick(body={"prompt": "x" * 40_000, "max_tokens": 500}).choices[0]
+    short = [world.pick(body={"prompt": f"{index}", "max_tokens": 50}).choices[0] for index in range(20)]
+    assert long not in short
+    assert world.ledger.tokens(long) == 10_500
+    world.end(1)
+    assert world.ledger.tokens(long) == 0
 
 
 def test_retries_stay_in_the_revision_and_leave_it_only_when_it_has_too_few_pods() -> None:
@@ -120,6 +158,32 @@ def test_a_pod_that_failed_is_left_alone_for_a_while_unless_there_is_no_other() 
     assert failed.uid in {world.pick(now=6.0).choices[0].uid for _ in range(20)}
     world.state.remove_pod(({"1", "2"} - {failed.uid}).pop())
     assert world.pick(now=1.0).choices[0] == failed
+
+
+def test_the_mirrored_share_is_drawn_and_never_changes_the_answer() -> None:
+    world = World(pod("1", "a"), pod("2", "b"), weights=(("a", 100),), mirror=("b", 25.0))
+    picks = [world.pick() for _ in range(2000)]
+    assert {choice.revision for pick in picks for choice in pick.choices} == {"a"}
+    copied = [pick.mirror for pick in picks if pick.mirror is not None]
+    assert abs(len(copied) - 500) < 70 and {copy.uid for copy in copied} == {"2"}
+    world.state.remove_pod("2")
+    assert world.pick().mirror is None
+
+
+def test_a_fallback_is_one_step_and_only_when_it_is_needed() -> None:
+    world = World(pod("1", "a"), weights=(("a", 100),), fallback="small", pod_limit=1)
+    small = Pod("9", "s", "team", "small", "c", "10.0.0.9:8000")
+    world.state.put_pod(small)
+    world.state.confirm([pod("1", "a"), small])
+    world.state.put_service(Service("team", "small", "s", (("c", 100),), fallback="chat"))
+    assert (world.pick().fallback, world.pick().fallback) == ("", "team/small")
+    assert world.ledger.by_revision() == {("team", "chat", "a"): 1, ("team", "small", "c"): 1}
+    world.state.remove_pod("9")
+    refused = world.ask()
+    assert isinstance(refused, Refusal) and refused.code == "overloaded"
+    world.state.remove_pod("1")
+    refused = world.ask()
+    assert isinstance(refused, Refusal) and refused.code == "no_ready_pod" and refused.service == ("team", "chat")
 
 
 def test_what_a_log_line_counts_as() -> None:

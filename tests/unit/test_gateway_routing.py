@@ -6,7 +6,7 @@ import pytest
 
 from pagefleet_gateway.objects import duration, pod_from, service_from
 from pagefleet_gateway.routing import Refusal, route
-from pagefleet_gateway.state import Pod, Service, Snapshot, State
+from pagefleet_gateway.state import Limit, Pod, Service, Snapshot, State
 
 CHAT = Service("team", "chat", "smol", (("a", 100),))
 TWIN = Service("other", "chat", "smol", (("a", 100),))
@@ -75,6 +75,38 @@ def test_an_inference_service_is_read_in_full() -> None:
         90.0,
         5,
     )
+
+
+def test_holding_priorities_and_limits_are_read() -> None:
+    traffic = {
+        "circuitBreaker": {"maxRequestsPerPod": 8},
+        "queue": {"timeout": "20s", "maxRequests": 9, "maxBytes": 1000, "tenantHeader": "X-Tenant"},
+        "priorities": [{"name": "high", "header": {"X-Priority": "high"}}, {"name": "no header"}],
+        "rateLimits": [{"header": "Authorization", "requestsPerMinute": 60, "tokensPerMinute": 9000}],
+    }
+    service = service_from({"spec": {"traffic": traffic}})
+    assert (service.pod_limit, service.hold_seconds) == (8, 20.0)
+    assert (service.hold_requests, service.hold_bytes, service.tenant_header) == (9, 1000, "x-tenant")
+    assert service.priorities == ((("x-priority", "high"),),)
+    assert [service.priority({"x-priority": value}) for value in ("high", "low")] == [0, 1]
+    assert service.limits == (Limit("authorization", 60, 9000),)
+    assert service_from({"spec": {}}).hold_seconds == 0.0
+    assert service_from({"spec": {"scaling": {"idleToZero": "15m"}}}).hold_seconds == 60.0
+    assert service_from({"spec": {"traffic": {"queue": {"timeout": "9h"}}}}).hold_seconds == 300.0
+
+
+@pytest.mark.parametrize(
+    ("mirror", "expected"),
+    [
+        ({"revision": "b", "percent": 10}, ("b", 10.0)),
+        ({"revision": "b", "percent": 0}, ("", 0.0)),
+        ({"revision": "b", "percent": "10"}, ("", 0.0)),
+        (3, ("", 0.0)),
+    ],
+)
+def test_mirror_and_fallback_are_read(mirror: object, expected: tuple[str, float]) -> None:
+    service = service_from({"spec": {"traffic": {"fallback": {"service": "small"}}}, "status": {"mirror": mirror}})
+    assert (service.fallback, service.mirror) == ("small", expected)
 
 
 @pytest.mark.parametrize("poison", [None, 3, "text", [], [None], {"x": {}}, True])

@@ -1,0 +1,114 @@
+"""How a simulated request finds its engine: round robin, llm-d's published scoring, and the gateway's own picker.
+
+Each sees only what it would see in a fleet: its own requests, and the engines' gauges at its scrapes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from bench.gatewaybench.engine import Engine, Job
+from bench.gatewaybench.trace import Arrival
+
+from pagefleet_gateway.ledger import Ledger
+from pagefleet_gateway.picker import Pick, Picker, Request
+from pagefleet_gateway.prefixes import Prefixes
+from pagefleet_gateway.readings import PERIOD_SECONDS, Readings
+from pagefleet_gateway.state import Pod, Service, State
+
+
+class Policy(Protocol):
+    period: float  # seconds between scrapes
+
+    def choose(self, arrival: Arrival, job: Job, now: float) -> int: ...
+
+    def ended(self, job: Job) -> None: ...
+
+    def scrape(self, engines: Sequence[Engine], now: float) -> None: ...
+
+
+class RoundRobin:
+    period = 1.0
+
+    def __init__(self, count: int) -> None:
+        self._turns = itertools.cycle(range(count))
+
+    def choose(self, arrival: Arrival, job: Job, now: float) -> int:
+        return next(self._turns)
+
+    def ended(self, job: Job) -> None:
+        pass
+
+    def scrape(self, engines: Sequence[Engine], now: float) -> None:
+        pass
+
+
+class Published:
+    """llm-d's documented profile: 2 * queue + 2 * (1 - KV usage) + 3 * matched prefix share, highest wins, ties
+    by lot; gauges scraped every 50 ms; the queue score runs from 1 (shortest) to 0 (longest).
+    """
+
+    period = 0.05
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._queue = [0] * count
+        self._usage = [0.0] * count
+        self._prefixes = Prefixes(capacity=31_250)
+
+    def choose(self, arrival: Arrival, job: Job, now: float) -> int:
+        low, high = min(self._queue), max(self._queue)
+        scores = []
+        for index, (queue, usage) in enumerate(zip(self._queue, self._usage, strict=True)):
+            shortness = (high - queue) / (high - low) if high > low else 1.0
+            matched = self._prefixes.matched(str(index), job.blocks) / max(1, len(job.blocks))
+            scores.append((2 * shortness + 2 * (1 - usage) + 3 * matched, self._rng.random(), index))
+        chosen = max(scores)[2]
+        self._prefixes.record(str(chosen), job.blocks)
+        return chosen
+
+    def ended(self, job: Job) -> None:
+        pass
+
+    def scrape(self, engines: Sequence[Engine], now: float) -> None:
+        self._queue = [len(engine.waiting) for engine in engines]
+        self._usage = [engine.kv_usage for engine in engines]
+
+
+class Pagefleet:
+    """The gateway's own `Picker`, whole: routing, body, ledger, prefixes, readings from Prometheus text."""
+
+    period = PERIOD_SECONDS
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._pods = [
+            Pod(str(index), f"p{index}", "team", "chat", "a", f"10.0.0.{index}:8000") for index in range(count)
+        ]
+        state = State()
+        state.replace_pods(self._pods)
+        state.confirm(self._pods)
+        state.put_service(Service("team", "chat", "m", (("a", 100),)))
+        self._ledger = Ledger()
+        self._readings = Readings(self._ledger.in_flight)
+        self._picker = Picker(state, self._ledger, random.Random(seed), self._readings)
+
+    def choose(self, arrival: Arrival, job: Job, now: float) -> int:
+        request = Request(str(job.key), "POST", "/team/chat/v1/completions", {}, arrival.body)
+        pick = self._picker.decide(request, now)
+        if not isinstance(pick, Pick):
+            raise TypeError(f"refused: {pick}")
+        return int(pick.choices[0].uid)
+
+    def ended(self, job: Job) -> None:
+        self._ledger.close(str(job.key))
+
+    def scrape(self, engines: Sequence[Engine], now: float) -> None:
+        for pod, engine in zip(self._pods, engines, strict=True):
+            text = (
+                f"vllm:num_requests_running {engine.running}\nvllm:num_requests_waiting {len(engine.waiting)}\n"
+                f"vllm:kv_cache_usage_perc {engine.kv_usage}\n"
+            )
+            self._readings.put(pod, text.encode(), now)

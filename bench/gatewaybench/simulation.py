@@ -1,0 +1,60 @@
+"""Discrete-event comparison of picking policies: simulated engines, one trace, virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.gatewaybench.engine import Engine, Job
+from bench.gatewaybench.policies import Pagefleet, Policy, Published, RoundRobin
+from bench.gatewaybench.trace import Arrival, trace
+
+ENGINES = 8
+WARM = 0.2  # of the trace, from its start, is not counted: caches are cold in it
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds to the first token, and the share of prompt tokens found in a prefix cache."""
+
+    p50: float
+    p95: float
+    hit_rate: float
+
+
+def simulate(policy: Policy, arrivals: Sequence[Arrival], engines: int = ENGINES) -> Result:
+    fleet = [Engine() for _ in range(engines)]
+    jobs: list[Job] = []
+    scrape_at, index = 0.0, 0
+    while index < len(arrivals) or any(engine.wake is not None for engine in fleet):
+        arriving = arrivals[index].at if index < len(arrivals) else math.inf
+        waking, turn = min((math.inf if engine.wake is None else engine.wake, i) for i, engine in enumerate(fleet))
+        now = min(arriving, waking)
+        while scrape_at <= now:
+            policy.scrape(fleet, scrape_at)
+            scrape_at += policy.period
+        if arriving <= waking:
+            arrival = arrivals[index]
+            job = Job(index, now, arrival.prompt_tokens, arrival.output_tokens, arrival.blocks)
+            jobs.append(job)
+            fleet[policy.choose(arrival, job, now)].put(job, now)
+            index += 1
+        else:
+            for job in fleet[turn].step(now):
+                policy.ended(job)
+    counted = jobs[round(len(jobs) * WARM) :]
+    waits = sorted(job.first_token - job.arrived for job in counted)
+    hits = sum(job.cached for job in counted) / sum(job.prompt_tokens for job in counted)
+    return Result(waits[len(waits) // 2], waits[math.ceil(0.95 * len(waits)) - 1], hits)
+
+
+def compare(count: int, rate: float, seed: int) -> dict[str, Result]:
+    """The three policies on one trace."""
+    arrivals = trace(count, rate, seed)
+    policies: dict[str, Policy] = {
+        "round robin": RoundRobin(ENGINES),
+        "llm-d 2/2/3": Published(ENGINES, seed),
+        "pagefleet": Pagefleet(ENGINES, seed),
+    }
+    return {name: simulate(policy, arrivals) for name, policy in policies.items()}

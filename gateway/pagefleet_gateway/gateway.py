@@ -1,0 +1,239 @@
+"""Puts the gateway together: Envoy, the picker beside it, the watch, the internal HTTP; ends when one of them
+does.
+
+Decides nothing about requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import tempfile
+import time
+from asyncio.subprocess import Process
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+from aiohttp import web
+
+from . import accesslog, envoy
+from .authz import Front
+from .bootstrap import Limits, bootstrap, written
+from .clusters import Paths
+from .endpoints import Endpoints
+from .holding import Holding
+from .kube import ClusterWatch
+from .ledger import Ledger
+from .metrics import Metrics
+from .picker import Pick, Picker, Request
+from .readings import Readings
+from .routing import Refusal
+from .settings import Settings
+from .state import ServiceKey, State
+from .web import application
+from .windows import Windows
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 60.0
+SWEEP_SECONDS = 5.0
+
+
+class GatewayError(RuntimeError):
+    """A part of the gateway ended by itself; the message says which."""
+
+
+class Gateway:
+    """A running gateway: `start`, then `run` until a stop is asked for, then `close`.
+
+    `emit` gets each access-log line as the gateway shows it.
+    """
+
+    def __init__(self, settings: Settings, state: State, emit: Callable[[bytes], object]) -> None:
+        self.settings = settings
+        self.state = state
+        self.ledger = Ledger()
+        self.readings = Readings(self.ledger.in_flight)
+        # The draw needs no secrecy, only an order that clients do not share.
+        rng = random.Random(secrets.randbits(64))  # noqa: S311
+        self.picker = Picker(state, self.ledger, rng, self.readings)
+        self.holding = Holding(self.picker, time.monotonic, self._wake)
+        self.metrics = Metrics(self.ledger, self.holding)
+        self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
+        self.synced: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
+        self.port = settings.port
+        self.internal_port = settings.internal_port
+        self.picker_port = settings.picker_port
+        self._emit = emit
+        self._draining = False
+        self._live = False
+        self._ended = asyncio.Event()  # set at each request's end
+        self._folder = tempfile.TemporaryDirectory(prefix="gateway-", dir=settings.temporary)
+        self._paths = Paths(Path(self._folder.name))
+        self._endpoints = Endpoints(state, self._paths.endpoints)
+        self._closing = contextlib.AsyncExitStack()
+        self._envoy: Process | None = None
+        self._admin: envoy.Admin | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Serve. Raises GatewayError when Envoy does not come up."""
+        loop = asyncio.get_running_loop()
+        self._closing.callback(self._folder.cleanup)
+        self.state.changed = self._pump_soon
+        server = await loop.create_unix_server(lambda: Front(self._decide), str(self._paths.picker), backlog=1024)
+        self._closing.callback(server.close)
+        await self._serve_internal()
+        if self.settings.picker_port is not None:
+            await self._serve_picker(self.settings.picker_port)
+        limits = Limits(self.settings.max_request_bytes)
+        document = bootstrap(self.settings.pod_name, self.settings.address, self.settings.port, self._paths, limits)
+        self._paths.bootstrap.write_text(written(document))
+        self._endpoints.write()
+        self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
+        self._closing.push_async_callback(envoy.stop, self._envoy, 5.0)
+        self._admin = envoy.Admin(self._paths.admin)
+        self._closing.push_async_callback(self._admin.close)
+        await self._until_live(self._envoy, self._admin)
+        self.port = await self._admin.port()
+        self._run("access log", self._read_log(self._envoy))
+        self._run("endpoints", self._endpoints.follow(self._admin))
+        self._run("readings", self.readings.follow(self.state))
+        self._run("sweep", self._sweep())
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain. Raises GatewayError when a part ends by itself."""
+        if self._envoy is None:
+            raise GatewayError("start() was not called")
+        stopping = asyncio.create_task(stop.wait())
+        ending = asyncio.create_task(self._envoy.wait())
+        await asyncio.wait([stopping, ending, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        self._raise_if_ended(ending)
+        try:
+            await self._drain()
+        finally:
+            ending.cancel()
+
+    def follow(self, watch: ClusterWatch) -> None:
+        """Feed the state from the cluster; readiness then waits for its first lists."""
+        self.synced = watch.reason
+        self._run("watch", watch.follow())
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._closing.aclose()
+
+    def reason(self) -> str:
+        """Why the gateway is not ready, "" when it is."""
+        if self._draining:
+            return "draining"
+        if self._admin is None or not self._live:
+            return "Envoy is not up yet"
+        return self.synced()
+
+    def _run(self, name: str, work: Coroutine[object, object, None]) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    def _raise_if_ended(self, ending: asyncio.Task[int]) -> None:
+        if ending.done():
+            raise GatewayError(f"Envoy ended by itself with status {ending.result()}")
+        for task in self._tasks:
+            if task.done():
+                raise GatewayError(f"the {task.get_name()} ended by itself") from task.exception()
+
+    def _decide(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
+        decision = self.holding.decide(request)
+        if isinstance(decision, asyncio.Future):
+            decision.add_done_callback(lambda later: None if later.cancelled() else self._count(later.result()))
+        else:
+            self._count(decision)
+        return decision
+
+    def _count(self, decision: Pick | Refusal) -> None:
+        if isinstance(decision, Refusal):
+            self.metrics.refused(*(decision.service or ("", "")), decision.status)
+
+    def _pump_soon(self) -> None:
+        # Not at once: who writes to the state must not run what a request waited for.
+        asyncio.get_running_loop().call_soon(self.holding.pump)
+
+    def _wake(self, key: ServiceKey) -> None:
+        self.metrics.wakeups.labels(*key).inc()
+        log.info("%s/%s has no pod and a request waits for one", *key)
+
+    async def _serve_internal(self) -> None:
+        runner = web.AppRunner(application(self.reason, self.metrics, self.windows, self.holding.held), access_log=None)
+        await runner.setup()
+        self._closing.push_async_callback(runner.cleanup)
+        site = web.TCPSite(runner, self.settings.address, self.settings.internal_port)
+        await site.start()
+        self.internal_port = runner.addresses[0][1]
+
+    async def _serve_picker(self, port: int) -> None:
+        # Imported here: gRPC's 30 MB are for gateways that serve others.
+        from . import extproc
+
+        picker = extproc.EndpointPicker(self._decide, self._settle, self.settings.max_request_bytes)
+        server, self.picker_port = await extproc.serve(picker, f"{self.settings.address}:{port}")
+        self._closing.push_async_callback(server.stop, 1.0)
+
+    async def _until_live(self, process: Process, admin: envoy.Admin) -> None:
+        async with asyncio.timeout(START_SECONDS):
+            while not await admin.ready():
+                if process.returncode is not None:
+                    raise GatewayError(f"Envoy ended at start with status {process.returncode}")
+                await asyncio.sleep(0.05)
+        self._live = True
+
+    async def _read_log(self, process: Process) -> None:
+        if process.stdout is None:
+            raise GatewayError("Envoy's stdout is not a pipe")
+        while True:
+            try:
+                text = await process.stdout.readline()
+            except ValueError:
+                log.warning("an access-log line longer than %d bytes was dropped", envoy.LINE_LIMIT)
+                continue
+            if not text:
+                return
+            line = accesslog.parse(text)
+            if line is not None:
+                self._settle(line)
+
+    def _settle(self, line: accesslog.Line) -> None:
+        """A request is over."""
+        ended = accesslog.settle(line, self.ledger, time.monotonic())
+        self._ended.set()
+        self.holding.pump()
+        if ended is not None:
+            self.metrics.ended(ended)
+            if ended.outcome is not None:
+                self.windows.record(ended.outcome, time.time())
+        self._emit(accesslog.shown(line, ended))
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.ledger.sweep(self.state.pods, time.monotonic())
+            self.windows.sweep(time.time())
+            self.picker.sweep()
+
+    async def _drain(self) -> None:
+        self._draining = True
+        self.holding.close()
+        log.info("draining: %d requests in flight", len(self.ledger))
+        # Requests still come until every kube-proxy has forgotten this pod.
+        await asyncio.sleep(self.settings.settle_seconds)
+        if self._admin is not None:
+            await self._admin.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_seconds):
+                while len(self.ledger):
+                    self._ended.clear()
+                    await self._ended.wait()
+        log.info("drained: %d requests left", len(self.ledger))

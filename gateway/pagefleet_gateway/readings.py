@@ -1,0 +1,117 @@
+"""What each engine says of itself on /metrics: queue, KV pages, adapters. It knows of other gateways' requests too.
+
+Reads and remembers; never chooses. A reading is forgotten when it is old: a pod that does not answer counts as
+idle here, because its readiness and the ejection after failures already keep requests away from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from .state import Pod, State
+
+PERIOD_SECONDS = 1.0
+TIMEOUT_SECONDS = 1.0
+FRESH_SECONDS = 5.0
+MAX_BYTES = 1024 * 1024
+AT_ONCE = 32  # pods asked at the same time
+# vLLM's names, and ours that mirror them.
+_SAMPLE = re.compile(
+    rb"^(?:pagefleet_|vllm:)(num_requests_running|num_requests_waiting|kv_cache_usage_perc)"
+    rb"(?:\{[^}\n]*\})? ([0-9.eE+-]+)\s*$",
+    re.MULTILINE,
+)
+_ADAPTERS = re.compile(
+    rb'^(?:pagefleet_|vllm:)lora_requests_info\{[^}\n]*running_lora_adapters="([^"]*)"', re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    running: float = 0.0  # requests
+    waiting: float = 0.0  # requests
+    foreign: float = 0.0  # requests, running or waiting, that this gateway did not send
+    kv_usage: float = 0.0  # share of KV pages in use, 0 to 1
+    adapters: frozenset[str] = frozenset()  # LoRA adapters it serves now
+
+
+UNKNOWN = Reading()
+
+
+class Readings:
+    """The last reading of each pod."""
+
+    def __init__(self, own: Callable[[Pod], float] = lambda _: 0.0) -> None:
+        """`own`: how many requests this gateway has in flight on a pod."""
+        self._own = own
+        self._readings: dict[str, tuple[Reading, float]] = {}  # uid -> (reading, steady seconds)
+
+    def of(self, pod: Pod, now: float) -> Reading:
+        """The pod's reading; all zero when nothing fresh is known."""
+        reading, taken = self._readings.get(pod.uid, (UNKNOWN, -FRESH_SECONDS))
+        return reading if now - taken < FRESH_SECONDS else UNKNOWN
+
+    def put(self, pod: Pod, text: bytes, now: float) -> None:
+        reading = reading_in(text)
+        if reading is not None:
+            foreign = max(0.0, reading.running + reading.waiting - self._own(pod))
+            self._readings[pod.uid] = (replace(reading, foreign=foreign), now)
+
+    def keep(self, alive: Mapping[str, Pod]) -> None:
+        self._readings = {uid: reading for uid, reading in self._readings.items() if uid in alive}
+
+    async def follow(self, state: State) -> None:
+        """Ask every ready pod once a second until cancelled."""
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def ask(session: aiohttp.ClientSession, pod: Pod) -> None:
+            try:
+                async with slots, session.get(f"http://{pod.address}/metrics") as response:
+                    if response.status == 200:
+                        self.put(pod, await _body(response), time.monotonic())
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                return  # the reading grows old by itself
+
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                pods = {pod.uid: pod for pod in state.pods if pod.ready}
+                self.keep(pods)
+                await asyncio.gather(*(ask(session, pod) for pod in pods.values()))
+                await asyncio.sleep(PERIOD_SECONDS)
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """The answer's first MAX_BYTES."""
+    parts, size = [], 0
+    async for part in response.content.iter_chunked(65536):
+        parts.append(part)
+        size += len(part)
+        if size >= MAX_BYTES:
+            break
+    return b"".join(parts)
+
+
+def reading_in(text: bytes) -> Reading | None:
+    """The reading in a Prometheus text, requests summed over its label sets; None when it has none."""
+    found: dict[bytes, list[float]] = {}
+    try:
+        for name, value in _SAMPLE.findall(text):
+            found.setdefault(name, []).append(float(value))
+    except ValueError:
+        return None
+    if not found:
+        return None
+    adapters = {name for names in _ADAPTERS.findall(text) for name in names.decode("utf-8", "replace").split(",")}
+    return Reading(
+        running=sum(found.get(b"num_requests_running", ())),
+        waiting=sum(found.get(b"num_requests_waiting", ())),
+        kv_usage=max(found.get(b"kv_cache_usage_perc", (0.0,))),
+        adapters=frozenset(adapters - {""}),
+    )

@@ -1,0 +1,176 @@
+"""A running gateway (real Envoy, real picker) with HTTP servers as engine pods, for the contract tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+from aiohttp import web
+
+from pagefleet_gateway.gateway import Gateway
+from pagefleet_gateway.settings import Settings
+from pagefleet_gateway.state import Pod, Service, State
+
+STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"
+TOKENS = ("one", " two", " three")
+
+
+@dataclass
+class Engine:
+    """An HTTP server that answers as an engine pod does, at its own address."""
+
+    host: str
+    revision: str
+    first_token: float = 0.0  # seconds until the answer's first byte
+    between: float = 0.0  # seconds between tokens
+    status: int = 200
+    truncate: bool = False
+    waiting: int = 0
+    requests: list[web.Request] = field(default_factory=list)
+    port: int = 0
+    runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/metrics", self.metrics)
+        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, self.host, self.port).start()
+        self.port = self.runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self.runner is not None:
+            await self.runner.cleanup()
+            self.runner = None
+
+    def pod(self, ready: bool = True) -> Pod:
+        uid = f"{self.revision}-{self.host}"
+        return Pod(uid, f"chat-{uid}", "team", "chat", self.revision, f"{self.host}:{self.port}", ready)
+
+    async def models(self, request: web.Request) -> web.Response:
+        self.requests.append(request)
+        model = {"id": "smol", "object": "model", "created": 0, "owned_by": "pagefleet"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=f'pagefleet_num_requests_waiting{{model_name="smol"}} {self.waiting}.0\n')
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        body = await request.json()
+        if self.status != 200:
+            error = {"message": "no", "type": "server_error", "param": None, "code": "no"}
+            return web.json_response({"error": error}, status=self.status)
+        if self.first_token:
+            await asyncio.sleep(self.first_token)
+        if not body.get("stream"):
+            return web.json_response(completion("".join(TOKENS)))
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for index, token in enumerate(TOKENS):
+            if index and self.between:
+                await asyncio.sleep(self.between)
+            if self.truncate and index and request.transport is not None:
+                request.transport.abort()
+                return response
+            await response.write(b"data: " + json.dumps(chunk(token)).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def completion(text: str) -> dict[str, object]:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return {"id": "c", "object": "chat.completion", "created": 0, "model": "smol", "choices": [choice]}
+
+
+def chunk(token: str) -> dict[str, object]:
+    choice = {"index": 0, "delta": {"content": token}, "finish_reason": None}
+    return {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "smol", "choices": [choice]}
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            met = condition()
+            if met if isinstance(met, bool) else await met:
+                return
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class Fleet:
+    """A running gateway with engines behind it."""
+
+    gateway: Gateway
+    state: State
+    http: aiohttp.ClientSession
+    stack: AsyncExitStack
+    hosts: int = 10
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.gateway.port}"
+
+    async def engine(self, revision: str, **options: object) -> Engine:
+        self.hosts += 1
+        engine = Engine(f"127.0.0.{self.hosts}", revision, **options)  # type: ignore[arg-type]
+        await engine.start()
+        self.stack.push_async_callback(engine.stop)
+        self.state.put_pod(engine.pod())
+        await until(lambda: engine.pod() in self.serving())
+        return engine
+
+    def serving(self) -> list[Pod]:
+        pods = self.state.snapshot.pods.get(("team", "chat"), {})
+        return [pod for group in pods.values() for pod in group]
+
+    def serve(self, *weights: tuple[str, int], **options: object) -> None:
+        self.state.put_service(Service("team", "chat", "smol", weights, **options))  # type: ignore[arg-type]
+
+    async def chat(
+        self, path: str = "/team/chat/v1/chat/completions", **options: object
+    ) -> tuple[int, dict[str, object], dict[str, str]]:
+        body = {"model": "smol", "messages": [{"role": "user", "content": "hello"}]}
+        arguments: dict[str, object] = {"json": body, **options}
+        async with self.http.post(self.url + path, **arguments) as response:  # type: ignore[arg-type]
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return response.status, json.loads(await response.text()), headers
+
+    async def windows(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
+        """The closed slices once they hold at least `requests` requests."""
+        slices: list[dict[str, object]] = []
+
+        async def complete() -> bool:
+            url = f"http://127.0.0.1:{self.gateway.internal_port}/windows?namespace=team&service=chat"
+            async with self.http.get(url) as response:
+                slices[:] = (await response.json())["slices"]
+            return sum(int(str(piece["requests"])) for piece in slices) >= requests
+
+        await until(complete, seconds)
+        return slices
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Fleet]:
+    settings = Settings(
+        port=0,
+        internal_port=0,
+        address="127.0.0.1",
+        max_request_bytes=65536,
+        drain_seconds=10,
+        settle_seconds=0,
+    )
+    state = State()
+    gateway = Gateway(settings, state, lambda _: None)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(gateway.close)
+        await gateway.start()
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Fleet(gateway, state, http, stack)

@@ -1,0 +1,112 @@
+"""Protects the order of held requests (priority, then fair between tenants, bounded) and the rate limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagefleet_gateway.fairqueue import MAX_COST, QUANTUM, Entry, FairQueue
+from pagefleet_gateway.ratelimits import Bucket, RateLimits
+from pagefleet_gateway.state import Limit, Service
+
+ENTRIES = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 10_000), st.integers(0, 50)), max_size=40
+)
+
+
+def queue(entries: int = 1000, size: int = 10**9) -> FairQueue[int]:
+    return FairQueue(entries, size)
+
+
+@given(ENTRIES, st.integers(1, 12), st.integers(1, 400))
+def test_bounded_and_nothing_is_lost_or_doubled(
+    given_entries: list[tuple[int, str, int, int]], most: int, size: int
+) -> None:
+    waiting, held = queue(most, size), set()
+    for number, (priority, tenant, cost, length) in enumerate(given_entries):
+        displaced = waiting.push(Entry(number, priority, tenant, cost, length))
+        if displaced is not None:
+            assert all(other.priority > priority for other in displaced)
+            held = (held | {number}) - {other.item for other in displaced}
+        assert len(waiting) == len(held) <= most and waiting.bytes <= size
+    came = []
+    while (turn := waiting.peek()) is not None:
+        assert waiting.pop() is turn
+        came.append(turn)
+    assert sorted(entry.item for entry in came) == sorted(held)
+    assert [entry.priority for entry in came] == sorted(entry.priority for entry in came)
+    for tenant in "abc":
+        for priority in range(3):
+            own = [entry.item for entry in came if (entry.tenant, entry.priority) == (tenant, priority)]
+            assert own == sorted(own)  # in order of arrival
+    assert len(waiting) == waiting.bytes == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4000)), min_size=30, max_size=120))
+def test_tenants_that_wait_get_equal_work(requests: list[tuple[str, int]]) -> None:
+    waiting = queue()
+    for number, (tenant, cost) in enumerate(requests):
+        waiting.push(Entry(number, 0, tenant, cost, 0))
+    left, work = Counter(tenant for tenant, _ in requests), Counter({tenant: 0 for tenant, _ in requests})
+    while all(left.values()):
+        entry = waiting.pop()
+        assert entry is not None
+        work[entry.tenant] += entry.cost
+        left[entry.tenant] -= 1
+        # The bound of deficit round robin: a quantum and the longest request.
+        assert max(work.values()) - min(work.values()) <= QUANTUM + 2 * 4000
+
+
+def test_a_crowd_of_one_tenant_does_not_hold_up_another() -> None:
+    waiting = queue()
+    for number in range(100):
+        waiting.push(Entry(number, 0, "crowd", 100, 0))
+    waiting.push(Entry(100, 0, "single", 100, 0))
+    order = [entry.item for _ in range(101) if (entry := waiting.pop()) is not None]
+    assert order.index(100) <= QUANTUM // 100 + 1
+    waiting.push(Entry(1, 0, "a", 10**9, 0))
+    assert MAX_COST < 10**9 and waiting.pop() is not None
+
+
+def test_a_removed_entry_is_gone() -> None:
+    waiting = queue()
+    entries = [Entry(number, 0, "a", 1, 7) for number in range(3)]
+    for entry in entries:
+        waiting.push(entry)
+    waiting.remove(entries[1])
+    waiting.remove(entries[1])
+    assert [waiting.pop(), waiting.pop(), waiting.pop()] == [entries[0], entries[2], None]
+
+
+AMOUNTS = st.lists(st.tuples(st.floats(0, 30), st.integers(1, 200)), max_size=50)
+
+
+@given(st.integers(1, 1000), AMOUNTS)
+def test_a_bucket_never_gives_more_than_its_rate(capacity: int, asked: list[tuple[float, int]]) -> None:
+    bucket, now, given_out, largest = Bucket(capacity, capacity, 0.0), 0.0, 0, 0
+    for pause, amount in asked:
+        now += pause
+        wait = bucket.wait(amount, now)
+        if wait <= 0:
+            bucket.take(amount)
+            given_out, largest = given_out + amount, max(largest, amount)
+        else:
+            assert bucket.wait(amount, now + wait + 1e-6) <= 1e-5  # the promised time is enough
+            bucket.level, bucket.at = bucket.level - (wait + 1e-6) * capacity / 60, now
+        assert given_out <= capacity + capacity * now / 60 + largest + 1e-3
+
+
+def test_limits_are_by_header_value_and_a_refused_request_is_not_charged() -> None:
+    limits = RateLimits()
+    service = Service("team", "chat", limits=(Limit("authorization", 2, 0), Limit("x-tenant", 0, 1000)))
+    one = {"authorization": "key-1", "x-tenant": "t"}
+    assert limits.take(service, one, 600, 0.0) == 0
+    assert 11.9 < limits.take(service, one, 600, 0.0) < 12.1  # 200 tokens are missing, 1,000 a minute come
+    assert limits.take(service, one, 400, 0.0) == 0
+    assert 29.9 < limits.take(service, one, 0, 0.0) < 30.1  # the third request of two
+    assert limits.take(service, one | {"authorization": "key-2"}, 0, 0.0) == 0
+    assert limits.take(service, one, 0, 31.0) == 0
+    assert limits.take(service, {"x-tenant": "big"}, 5000, 0.0) == 0  # larger than a minute's: it passes, once
+    assert limits.take(service, {"x-tenant": "big"}, 1, 60.0) > 180
