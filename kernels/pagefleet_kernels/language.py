@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,15 +14,20 @@ try:
 except ImportError:
     triton = tl = None
 
-__all__ = ["INTERPRETED", "jit", "power_of_two", "runs_on", "tl"]
+__all__ = ["INTERPRETED", "jit", "jit_varying", "power_of_two", "runs_on", "tl"]
 
 # Triton's interpreter runs kernels on the CPU in numpy: exact for float32, wrong for bfloat16 products.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def jit(function: Callable[..., Any]) -> Any:
+def jit(function: Callable[..., Any], varying: Sequence[str] = ()) -> Any:
     """triton.jit, or the function itself where there is no Triton: it is then never called."""
-    return function if triton is None else triton.jit(function)
+    return function if triton is None else triton.jit(function, do_not_specialize=list(varying))
+
+
+def jit_varying(*names: str) -> Callable[[Callable[..., Any]], Any]:
+    """jit for a kernel whose integers of these names differ from step to step: they must not make it compile anew."""
+    return lambda function: jit(function, names)
 
 
 def runs_on(tensor: torch.Tensor) -> bool:
