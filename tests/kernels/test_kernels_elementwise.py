@@ -93,3 +93,23 @@ def test_the_references_import_without_triton() -> None:
         "silu_mul(torch.ones(2, 4)); rms_norm(torch.ones(2, 4), torch.ones(4), 1e-5)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("head_dim", [32, 80])
+def test_rope_write_normalises_heads_and_quantises(head_dim: int, fp8: bool) -> None:
+    torch.manual_seed(6)
+    tokens, heads, kv_heads = 3, 10, 3
+    q, k, v = torch.randn(tokens, heads + 2 * kv_heads, head_dim).split((heads, kv_heads, kv_heads), dim=1)
+    v[0, 0, 0] = 1000.0  # saturates
+    angles = torch.rand(9, head_dim // 2) * 6
+    rest = (angles.cos(), angles.sin(), torch.tensor([8, 0, 3]), torch.tensor([4, -1, 0]))
+    options = {"q_norm": torch.rand(head_dim), "k_norm": torch.rand(head_dim), "key_scale": 0.5, "value_scale": 0.25}
+    dtype = torch.float8_e4m3fn if fp8 else torch.float32
+    caches = [torch.full((6, kv_heads, head_dim), 7.0).to(dtype) for _ in range(4)]
+    expected = rope_write_reference(q, k, v, *rest, *caches[:2], **options)
+    answered = rope_write_triton(q, k, v, *rest, *caches[2:], **options)
+    torch.testing.assert_close(answered, expected, rtol=1e-5, atol=1e-6)
+    for one, other in zip(caches[2:], caches[:2], strict=True):
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.126 if fp8 else 1e-5, atol=0.002)
+    assert not fp8 or caches[3].float().max() == 448
