@@ -7,15 +7,21 @@ wrappers run on CPU tensors; the launch itself is replaced by Triton's own warm-
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
+import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-SIGNS = ("wgmma.mma_async", "mma.sync", "cp.async", "ld.global.v4", ".local")
+TOOL = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+SIGNS = ("wgmma.mma_async", "mma.sync", "cp.async.wait_group", "ld.global.v4")
 
 
 class Absent:
@@ -31,6 +37,15 @@ class Absent:
         return 0
 
 
+def resources(compiled: Any) -> dict[str, int]:
+    """Registers and bytes of stack (spilled registers) of a thread, as the machine code says."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        text = subprocess.run([TOOL, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    return {name.lower(): int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", text)}
+
+
 def main() -> None:
     from kernels_compile_cases import CASES
 
@@ -39,7 +54,7 @@ def main() -> None:
     def record(self: Any, *arguments: Any, warmup: bool = False, **options: Any) -> Any:
         compiled = launch(self, *arguments, warmup=True, **options)
         found = {sign: compiled.asm["ptx"].count(sign) for sign in SIGNS}
-        seen.append({"name": self.__name__, "shared": compiled.metadata.shared, **found})
+        seen.append({"name": self.__name__, "shared": compiled.metadata.shared, **found, **resources(compiled)})
         return compiled
 
     driver.set_active(Absent())

@@ -117,7 +117,7 @@ def paged_attention_triton(
     if not tokens:
         return out
     group, dim = heads // kv_heads, power_of_two(head_dim, 16)
-    plan = attention_plan(longest_query, group, dim)
+    plan = attention_plan(longest_query, group, dim, q.element_size())
     block_tokens = plan.rows // group
     # Sequence i owns the blocks from starts[i] // block_tokens + i on: enough for any split of the tokens.
     blocks = sequences if longest_query == 1 else tokens // block_tokens + sequences

@@ -6,15 +6,12 @@ a multiprocessor, less on smaller chips), and bytes in flight. `bench/kernels_gp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-__all__ = [
-    "DECODE_ROWS", "Attention", "Gemm", "attention_plan", "gemm_plan", "processors", "split_count",
-]  # fmt: skip
-
 import functools
+from dataclasses import dataclass, replace
 
 import torch
+
+__all__ = ["Attention", "Gemm", "attention_plan", "gemm_plan", "processors", "split_count"]
 
 DECODE_ROWS = 16  # the fewest rows of a matrix product; up to that many, attention is bound by the pages' bytes
 CPU_PROCESSORS = 4  # what the interpreter pretends, so that it runs the split paths
@@ -31,44 +28,47 @@ class Attention:
     resident: int  # programs that fit a multiprocessor at once
 
 
-# By the padded head size. The first two stages of the pipeline look pages up: of 4, two hold K and V tiles (64 KiB for
-# 64 x 128 x 2 bytes), so that two programs fit a multiprocessor and keep 128 KiB in flight.
+# By the padded head size. Of the pipeline's stages the first ones look pages up: only from 5 on do the tiles of K and V
+# have two buffers, so that one loads while the other is used (seen in the compiled code: 72 KiB for 64 x 128 x 2 bytes).
 _DECODE = {
-    16: Attention(16, 128, 4, 4, 4),
-    32: Attention(16, 128, 4, 4, 4),
-    64: Attention(16, 128, 4, 4, 2),
-    128: Attention(16, 64, 4, 4, 2),
-    256: Attention(16, 32, 4, 4, 2),
+    16: Attention(16, 128, 4, 5, 4),
+    32: Attention(16, 128, 4, 5, 4),
+    64: Attention(16, 128, 4, 5, 2),
+    128: Attention(16, 64, 4, 5, 2),
+    256: Attention(16, 32, 4, 5, 2),
 }
 # Prefill: 64 rows are what one warpgroup's wgmma takes, 128 keep two of them busy on the same keys.
 _SHORT = {
-    16: Attention(64, 64, 4, 2, 4),
-    32: Attention(64, 64, 4, 2, 4),
-    64: Attention(64, 64, 4, 4, 3),
-    128: Attention(64, 64, 4, 3, 2),
-    256: Attention(64, 32, 4, 3, 1),
+    16: Attention(64, 64, 4, 5, 4),
+    32: Attention(64, 64, 4, 5, 4),
+    64: Attention(64, 64, 4, 5, 2),
+    128: Attention(64, 64, 4, 5, 1),
+    256: Attention(64, 32, 4, 5, 1),
 }
 _LONG = {
-    16: Attention(128, 64, 4, 2, 2),
-    32: Attention(128, 64, 4, 2, 2),
-    64: Attention(128, 64, 4, 3, 2),
-    128: Attention(128, 64, 8, 3, 1),
-    256: Attention(128, 32, 8, 2, 1),
+    16: Attention(128, 64, 4, 5, 2),
+    32: Attention(128, 64, 4, 5, 2),
+    64: Attention(128, 64, 8, 5, 2),
+    128: Attention(128, 64, 8, 5, 1),
+    256: Attention(128, 32, 8, 5, 1),
 }
 
 
-def attention_plan(longest_query: int, group: int, dim: int) -> Attention:
-    """For the most new tokens of one sequence, the query heads of a KV head, and the padded head size (16 to 256)."""
+def attention_plan(longest_query: int, group: int, dim: int, itemsize: int = 2) -> Attention:
+    """For the most new tokens of one sequence, the query heads of a KV head, the padded head size (16 to 256) and the
+    bytes of an element of q. Float32, which has no matrix unit and is for checks, takes the least of all.
+    """
     if dim not in _DECODE:
         raise ValueError(
             f"head size: {dim} after padding to a power of two; allowed are {', '.join(map(str, _DECODE))}"
         )
     rows = longest_query * group
-    table = _DECODE if rows <= DECODE_ROWS else _SHORT if rows <= 64 else _LONG
-    plan = table[dim]
+    plan = (_DECODE if rows <= DECODE_ROWS else _SHORT if rows <= 64 else _LONG)[dim]
+    if itemsize > 2:
+        plan = Attention(DECODE_ROWS, 16, 4, 2, 1)
     if group <= plan.rows:
         return plan
-    return Attention(1 << (group - 1).bit_length(), plan.tile, 8, 2, 1)  # more heads in a group than rows
+    return replace(plan, rows=1 << (group - 1).bit_length(), warps=8, stages=2, resident=1)  # a very wide group
 
 
 def split_count(programs: int, slots: int, longest: int, least: int, most: int = 64) -> int:

@@ -180,11 +180,11 @@ def _kernel(
         tl.store(target + HALF, turned_high, mask=inside)
     else:
         kind: tl.constexpr = keys.dtype.element_ty
-        target = keys + slot * keys_slot + (head * keys_head)[:, None] + (pair * keys_dim)[None, :]
-        tl.store(target, _stored_as(turned_low, key_scale, kind, FP8, WIDEN), mask=inside)
-        tl.store(target + HALF * keys_dim, _stored_as(turned_high, key_scale, kind, FP8, WIDEN), mask=inside)
+        place = keys + slot * keys_slot + (head * keys_head)[:, None] + (pair * keys_dim)[None, :]
+        tl.store(place, _stored_as(turned_low, key_scale, kind, FP8, WIDEN), mask=inside)
+        tl.store(place + HALF * keys_dim, _stored_as(turned_high, key_scale, kind, FP8, WIDEN), mask=inside)
         source = v + token * v_token + (head * v_head)[:, None] + (pair * v_dim)[None, :]
-        target = values + slot * values_slot + (head * values_head)[:, None] + (pair * values_dim)[None, :]
+        place = values + slot * values_slot + (head * values_head)[:, None] + (pair * values_dim)[None, :]
         lower, upper = tl.load(source, mask=inside, other=0.0), tl.load(source + HALF * v_dim, mask=inside, other=0.0)
-        tl.store(target, _stored_as(lower, value_scale, kind, FP8, WIDEN), mask=inside)
-        tl.store(target + HALF * values_dim, _stored_as(upper, value_scale, kind, FP8, WIDEN), mask=inside)
+        tl.store(place, _stored_as(lower, value_scale, kind, FP8, WIDEN), mask=inside)
+        tl.store(place + HALF * values_dim, _stored_as(upper, value_scale, kind, FP8, WIDEN), mask=inside)
