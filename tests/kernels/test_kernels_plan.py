@@ -15,7 +15,7 @@ def test_splits_fill_one_wave_and_no_more(slots: int, longest: int) -> None:
     for programs in range(1, 600):
         splits = split_count(programs, slots, longest, 2)
         assert 1 <= splits <= 64
-        assert splits == 1 or programs * splits <= slots and splits * 2 <= longest
+        assert splits == 1 or (programs * splits <= slots and splits * 2 <= longest)
         enough = min(64, longest // 2)
         assert splits >= enough or (splits + 1) * programs > slots  # one more would not fit
 
