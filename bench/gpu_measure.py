@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+WRONG = 0.02  # a relative error of the whole tensor that no rounding of bf16 or of sums of FP8 products explains
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -66,7 +67,7 @@ class Row:
 
     @property
     def met(self) -> bool:
-        return self.ratio >= self.target and self.error < 0.05
+        return self.ratio >= self.target and self.error < WRONG
 
 
 @dataclass

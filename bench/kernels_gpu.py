@@ -2,7 +2,7 @@
 
 Measures the copy bandwidth and the matmul rate first, then each kernel: correct against its reference on a smaller
 case of the same kind, then timed, as a ratio of those. Peers (torch SDPA, cuBLAS) run in the same process. Writes
-bench/results/<gpu>.json; --check ends with status 1 if a ratio misses what the issue asks for; status 2: no GPU.
+bench/results/<gpu>.json; --check ends with status 1 if a ratio misses its figure or a result is wrong; status 2: no GPU.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def sampling_case(batch: int, k: int, p: float) -> tuple[Any, ...]:
 def sampling(report: Report, quick: bool) -> None:
     for batch in (64,) if quick else (1, 64, 256):
         for k, p in ((0, 1.0), (50, 0.9)):
-            given = sampling_case(batch, k, p)
+            given = sampling_case(256, k, p)
             other = (sample_triton(*given) != sample_reference(*given)).float().mean()  # of the rows
             bytes_ = 4.0 * batch * VOCABULARY
             taken = timed(partial(sampling_case, batch, k, p), sample_triton, bytes_)
@@ -176,17 +176,20 @@ def sampling(report: Report, quick: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and smaller cases, about a minute")
-    parser.add_argument("--check", action="store_true", help="status 1 if a ratio misses the issue's figure")
+    parser.add_argument(
+        "--check", action="store_true", help="status 1 if a ratio misses its figure or a result is wrong"
+    )
     options = parser.parse_args()
     needs_gpu()
     begun = time.monotonic()
     torch.manual_seed(0)
     report = limits(options.quick)
+    print("columns: time, rate, ratio of the limit, ratio wanted, relative error against the reference, a peer")
     for part in (attention, elementwise, products, sampling):
         part(report, options.quick)
         torch.cuda.empty_cache()
     print(f"{report.write()} written after {time.monotonic() - begun:.0f} s")
-    missed = [row.name for row in report.rows if row.target and not row.met]
+    missed = [row.name for row in report.rows if not row.met]
     if missed:
         print("missed: " + "; ".join(missed))
     raise SystemExit(1 if options.check and missed else 0)
