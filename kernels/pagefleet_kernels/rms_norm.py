@@ -2,6 +2,9 @@
 
 Floor: x and residual are read once, h and y written once, so 4 * n * hidden * itemsize bytes (2 without a residual);
 about 5 flops an element, far below what the bytes cost. A row stays in registers between its sum and its scaling.
+
+Tolerance against the reference: float32 1e-5; fp16 2e-3; bf16 1.5e-2, 3e-2 in the interpreter, which cuts where
+hardware rounds, three times.
 """
 
 # mypy: disable-error-code="no-untyped-def"

@@ -2,6 +2,8 @@
 
 Floor: 2 * n * inner elements are read and n * inner written, so 3 * n * inner * itemsize bytes; about 6 flops and one
 exponential an element, below what the bytes cost. Nothing is materialised between the two factors.
+
+Tolerance against the reference: float32 1e-5; fp16 2e-3; bf16 1.5e-2.
 """
 
 # mypy: disable-error-code="no-untyped-def"

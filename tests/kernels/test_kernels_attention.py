@@ -4,62 +4,19 @@ and chunked prefill, group and page size, whatever lies in unused pages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
+from kernels_attention_case import MIXED, SCALED, Case, case
 from torch.nn import functional
 
 from pagefleet_kernels.paged_attention import paged_attention, paged_attention_reference, paged_attention_triton
-
-MIXED = ((1, 1328), (5, 18), (129, 463), (1, 1), (16, 16), (1, 64), (33, 97))
-
-
-@dataclass(frozen=True)
-class Case:
-    q: torch.Tensor
-    keys: torch.Tensor
-    values: torch.Tensor
-    tables: torch.Tensor
-    starts: torch.Tensor
-    kv_lens: torch.Tensor
-    scale: float
-    longest: int
-
-    @property
-    def arguments(self) -> tuple[object, ...]:
-        return (
-            self.q, self.keys, self.values, self.tables, self.starts, self.kv_lens, self.scale, self.longest,
-        )  # fmt: skip
-
-
-def case(lengths: tuple[tuple[int, int], ...], heads: int, kv_heads: int, dim: int, page: int, seed: int = 0) -> Case:
-    """Random pages in random order; every slot that no sequence uses holds NaN, every unused table entry nonsense."""
-    random = torch.Generator().manual_seed(seed)
-    needed = [-(-kv // page) for _, kv in lengths]
-    order = torch.randperm(sum(needed) + 3, generator=random).to(torch.int32)
-    tables = torch.full((len(lengths), max(needed)), 2**30, dtype=torch.int32)
-    shape = (len(order), page, kv_heads, dim)
-    keys, values = torch.full(shape, torch.nan), torch.full(shape, torch.nan)
-    taken = 0
-    for row, ((_, kv), pages) in enumerate(zip(lengths, needed, strict=True)):
-        tables[row, :pages] = order[taken : taken + pages]
-        taken += pages
-        for cache in (keys, values):
-            for index in range(pages):
-                used = min(page, kv - index * page)
-                cache[tables[row, index], :used] = torch.randn(used, kv_heads, dim, generator=random)
-    starts = torch.tensor([0, *torch.tensor([q for q, _ in lengths]).cumsum(0).tolist()], dtype=torch.int32)
-    q = torch.randn(int(starts[-1]), heads, dim, generator=random)
-    kv_lens = torch.tensor([kv for _, kv in lengths], dtype=torch.int32)
-    return Case(q, keys, values, tables, starts, kv_lens, dim**-0.5, max(q for q, _ in lengths))
 
 
 @pytest.mark.parametrize(
     ("lengths", "heads", "kv_heads", "dim", "page"),
     [
-        (MIXED, 9, 3, 64, 16),
-        (MIXED[:4], 8, 2, 32, 32),
+        (MIXED, 3, 1, 64, 16),
+        (SCALED, 8, 2, 32, 32),
         (((1, 5), (1, 200), (1, 17), (1, 64)), 9, 3, 64, 16),  # decode alone
         (((1, 70), (40, 40)), 4, 4, 80, 16),  # no group; a head size that is no power of two
         (((7, 90), (1, 33)), 32, 1, 16, 8),  # one KV head; pages smaller than a tile's part
@@ -102,13 +59,12 @@ def test_strided_queries_caches_and_tables_are_read_as_they_lie() -> None:
     torch.testing.assert_close(paged_attention_triton(*strided.arguments), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_bfloat16_is_computed_in_float32() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_computed_in_float32(dtype: torch.dtype) -> None:
     made = case(((3, 40), (1, 25)), 4, 2, 32, 16)
-    low = Case(
-        made.q.bfloat16(), made.keys.bfloat16(), made.values.bfloat16(), *made.arguments[3:]  # type: ignore[arg-type]
-    )  # fmt: skip
-    expected = paged_attention_reference(*low.arguments)
-    torch.testing.assert_close(paged_attention_triton(*low.arguments), expected, rtol=2e-2, atol=1e-2)
+    low = (made.q.to(dtype), made.keys.to(dtype), made.values.to(dtype), *made.arguments[3:])
+    expected = paged_attention_reference(*low)
+    torch.testing.assert_close(paged_attention_triton(*low), expected, rtol=1.5e-2, atol=1.5e-2)
 
 
 def test_a_chunked_prefill_equals_a_whole_one() -> None:
@@ -124,3 +80,71 @@ def test_a_chunked_prefill_equals_a_whole_one() -> None:
             )
         )
     torch.testing.assert_close(torch.cat(pieces), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"window": 20}, {"soft_cap": 5.0}, {"window": 1, "soft_cap": 2.0}])
+def test_windows_soft_caps_and_splits(splits: int, options: dict[str, float]) -> None:
+    made = case(SCALED, 3, 1, 32, 16)
+    expected = paged_attention_reference(*made.arguments, **options)
+    answered = paged_attention_triton(*made.arguments, **options, splits=splits)
+    torch.testing.assert_close(answered, expected, rtol=1e-4, atol=1e-5)
+    assert options == {} or not torch.allclose(expected, paged_attention_reference(*made.arguments), atol=1e-2)
+
+
+@pytest.mark.parametrize(("dim", "page"), [(64, 128), (80, 64), (96, 256), (128, 16), (256, 32)])
+def test_head_and_page_sizes(dim: int, page: int) -> None:
+    made = case(((3, 150), (1, 40), (1, 300)), 4, 2, dim, page)
+    expected = paged_attention_reference(*made.arguments)
+    for splits in (1, 3):
+        answered = paged_attention_triton(*made.arguments, splits=splits)
+        torch.testing.assert_close(answered, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_a_padding_sequence_has_no_tokens_and_gives_zeros(splits: int) -> None:
+    """A captured decode graph pads its batch with sequences of one new token and length 0; every split is empty."""
+    made = case(((1, 70), (1, 1), (1, 33)), 6, 2, 32, 16)
+    made.kv_lens[1] = 0
+    expected = paged_attention_reference(*made.arguments)
+    answered = paged_attention_triton(*made.arguments, splits=splits)
+    torch.testing.assert_close(answered, expected, rtol=1e-4, atol=1e-5)
+    assert not answered[1].any()
+
+
+def test_every_output_and_partial_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, **rest: real(*shape, **rest).fill_(torch.nan))
+    made = case(((1, 70), (4, 9), (1, 33)), 6, 2, 80, 16)
+    for splits in (1, 9):  # nine: more than the tiles, so that some are empty
+        assert paged_attention_triton(*made.arguments, splits=splits).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_fp8_caches_are_scaled(dtype: torch.dtype) -> None:
+    made = case(((1, 90), (5, 18)), 6, 2, 32, 16)
+    caches = [(cache / 0.25).to(torch.float8_e4m3fn) for cache in (made.keys, made.values)]
+    low = (made.q.to(dtype), *caches, *made.arguments[3:])
+    scales = {"key_scale": 0.25, "value_scale": 0.25}
+    expected = paged_attention_reference(*low, **scales)
+    exact = paged_attention_reference(*made.arguments)
+    tolerance = 1e-4 if dtype is torch.float32 else 1.5e-2
+    for splits in (1, 2):
+        answered = paged_attention_triton(*low, **scales, splits=splits)
+        torch.testing.assert_close(answered, expected, rtol=tolerance, atol=tolerance)
+    assert (expected.float() - exact).abs().mean() < 0.05  # three bits of mantissa
+
+
+def test_more_pages_than_an_int16_can_name() -> None:
+    """One table of 33,000 columns, and page ids beyond 32,768 in a pool that is mostly unused (NaN)."""
+    long = case(((1, 33_000),), 2, 1, 16, 1)
+    torch.testing.assert_close(
+        paged_attention_triton(*long.arguments, splits=2),
+        paged_attention_reference(*long.arguments),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    wide = case(((1, 300), (4, 80), (1, 1)), 2, 1, 16, 4, spare=40_000)
+    assert wide.tables[wide.tables < 2**30].max() > 32_768
+    expected = paged_attention_reference(*wide.arguments)
+    torch.testing.assert_close(paged_attention_triton(*wide.arguments), expected, rtol=1e-4, atol=1e-5)

@@ -16,7 +16,7 @@ from pagefleet_kernels.silu_mul import silu_mul, silu_mul_reference, silu_mul_tr
 
 @pytest.mark.parametrize("width", [16, 576, 1000])
 @pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_rms_norm_equals_its_reference(width: int, adds: bool, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     x, weight = torch.randn(7, 2 * width)[:, ::2].to(dtype), torch.randn(width).to(dtype)
@@ -24,7 +24,7 @@ def test_rms_norm_equals_its_reference(width: int, adds: bool, dtype: torch.dtyp
     expected = rms_norm_reference(x, weight, 1e-5, residual)
     answered = rms_norm_triton(x, weight, 1e-5, residual)
     # The interpreter cuts float32 to bfloat16 where hardware rounds: up to a unit in the last place, three times.
-    tolerance = 1e-5 if dtype is torch.float32 else 3e-2
+    tolerance = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 3e-2}[dtype]
     for one, other in zip(answered, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
@@ -87,9 +87,31 @@ def test_a_rotation_keeps_products_of_equal_distance() -> None:
 def test_the_references_import_without_triton() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
-        "import torch, pagefleet_kernels.paged_attention, pagefleet_kernels.rope_write\n"
+        "import importlib, pkgutil, torch, pagefleet_kernels\n"
+        "for module in pkgutil.iter_modules(pagefleet_kernels.__path__):\n"
+        "    module.ispkg or importlib.import_module('pagefleet_kernels.' + module.name)\n"
         "from pagefleet_kernels.silu_mul import silu_mul\n"
         "from pagefleet_kernels.rms_norm import rms_norm\n"
         "silu_mul(torch.ones(2, 4)); rms_norm(torch.ones(2, 4), torch.ones(4), 1e-5)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("head_dim", [32, 80])
+def test_rope_write_normalises_heads_and_quantises(head_dim: int, fp8: bool) -> None:
+    torch.manual_seed(6)
+    tokens, heads, kv_heads = 3, 10, 3
+    q, k, v = torch.randn(tokens, heads + 2 * kv_heads, head_dim).split((heads, kv_heads, kv_heads), dim=1)
+    v[0, 0, 0] = 1000.0  # saturates
+    angles = torch.rand(9, head_dim // 2) * 6
+    rest = (angles.cos(), angles.sin(), torch.tensor([8, 0, 3]), torch.tensor([4, -1, 0]))
+    options = {"q_norm": torch.rand(head_dim), "k_norm": torch.rand(head_dim), "key_scale": 0.5, "value_scale": 0.25}
+    dtype = torch.float8_e4m3fn if fp8 else torch.float32
+    caches = [torch.full((6, kv_heads, head_dim), 7.0).to(dtype) for _ in range(4)]
+    expected = rope_write_reference(q, k, v, *rest, *caches[:2], **options)
+    answered = rope_write_triton(q, k, v, *rest, *caches[2:], **options)
+    torch.testing.assert_close(answered, expected, rtol=1e-5, atol=1e-6)
+    for one, other in zip(caches[2:], caches[:2], strict=True):
+        torch.testing.assert_close(one.float(), other.float(), rtol=0.126 if fp8 else 1e-5, atol=0.002)
+    assert not fp8 or caches[3].float().max() == 448
