@@ -73,6 +73,11 @@ test: check operations ## everything: check, kernels, engine parity, the real co
 	@$(ROOT) $(BIN)/pagefleet-local prepare
 	@$(ROOT) $(BIN)/pytest -q tests/cluster
 
+.PHONY: test-gpu
+test-gpu: ## kernels and their figures on a GPU machine (PYTHON: torch, triton, pytest; status 2: no GPU)
+	@PYTHONPATH=kernels:tests $(PYTHON) -m pytest -q tests/kernels
+	@PYTHONPATH=kernels $(PYTHON) bench/kernels_gpu.py --check
+
 .PHONY: clean
 clean: ## remove .venv and build products (not the cache)
 	rm -rf $(VENV) build dist kernels/pagefleet_kernels/cpu/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -20,14 +20,21 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("pyproject.toml", "README.md", "images/Dockerfile"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(CHECKOUT / name, tmp_path / name)
-    for name in (f"{Path(OPERATIONS).parent}/compile.py", f"{OPERATIONS}/source/ops.cpp", "engine/e.py", "operator/o.py"):
+    for name in (
+        f"{Path(OPERATIONS).parent}/compile.py",
+        f"{OPERATIONS}/source/ops.cpp",
+        "engine/e.py",
+        "operator/o.py",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("one\n")
     monkeypatch.setattr(wheels, "CHECKOUT", tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [f"{OPERATIONS}/source/ops.cpp", f"{Path(OPERATIONS).parent}/compile.py", "engine/e.py"])
+@pytest.mark.parametrize(
+    "name", [f"{OPERATIONS}/source/ops.cpp", f"{Path(OPERATIONS).parent}/compile.py", "engine/e.py"]
+)
 def test_changed_source_makes_another_engine_image_and_no_other_operator_image(checkout: Path, name: str) -> None:
     engine, operator = wheels.source_key("engine"), wheels.source_key("operator")
     (checkout / name).write_text("two\n")
