@@ -115,13 +115,13 @@ def chunks(text: list[int], scale: float) -> list[Claim]:
     long = (text * 8)[: int(4096 * max(scale, 0.5))]
     streams = [(0.0, request(str(index), text[index * 40 : index * 40 + 60], 120)) for index in range(8)]
     longest: dict[int, float] = {}
-    for budget, chunk in ((512, 256), (8192, 8192)):
+    for budget, chunk in ((256, 128), (8192, 8192)):
         engine = Engine(replace(CONFIG, max_num_batched_tokens=budget, max_chunk_tokens=chunk))
         course = run(engine, [*streams, (0.4, request("long", long, 2))])
         longest[budget] = max(max(course.gaps[str(index)]) for index in range(8))
-    factor = longest[8192] / longest[512]
+    factor = longest[8192] / longest[256]
     beside = (
-        f"longest gap of 8 streams while {len(long)} tokens arrive: {longest[512] * 1e3:.0f} ms in chunks of 256, "
+        f"longest gap of 8 streams while {len(long)} tokens arrive: {longest[256] * 1e3:.0f} ms in chunks of 128, "
         f"{longest[8192] * 1e3:.0f} ms at once"
     )
     return [Claim("chunked prefill: longest gap", factor, "x shorter", beside, factor > 3)]

@@ -142,8 +142,8 @@ class EngineConfig:
     kv_memory_fraction: float = 0.9
     kv_cache_dtype: str = "auto"
     max_num_seqs: int = 64
-    max_num_batched_tokens: int = 512
-    max_chunk_tokens: int = 256
+    max_num_batched_tokens: int = 256
+    max_chunk_tokens: int = 128
     batching: str = Batching.CONTINUOUS
     prefix_caching: bool = True
     scheduling_policy: str = "priority"

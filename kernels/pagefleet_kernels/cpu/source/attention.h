@@ -64,17 +64,18 @@ void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const in
     const int64_t page = int64_t(pages[start / page_size]) * a.kv_heads + kv_head, within = start % page_size;
     const T* keys = static_cast<const T*>(a.keys) + (page * page_size + within) * dim;
     const T* values = static_cast<const T*>(a.values) + (page * page_size + within) * dim;
-    if (start + 16 <= last) {  // the next sixteen positions lie anywhere: no hardware foresees that
-      const int64_t after = start + 16;
-      const int64_t place = (int64_t(pages[after / page_size]) * a.kv_heads + kv_head) * page_size + after % page_size;
-      fetch(static_cast<const T*>(a.keys) + place * dim, 16 * dim);
-      fetch(static_cast<const T*>(a.values) + place * dim, 16 * dim);
-    }
+    // The next sixteen positions lie anywhere: no hardware foresees that. They are asked for while these are used.
+    const int64_t after = std::min(start + 16, last);
+    const int64_t place = (int64_t(pages[after / page_size]) * a.kv_heads + kv_head) * page_size + after % page_size / 16 * 16;
+    const T *next_keys = static_cast<const T*>(a.keys) + place * dim;
+    const T *next_values = static_cast<const T*>(a.values) + place * dim;
     // Two sums each, of even and of odd elements: one would wait for itself. The same for any R: a row's sums are its own.
     __m512 score[R], odd[R];
     for (int r = 0; r < R; ++r) score[r] = odd[r] = _mm512_setzero_ps();
     for (int64_t d = 0; d < dim; d += 2) {
       const __m512 key = load16(keys + d * 16), next = load16(keys + d * 16 + 16);
+      fetch(next_keys + d * 16, 32);
+      fetch(next_values + d * 16, 32);
       for (int r = 0; r < R; ++r) {
         score[r] = _mm512_fmadd_ps(_mm512_set1_ps(query[r][d]), key, score[r]);
         odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(query[r][d + 1]), next, odd[r]);

@@ -28,11 +28,13 @@ class Pool {
       for (int64_t i = 0; i < count; ++i) task(job, i);
       return;
     }
-    task_.store(task, std::memory_order_relaxed);
-    job_.store(job, std::memory_order_relaxed);
-    count_.store(count, std::memory_order_relaxed);
-    done_.store(0, std::memory_order_relaxed);
     const uint32_t number = ++number_;
+    // Closed first: a thread that is late with the last job must not claim a task of it once its count is replaced.
+    next_.store(uint64_t(number) << 32 | 0xffffffffu, std::memory_order_seq_cst);
+    task_.store(task, std::memory_order_release);
+    job_.store(job, std::memory_order_release);
+    count_.store(count, std::memory_order_release);
+    done_.store(0, std::memory_order_release);
     next_.store(uint64_t(number) << 32, std::memory_order_seq_cst);
     signal_.store(number, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) > 0) futex(&signal_, FUTEX_WAKE_PRIVATE, workers_);
@@ -54,10 +56,10 @@ class Pool {
     for (;;) {
       uint64_t seen = next_.load(std::memory_order_acquire);
       if (uint32_t(seen >> 32) != number) return;
-      const Task task = task_.load(std::memory_order_relaxed);
-      void* job = job_.load(std::memory_order_relaxed);
+      const Task task = task_.load(std::memory_order_acquire);
+      void* job = job_.load(std::memory_order_acquire);
       const int64_t index = int64_t(seen & 0xffffffffu);
-      if (index >= count_.load(std::memory_order_relaxed)) return;
+      if (index >= count_.load(std::memory_order_acquire)) return;
       // That this succeeds proves that the job read above is still the one with `number`.
       if (!next_.compare_exchange_strong(seen, seen + 1, std::memory_order_acq_rel)) continue;
       task(job, index);
