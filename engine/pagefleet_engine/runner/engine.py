@@ -199,14 +199,13 @@ class Engine:
         self._warm_up()
 
     def _run(self, works: list[Work]) -> list[TokenOutput]:
-        hidden = self._forward(works)
+        hidden, sampled = self._forward(works)
         ending = [work for work in works if work.samples]
         self._prompts.take(works, hidden)
         said: dict[sampling.Key, tuple[TokenLogprobs, ...]] = {}
         answers: dict[int, tuple[tuple[int, ...], ...]] = {}
         if ending:
-            rows = torch.tensor(_sampled(works), dtype=torch.long)
-            logits = self.loaded.model.logits(hidden[rows])
+            logits = self.loaded.model.logits(hidden[sampled])
             results, said = self._sampler.choose(ending, logits)
             answers = {id(work): result for work, result in zip(ending, results, strict=True)}
         outputs = self._scheduler.commit(works, [answers.get(id(work), ()) for work in works])
@@ -216,7 +215,8 @@ class Engine:
             for output in outputs
         ]
 
-    def _forward(self, works: Sequence[Work]) -> torch.Tensor:
+    def _forward(self, works: Sequence[Work]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Last hidden states [n, hidden] of the works' tokens in order, and the rows whose logits are wanted."""
         tokens, laid_out = batch.lay_out(works, self._config.page_size)
         rows: dict[str, list[int]] = {}
         begin = 0
@@ -228,7 +228,7 @@ class Engine:
         if rows:
             pairs = [(self._adapters[name], torch.tensor(own)) for name, own in rows.items()]
             applied = adapters.Applied(pairs)
-        return self.loaded.model.forward(tokens, laid_out, self.loaded.cache, applied)
+        return self.loaded.model.forward(tokens, laid_out, self.loaded.cache, applied), laid_out.sampled
 
     def _copy_pages(self) -> None:
         for origin, target in self._scheduler.copies:
@@ -258,7 +258,7 @@ class Engine:
         rehearsal = Scheduler(self._scheduler.limits)
         rehearsal.add(EngineRequest("warm-up", prompt, SamplingParams(max_tokens=2, ignore_eos=True), 0.0))
         while works := rehearsal.schedule(0.0):
-            logits = self.loaded.model.logits(self._forward(works)[-1:])
+            logits = self.loaded.model.logits(self._forward(works)[0][-1:])
             if not bool(logits.isfinite().all()):
                 raise ModelError(
                     SOURCE,
@@ -283,17 +283,6 @@ def _limits(config: EngineConfig, loaded: Loaded) -> Limits:
         )
     except ValueError as error:
         raise ModelError("spec.engine.args", str(error)) from error
-
-
-def _sampled(works: Sequence[Work]) -> list[int]:
-    """Rows whose logits are wanted: the last of each work that samples, one more for each of its guesses."""
-    rows: list[int] = []
-    end = 0
-    for work in works:
-        end += work.count
-        if work.samples:
-            rows += range(end - 1 - work.drafts, end)
-    return rows
 
 
 def _computed(works: Sequence[Work]) -> tuple[int, int]:

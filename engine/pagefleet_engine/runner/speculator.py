@@ -60,10 +60,6 @@ class DraftModel(Speculator):
         super().__init__(settings)
         self._model, self._cache, self._sampler, self._operations = model, cache, sampler, operations
 
-    def copy(self, source: int, target: int) -> None:
-        for pages in self._cache:
-            pages.copy(source, target)
-
     def fill(self, works: Sequence[Work]) -> None:
         guessing = [work for work in works if work.drafts]
         for place in range(max((work.drafts for work in guessing), default=0)):
