@@ -9,8 +9,8 @@ from pagefleet_local.demo.load import quantile
 from pagefleet_local.demo.scenes.canary import RATE, follow, whole
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
 
-TITLE = "A worse revision (static batching, one sequence at a time): caught by the p95 guard, rolled back by itself"
-WORSE = ["--batching=static", "--max-num-seqs=1"]
+TITLE = "A worse revision (no compiled operations, static batching): caught by the p95 guard, rolled back by itself"
+WORSE = ["--kernels=reference", "--batching=static", "--max-num-seqs=1"]
 
 
 async def play(stage: Stage) -> None:
