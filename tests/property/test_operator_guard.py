@@ -13,7 +13,7 @@ from pagefleet_operator.domain import guard, sketch
 from pagefleet_operator.domain.guard import Outcome
 from pagefleet_operator.domain.observation import Slice
 from pagefleet_operator.domain.sequential import Evidence, e_value, epoch, upper_rank
-from pagefleet_operator.domain.spec import Guard, LatencyGuard
+from pagefleet_operator.domain.spec_rollout import Guard, LatencyGuard
 
 TTFT = LatencyGuard("ttft", 0.95, 0.15, 0.99, 100)
 GUARD = Guard((TTFT,), 0.01, 5, False, 600.0)

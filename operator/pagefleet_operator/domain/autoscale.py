@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain.observation import PodReading, RevisionReading
-from pagefleet_operator.domain.spec import Scaling
+from pagefleet_operator.domain.spec_scaling import Scaling
 from pagefleet_operator.domain.status import ScalingRecord
 
 STALE_SECONDS = 15.0

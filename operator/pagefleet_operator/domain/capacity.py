@@ -11,7 +11,8 @@ from pagefleet_operator.domain import autoscale
 from pagefleet_operator.domain.journal import Journal
 from pagefleet_operator.domain.observation import RevisionReading
 from pagefleet_operator.domain.rollout import Stage, reading, weight_of
-from pagefleet_operator.domain.spec import Rollout, Scaling
+from pagefleet_operator.domain.spec_rollout import Rollout
+from pagefleet_operator.domain.spec_scaling import Scaling
 from pagefleet_operator.domain.status import Phase, ScalingRecord, Status
 
 

@@ -21,7 +21,7 @@ from enum import StrEnum
 from pagefleet_operator.domain import sequential, sketch
 from pagefleet_operator.domain.observation import Slice
 from pagefleet_operator.domain.sequential import Evidence
-from pagefleet_operator.domain.spec import Guard, LatencyGuard
+from pagefleet_operator.domain.spec_rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.status import VerdictRecord
 
 PERIOD = 10.0  # seconds over which stable and canary are compared as concurrent

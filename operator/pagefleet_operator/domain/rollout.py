@@ -13,7 +13,7 @@ from pagefleet_operator.domain import alerts, guard
 from pagefleet_operator.domain.guard import Judged, Outcome
 from pagefleet_operator.domain.journal import Journal
 from pagefleet_operator.domain.observation import Observation, RevisionReading
-from pagefleet_operator.domain.spec import Rollout
+from pagefleet_operator.domain.spec_rollout import Rollout
 from pagefleet_operator.domain.status import Phase, Rejection, RolloutRecord, Weight
 
 MOST_REJECTIONS = 10

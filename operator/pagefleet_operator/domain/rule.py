@@ -1,0 +1,18 @@
+"""A rule that crosses fields: the same in CEL (for the CRD) and in Python (for the operator)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`at` is the path below spec that `cel`'s `self` and `holds`' argument are; `field` is what an error names."""
+
+    at: tuple[str, ...]
+    field: str
+    cel: str
+    message: str
+    holds: Callable[[Any], bool]
