@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,10 @@ def watches(registry: kopf.OperatorRegistry, queue: Queue) -> None:
             queue.add((str(namespace), str(owner)), delay=0.1)
 
 
-async def operate(port: int, kubeconfig: str | None, token_file: Path, system: str) -> None:
-    """Run until SIGTERM."""
+async def operate(
+    port: int, kubeconfig: str | None, token_file: Path, system: str, namespaces: Collection[str] = ()
+) -> None:
+    """Run until SIGTERM. Without `namespaces` the services of the whole cluster are looked after."""
     metrics, stop, ready = Metrics(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -92,7 +95,8 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
                 registry=registry,
                 settings=settings,
                 standalone=True,
-                clusterwide=True,
+                clusterwide=not namespaces,
+                namespaces=tuple(namespaces),
                 ready_flag=ready,
                 stop_flag=stop,
             )
@@ -132,5 +136,6 @@ def run() -> None:
             kubeconfig=os.environ.get("KUBECONFIG") or None,
             token_file=Path(os.environ.get("PAGEFLEET_ALERT_TOKEN_FILE", TOKEN_FILE)),
             system=os.environ.get("POD_NAMESPACE", "pagefleet-system"),
+            namespaces=os.environ.get("PAGEFLEET_NAMESPACES", "").replace(",", " ").split(),
         )
     )

@@ -93,12 +93,12 @@ class Applier:
         await self._api.replace(f"{path}/status", body)
 
     async def _delete(self, service: Document, revision: str, live: Mapping[tuple[str, str], Document]) -> None:
-        for (kind, name), item in live.items():
-            if (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
-                version = next(version for version, known in CHILD_KINDS if known == kind)
-                api_version = await self._version(version, kind)
-                path = paths.collection(api_version, kind, service["metadata"]["namespace"])
-                await self._api.delete(f"{path}/{name}", item["metadata"]["uid"])
+        """The Deployment last: as long as it is there, a restarted operator sees that the rest is still to be deleted."""
+        for version, kind in reversed(CHILD_KINDS):
+            path = paths.collection(await self._version(version, kind), kind, service["metadata"]["namespace"])
+            for (found, name), item in live.items():
+                if found == kind and (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
+                    await self._api.delete(f"{path}/{name}", item["metadata"]["uid"])
 
     async def _event(self, service: Document, event: Event) -> None:
         metadata, now = service["metadata"], status_json.time_text(time.time())

@@ -1,0 +1,102 @@
+"""Runs stories: without faults for the truth, with one case each against it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cases import Case
+from operator_process import Operator
+from oracle import Truth, counted, learn
+from proxy import Script, never
+from story import CHAPTERS, NotConverged, Story
+
+from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.paths import Layout
+from pagefleet_operator.cluster.api import Api
+
+FIRST_PORT = 18300
+AUDIT_SECONDS = 0.5  # the API server writes its audit log a moment after its answer
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one story came to. `problems` in words; empty when it went as without faults."""
+
+    name: str
+    row: int
+    problems: tuple[str, ...]
+    seconds: dict[str, float]
+    struck: tuple[str, ...]
+    deaths: int
+
+
+@dataclass
+class Ground:
+    """Where stories are run: one control plane, a folder for logs. `tell` may run several at once."""
+
+    api: Api
+    layout: Layout
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    async def truth(self) -> tuple[Truth, int, dict[str, float]]:
+        """From two runs without faults; also the number of writes and the seconds of each chapter."""
+        one, other = await self.story("calm", never, 120), await self.story("calm", never, 120)
+        counts = self._counts(one)
+        if counts != self._counts(other):
+            raise NotConverged(f"two runs without faults differ: {counts} {self._counts(other)}")
+        took = {chapter: max(one.took[chapter], other.took[chapter]) for chapter in CHAPTERS}
+        writes = max(_writes(run) for run in (one, other))
+        return learn(one.states, other.states, counts), writes, took
+
+    async def tell(self, case: Case, truth: Truth, calm: dict[str, float]) -> Told:
+        """One story with a case's faults, judged."""
+        try:
+            story = await self.story(f"r{case.row}", case.script(), max(calm.values()) + case.slack + 30)
+        except NotConverged as error:
+            return Told(case.name, case.row, (str(error),), {}, (), 0)
+        problems = truth.differences(story.states, self._counts(story))
+        slow = [
+            f"{chapter} took {seconds:.1f} s, {calm[chapter]:.1f} s without faults"
+            for chapter, seconds in story.took.items()
+            if seconds > calm[chapter] + case.slack
+        ]
+        struck = tuple(map(str, story.operator.proxy.struck))
+        return Told(case.name, case.row, (*problems, *slow), dict(story.took), struck, story.operator.deaths)
+
+    async def story(self, prefix: str, script: Script, patience: float) -> Story:
+        """Tell one story in a namespace of its own. Raises NotConverged."""
+        number = next(self._numbers)
+        operator = Operator(self.layout, self.folder, f"{prefix}-{number}", FIRST_PORT + number % 400, script)
+        async with operator:
+            await until(operator.ready, timeout=60, what=f"the operator of {operator.namespace} is ready")
+            story = Story(self.api, operator, patience)
+            await story.tell()
+        await asyncio.sleep(AUDIT_SECONDS)
+        return story
+
+    def _counts(self, story: Story) -> dict[str, int]:
+        return counted(self.layout.logs / "audit.log", story.namespace)
+
+
+def _writes(story: Story) -> int:
+    return max(call.write for call in story.operator.proxy.calls)
+
+
+async def tell_all(
+    ground: Ground, cases: Sequence[Case], truth: Truth, calm: dict[str, float], at_once: int
+) -> list[Told]:
+    """All cases, `at_once` at a time, in their order."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(case: Case) -> Told:
+        async with gate:
+            return await ground.tell(case, truth, calm)
+
+    return list(await asyncio.gather(*map(one, cases)))
