@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from faults.runs import Ground
+from statusnode import StatusNode
 
 from pagefleet_local import cleanup
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
@@ -16,10 +16,6 @@ from pagefleet_local.fleet.kubectl import Kubectl
 from pagefleet_local.paths import control_plane_layout
 from pagefleet_local.up import Cluster, Options, up
 from pagefleet_operator.cluster.api import Api
-
-sys.path.insert(0, str(Path(__file__).parent))
-from runs import Ground
-from statusnode import StatusNode
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-from proxy import FaultProxy, Script, never
+from faults.proxy import FaultProxy, Script, never
 
 from pagefleet_local.certificates import Authority
 from pagefleet_local.paths import Layout

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cases import Case
-from operator_process import Operator
-from oracle import Truth, counted, learn
-from proxy import Script, never
-from story import CHAPTERS, NotConverged, Story
+from faults.cases import Case, Size
+from faults.cases import counted as size_of
+from faults.operator_process import Operator
+from faults.oracle import Truth, counted, learn
+from faults.proxy import Script, never
+from faults.story import CHAPTERS, NotConverged, Story
 
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_local.paths import Layout
@@ -34,6 +35,15 @@ class Told:
     deaths: int
 
 
+@dataclass(frozen=True)
+class Calm:
+    """Runs without faults: what is true, how large a story is, how long each chapter takes."""
+
+    truth: Truth
+    size: Size
+    took: dict[str, float]
+
+
 @dataclass
 class Ground:
     """Where stories are run: one control plane, a folder for logs. `tell` may run several at once."""
@@ -45,27 +55,28 @@ class Ground:
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
 
-    async def truth(self) -> tuple[Truth, int, dict[str, float]]:
-        """From two runs without faults; also the number of writes and the seconds of each chapter."""
+    async def calm(self) -> Calm:
+        """What two runs without faults say."""
         one, other = await self.story("calm", never, 120), await self.story("calm", never, 120)
         counts = self._counts(one)
         if counts != self._counts(other):
             raise NotConverged(f"two runs without faults differ: {counts} {self._counts(other)}")
         took = {chapter: max(one.took[chapter], other.took[chapter]) for chapter in CHAPTERS}
-        writes = max(_writes(run) for run in (one, other))
-        return learn(one.states, other.states, counts), writes, took
+        sizes = [size_of(run.operator.proxy.calls) for run in (one, other)]
+        size = Size(min(size.writes for size in sizes), min(size.lists for size in sizes))
+        return Calm(learn(one.states, other.states, counts), size, took)
 
-    async def tell(self, case: Case, truth: Truth, calm: dict[str, float]) -> Told:
+    async def tell(self, case: Case, calm: Calm) -> Told:
         """One story with a case's faults, judged."""
         try:
-            story = await self.story(f"r{case.row}", case.script(), max(calm.values()) + case.slack + 30)
+            story = await self.story(f"r{case.row}", case.script(), max(calm.took.values()) + case.slack + 30)
         except NotConverged as error:
             return Told(case.name, case.row, (str(error),), {}, (), 0)
-        problems = truth.differences(story.states, self._counts(story))
+        problems = calm.truth.differences(story.states, self._counts(story))
         slow = [
-            f"{chapter} took {seconds:.1f} s, {calm[chapter]:.1f} s without faults"
+            f"{chapter} took {seconds:.1f} s, {calm.took[chapter]:.1f} s without faults"
             for chapter, seconds in story.took.items()
-            if seconds > calm[chapter] + case.slack
+            if seconds > calm.took[chapter] + case.slack
         ]
         struck = tuple(map(str, story.operator.proxy.struck))
         return Told(case.name, case.row, (*problems, *slow), dict(story.took), struck, story.operator.deaths)
@@ -85,18 +96,16 @@ class Ground:
         return counted(self.layout.logs / "audit.log", story.namespace)
 
 
-def _writes(story: Story) -> int:
-    return max(call.write for call in story.operator.proxy.calls)
-
-
 async def tell_all(
-    ground: Ground, cases: Sequence[Case], truth: Truth, calm: dict[str, float], at_once: int
+    ground: Ground, cases: Sequence[Case], calm: Calm, at_once: int, done: Callable[[Told], None] = lambda _: None
 ) -> list[Told]:
-    """All cases, `at_once` at a time, in their order."""
+    """All cases, `at_once` at a time, in their order; `done` hears of each as it ends."""
     gate = asyncio.Semaphore(at_once)
 
     async def one(case: Case) -> Told:
         async with gate:
-            return await ground.tell(case, truth, calm)
+            told = await ground.tell(case, calm)
+            done(told)
+            return told
 
     return list(await asyncio.gather(*map(one, cases)))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from operator_process import Operator
+from faults.operator_process import Operator
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_operator.cluster.api import Api, ApiError
