@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
+import uuid
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.cluster import paths
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.apply import Applier
+from pagefleet_operator.cluster.leadership import Leadership
 from pagefleet_operator.domain.build.names import GROUP, PLURAL, SERVICE_LABEL, VERSION
 from pagefleet_operator.gather import Gatherer
 from pagefleet_operator.reconcile import CONFLICT, Queue, Reconciler
@@ -72,15 +75,18 @@ def watches(registry: kopf.OperatorRegistry, queue: Queue) -> None:
 
 
 async def operate(
-    port: int, kubeconfig: str | None, token_file: Path, system: str, namespaces: Collection[str] = ()
+    port: int, kubeconfig: str | None, token_file: Path, system: str, lease: str, namespaces: Collection[str]
 ) -> None:
-    """Run until SIGTERM. Without `namespaces` the services of the whole cluster are looked after."""
+    """Run until SIGTERM, or until the Lease `lease` ("": none) is lost. Without `namespaces` the services of the whole
+    cluster are looked after."""
     metrics, stop, ready = Metrics(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Api(kubeconfig) as api, aiohttp.ClientSession() as session:
         gatherer = Gatherer(api, EngineSignals(session), GatewayWindows(session), system)
-        queue = Queue(Reconciler(gatherer, Applier(api), metrics).reconcile, metrics)
+        leadership = Leadership(api, system, lease, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
+        metrics.leader.set_function(lambda: float(leadership.leads.is_set()))
+        queue = Queue(Reconciler(gatherer, Applier(api, leadership.check), metrics).reconcile, metrics)
         intake = Intake(
             token_file, gatherer.service, lambda document: _store(api, document), lambda *key: queue.add(key)
         )
@@ -101,7 +107,8 @@ async def operate(
                 stop_flag=stop,
             )
         )
-        others = [asyncio.create_task(queue.run()), asyncio.create_task(server.measure_lag())]
+        working = (queue.run(leadership.leads), server.measure_lag(), leadership.run())
+        others = [asyncio.create_task(work) for work in working]
         try:
             done, _ = await asyncio.wait((watching, *others), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -110,6 +117,7 @@ async def operate(
             for task in (watching, *others):
                 task.cancel()
             await asyncio.gather(watching, *others, return_exceptions=True)
+            await leadership.give_up()
             await runner.cleanup()
 
 
@@ -136,6 +144,7 @@ def run() -> None:
             kubeconfig=os.environ.get("KUBECONFIG") or None,
             token_file=Path(os.environ.get("PAGEFLEET_ALERT_TOKEN_FILE", TOKEN_FILE)),
             system=os.environ.get("POD_NAMESPACE", "pagefleet-system"),
+            lease=os.environ.get("PAGEFLEET_LEASE", ""),
             namespaces=os.environ.get("PAGEFLEET_NAMESPACES", "").replace(",", " ").split(),
         )
     )

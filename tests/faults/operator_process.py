@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Operator:
     namespace: str
     port: int
     script: Script = never
+    lease: str = ""
     deaths: int = 0
     proxy: FaultProxy = field(init=False)
     _process: subprocess.Popen[bytes] | None = None
@@ -54,7 +56,7 @@ class Operator:
 
     @property
     def log(self) -> Path:
-        return self.folder / f"{self.namespace}.log"
+        return self.folder / f"{self.namespace}-{self.port}.log"
 
     async def __aenter__(self) -> Operator:
         await self.proxy.__aenter__()
@@ -73,8 +75,23 @@ class Operator:
 
     def kill(self) -> None:
         """SIGKILL: no clean-up, no last word."""
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the process as it is now."""
         if self._process is not None:
-            self._process.kill()
+            self._process.send_signal(number)
+
+    async def leads(self) -> bool:
+        """Whether it says on /metrics that it holds the Lease."""
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            timeout = aiohttp.ClientTimeout(total=1)
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(f"{self.url}/metrics") as response,
+            ):
+                return "pagefleet_operator_leader 1.0" in await response.text()
+        return False
 
     async def ready(self) -> bool:
         with contextlib.suppress(aiohttp.ClientError, OSError):
@@ -105,12 +122,13 @@ class Operator:
         authority = Authority(self.layout.pki)
         pair = authority.issue("operator", USER)
         server = f"https://127.0.0.1:{self.proxy.port}"
-        kubeconfig = authority.kubeconfig(self.folder / f"{self.namespace}.kubeconfig", server, pair)
+        kubeconfig = authority.kubeconfig(self.folder / f"{self.namespace}-{self.port}.kubeconfig", server, pair)
         (self.folder / "token").write_text(TOKEN)
         environment = {
             **os.environ,
             "KUBECONFIG": str(kubeconfig),
             "PAGEFLEET_NAMESPACES": self.namespace,
+            "PAGEFLEET_LEASE": self.lease,
             "PAGEFLEET_OPERATOR_PORT": str(self.port),
             "PAGEFLEET_ALERT_TOKEN_FILE": str(self.folder / "token"),
         }

@@ -75,7 +75,8 @@ def never(_: Call) -> Fault | None:
 
 @dataclass
 class FaultProxy:
-    """`async with FaultProxy(...)`: listens on 127.0.0.1:`port`. `kill` ends the operator at once (SIGKILL)."""
+    """`async with FaultProxy(...)`: listens on 127.0.0.1:`port`. `kill` ends the operator at once (SIGKILL). `committed`
+    are the writes that the API server took, in order."""
 
     upstream: str
     authority: str
@@ -86,6 +87,7 @@ class FaultProxy:
     script: Script = never
     calls: list[Call] = field(default_factory=list)
     struck: list[Call] = field(default_factory=list)
+    committed: list[Call] = field(default_factory=list)
     _writes: int = 0
     _lists: dict[str, bytes] = field(default_factory=dict)
     _runner: web.AppRunner | None = None
@@ -134,6 +136,8 @@ class FaultProxy:
             if call.watch and answer.status == 200:
                 return await self._stream(request, answer, fault)
             content = await answer.read()
+        if call.write and answer.status < 300:
+            self.committed.append(call)
         if fault.kill_after:
             return self._die(request)
         if fault.hang_after:
