@@ -55,9 +55,9 @@ class Llama:
         if left:
             raise ModelError(SOURCE, f"{len(left)} tensors are not of a {config.kind} model, the first is {left[0]}")
         del self._weights
-        half = config.head_dim // 2
-        cos, sin = rope.table(config.head_dim, config.rope_theta, positions, config.rope_divisors, config.rope_scale)
-        self._tables = cos[:, :half].contiguous(), sin[:, half:].contiguous()
+        self._tables = rope.table(
+            config.head_dim, config.rope_theta, positions, config.rope_divisors, config.rope_scale
+        )
 
     def _layer(self, index: int) -> Layer:
         config, prefix = self.config, f"model.layers.{index}."
