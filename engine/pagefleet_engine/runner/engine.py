@@ -21,6 +21,7 @@ from pagefleet_engine.core.requests import (
     TokenOutput,
 )
 from pagefleet_engine.core.scheduler import Scheduler
+from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model import adapters, source, tokenizer
 from pagefleet_engine.model.errors import SOURCE, ModelError
@@ -169,11 +170,20 @@ class Engine:
             slots_used=sum(sequence.computed for sequence in scheduler.running),
             draft_tokens=scheduler.drafted,
             accepted_tokens=scheduler.accepted,
+            running_adapters=self._names(scheduler.running),
+            waiting_adapters=self._names(scheduler.waiting),
         )
 
     def check(self) -> None:
         """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""
         self._scheduler.check()
+
+    def _names(self, sequences: Sequence[Answer]) -> tuple[str, ...]:
+        """Of the adapters that these ask for, whatever their version."""
+        if not self._adapters:
+            return ()
+        versions = {sequence.request.adapter for sequence in sequences}
+        return tuple(sorted({version.rpartition("#")[0] for version in versions if version is not None}))
 
     def _adapters_in_use(self) -> set[str | None]:
         return {sequence.request.adapter for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
