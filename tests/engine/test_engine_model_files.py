@@ -100,7 +100,7 @@ def test_the_gguf_tokenizer_equals_transformers(tmp_path: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(found.path.parent, gguf_file=found.path.name)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 12 + 30?"}]
     expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert ours.apply_chat_template(messages) == list(expected)
+    assert ours.encode(ours.chat.render(messages), add_special_tokens=False) == list(expected)
     assert ours.eos_token_ids == (theirs.eos_token_id,)
 
     @settings(max_examples=200, deadline=None)

@@ -275,13 +275,14 @@ def test_a_folder_s_templates_are_found_where_transformers_looks(tmp_path: Path)
     (tmp_path / "model.safetensors").touch()
     load: Callable[..., tokenizer.Tokenizer] = tokenizer.load
     ours = load(source.resolve(f"file://{tmp_path}"))
-    assert (ours.has_chat_template, ours.render_chat(MESSAGES)) == (True, '<|begin|>Be <brief> & "kind".')
-    assert ours.render_chat(MESSAGES, TOOLS) == "T1"
-    assert ours.render_chat(MESSAGES, TOOLS, template="mine") == "mine"
-    assert ours.apply_chat_template(MESSAGES) == fast.apply_chat_template(MESSAGES, return_dict=False)
+    assert ours.chat.render(MESSAGES) == '<|begin|>Be <brief> & "kind".'
+    assert ours.chat.render(MESSAGES, TOOLS) == "T1"
+    assert ours.chat.render(MESSAGES, TOOLS, template="mine") == "mine"
+    ids = ours.encode(ours.chat.render(MESSAGES), add_special_tokens=False)
+    assert ids == fast.apply_chat_template(MESSAGES, return_dict=False)
     (tmp_path / "other.jinja").write_text("other {{ messages | length }}")
     ours = load(source.resolve(f"file://{tmp_path}"), tmp_path / "other.jinja")
-    assert ours.render_chat(MESSAGES, TOOLS) == "other 3"
+    assert ours.chat.render(MESSAGES, TOOLS) == "other 3"
     with pytest.raises(ModelError, match="cannot be read") as raised:
         load(source.resolve(f"file://{tmp_path}"), tmp_path / "none.jinja")
     assert raised.value.field == "spec.model.chatTemplate"

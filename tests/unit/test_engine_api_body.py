@@ -7,11 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer as Fast
+from tokenizers.models import BPE
 
 from pagefleet_engine.api import body, prompts
 from pagefleet_engine.api.auth import Keys
 from pagefleet_engine.api.errors import ApiError
 from pagefleet_engine.api.models import Models
+from pagefleet_engine.api.parameters.conversation import Conversation
+from pagefleet_engine.model.chat import ChatTemplates
+from pagefleet_engine.model.tokenizer import Tokenizer
 
 
 @pytest.mark.parametrize(
@@ -74,17 +79,26 @@ def test_models_have_names_and_adapters() -> None:
             models.check_new(name)
 
 
+def rendered(template: str, final: str) -> str:
+    made = Tokenizer(Fast(BPE()), (), ChatTemplates({"default": template}, {}))
+    messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": final})
+    return prompts.render(made, Conversation(messages, add_generation_prompt=False, continue_final_message=True))
+
+
 @pytest.mark.parametrize(
-    ("rendered", "final", "continued"),
+    ("template", "final", "continued"),
     [
-        ("<a>I am</a>\n", "I am", "<a>I am"), ("<a>I am </a>", "I am ", "<a>I am "), ("<a>I am</a>", " I am ", "<a>I am"),
-        ("<u>hi</u><a>hi</a>", "hi", "<u>hi</u><a>hi"),
+        ("{{ m.content }}", "I am", "<user>hi</user><assistant>I am"),
+        ("{{ m.content }}", "I am ", "<user>hi</user><assistant>I am "),
+        ("{{ m.content | trim }}", " I am ", "<user>hi</user><assistant>I am"),
+        ("{{ m.content }}", "hi", "<user>hi</user><assistant>hi"),
     ],
-)  # fmt: skip
-def test_a_final_message_ends_the_prompt(rendered: str, final: str, continued: str) -> None:
-    assert prompts._continued(rendered, final) == continued
+)
+def test_a_final_message_ends_the_prompt(template: str, final: str, continued: str) -> None:
+    whole = "{% for m in messages %}<{{ m.role }}>" + template + "</{{ m.role }}>{% endfor %}"
+    assert rendered(whole, final) == continued
 
 
 def test_a_template_that_changes_the_final_message_cannot_continue_it() -> None:
-    with pytest.raises(ValueError, match="continue_final_message"):
-        prompts._continued("<a>I AM</a>", "I am")
+    with pytest.raises(ValueError, match="cannot be continued"):
+        rendered("{{ messages[1].content | upper }}", "I am")

@@ -13,6 +13,7 @@ from pagefleet_engine.api.grammars import Grammars
 from pagefleet_engine.api.limits import Limits, Rules
 from pagefleet_engine.api.models import Models
 from pagefleet_engine.api.parameters import Parameters
+from pagefleet_engine.api.parameters.conversation import Conversation
 from pagefleet_engine.api.tools import Tools
 from pagefleet_engine.core.requests import EngineRequest, Grammar, SamplingParams
 from pagefleet_engine.model.tokenizer import Tokenizer
@@ -83,6 +84,11 @@ class Planner:
         if priority and not self.rules.priorities:
             raise invalid("priority", "priority needs a server started with --scheduling-policy=priority")
 
+    def check_template(self, conversation: Conversation | None) -> None:
+        """Raises ApiError (400) when a request brings a template and may not."""
+        if conversation is not None and conversation.template is not None and not self.rules.request_templates:
+            raise invalid("chat_template", "chat_template needs a server started with --trust-request-chat-template")
+
     def admit(self, requests: tuple[EngineRequest, ...]) -> None:
         """Raises ApiError (429) when the queue has no room for them."""
         limits, client = self._limits, self._client
@@ -102,9 +108,7 @@ class Planner:
             name = "n" if parameters.n > most else "best_of"
             raise invalid(name, f"{name} is {max(parameters.n, parameters.best_of)}, allowed are {most}")
         self.check_priority(parameters.priority)
-        conversation = parameters.conversation
-        if conversation is not None and conversation.template is not None and not self.rules.request_templates:
-            raise invalid("chat_template", "chat_template needs a server started with --trust-request-chat-template")
+        self.check_template(parameters.conversation)
         size = self._tokenizer.vocab_size
         for token, _ in parameters.logit_bias:
             if token >= size:

@@ -40,23 +40,14 @@ async def chat_tokens(
 def render(tokenizer: Tokenizer, conversation: Conversation) -> str:
     """The prompt's text. Raises ValueError."""
     tools = conversation.tools.documents() if conversation.tools is not None else []
-    text = tokenizer.render_chat(
+    return tokenizer.chat.render(
         conversation.messages,
         tools or None,
         conversation.template,
         conversation.template_kwargs,
         conversation.add_generation_prompt,
+        conversation.continue_final_message,
     )
-    return _continued(text, conversation.messages[-1]["content"]) if conversation.continue_final_message else text
-
-
-def _continued(text: str, final: str) -> str:
-    """Without what the template puts after the last message, as transformers' apply_chat_template does it."""
-    at = text.rfind(final.strip())
-    if at < 0:
-        raise ValueError("the chat template does not keep the last message: continue_final_message is not possible")
-    kept = final.lstrip() if text[at:].startswith(final.lstrip()) else final.strip()
-    return text[: at + len(kept)]
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:

@@ -9,7 +9,6 @@ from aiohttp import web
 
 from pagefleet_engine.api import body, prompts
 from pagefleet_engine.api.aside import aside
-from pagefleet_engine.api.errors import invalid
 from pagefleet_engine.api.models import Models
 from pagefleet_engine.api.parameters import fields, others
 from pagefleet_engine.api.plan import Planner
@@ -27,10 +26,7 @@ class Tokens:
         asked = others.tokenize(await body.document(request))
         self._check_model(asked.model)
         if asked.conversation is not None:
-            if asked.conversation.template is not None and not self._planner.rules.request_templates:
-                raise invalid(
-                    "chat_template", "chat_template needs a server started with --trust-request-chat-template"
-                )
+            self._planner.check_template(asked.conversation)
             ids = await prompts.chat_tokens(self._tokenizer, asked.conversation, asked.add_special_tokens)
         else:
             ids = await prompts.tokens(self._tokenizer, asked.prompt or "", "prompt", asked.add_special_tokens)

@@ -13,6 +13,13 @@ class Batching(StrEnum):
     STATIC = "static"
 
 
+class Policy(StrEnum):
+    """`PRIORITY`: a higher priority goes first, then who came first. `FCFS`: only who came first."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
 class Finish(StrEnum):
     STOP = "stop"
     LENGTH = "length"
@@ -146,7 +153,7 @@ class EngineConfig:
     max_chunk_tokens: int = 128
     batching: str = Batching.CONTINUOUS
     prefix_caching: bool = True
-    scheduling_policy: str = "priority"
+    scheduling_policy: str = Policy.PRIORITY
     speculation: Speculation | None = None
     adapters: tuple[tuple[str, str], ...] = ()
     max_adapters: int = 16
@@ -155,7 +162,10 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters and levels. pages_free + pages_cached + pages held by running requests = pages_total."""
+    """Counters and levels. pages_free + pages_cached + pages held by running requests = pages_total.
+
+    The adapters are the names that running and waiting requests asked for, in the order of the alphabet.
+    """
 
     running: int
     waiting: int
@@ -171,3 +181,5 @@ class EngineStats:
     slots_used: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    running_adapters: tuple[str, ...] = ()
+    waiting_adapters: tuple[str, ...] = ()

@@ -46,9 +46,6 @@ class ChatTemplates:
         """`special`: bos_token and its like, as texts. A damaged template raises when it is rendered."""
         self._templates, self._special = dict(templates), dict(special)
 
-    def __bool__(self) -> bool:
-        return bool(self._templates)
-
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

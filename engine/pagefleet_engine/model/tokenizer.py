@@ -24,10 +24,13 @@ TEMPLATE_FIELD = "spec.model.chatTemplate"
 
 
 class Tokenizer:
-    """One model's tokenizer. Thread-safe: it holds no state between calls."""
+    """One model's tokenizer, and the templates that make texts of conversations for it.
+
+    Thread-safe: it holds no state between calls.
+    """
 
     def __init__(self, fast: Fast, eos_token_ids: tuple[int, ...], chat: ChatTemplates) -> None:
-        self._fast, self.eos_token_ids, self._chat = fast, eos_token_ids, chat
+        self._fast, self.eos_token_ids, self.chat = fast, eos_token_ids, chat
 
     @property
     def vocab_size(self) -> int:
@@ -37,10 +40,6 @@ class Tokenizer:
     @property
     def backend(self) -> Fast:
         return self._fast
-
-    @property
-    def has_chat_template(self) -> bool:
-        return bool(self._chat)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Lets other threads run meanwhile: `encode_batch` releases the interpreter's lock, `encode` holds it."""
@@ -70,37 +69,6 @@ class Tokenizer:
         if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
             return bytes.fromhex(text[3:5])
         return text.replace(tokenizer_gguf.SPACE, " ").encode()
-
-    def render_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template: str | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-    ) -> str:
-        """A conversation as the model was trained to read it. `template` goes before the model's own;
-        `continue_final_message` cuts behind the last message's words. Raises ValueError.
-        """
-        return self._chat.render(
-            messages, tools, template, template_kwargs, add_generation_prompt, continue_final_message
-        )
-
-    def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template: str | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-    ) -> list[int]:
-        """Token ids of `render_chat`; the template has written the special tokens. Raises ValueError."""
-        text = self.render_chat(
-            messages, tools, template, template_kwargs, add_generation_prompt, continue_final_message
-        )
-        return self.encode(text, add_special_tokens=False)
 
     @cached_property
     def _added(self) -> frozenset[int]:
