@@ -70,6 +70,7 @@ STATUS = record(
         "decisions": array("The latest decisions with their numbers.", _object("A decision."), 64),
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
         "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),
+        "route": _object("The HTTPRoute of provider GatewayAPI that follows this status, by what it leads to."),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
         "selector": text("Selects the pods.", longest=1024),
     },
