@@ -32,6 +32,7 @@ class Applier:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._policy_version = ""
+        self._told: dict[str, str] = {}  # by uid: the last refusal of a route
 
     async def apply(self, service: Document, plan: Plan) -> None:
         """Raises ApiError or aiohttp.ClientError for the first write that failed, after trying the rest."""
@@ -73,11 +74,19 @@ class Applier:
             except ApiError as error:
                 log.error("%s cannot be applied: %s", manifest["kind"], error)
                 failures.append(error)
+                await self._tell(service, f"spec.traffic: the {manifest['kind']} is refused: {error.message}")
                 return True
         for gone in plan.withdrawn:
             path = paths.collection(gone.api_version, gone.kind, service["metadata"]["namespace"])
             await self._api.delete(f"{path}/{gone.name}", gone.uid)
         return moved
+
+    async def _tell(self, service: Document, message: str) -> None:
+        """An Event for what no later decision can see; not again while it stays the same."""
+        uid = service["metadata"]["uid"]
+        if self._told.get(uid) != message:
+            self._told[uid] = message
+            await self._event(service, Event("Warning", "RouteRefused", message))
 
     async def _route(self, manifest: dict[str, Any]) -> bool:
         _stamp(manifest)

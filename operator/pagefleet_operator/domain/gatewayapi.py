@@ -16,7 +16,7 @@ class Features:
 
     route: str = ""
     pool: str = ""
-    timeouts: bool = False  # rules[].timeouts: Gateway API v1.1
+    timeouts: bool = False  # rules[].timeouts: Gateway API v1.2
     mirror_share: bool = False  # requestMirror.percent and .fraction: Gateway API v1.3
 
 

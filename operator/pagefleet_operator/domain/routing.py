@@ -188,7 +188,7 @@ def _enforced(parsed: Spec, seen: Observation, found: GatewayApiReading, split: 
         lost += ["spec.rollout.route.stickyBy"] if "stickyBy" in _told(parsed) else []
         lost += ["spec.rollout.guard (requests are not measured)"] if _measures(parsed) else []
     if not found.features.timeouts:
-        lost.append("spec.traffic.timeout (needs Gateway API v1.1)")
+        lost.append("spec.traffic.timeout (needs Gateway API v1.2)")
     if split.mirror and split.mirror[1] < 100 and not found.features.mirror_share:
         lost.append("the mirror step of spec.rollout.steps (needs Gateway API v1.3)")
     if not lost:

@@ -146,7 +146,8 @@ def _service(service: str, revision: str, weight: int) -> dict[str, Any]:
 
 
 def _reference(service: str, revision: str) -> dict[str, Any]:
-    return {"group": "", "kind": "Service", "name": f"{service}-{revision}", "port": SERVICE_PORT}
+    # Without `group`: "" is its default, and an API server of 1.20 reads an empty text in a custom resource as null.
+    return {"kind": "Service", "name": f"{service}-{revision}", "port": SERVICE_PORT}
 
 
 def _pool(service: str) -> dict[str, Any]:

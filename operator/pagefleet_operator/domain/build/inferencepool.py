@@ -26,7 +26,6 @@ def inference_pool(metadata: Mapping[str, Any], version: str, picker: EndpointPi
             },
             "targetPorts": [{"number": PORT}],
             "endpointPickerRef": {
-                "group": "",
                 "kind": "Service",
                 "name": picker.service,
                 "port": {"number": picker.port},
