@@ -29,6 +29,7 @@ from .kube import ClusterWatch
 from .ledger import Ledger
 from .metrics import Metrics
 from .picker import Pick, Picker, Request
+from .pools import Pools
 from .readings import Readings
 from .routing import Refusal
 from .settings import Settings
@@ -60,6 +61,7 @@ class Gateway:
         # The draw needs no secrecy, only an order that clients do not share.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings)
+        self.pools = Pools(state, settings.pools) if settings.pools else None
         self.holding = Holding(self.picker, time.monotonic, self._wake)
         self.metrics = Metrics(self.ledger, self.holding)
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
@@ -154,6 +156,9 @@ class Gateway:
             self._count(decision)
         return decision
 
+    def _decide_pooled(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
+        return self._decide(request if self.pools is None else self.pools.addressed(request))
+
     def _count(self, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
             self.metrics.refused(*(decision.service or ("", "")), decision.status)
@@ -178,7 +183,7 @@ class Gateway:
         # Imported here: gRPC's 30 MB are for gateways that serve others.
         from . import extproc
 
-        picker = extproc.EndpointPicker(self._decide, self._settle, self.settings.max_request_bytes)
+        picker = extproc.EndpointPicker(self._decide_pooled, self._settle, self.settings.max_request_bytes)
         server, self.picker_port = await extproc.serve(picker, f"{self.settings.address}:{port}")
         self._closing.push_async_callback(server.stop, 1.0)
 

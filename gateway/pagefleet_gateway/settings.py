@@ -23,6 +23,8 @@ class Settings:
     address: str = "0.0.0.0"
     pod_name: str = "pagefleet-gateway"
     kubeconfig: Path | None = None  # None: the pod's service account
+    namespace: str = ""  # whose services and pods are followed; "": of all namespaces
+    pools: str = ""  # Service that InferencePools name as their picker when they mean this gateway; "": none is read
     max_request_bytes: int = 4 * 1024 * 1024
     drain_seconds: float = 30.0  # how long SIGTERM waits for requests in flight
     settle_seconds: float = 3.0  # how long SIGTERM keeps accepting while the Service forgets this pod
@@ -35,7 +37,15 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
     Raises SettingError for a value that is out of range.
     """
     kubeconfig = environment.get("PAGEFLEET_KUBECONFIG") or environment.get("KUBECONFIG")
+    namespace, pools = (environment.get(f"PAGEFLEET_GATEWAY_{name}", "") for name in ("NAMESPACE", "POOLS"))
+    if pools and not (namespace and environment.get("PAGEFLEET_GATEWAY_PICKER_PORT")):
+        raise SettingError(
+            f"PAGEFLEET_GATEWAY_POOLS={pools!r}: needs PAGEFLEET_GATEWAY_NAMESPACE, as a pool's picker is of its own "
+            "namespace, and PAGEFLEET_GATEWAY_PICKER_PORT"
+        )
     return Settings(
+        namespace=namespace,
+        pools=pools,
         port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", 8080, 0, 65535),
         internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", 9002, 0, 65535),
         picker_port=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_PORT", 0, 0, 65535)
