@@ -4,23 +4,34 @@ the gateway parses, the bounds and the defaults are the gateway's own, and CEL a
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import celpy
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_gateway import objects
+from pagefleet_gateway import objects, pools
 from pagefleet_gateway.holding import Bounds
 from pagefleet_gateway.objects import service_from
 from pagefleet_gateway.picker import DEFAULT_TIMEOUT_SECONDS
+from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.state import Limit, Service
 from pagefleet_operator.domain import schema_traffic, structure
+from pagefleet_operator.domain.build.names import SERVICE_LABEL
+from pagefleet_operator.domain.gatewayapi import POOL_GROUP
 from pagefleet_operator.domain.quantity import seconds
 from pagefleet_operator.domain.rules_traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES, falls_back_to_itself
-from pagefleet_operator.domain.schema_traffic import TRAFFIC
+from pagefleet_operator.domain.schema_traffic import GATEWAY_API, TRAFFIC
 from pagefleet_operator.domain.spec import Spec, parse
+from pagefleet_operator.domain.spec_traffic import EndpointPicker, Parent
+from pagefleet_operator.gather import SYSTEM_GATEWAYS
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 FULL: dict[str, Any] = {
     "timeout": "1m30s",
@@ -212,3 +223,37 @@ def test_cel_and_python_agree_on_a_service_that_falls_back_to_itself(name: str, 
     program = environment.program(environment.compile(OWN_FALLBACK_CEL))
     document = celpy.json_to_cel({"metadata": {"name": name}, "spec": spec})
     assert bool(program.evaluate({"self": document})) == (not falls_back_to_itself(name, spec))
+
+
+@pytest.fixture(scope="module")
+def picker_manifests() -> list[dict[str, Any]]:
+    """What `kubectl kustomize manifests/picker` prints."""
+    command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(CHECKOUT / "manifests/picker")]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [document for document in yaml.safe_load_all(printed) if document]
+
+
+def test_the_shipped_picker_is_the_one_that_the_operators_pools_name(picker_manifests: list[dict[str, Any]]) -> None:
+    by_kind = {document["kind"]: document for document in picker_manifests}
+    picker = EndpointPicker()
+    service, deployment = by_kind["Service"], by_kind["Deployment"]
+    assert service["metadata"]["name"] == picker.service
+    ports = {port["name"]: port for port in service["spec"]["ports"]}
+    assert ports["picker"]["port"] == picker.port
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    environment = {entry["name"]: entry.get("value", "team-a") for entry in container["env"]}
+    read = settings_from(environment)
+    assert (read.picker_port, read.pools, read.namespace) == (9003, picker.service, "team-a")
+    named = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert named[ports["picker"]["targetPort"]] == read.picker_port
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert f"app.kubernetes.io/name={labels['app.kubernetes.io/name']}" == SYSTEM_GATEWAYS, "its windows are read"
+    assert {kind for kind in by_kind if kind.startswith("Cluster")} == set(), "it may read its own namespace only"
+
+
+def test_the_picker_offers_the_defaults_of_the_schema() -> None:
+    filled = structure.filled({"parentRefs": [{"name": "edge"}]}, GATEWAY_API)
+    assert EndpointPicker(filled["picker"]["service"], filled["picker"]["port"]) == EndpointPicker()
+    assert filled["picker"]["failureMode"] == EndpointPicker().failure_mode
+    assert filled["parentRefs"] == [{"name": "edge", "group": Parent("edge").group, "kind": Parent("edge").kind}]
+    assert (pools.GROUP, pools.SERVICE_LABEL) == (POOL_GROUP, SERVICE_LABEL)

@@ -27,6 +27,7 @@ from pagefleet_operator.domain.gatewayapi import (
 )
 from pagefleet_operator.domain.observation import Observation
 from pagefleet_operator.domain.plan import Withdrawal
+from pagefleet_operator.domain.schema_traffic import DEFAULT_RETRIES
 from pagefleet_operator.domain.spec import Spec
 from pagefleet_operator.domain.spec_traffic import Backend, GatewayApi, Parent, Provider
 from pagefleet_operator.domain.status import RouteRecord, Status
@@ -184,7 +185,9 @@ def _enforced(parsed: Spec, seen: Observation, found: GatewayApiReading, split: 
         lost += ["spec.traffic.fallback"] if "fallback" in written else []
         lost += [f"spec.traffic.{name}" for name in ("firstTokenTimeout", "nextTokenTimeout") if name in written]
     else:
-        lost += [f"spec.traffic.{name}" for name in (*PICKERS, "fallback", "retries") if name in written]
+        lost += [f"spec.traffic.{name}" for name in (*PICKERS, "fallback") if name in written]
+        # The API server writes the default out: only another number is somebody's wish.
+        lost += ["spec.traffic.retries"] if parsed.traffic.retries != DEFAULT_RETRIES else []
         lost += ["spec.rollout.route.stickyBy"] if "stickyBy" in _told(parsed) else []
         lost += ["spec.rollout.guard (requests are not measured)"] if _measures(parsed) else []
     if not found.features.timeouts:
