@@ -16,7 +16,7 @@ import pytest_asyncio
 import yaml
 from conftest import CHECKOUT, Plane
 from gateway_api_kinds import documents
-from test_operator import NAMESPACE, service, settled
+from test_operator import NAMESPACE, audited, service, settled
 
 from pagefleet_gateway.holding import Holding
 from pagefleet_gateway.kube import ClusterWatch
@@ -169,8 +169,13 @@ async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_conditi
 
     # Back at the stable: its Service must not go before the gateway has seen the route without it.
     await answer(plane, "split", "True", "Accepted", "fine")
+    before = len(audited(plane))
     await plane.kubectl.apply(routed("split", timeout="90s"))
     await route_of(plane, "split", "all back", lambda spec: weights(spec) == {f"split-{stable}": 100})
+    # The write that takes the weight away comes first: the status, then at once the route that follows it.
+    writes = [e["objectRef"] for e in audited(plane)[before:] if e["objectRef"].get("name", "").startswith("split")]
+    kinds = [(ref["resource"], ref.get("subresource", "")) for ref in writes]
+    assert kinds[:2] == [("inferenceservices", "status"), ("httproutes", "")]
     for _ in range(3):
         behind = await settled(plane, "split", "a decision", lambda v: said(v, "RouteAccepted")[0] == "Unknown")
         assert await plane.kubectl.get("service", f"split-{canary}", NAMESPACE) is not None

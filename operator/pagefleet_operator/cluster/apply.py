@@ -76,7 +76,7 @@ class Applier:
                 failures.append(error)
                 await self._tell(service, f"spec.traffic: the {manifest['kind']} is refused: {error.message}")
                 return True
-        for gone in plan.withdrawn:
+        for gone in () if moved else plan.withdrawn:
             path = paths.collection(gone.api_version, gone.kind, service["metadata"]["namespace"])
             await self._api.delete(f"{path}/{gone.name}", gone.uid)
         return moved

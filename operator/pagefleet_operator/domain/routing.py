@@ -57,8 +57,7 @@ def route(seen: Observation, parsed: Spec, status: Status) -> Routing:
     if parsed.traffic.provider is not Provider.GATEWAY_API or told is None:
         return _without(seen, found)
     if found is None:
-        unread = (ACCEPTED, UNKNOWN, "Unread", f"{PROVIDER}: the cluster's Gateway API kinds cannot be read now")
-        return Routing(stated=(unread,), record=seen.status.route)
+        return Routing(stated=_unread(seen), record=seen.status.route)
     refused = _missing(told, found) or _taken(seen, found)
     if refused is not None:
         return Routing(stated=(refused,), record=seen.status.route)
@@ -72,13 +71,24 @@ def route(seen: Observation, parsed: Spec, status: Status) -> Routing:
     if pool or split.weights:
         manifests.append(http_route(metadata, told, found.features, split, parsed.traffic.timeout, pool=pool))
     unused = () if pool else _owned(found.pool, seen.uid, f"{POOL_GROUP}/{found.features.pool}", POOL_KIND)
+    settling = not pool and _lags(found.route)
     return Routing(
         tuple(manifests),
-        unused,
+        () if settling else unused,
         (_accepted(seen.namespace, found, told, pool=pool), _enforced(parsed, seen, found, split, pool=pool)),
         RouteRecord(backend.value),
-        settling=not pool and _lags(found.route),
+        settling=settling,
     )
+
+
+def _unread(seen: Observation) -> tuple[Stated, ...]:
+    """What was said before stays said."""
+    before = tuple(
+        (said.type, said.status, said.reason, said.message)
+        for said in seen.status.conditions
+        if said.type in (ACCEPTED, ENFORCED)
+    )
+    return before or ((ACCEPTED, UNKNOWN, "Unread", f"{PROVIDER}: the Gateway API's kinds cannot be read now"),)
 
 
 def _without(seen: Observation, found: GatewayApiReading | None) -> Routing:
