@@ -169,6 +169,7 @@ async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_conditi
 
     # Back at the stable: its Service must not go before the gateway has seen the route without it.
     await answer(plane, "split", "True", "Accepted", "fine")
+    await settled(plane, "split", "accepted again", lambda v: said(v, "RouteAccepted")[0] == "True")
     before = len(audited(plane))
     await plane.kubectl.apply(routed("split", timeout="90s"))
     await route_of(plane, "split", "all back", lambda spec: weights(spec) == {f"split-{stable}": 100})
