@@ -56,12 +56,12 @@ class Gateway:
     def __init__(self, settings: Settings, state: State, emit: Callable[[bytes], object]) -> None:
         self.settings = settings
         self.state = state
+        self.pools = Pools(state, settings.pools) if settings.pools else None
         self.ledger = Ledger()
         self.readings = Readings(self.ledger.in_flight)
         # The draw needs no secrecy, only an order that clients do not share.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings)
-        self.pools = Pools(state, settings.pools) if settings.pools else None
         self.holding = Holding(self.picker, time.monotonic, self._wake)
         self.metrics = Metrics(self.ledger, self.holding)
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
@@ -156,9 +156,6 @@ class Gateway:
             self._count(decision)
         return decision
 
-    def _decide_pooled(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
-        return self._decide(request if self.pools is None else self.pools.addressed(request))
-
     def _count(self, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
             self.metrics.refused(*(decision.service or ("", "")), decision.status)
@@ -166,6 +163,9 @@ class Gateway:
     def _pump_soon(self) -> None:
         # Not at once: who writes to the state must not run what a request waited for.
         asyncio.get_running_loop().call_soon(self.holding.pump)
+
+    def _decide_pooled(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
+        return self._decide(request if self.pools is None else self.pools.addressed(request))
 
     def _wake(self, key: ServiceKey) -> None:
         self.metrics.wakeups.labels(*key).inc()

@@ -37,15 +37,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
     Raises SettingError for a value that is out of range.
     """
     kubeconfig = environment.get("PAGEFLEET_KUBECONFIG") or environment.get("KUBECONFIG")
-    namespace, pools = (environment.get(f"PAGEFLEET_GATEWAY_{name}", "") for name in ("NAMESPACE", "POOLS"))
-    if pools and not (namespace and environment.get("PAGEFLEET_GATEWAY_PICKER_PORT")):
-        raise SettingError(
-            f"PAGEFLEET_GATEWAY_POOLS={pools!r}: needs PAGEFLEET_GATEWAY_NAMESPACE, as a pool's picker is of its own "
-            "namespace, and PAGEFLEET_GATEWAY_PICKER_PORT"
-        )
     return Settings(
-        namespace=namespace,
-        pools=pools,
         port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", 8080, 0, 65535),
         internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", 9002, 0, 65535),
         picker_port=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_PORT", 0, 0, 65535)
@@ -54,6 +46,8 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", 1, 1, 64),
         address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
         pod_name=environment.get("POD_NAME", "pagefleet-gateway"),
+        namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),
+        pools=_pools(environment),
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         max_request_bytes=_integer(
             environment, "PAGEFLEET_GATEWAY_MAX_REQUEST_BYTES", 4 * 1024 * 1024, 1024, 256 * 1024 * 1024
@@ -61,6 +55,16 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         drain_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_DRAIN_SECONDS", 30, 0, 3600)),
         settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", 3, 0, 600)),
     )
+
+
+def _pools(environment: Mapping[str, str]) -> str:
+    pools = environment.get("PAGEFLEET_GATEWAY_POOLS", "")
+    needed = ("PAGEFLEET_GATEWAY_NAMESPACE", "PAGEFLEET_GATEWAY_PICKER_PORT")
+    if pools and not all(environment.get(name) for name in needed):
+        raise SettingError(
+            f"PAGEFLEET_GATEWAY_POOLS={pools!r}: needs {' and '.join(needed)}: a pool's picker is of its own namespace"
+        )
+    return pools
 
 
 def _integer(environment: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
