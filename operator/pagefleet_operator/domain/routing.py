@@ -35,6 +35,7 @@ from pagefleet_operator.domain.status import RouteRecord, Status
 ACCEPTED, ENFORCED = "RouteAccepted", "TrafficEnforced"
 PROVIDER, BACKEND = "spec.traffic.provider", "spec.traffic.gatewayAPI.backend"
 PARENTS = "spec.traffic.gatewayAPI.parentRefs"
+SEEN_BY_GATEWAYS = ("ttft", "e2e", "tpot")
 # What only a picker can do; a plain HTTPRoute to Services has no words for it.
 PICKERS = ("circuitBreaker", "queue", "priorities", "rateLimits", "firstTokenTimeout", "nextTokenTimeout")
 
@@ -217,4 +218,6 @@ def _told(parsed: Spec) -> Mapping[str, Any]:
 
 
 def _measures(parsed: Spec) -> bool:
-    return bool(parsed.rollout.guard.latency) or parsed.rollout.guard.max_error_rate is not None
+    """Whether the guard asks for what only a gateway sees; engines' own signals do not depend on the provider."""
+    guard = parsed.rollout.guard
+    return guard.max_error_rate is not None or any(entry.signal in SEEN_BY_GATEWAYS for entry in guard.latency)
