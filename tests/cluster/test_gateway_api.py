@@ -189,6 +189,25 @@ async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_conditi
     await until(gone, timeout=40, what="the canary's children are deleted after the gateway's answer")
 
 
+async def test_a_route_that_the_api_server_refuses_is_an_event_and_stops_nothing_else(plane: Plane) -> None:
+    refused = routed("refused")
+    refused["spec"]["rollout"]["route"]["header"] = {"x-canary": ""}  # an HTTPRoute's headers have no empty values
+    await plane.kubectl.apply(refused)
+    await settled(plane, "refused", "refused is Ready", lambda v: v.is_true("Ready"))
+    refused["spec"]["engine"]["args"] = ["--max-num-seqs=4"]
+    await plane.kubectl.apply(refused)
+    seen = await settled(plane, "refused", "the canary has its weight", lambda v: v.weights.get(v.canary) == 10)
+    assert await plane.kubectl.get("deployment", f"refused-{seen.canary}", NAMESPACE) is not None
+
+    async def told() -> bool:
+        fields = "involvedObject.name=refused,reason=RouteRefused"
+        events = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "--field-selector", fields, "-o", "name")
+        return len(events.out.split()) == 1
+
+    await until(told, timeout=30, what="one Event with the API server's words")
+    await plane.kubectl.run("delete", "isvc", "refused", "-n", NAMESPACE)
+
+
 async def test_where_pools_are_served_the_route_leads_to_one_and_both_go_with_the_provider(plane: Plane) -> None:
     await install(plane, "inferencepools")
     live = await route_of(
