@@ -191,7 +191,8 @@ async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_conditi
 
 async def test_a_route_that_the_api_server_refuses_is_an_event_and_stops_nothing_else(plane: Plane) -> None:
     refused = routed("refused")
-    refused["spec"]["rollout"]["route"]["header"] = {"x-canary": ""}  # an HTTPRoute's headers have no empty values
+    # A match of an HTTPRoute has at most 16 headers.
+    refused["spec"]["rollout"]["route"]["header"] = {f"x-canary-{number}": "always" for number in range(17)}
     await plane.kubectl.apply(refused)
     await settled(plane, "refused", "refused is Ready", lambda v: v.is_true("Ready"))
     refused["spec"]["engine"]["args"] = ["--max-num-seqs=4"]
