@@ -29,6 +29,7 @@ from .kube import ClusterWatch
 from .ledger import Ledger
 from .metrics import Metrics
 from .picker import Pick, Picker, Request
+from .pools import Pools
 from .readings import Readings
 from .routing import Refusal
 from .settings import Settings
@@ -55,6 +56,7 @@ class Gateway:
     def __init__(self, settings: Settings, state: State, emit: Callable[[bytes], object]) -> None:
         self.settings = settings
         self.state = state
+        self.pools = Pools(state, settings.pools) if settings.pools else None
         self.ledger = Ledger()
         self.readings = Readings(self.ledger.in_flight)
         # The draw needs no secrecy, only an order that clients do not share.
@@ -162,6 +164,9 @@ class Gateway:
         # Not at once: who writes to the state must not run what a request waited for.
         asyncio.get_running_loop().call_soon(self.holding.pump)
 
+    def _decide_pooled(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
+        return self._decide(request if self.pools is None else self.pools.addressed(request))
+
     def _wake(self, key: ServiceKey) -> None:
         self.metrics.wakeups.labels(*key).inc()
         log.info("%s/%s has no pod and a request waits for one", *key)
@@ -178,7 +183,7 @@ class Gateway:
         # Imported here: gRPC's 30 MB are for gateways that serve others.
         from . import extproc
 
-        picker = extproc.EndpointPicker(self._decide, self._settle, self.settings.max_request_bytes)
+        picker = extproc.EndpointPicker(self._decide_pooled, self._settle, self.settings.max_request_bytes)
         server, self.picker_port = await extproc.serve(picker, f"{self.settings.address}:{port}")
         self._closing.push_async_callback(server.stop, 1.0)
 

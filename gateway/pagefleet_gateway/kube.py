@@ -20,8 +20,10 @@ from pathlib import Path
 import aiohttp
 from kubernetes.aio import client, config
 
+from . import pools as pool_kind
 from .metrics import Metrics
 from .objects import GROUP, PLURAL, POD_SELECTOR, VERSION, pod_from, service_from
+from .pools import Pools, hostnames_of
 from .state import State
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ PAGE = 500
 FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0  # seconds
 
 Raw = Mapping[str, object]
+Ask = Callable[..., Awaitable[aiohttp.ClientResponse]]
 
 
 class WatchError(RuntimeError):
@@ -47,17 +50,18 @@ class Feed:
     """One kind of object: how to ask for it and where it goes."""
 
     kind: str
-    ask: Callable[..., Awaitable[aiohttp.ClientResponse]]
+    ask: Ask
     replace: Callable[[list[Raw]], None]
     put: Callable[[Raw], None]
     remove: Callable[[Raw], None]
+    needed: bool = True  # whether readiness waits for its first list
 
 
 class Watch:
     """Follows one feed for ever. `synced` once a list has been applied."""
 
     def __init__(self, feed: Feed, metrics: Metrics) -> None:
-        self.synced = False
+        self.synced = not feed.needed
         self._feed = feed
         self._metrics = metrics
         self._version = ""
@@ -158,10 +162,19 @@ def _raise(code: int, message: str) -> None:
 
 
 class ClusterWatch:
-    """Both watches. Use as `async with`; `reason` says what readiness still waits for."""
+    """The watches. Use as `async with`; `reason` says what readiness still waits for. `namespace` "" is all; with
+    `pools` InferencePools are followed too, and every pod of the namespace."""
 
-    def __init__(self, state: State, metrics: Metrics, kubeconfig: Path | None) -> None:
+    def __init__(
+        self,
+        state: State,
+        metrics: Metrics,
+        kubeconfig: Path | None,
+        namespace: str = "",
+        pools: Pools | None = None,
+    ) -> None:
         self._state = state
+        self._namespace, self._pools = namespace, pools
         self._metrics = metrics
         self._kubeconfig = kubeconfig
         self._stack = AsyncExitStack()
@@ -177,7 +190,10 @@ class ClusterWatch:
         except config.ConfigException as error:
             raise WatchError(f"no way to the API server (PAGEFLEET_KUBECONFIG, KUBECONFIG): {error}") from error
         api = await self._stack.enter_async_context(client.ApiClient(settings))
-        self._watches = [Watch(feed, self._metrics) for feed in _feeds(api, self._state)]
+        feeds = _feeds(api, self._state, self._namespace)
+        if self._pools is not None:
+            feeds = _with_pools(api, self._state, self._namespace, self._pools, feeds)
+        self._watches = [Watch(feed, self._metrics) for feed in feeds]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -192,9 +208,22 @@ class ClusterWatch:
                 group.create_task(watch.follow())
 
 
-def _feeds(api: client.ApiClient, state: State) -> list[Feed]:
-    custom = client.CustomObjectsApi(api).list_cluster_custom_object_without_preload_content
-    pods = client.CoreV1Api(api).list_pod_for_all_namespaces_without_preload_content
+def _custom(api: client.ApiClient, namespace: str, group: str, version: str, plural: str) -> Ask:
+    objects = client.CustomObjectsApi(api)
+    if namespace:
+        one = objects.list_namespaced_custom_object_without_preload_content
+        return partial(one, group, version, namespace, plural)
+    return partial(objects.list_cluster_custom_object_without_preload_content, group, version, plural)
+
+
+def _pods(api: client.ApiClient, namespace: str) -> Ask:
+    core = client.CoreV1Api(api)
+    if namespace:
+        return partial(core.list_namespaced_pod_without_preload_content, namespace)
+    return partial(core.list_pod_for_all_namespaces_without_preload_content)
+
+
+def _feeds(api: client.ApiClient, state: State, namespace: str) -> list[Feed]:
 
     def put_pod(raw: Raw) -> None:
         pod = pod_from(raw)
@@ -211,16 +240,59 @@ def _feeds(api: client.ApiClient, state: State) -> list[Feed]:
     return [
         Feed(
             kind="InferenceService",
-            ask=partial(custom, GROUP, VERSION, PLURAL),
+            ask=_custom(api, namespace, GROUP, VERSION, PLURAL),
             replace=lambda items: state.replace_services(service_from(raw) for raw in items),
             put=lambda raw: state.put_service(service_from(raw)),
             remove=lambda raw: state.remove_service(service_from(raw).key),
         ),
         Feed(
             kind="Pod",
-            ask=partial(pods, label_selector=POD_SELECTOR),
+            ask=partial(_pods(api, namespace), label_selector=POD_SELECTOR),
             replace=lambda items: state.replace_pods(pod for raw in items if (pod := pod_from(raw)) is not None),
             put=put_pod,
             remove=remove_pod,
         ),
+    ]
+
+
+def _with_pools(api: client.ApiClient, state: State, namespace: str, pools: Pools, feeds: list[Feed]) -> list[Feed]:
+    """The same feeds with what InferencePools add: host names, all pods, and the pools themselves."""
+    services, pods = feeds
+
+    def replace_services(items: list[Raw]) -> None:
+        for raw in items:
+            pools.put_hosts(service_from(raw).key, hostnames_of(raw))
+        state.replace_services([*(service_from(raw) for raw in items), *pools.services])
+
+    def put_service(raw: Raw) -> None:
+        pools.put_hosts(service_from(raw).key, hostnames_of(raw))
+        services.put(raw)
+
+    def remove_service(raw: Raw) -> None:
+        pools.remove_hosts(service_from(raw).key)
+        services.remove(raw)
+
+    def replace_pods(items: list[Raw]) -> None:
+        pools.replace_pods(items)
+        own = [pod for raw in items if (pod := pod_from(raw)) is not None and pod.service]
+        state.replace_pods([*own, *pools.pods])
+
+    def put_pod(raw: Raw) -> None:
+        pools.put_pod(raw)
+        pod = pod_from(raw)
+        if pod is not None and pod.service:
+            state.put_pod(pod)
+        else:
+            pods.remove(raw)
+
+    def remove_pod(raw: Raw) -> None:
+        pools.remove_pod(raw)
+        pods.remove(raw)
+
+    asked = _custom(api, namespace, pool_kind.GROUP, pool_kind.VERSION, pool_kind.PLURAL)
+    return [
+        Feed(services.kind, services.ask, replace_services, put_service, remove_service),
+        Feed(pods.kind, _pods(api, namespace), replace_pods, put_pod, remove_pod),
+        # A cluster may not serve it (yet): InferenceServices are picked for all the same.
+        Feed("InferencePool", asked, lambda items: pools.replace(items), pools.put, pools.remove, needed=False),
     ]

@@ -29,7 +29,8 @@ async def serve(settings: Settings) -> None:
     gateway = Gateway(settings, state, _to_stdout)
     try:
         await gateway.start()
-        async with ClusterWatch(state, gateway.metrics, settings.kubeconfig) as watch:
+        watched = ClusterWatch(state, gateway.metrics, settings.kubeconfig, settings.namespace, gateway.pools)
+        async with watched as watch:
             gateway.follow(watch)
             log.info("serving on port %d, internal on %d", gateway.port, gateway.internal_port)
             await gateway.run(stop)

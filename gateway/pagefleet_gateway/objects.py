@@ -76,11 +76,6 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
     labels, address = _map(metadata, "labels"), _text(status, "podIP")
     if not address or _text(status, "phase") in ("Succeeded", "Failed"):
         return None
-    conditions = status.get("conditions")
-    ready = any(
-        isinstance(condition, Mapping) and condition.get("type") == "Ready" and condition.get("status") == "True"
-        for condition in (conditions if isinstance(conditions, list) else ())
-    )
     return Pod(
         uid=_text(metadata, "uid"),
         name=_text(metadata, "name"),
@@ -88,8 +83,18 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         service=_text(labels, "pagefleet.io/service"),
         revision=_text(labels, "pagefleet.io/revision"),
         address=f"[{address}]:{ENGINE_PORT}" if ":" in address else f"{address}:{ENGINE_PORT}",
-        ready=ready and "deletionTimestamp" not in metadata,
+        ready=is_ready(raw),
     )
+
+
+def is_ready(raw: Mapping[str, object]) -> bool:
+    """Whether a pod's condition Ready is true and it does not terminate."""
+    conditions = _map(raw, "status").get("conditions")
+    ready = any(
+        isinstance(condition, Mapping) and condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in (conditions if isinstance(conditions, list) else ())
+    )
+    return ready and "deletionTimestamp" not in _map(raw, "metadata")
 
 
 def duration(text: str) -> float | None:

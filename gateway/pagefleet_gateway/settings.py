@@ -23,6 +23,8 @@ class Settings:
     address: str = "0.0.0.0"
     pod_name: str = "pagefleet-gateway"
     kubeconfig: Path | None = None  # None: the pod's service account
+    namespace: str = ""  # whose services and pods are followed; "": of all namespaces
+    pools: str = ""  # Service that InferencePools name as their picker when they mean this gateway; "": none is read
     max_request_bytes: int = 4 * 1024 * 1024
     drain_seconds: float = 30.0  # how long SIGTERM waits for requests in flight
     settle_seconds: float = 3.0  # how long SIGTERM keeps accepting while the Service forgets this pod
@@ -44,6 +46,8 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", 1, 1, 64),
         address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
         pod_name=environment.get("POD_NAME", "pagefleet-gateway"),
+        namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),
+        pools=_pools(environment),
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         max_request_bytes=_integer(
             environment, "PAGEFLEET_GATEWAY_MAX_REQUEST_BYTES", 4 * 1024 * 1024, 1024, 256 * 1024 * 1024
@@ -51,6 +55,16 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         drain_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_DRAIN_SECONDS", 30, 0, 3600)),
         settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", 3, 0, 600)),
     )
+
+
+def _pools(environment: Mapping[str, str]) -> str:
+    pools = environment.get("PAGEFLEET_GATEWAY_POOLS", "")
+    needed = ("PAGEFLEET_GATEWAY_NAMESPACE", "PAGEFLEET_GATEWAY_PICKER_PORT")
+    if pools and not all(environment.get(name) for name in needed):
+        raise SettingError(
+            f"PAGEFLEET_GATEWAY_POOLS={pools!r}: needs {' and '.join(needed)}: a pool's picker is of its own namespace"
+        )
+    return pools
 
 
 def _integer(environment: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

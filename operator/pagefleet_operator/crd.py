@@ -11,6 +11,7 @@ import yaml
 from pagefleet_operator.domain.build.names import GROUP, KIND, PLURAL, VERSION
 from pagefleet_operator.domain.fields import OPEN, Schema, array, integer, record, text
 from pagefleet_operator.domain.rules import RULES
+from pagefleet_operator.domain.rules_traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
 from pagefleet_operator.domain.schema import SPEC
 
 HEADER = """\
@@ -35,7 +36,9 @@ def _object(description: str) -> Schema:
 CONDITION = record(
     "A condition, as in metav1.",
     {
-        "type": text("Ready, Progressing, Analysed, RolledBack, Scaling or Degraded."),
+        "type": text(
+            "Ready, Progressing, Analysed, RolledBack, Scaling, Degraded; where they apply RouteAccepted and others."
+        ),
         "status": text("True, False or Unknown.", longest=16),
         "reason": text("CamelCase reason."),
         "message": text("For people.", longest=32768),
@@ -67,6 +70,7 @@ STATUS = record(
         "decisions": array("The latest decisions with their numbers.", _object("A decision."), 64),
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
         "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),
+        "route": _object("The HTTPRoute of provider GatewayAPI that follows this status, by what it leads to."),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
         "selector": text("Selects the pods.", longest=1024),
     },
@@ -98,6 +102,7 @@ def definition() -> dict[str, Any]:
          "status": STATUS},
         ("spec",),
     )  # fmt: skip
+    root["x-kubernetes-validations"] = [{"rule": OWN_FALLBACK_CEL, "message": OWN_FALLBACK}]
     names = {"kind": KIND, "listKind": f"{KIND}List", "plural": PLURAL, "singular": "inferenceservice",
              "shortNames": ["isvc"], "categories": ["pagefleet"]}  # fmt: skip
     version = {

@@ -1,4 +1,5 @@
-"""Carries a plan out: children first, then the status with the weights, then deletions, then Events.
+"""Carries a plan out: children first, then the status with the weights and at once the routes that follow it, then
+deletions, then Events. When a revision loses its weight, status and routes come before everything else.
 
 A write that would change nothing is not made. The status is written under the resourceVersion that was decided on:
 who comes second decides again. A failing child never keeps the weights from being written.
@@ -31,16 +32,18 @@ class Applier:
     def __init__(self, api: Api, may_write: Callable[[], None] = lambda: None) -> None:
         self._api, self._may_write = api, may_write
         self._policy_version = ""
+        self._told: dict[str, str] = {}  # by uid: the last refusal of a route
 
     async def apply(self, service: Document, plan: Plan) -> None:
         """Raises ApiError or aiohttp.ClientError for the first write that failed, after trying the rest."""
         failures: list[Exception] = []
+        moved = False
         live = await self._live(service)
         # The present weights are still in force while children are applied: what they need is never taken away here,
         # because a plan that shrinks a revision was made when its weight was already gone.
         status_first = self._takes_weight_away(service, plan)
         if status_first:
-            await self._status(service, plan)
+            moved = await self._split(service, plan, failures)
         for child in plan.children:
             try:
                 await self._child(dict(child), live)
@@ -48,13 +51,50 @@ class Applier:
                 log.error("%s cannot be applied: %s", child["kind"], error)
                 failures.append(error)
         if not status_first:
-            await self._status(service, plan)
-        for revision in plan.delete:
+            moved = await self._split(service, plan, failures)
+        # Who serves a route goes on by the old one until it has seen the new one: `routing` waits for its answer.
+        for revision in () if moved else plan.delete:
             await self._delete(service, revision, live)
         for event in plan.events:
             await self._event(service, event)
         if failures:
             raise failures[0]
+
+    async def _split(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
+        """Write the status, then the routes. Whether a route was written, or could not be.
+
+        In this order because the status is written under the resourceVersion that was decided on: who decided on an
+        old state moves no route, and who dies between the two leaves a status from which the route follows.
+        """
+        await self._status(service, plan)
+        moved = False
+        for manifest in plan.routes:
+            try:
+                moved |= await self._route(dict(manifest))
+            except ApiError as error:
+                log.error("%s cannot be applied: %s", manifest["kind"], error)
+                failures.append(error)
+                await self._tell(service, f"spec.traffic: the {manifest['kind']} is refused: {error.message}")
+                return True
+        for gone in () if moved else plan.withdrawn:
+            path = paths.collection(gone.api_version, gone.kind, service["metadata"]["namespace"])
+            await self._api.delete(f"{path}/{gone.name}", gone.uid)
+        return moved
+
+    async def _tell(self, service: Document, message: str) -> None:
+        """An Event for what no later decision can see; not again while it stays the same."""
+        uid = service["metadata"]["uid"]
+        if self._told.get(uid) != message:
+            self._told[uid] = message
+            await self._event(service, Event("Warning", "RouteRefused", message))
+
+    async def _route(self, manifest: dict[str, Any]) -> bool:
+        _stamp(manifest)
+        found = await self._api.find(paths.of(manifest))
+        if found is not None and not drifted(manifest, found):
+            return False
+        await self._api.apply(paths.of(manifest), manifest, MANAGER)
+        return True
 
     def _takes_weight_away(self, service: Document, plan: Plan) -> bool:
         """Whether a revision loses all its weight: that write waits for nothing."""
@@ -77,8 +117,7 @@ class Applier:
 
     async def _child(self, manifest: dict[str, Any], live: Mapping[tuple[str, str], Document]) -> None:
         manifest["apiVersion"] = await self._version(manifest["apiVersion"], manifest["kind"])
-        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
-        manifest["metadata"] = {**manifest["metadata"], "annotations": {APPLIED: digest}}
+        _stamp(manifest)
         found = live.get((manifest["kind"], manifest["metadata"]["name"]))
         if found is None or drifted(manifest, found):
             if found is not None:  # what was decided on, or not at all
@@ -143,6 +182,12 @@ class Applier:
             served = {entry["groupVersion"] for entry in group["versions"]}
             self._policy_version = "policy/v1" if "policy/v1" in served else "policy/v1beta1"
         return self._policy_version
+
+
+def _stamp(manifest: dict[str, Any]) -> None:
+    """Note in the manifest what it was made from, so that a field that is left out one day is drift too."""
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
+    manifest["metadata"] = {**manifest["metadata"], "annotations": {APPLIED: digest}}
 
 
 def drifted(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:

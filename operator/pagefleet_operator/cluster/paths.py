@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_operator.domain.build.names import GROUP, PLURAL, VERSION
+from pagefleet_operator.domain.fields import OBJECT_NAME
 
 PLURALS = {
     "Deployment": "deployments",
@@ -13,6 +15,8 @@ PLURALS = {
     "PodDisruptionBudget": "poddisruptionbudgets",
     "Event": "events",
     "Pod": "pods",
+    "HTTPRoute": "httproutes",
+    "InferencePool": "inferencepools",
 }
 
 
@@ -28,3 +32,8 @@ def of(manifest: Mapping[str, Any]) -> str:
 
 def inference_service(namespace: str, name: str) -> str:
     return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be an object's name, and so a part of a path."""
+    return len(text) <= 253 and re.fullmatch(OBJECT_NAME, text) is not None

@@ -51,10 +51,11 @@ def state(
         _degraded(invalid, problem),
     ]
     before = {condition.type: condition for condition in seen.status.conditions}
-    return tuple(_condition(entry, before.get(entry[0]), seen.generation, now) for entry in stated)
+    return tuple(dated(entry, before.get(entry[0]), seen.generation, now) for entry in stated)
 
 
-def _condition(stated: Stated, before: Condition | None, generation: int, now: float) -> Condition:
+def dated(stated: Stated, before: Condition | None, generation: int, now: float) -> Condition:
+    """The condition with its transition time: `before`'s unless its status moved."""
     kind, status, reason, message = stated
     moved = before is None or before.status != status
     since = now if moved or before is None else before.last_transition_time

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_operator.domain import capacity, conditions, rollout, spec
+from pagefleet_operator.domain import capacity, conditions, extras, rollout, spec
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.names import SERVICE_LABEL, Child
 from pagefleet_operator.domain.build.pdb import disruption_budget
@@ -29,9 +29,9 @@ def decide(seen: Observation, now: float) -> Plan:
     parsed = spec.parse(seen.spec)
     match parsed:
         case SpecErrors():
-            return _keep(seen, Problem("InvalidSpec", parsed.message), now, journal)
+            return extras.kept(_keep(seen, Problem("InvalidSpec", parsed.message), now, journal), seen.status)
         case Spec():
-            return _move(seen, parsed, now, journal)
+            return extras.added(_move(seen, parsed, now, journal), seen, parsed, now)
 
 
 def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan:

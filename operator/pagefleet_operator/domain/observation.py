@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pagefleet_operator.domain.gatewayapi import FallbackReading, GatewayApiReading
 from pagefleet_operator.domain.status import Status
 
 
@@ -101,3 +102,5 @@ class Observation:
     status: Status
     revisions: Mapping[str, RevisionReading] = field(default_factory=dict)
     slices: tuple[Slice, ...] | None = None
+    gateway_api: GatewayApiReading | None = None  # None: not asked for, or not to be read now
+    fallbacks: tuple[FallbackReading, ...] = ()  # the chain, from the service's own fallback on

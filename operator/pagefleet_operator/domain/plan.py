@@ -22,18 +22,32 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Withdrawal:
+    """An object of the service as a whole that is to go: this very one, by uid."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """The next state of one InferenceService.
 
     `children`: complete manifests (apiVersion, kind, metadata, spec) to server-side-apply, in order. An abstract
     PodDisruptionBudget has apiVersion "policy/v1"; the shell rewrites it to what the API server serves.
     `delete`: revisions whose children are to be deleted (Deployment, Service, PDB; background propagation), after
-    the status was written.
+    the status was written, and not in a round that also wrote a route: who serves the old one must see the new one.
+    `routes`: manifests that carry the split to other gateways (provider GatewayAPI), applied right after the status;
+    `withdrawn`: those that are to go, after them.
     `requeue`: seconds until the next decision is due even if nothing happens.
     """
 
     status: Status
     children: tuple[Mapping[str, object], ...] = ()
     delete: tuple[str, ...] = ()
+    routes: tuple[Mapping[str, object], ...] = ()
+    withdrawn: tuple[Withdrawal, ...] = ()
     events: tuple[Event, ...] = ()
     requeue: float = 5.0

@@ -7,6 +7,7 @@ from typing import Any
 
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_rollout import ROLLOUT_RULES, weights
+from pagefleet_operator.domain.rules_traffic import TRAFFIC_RULES, header_errors
 from pagefleet_operator.domain.structure import SpecError
 
 
@@ -95,6 +96,7 @@ RULES = (
         lambda scaling: scaling["min"] <= scaling["max"],
     ),
     *ROLLOUT_RULES,
+    *TRAFFIC_RULES,
 )
 
 
@@ -110,4 +112,4 @@ def check(spec: Mapping[str, Any]) -> list[SpecError]:
     given = weights(spec.get("rollout") or {})
     if given != sorted(given):
         errors.append(SpecError("spec.rollout.steps", f"weights must rise, not {', '.join(map(str, given))}"))
-    return errors
+    return [*errors, *header_errors(spec.get("traffic") or {})]

@@ -14,6 +14,7 @@ from pagefleet_operator.domain import rules, schema, structure, support
 from pagefleet_operator.domain.schema_rollout import ROLLOUT
 from pagefleet_operator.domain.spec_rollout import DEFAULT_ROLLOUT, Rollout, rollout
 from pagefleet_operator.domain.spec_scaling import Scaling, scaling
+from pagefleet_operator.domain.spec_traffic import Traffic, traffic
 from pagefleet_operator.domain.structure import SpecError
 
 
@@ -33,6 +34,7 @@ class Spec:
     raw: Mapping[str, Any]
     scaling: Scaling
     rollout: Rollout
+    traffic: Traffic
 
 
 def parse(raw: object) -> Spec | SpecErrors:
@@ -45,4 +47,4 @@ def parse(raw: object) -> Spec | SpecErrors:
     errors = [*rules.check(filled), *support.check(raw)]
     if errors:
         return SpecErrors(tuple(errors))
-    return Spec(filled, scaling(filled["scaling"]), rollout(filled["rollout"]))
+    return Spec(filled, scaling(filled["scaling"]), rollout(filled["rollout"]), traffic(filled["traffic"]))

@@ -67,6 +67,21 @@ class RolloutRecord:
 
 
 @dataclass(frozen=True)
+class MirrorRecord:
+    """Read by the gateway: the revision that gets copies of so many requests in 100."""
+
+    revision: str
+    percent: float
+
+
+@dataclass(frozen=True)
+class RouteRecord:
+    """An HTTPRoute has been written for this service (provider GatewayAPI), leading to `backend`."""
+
+    backend: str  # Service | InferencePool
+
+
+@dataclass(frozen=True)
 class RevisionRecord:
     """A revision kept in history. `spec` is the pod-affecting part of the spec it was made from."""
 
@@ -127,5 +142,7 @@ class Status:
     decisions: tuple[DecisionRecord, ...] = ()
     alerts: tuple[AlertRecord, ...] = ()
     scaling: tuple[ScalingRecord, ...] = ()
+    mirror: MirrorRecord | None = None
+    route: RouteRecord | None = None
     replicas: int = 0  # of the serving revisions together: the /scale subresource's status
     selector: str = ""

@@ -66,6 +66,8 @@ def _check(value: object, schema: Mapping[str, Any], path: str) -> Iterator[Spec
         if len(value) > schema.get("maxItems", math.inf):
             yield SpecError(path, f"has {len(value)} entries, allowed are {schema['maxItems']}")
             return
+        if len(value) < schema.get("minItems", 0):
+            yield SpecError(path, f"must have at least {schema['minItems']} entry")
         for index, item in enumerate(value):
             yield from _check(item, schema["items"], f"{path}[{index}]")
     elif isinstance(value, Mapping):
@@ -95,6 +97,8 @@ def _object(value: Mapping[Any, object], schema: Mapping[str, Any], path: str) -
     if len(value) > schema.get("maxProperties", math.inf):
         yield SpecError(path, f"has {len(value)} entries, allowed are {schema['maxProperties']}")
         return
+    if len(value) < schema.get("minProperties", 0):
+        yield SpecError(path, f"must have at least {schema['minProperties']} entry")
     extra = schema.get("additionalProperties")
     for name, item in value.items():
         where = f"{path}.{name}"

@@ -44,10 +44,6 @@ NOT_YET: tuple[tuple[tuple[str, ...], Used], ...] = (
     (("scaling", "idleToZero"), _present),
     (("scaling", "min"), lambda value: value == 0),
     (("rollout", "afterPromotion", "watch"), _present),
-    (("traffic", "provider"), lambda value: value == "GatewayAPI"),
-    (("traffic", "circuitBreaker"), _present),
-    (("traffic", "priorities"), _present),
-    (("traffic", "fallback"), _present),
     (("cost",), _present),
 )
 

@@ -1,0 +1,344 @@
+"""Protects provider GatewayAPI on a real API server, with the kinds' schemas: without the kinds a condition names what
+to install and the service serves; the HTTPRoute and the InferencePool are written, owned, repaired and taken away;
+weights follow a canary; what a gateway answers becomes a condition; nothing is written that a schema drops."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+from conftest import CHECKOUT, Plane
+from gateway_api_kinds import documents
+from test_operator import NAMESPACE, audited, service, settled
+
+from pagefleet_gateway.holding import Holding
+from pagefleet_gateway.kube import ClusterWatch
+from pagefleet_gateway.ledger import Ledger
+from pagefleet_gateway.metrics import Metrics
+from pagefleet_gateway.picker import Picker
+from pagefleet_gateway.pools import Pools
+from pagefleet_gateway.state import State
+from pagefleet_local.certificates import Authority
+from pagefleet_local.fleet.kubectl import Document, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+ROUTES = "/apis/gateway.networking.k8s.io/v1/namespaces/default/httproutes"
+POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/default/inferencepools"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+async def install(plane: Plane, plural: str, *, first_api: bool = False) -> None:
+    document = documents(first_api=first_api)[plural]
+    path = f"{CRDS}/{document['metadata']['name']}"
+    present = await plane.api.find(path)
+    if present is None:
+        await plane.api.create(CRDS, document)
+    else:
+        await plane.api.replace(path, {**document, "metadata": present["metadata"]})
+
+    async def established() -> bool:
+        found = await plane.api.get(path)
+        conditions = (found.get("status") or {}).get("conditions") or ()
+        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+    await until(established, timeout=20, what=f"{plural} are served", interval=0.1)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
+async def clean(plane: Plane) -> AsyncIterator[None]:
+    """Other tests' cluster has none of these kinds."""
+    yield
+    for name in ("httproutes.gateway.networking.k8s.io", "inferencepools.inference.networking.k8s.io"):
+        await plane.kubectl.run("delete", "crd", name, "--ignore-not-found")
+
+
+def routed(name: str, **traffic: Any) -> Document:
+    document = service(name, args=[])
+    told = {"parentRefs": [{"name": "edge"}], **traffic.pop("gatewayAPI", {})}
+    document["spec"]["traffic"] = {"provider": "GatewayAPI", "gatewayAPI": told, **traffic}
+    document["spec"]["rollout"]["route"] = {"header": {"x-canary": "always"}}
+    return document
+
+
+async def found(plane: Plane, collection: str, name: str) -> Document | None:
+    return await plane.api.find(f"{collection}/{name}")
+
+
+async def route_of(plane: Plane, name: str, what: str, holds: Any) -> Document:
+    async def check() -> bool:
+        live = await found(plane, ROUTES, name)
+        return live is not None and bool(holds(live["spec"]))
+
+    await until(check, timeout=45, what=what, interval=0.2)
+    live = await found(plane, ROUTES, name)
+    assert live is not None
+    return live
+
+
+def weights(spec: Document) -> dict[str, int]:
+    return {ref["name"]: ref["weight"] for ref in spec["rules"][-1]["backendRefs"]}
+
+
+async def answer(plane: Plane, name: str, status: str, reason: str, message: str) -> None:
+    """What a gateway's controller would write."""
+    live = await found(plane, ROUTES, name)
+    assert live is not None
+    entry = {
+        "parentRef": {"name": "edge", "namespace": NAMESPACE},
+        "controllerName": "example.org/edge",
+        "conditions": [
+            {
+                "type": "Accepted",
+                "status": status,
+                "reason": reason,
+                "message": message,
+                "observedGeneration": live["metadata"]["generation"],
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ],
+    }
+    await plane.api.replace(f"{ROUTES}/{name}/status", {**live, "status": {"parents": [entry]}})
+
+
+def said(view: Any, kind: str) -> tuple[str, str]:
+    condition = next((c for c in view.status.get("conditions", ()) if c["type"] == kind), {})
+    return condition.get("status", ""), condition.get("message", "")
+
+
+async def test_a_cluster_without_the_kinds_serves_and_is_told_what_to_install(plane: Plane) -> None:
+    await plane.kubectl.apply(routed("bare"))
+    seen = await settled(plane, "bare", "bare is Ready", lambda v: v.is_true("Ready"))
+    status, message = said(seen, "RouteAccepted")
+    assert status == "False"
+    assert message.startswith("spec.traffic.provider: ")
+    assert "install" in message
+    events = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "--field-selector", "involvedObject.name=bare")
+    assert events.out.count("NotInstalled") == 1
+
+
+async def test_a_route_of_the_first_api_has_only_fields_that_it_knows(plane: Plane) -> None:
+    await install(plane, "httproutes", first_api=True)
+    live = await route_of(plane, "bare", "a route, half a minute after its kind came", lambda spec: spec["rules"])
+    assert "timeouts" not in live["spec"]["rules"][0]
+    seen = await settled(plane, "bare", "told", lambda v: "spec.traffic.timeout" in said(v, "TrafficEnforced")[1])
+    assert said(seen, "RouteAccepted")[0] == "Unknown"
+    await plane.kubectl.run("delete", "isvc", "bare", "-n", NAMESPACE)
+
+    async def gone() -> bool:
+        return await found(plane, ROUTES, "bare") is None
+
+    await until(gone, timeout=40, what="the route goes with its service")
+
+
+async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_condition(plane: Plane) -> None:
+    await install(plane, "httproutes")
+    await plane.kubectl.apply(routed("split", timeout="90s"))
+    stable = (await settled(plane, "split", "split is Ready", lambda v: v.is_true("Ready"))).stable
+    live = await route_of(plane, "split", "all on the stable", lambda spec: weights(spec) == {f"split-{stable}": 100})
+    owner = live["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("InferenceService", "split", True)
+    assert live["spec"]["parentRefs"] == [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"}]
+    await route_of(plane, "split", "timeouts", lambda spec: spec["rules"][0].get("timeouts") == {"request": "1m30s"})
+    await answer(plane, "split", "True", "Accepted", "fine")
+    await settled(plane, "split", "accepted", lambda v: said(v, "RouteAccepted")[0] == "True")
+    await answer(plane, "split", "False", "NotAllowedByListeners", "no listener allows it")
+    seen = await settled(plane, "split", "refused", lambda v: said(v, "RouteAccepted")[0] == "False")
+    assert "spec.traffic.gatewayAPI.parentRefs[0]" in said(seen, "RouteAccepted")[1]
+
+    changed = routed("split", timeout="90s")
+    changed["spec"]["engine"]["args"] = ["--max-num-seqs=4"]
+    await plane.kubectl.apply(changed)
+    seen = await settled(plane, "split", "the canary has traffic", lambda v: v.weights.get(v.canary) == 10)
+    canary = seen.canary
+    live = await route_of(plane, "split", "two weights", lambda spec: len(weights(spec)) == 2)
+    assert weights(live["spec"]) == {f"split-{stable}": 90, f"split-{canary}": 10}
+    forced = live["spec"]["rules"][0]
+    assert forced["matches"][0]["headers"] == [{"type": "Exact", "name": "x-canary", "value": "always"}]
+    assert [ref["name"] for ref in forced["backendRefs"]] == [f"split-{canary}"]
+
+    live["spec"]["rules"][-1]["backendRefs"][1]["weight"] = 77
+    await plane.api.replace(f"{ROUTES}/split", live)
+    await route_of(plane, "split", "repaired", lambda spec: weights(spec).get(f"split-{canary}") == 10)
+
+    # Back at the stable: its Service must not go before the gateway has seen the route without it.
+    await answer(plane, "split", "True", "Accepted", "fine")
+    await settled(plane, "split", "accepted again", lambda v: said(v, "RouteAccepted")[0] == "True")
+    before = len(audited(plane))
+    await plane.kubectl.apply(routed("split", timeout="90s"))
+    await route_of(plane, "split", "all back", lambda spec: weights(spec) == {f"split-{stable}": 100})
+    # The write that takes the weight away comes first: the status, then at once the route that follows it.
+    writes = [e["objectRef"] for e in audited(plane)[before:] if e["objectRef"].get("name", "").startswith("split")]
+    kinds = [(ref["resource"], ref.get("subresource", "")) for ref in writes]
+    assert kinds[:2] == [("inferenceservices", "status"), ("httproutes", "")]
+    for _ in range(3):
+        behind = await settled(plane, "split", "a decision", lambda v: said(v, "RouteAccepted")[0] == "Unknown")
+        assert await plane.kubectl.get("service", f"split-{canary}", NAMESPACE) is not None
+    assert behind.weights == {stable: 100}
+    await answer(plane, "split", "True", "Accepted", "fine")
+
+    async def gone() -> bool:
+        return await plane.kubectl.get("service", f"split-{canary}", NAMESPACE) is None
+
+    await until(gone, timeout=40, what="the canary's children are deleted after the gateway's answer")
+
+
+async def test_a_route_that_the_api_server_refuses_is_an_event_and_stops_nothing_else(plane: Plane) -> None:
+    refused = routed("refused")
+    # A match of an HTTPRoute has at most 16 headers.
+    refused["spec"]["rollout"]["route"]["header"] = {f"x-canary-{number}": "always" for number in range(17)}
+    await plane.kubectl.apply(refused)
+    await settled(plane, "refused", "refused is Ready", lambda v: v.is_true("Ready"))
+    refused["spec"]["engine"]["args"] = ["--max-num-seqs=4"]
+    await plane.kubectl.apply(refused)
+    seen = await settled(plane, "refused", "the canary has its weight", lambda v: v.weights.get(v.canary) == 10)
+    assert await plane.kubectl.get("deployment", f"refused-{seen.canary}", NAMESPACE) is not None
+
+    async def told() -> bool:
+        fields = "involvedObject.name=refused,reason=RouteRefused"
+        events = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "--field-selector", fields, "-o", "name")
+        return len(events.out.split()) == 1
+
+    await until(told, timeout=30, what="one Event with the API server's words")
+    await plane.kubectl.run("delete", "isvc", "refused", "-n", NAMESPACE)
+
+
+async def test_where_pools_are_served_the_route_leads_to_one_and_both_go_with_the_provider(plane: Plane) -> None:
+    await install(plane, "inferencepools")
+    live = await route_of(
+        plane, "split", "a pool behind the route", lambda spec: spec["rules"][0]["backendRefs"][0]["kind"] != "Service"
+    )
+    (rule,) = live["spec"]["rules"]
+    assert [(r["group"], r["kind"], r["name"]) for r in rule["backendRefs"]] == [
+        ("inference.networking.k8s.io", "InferencePool", "split")
+    ]
+    pool = await found(plane, POOLS, "split")
+    assert pool is not None
+    assert pool["metadata"]["ownerReferences"][0]["name"] == "split"
+    assert pool["spec"] == {
+        "selector": {"matchLabels": {"app.kubernetes.io/managed-by": "pagefleet", "pagefleet.io/service": "split"}},
+        "targetPorts": [{"number": 8000}],
+        "endpointPickerRef": {
+            "kind": "Service",
+            "name": "pagefleet-gateway",
+            "port": {"number": 9003},
+            "failureMode": "FailClose",
+        },
+    }
+    await plane.api.delete(f"{POOLS}/split", pool["metadata"]["uid"])
+
+    async def again() -> bool:
+        return await found(plane, POOLS, "split") is not None
+
+    await until(again, timeout=30, what="a deleted pool is written anew")
+    plain = service("split", args=[])
+    await plane.kubectl.apply(plain)
+
+    async def gone() -> bool:
+        return await found(plane, ROUTES, "split") is None and await found(plane, POOLS, "split") is None
+
+    await until(gone, timeout=30, what="route and pool are deleted with the provider")
+    seen = await settled(plane, "split", "forgotten", lambda v: "route" not in v.status)
+    assert said(seen, "RouteAccepted") == ("", "")
+
+
+async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace(plane: Plane, tmp_path: Path) -> None:
+    printed = (await plane.kubectl.run("kustomize", str(CHECKOUT / "manifests/picker"))).out
+    for document in yaml.safe_load_all(printed.replace("namespace: pagefleet-system", f"namespace: {NAMESPACE}")):
+        if document["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
+            await plane.kubectl.apply(document)
+    authority = Authority(plane.layout.pki)
+    account = authority.issue("picker", f"system:serviceaccount:{NAMESPACE}:pagefleet-gateway")
+    own = authority.kubeconfig(tmp_path / "kubeconfig", f"https://127.0.0.1:{plane.layout.api_port}", account)
+    state = State()
+    pools = Pools(state, "pagefleet-gateway")
+    pool = {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": "other", "namespace": NAMESPACE},
+        "spec": {
+            "selector": {"matchLabels": {"app": "other"}},
+            "targetPorts": [{"number": 9100}],
+            "endpointPickerRef": {"name": "pagefleet-gateway", "port": {"number": 9003}},
+        },
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "other-1", "namespace": NAMESPACE, "labels": {"app": "other"}},
+        "spec": {"containers": [{"name": "engine", "image": "other.example/engine:1"}]},
+    }
+    ledger = Ledger()
+    holding = Holding(Picker(state, ledger, random.Random(1)), time.monotonic, lambda _: None)
+    async with ClusterWatch(state, Metrics(ledger, holding), own, NAMESPACE, pools) as watch:
+        following = asyncio.create_task(watch.follow())
+
+        async def meets(key: tuple[str, str], ports: set[str]) -> None:
+            async def check() -> bool:
+                ready = {p.address.rpartition(":")[2] for p in state.pods if p.service == key[1] and p.ready}
+                return ready == ports and (key in state.snapshot.services) == bool(ports)
+
+            await until(check, timeout=40, what=f"{key} has ports {ports}", interval=0.1)
+
+        try:
+            await plane.kubectl.apply(pod)
+            await plane.kubectl.apply(pool)
+            await meets((NAMESPACE, "~other"), {"9100"})
+            await meets((NAMESPACE, "bystander"), set())
+            await plane.kubectl.apply(service("bystander"))
+            await meets((NAMESPACE, "bystander"), {"8000"})
+            assert watch.reason() == ""
+            await plane.kubectl.run("delete", "inferencepool", "other", "-n", NAMESPACE)
+            await meets((NAMESPACE, "~other"), set())
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+    await plane.kubectl.run("delete", "pod", "other-1", "-n", NAMESPACE, "--wait=false")
+
+
+async def test_somebody_elses_route_is_not_taken_over(plane: Plane) -> None:
+    own = {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": {"name": "taken", "namespace": NAMESPACE},
+        "spec": {"hostnames": ["mine.example.org"]},
+    }
+    before = await plane.api.create(ROUTES, own)
+    await plane.kubectl.apply(routed("taken"))
+    seen = await settled(plane, "taken", "taken is Ready", lambda v: v.is_true("Ready"))
+    assert said(seen, "RouteAccepted")[0] == "False"
+    assert "default/taken" in said(seen, "RouteAccepted")[1]
+    after = await found(plane, ROUTES, "taken")
+    assert after is not None
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_a_fallback_that_is_not_there_or_leads_in_a_circle_is_told(plane: Plane) -> None:
+    def falling(name: str, to: str) -> Document:
+        document = service(name)
+        document["spec"]["traffic"] = {"fallback": {"service": to}}
+        return document
+
+    await plane.kubectl.apply(falling("first", "second"))
+    seen = await settled(plane, "first", "told", lambda v: said(v, "FallbackReady")[0] == "False")
+    assert "default/second" in said(seen, "FallbackReady")[1]
+    await plane.kubectl.apply(falling("second", "third"))
+    await plane.kubectl.apply(service("third"))
+    await settled(plane, "first", "the fallback is there", lambda v: said(v, "FallbackReady")[0] == "True")
+    await plane.kubectl.apply(falling("third", "first"))
+    seen = await settled(plane, "first", "a circle", lambda v: said(v, "FallbackReady")[0] == "False")
+    assert "first -> second -> third -> first" in said(seen, "FallbackReady")[1]
+
+
+async def test_unknown_fields_of_traffic_never_get_in(plane: Plane) -> None:
+    broken = service("unknown")
+    broken["spec"]["traffic"] = {"queue": {"timeout": "1s", "patience": 3}, "circuitBreaker": {"maxRequestsPerPod": 0}}
+    refused = await plane.kubectl.apply(broken, check=False)
+    assert refused.code != 0
+    assert "patience" in refused.text or "maxRequestsPerPod" in refused.text

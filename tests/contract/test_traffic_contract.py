@@ -1,0 +1,259 @@
+"""Protects spec.traffic between the CRD and the gateway that reads it: every field of the schema has an effect on what
+the gateway parses, the bounds and the defaults are the gateway's own, and CEL and Python agree."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import celpy
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagefleet_gateway import objects, pools
+from pagefleet_gateway.holding import Bounds
+from pagefleet_gateway.objects import service_from
+from pagefleet_gateway.picker import DEFAULT_TIMEOUT_SECONDS
+from pagefleet_gateway.settings import settings_from
+from pagefleet_gateway.state import Limit, Service
+from pagefleet_operator.domain import schema_traffic, structure
+from pagefleet_operator.domain.build.names import SERVICE_LABEL
+from pagefleet_operator.domain.gatewayapi import POOL_GROUP
+from pagefleet_operator.domain.quantity import seconds
+from pagefleet_operator.domain.rules_traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES, falls_back_to_itself
+from pagefleet_operator.domain.schema_traffic import GATEWAY_API, TRAFFIC
+from pagefleet_operator.domain.spec import Spec, parse
+from pagefleet_operator.domain.spec_traffic import EndpointPicker, Parent
+from pagefleet_operator.gather import SYSTEM_GATEWAYS
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+FULL: dict[str, Any] = {
+    "timeout": "1m30s",
+    "retries": 4,
+    "circuitBreaker": {"maxRequestsPerPod": 12},
+    "queue": {"timeout": "45s", "maxRequests": 100, "maxBytes": 2048, "tenantHeader": "X-Tenant"},
+    "priorities": [{"name": "paid", "header": {"X-Plan": "paid", "x-region": "eu"}}],
+    "rateLimits": [
+        {"header": "Authorization", "requestsPerMinute": 60},
+        {"header": "x-tenant", "tokensPerMinute": 9000, "requestsPerMinute": 5},
+    ],
+    "fallback": {"service": "small"},
+}
+# Of the operator alone: which gateway splits traffic is not the gateway's to know.
+OPERATORS = {"provider", "gatewayAPI"}
+# Read by the gateway as soon as it has them; until then the operator's check is all there is.
+GATEWAYS = {"firstTokenTimeout": "10s", "nextTokenTimeout": "2s"}
+
+
+def read(traffic: dict[str, Any]) -> Service:
+    return service_from({"metadata": {"namespace": "n", "name": "chat"}, "spec": {"traffic": traffic}})
+
+
+def test_the_gateway_understands_every_field_as_the_operator_does() -> None:
+    seen = read(FULL)
+    parsed = parse({"model": {"source": "file:///m"}, "traffic": FULL})
+    assert isinstance(parsed, Spec), parsed
+    ours = parsed.traffic
+    assert (ours.timeout, ours.retries, ours.fallback) == (seen.timeout_seconds, seen.retries, seen.fallback)
+    assert ours.max_requests_per_pod == seen.pod_limit == 12
+    queue = ours.queue
+    assert (queue.timeout, queue.max_requests, queue.max_bytes) == (45, 100, 2048)
+    assert (seen.hold_seconds, seen.hold_requests, seen.hold_bytes) == (45, 100, 2048)
+    assert queue.tenant_header.lower() == seen.tenant_header
+    assert seen.priorities == ((("x-plan", "paid"), ("x-region", "eu")),)
+    assert [dict(entry.header) for entry in ours.priorities] == [{"X-Plan": "paid", "x-region": "eu"}]
+    assert seen.limits == (Limit("authorization", 60, 0), Limit("x-tenant", 5, 9000))
+    assert [(e.header.lower(), e.requests_per_minute or 0, e.tokens_per_minute or 0) for e in ours.rate_limits] == [
+        (limit.header, limit.requests_per_minute, limit.tokens_per_minute) for limit in seen.limits
+    ]
+
+
+def leaves(part: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(part, dict):
+        return [leaf for name, sub in part.items() for leaf in leaves(sub, (*path, name))]
+    if isinstance(part, list):
+        return [leaf for index, sub in enumerate(part) for leaf in leaves(sub, (*path, index))]
+    return [path]
+
+
+@pytest.mark.parametrize("path", [p for p in leaves(FULL) if p[-1] != "name"], ids=lambda p: ".".join(map(str, p)))
+def test_no_field_is_without_effect(path: tuple[Any, ...]) -> None:
+    """`priorities[].name` alone is for people."""
+    changed = copy.deepcopy(FULL)
+    place = changed
+    for step in path[:-1]:
+        place = place[step]
+    del place[path[-1]]
+    assert read(changed) != read(FULL)
+
+
+def test_the_full_example_has_every_field_of_the_schema() -> None:
+    def absent(part: Any, described: dict[str, Any], path: str) -> list[str]:
+        missing = []
+        for name, sub in described.get("properties", {}).items():
+            if name not in part:
+                missing.append(f"{path}{name}")
+                continue
+            inner, value = sub.get("items", sub), part[name]
+            merged = {k: v for entry in value for k, v in entry.items()} if isinstance(value, list) else value
+            missing += absent(merged, inner, f"{path}{name}.")
+        return missing
+
+    assert absent({**FULL, **GATEWAYS, **dict.fromkeys(OPERATORS)}, without(TRAFFIC, OPERATORS), "") == []
+
+
+def without(schema: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {**schema, "properties": {k: v for k, v in schema["properties"].items() if k not in names}}
+
+
+def test_defaults_are_the_gateways_own() -> None:
+    """What the API server fills in changes nothing of what the gateway would do without it."""
+    filled = structure.filled({}, TRAFFIC)
+    assert seconds(filled["timeout"]) == DEFAULT_TIMEOUT_SECONDS
+    bare, told = read({}), read(filled)
+    assert bare.timeout_seconds is None
+    assert (told.retries, told.hold_requests, told.hold_bytes) == (bare.retries, bare.hold_requests, bare.hold_bytes)
+    assert (told.hold_seconds, told.pod_limit, told.limits, told.priorities, told.fallback) == (0, 0, (), (), "")
+
+
+def test_bounds_are_the_gateways_own() -> None:
+    assert schema_traffic.MOST_RETRIES == objects.MAX_RETRIES
+    assert schema_traffic.MOST_HOLD_SECONDS == objects.MAX_HOLD_SECONDS
+    assert Bounds.entries == schema_traffic.MOST_HELD
+    assert Bounds.bytes == schema_traffic.MOST_HELD_BYTES
+    most = structure.filled({}, TRAFFIC) | {"retries": schema_traffic.MOST_RETRIES, "queue": {"timeout": "5m"}}
+    assert (read(most).retries, read(most).hold_seconds) == (10, 300)
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ({"tmeout": "1s"}, "spec.traffic.tmeout"),
+        ({"timeout": "0s"}, "spec.traffic.timeout"),
+        ({"timeout": "25h"}, "spec.traffic.timeout"),
+        ({"retries": 11}, "spec.traffic.retries"),
+        ({"firstTokenTimeout": "11m"}, "spec.traffic.firstTokenTimeout"),
+        ({"nextTokenTimeout": "0ms"}, "spec.traffic.nextTokenTimeout"),
+        ({"circuitBreaker": {}}, "spec.traffic.circuitBreaker.maxRequestsPerPod"),
+        ({"circuitBreaker": {"maxRequestsPerPod": 0}}, "spec.traffic.circuitBreaker.maxRequestsPerPod"),
+        ({"circuitBreaker": {"maxRequestsPerPod": 1, "maxTokens": 1}}, "spec.traffic.circuitBreaker.maxTokens"),
+        ({"queue": {"timeout": "5m1s"}}, "spec.traffic.queue.timeout"),
+        ({"queue": {"timeout": "0s"}}, "spec.traffic.queue.timeout"),
+        ({"queue": {"maxRequests": 4097}}, "spec.traffic.queue.maxRequests"),
+        ({"queue": {"maxBytes": 268435457}}, "spec.traffic.queue.maxBytes"),
+        ({"queue": {"tenantHeader": "x tenant"}}, "spec.traffic.queue.tenantHeader"),
+        ({"queue": {"tenantHeader": "x-pagefleet-tenant"}}, "spec.traffic.queue.tenantHeader"),
+        ({"priorities": [{"header": {"a": "b"}}]}, "spec.traffic.priorities[0].name"),
+        ({"priorities": [{"name": "a"}]}, "spec.traffic.priorities[0].header"),
+        ({"priorities": [{"name": "a", "header": {}}]}, "spec.traffic.priorities[0].header"),
+        ({"priorities": [{"name": "a", "header": {"X-Envoy-A": "b"}}]}, "spec.traffic.priorities[0].header"),
+        ({"priorities": [{"name": "a", "header": {"a b": "b"}}]}, "spec.traffic.priorities[0].header"),
+        ({"priorities": [{"name": "a", "header": {"a": "b"}}] * 2}, "spec.traffic.priorities"),
+        ({"rateLimits": [{"header": "a"}]}, "spec.traffic.rateLimits"),
+        ({"rateLimits": [{"requestsPerMinute": 1}]}, "spec.traffic.rateLimits[0].header"),
+        ({"rateLimits": [{"header": "a", "requestsPerMinute": 0}]}, "spec.traffic.rateLimits[0].requestsPerMinute"),
+        ({"rateLimits": [{"header": "x-gateway-a", "tokensPerMinute": 1}]}, "spec.traffic.rateLimits[0].header"),
+        ({"fallback": {}}, "spec.traffic.fallback.service"),
+        ({"fallback": {"service": "Small"}}, "spec.traffic.fallback.service"),
+        ({"provider": "GatewayAPI"}, "spec.traffic.gatewayAPI"),
+        ({"provider": "Istio"}, "spec.traffic.provider"),
+        ({"gatewayAPI": {"parentRefs": [{"name": "a"}]}}, "spec.traffic.gatewayAPI"),
+        ({"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": []}}, "spec.traffic.gatewayAPI.parentRefs"),
+        ({"provider": "GatewayAPI", "gatewayAPI": {}}, "spec.traffic.gatewayAPI.parentRefs"),
+        (
+            {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "a"}], "hostnames": ["A_b"]}},
+            "spec.traffic.gatewayAPI.hostnames[0]",
+        ),
+    ],
+)
+def test_each_mistake_is_refused_by_its_field(part: dict[str, Any], field: str) -> None:
+    parsed = parse({"model": {"source": "file:///m"}, "traffic": part})
+    assert not isinstance(parsed, Spec)
+    assert field in [error.field for error in parsed.errors]
+
+
+DURATIONS = st.sampled_from(["0s", "1ms", "1.5s", "59s", "5m", "5m1s", "10m", "1h30m", "24h", "24h1s"])
+NAMES = st.sampled_from(["a", "b"])
+PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
+    ("traffic",): st.fixed_dictionaries(
+        {},
+        optional={
+            "provider": st.sampled_from(["Gateway", "GatewayAPI"]),
+            "gatewayAPI": st.just({"parentRefs": [{"name": "a"}]}),
+            "timeout": DURATIONS,
+            "firstTokenTimeout": DURATIONS,
+            "nextTokenTimeout": DURATIONS,
+            "priorities": st.lists(st.fixed_dictionaries({"name": NAMES}), max_size=3),
+            "rateLimits": st.lists(
+                st.fixed_dictionaries(
+                    {"header": NAMES}, optional={"requestsPerMinute": st.just(1), "tokensPerMinute": st.just(2)}
+                ),
+                max_size=3,
+            ),
+        },
+    ),
+    ("traffic", "queue"): st.fixed_dictionaries({}, optional={"timeout": DURATIONS}),
+}
+
+
+@pytest.mark.parametrize("rule", TRAFFIC_RULES, ids=lambda rule: f"{rule.field} {rule.message}")
+def test_cel_and_python_agree(rule: Any) -> None:
+    environment = celpy.Environment()
+    program = environment.program(environment.compile(rule.cel))
+
+    @settings(max_examples=60, deadline=None)
+    @given(PARTS[rule.at])
+    def agree(part: dict[str, Any]) -> None:
+        assert bool(program.evaluate({"self": celpy.json_to_cel(part)})) == rule.holds(part)
+
+    agree()
+
+
+@given(NAMES, st.fixed_dictionaries({}, optional={"traffic": st.fixed_dictionaries(
+    {}, optional={"fallback": st.fixed_dictionaries({"service": NAMES})})}))  # fmt: skip
+@settings(deadline=None)
+def test_cel_and_python_agree_on_a_service_that_falls_back_to_itself(name: str, spec: dict[str, Any]) -> None:
+    environment = celpy.Environment()
+    program = environment.program(environment.compile(OWN_FALLBACK_CEL))
+    document = celpy.json_to_cel({"metadata": {"name": name}, "spec": spec})
+    assert bool(program.evaluate({"self": document})) == (not falls_back_to_itself(name, spec))
+
+
+@pytest.fixture(scope="module")
+def picker_manifests() -> list[dict[str, Any]]:
+    """What `kubectl kustomize manifests/picker` prints."""
+    command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(CHECKOUT / "manifests/picker")]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [document for document in yaml.safe_load_all(printed) if document]
+
+
+def test_the_shipped_picker_is_the_one_that_the_operators_pools_name(picker_manifests: list[dict[str, Any]]) -> None:
+    by_kind = {document["kind"]: document for document in picker_manifests}
+    picker = EndpointPicker()
+    service, deployment = by_kind["Service"], by_kind["Deployment"]
+    assert service["metadata"]["name"] == picker.service
+    ports = {port["name"]: port for port in service["spec"]["ports"]}
+    assert ports["picker"]["port"] == picker.port
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    environment = {entry["name"]: entry.get("value", "team-a") for entry in container["env"]}
+    read = settings_from(environment)
+    assert (read.picker_port, read.pools, read.namespace) == (9003, picker.service, "team-a")
+    named = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert named[ports["picker"]["targetPort"]] == read.picker_port
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert f"app.kubernetes.io/name={labels['app.kubernetes.io/name']}" == SYSTEM_GATEWAYS, "its windows are read"
+    assert {kind for kind in by_kind if kind.startswith("Cluster")} == set(), "it may read its own namespace only"
+
+
+def test_the_picker_offers_the_defaults_of_the_schema() -> None:
+    filled = structure.filled({"parentRefs": [{"name": "edge"}]}, GATEWAY_API)
+    assert EndpointPicker(filled["picker"]["service"], filled["picker"]["port"]) == EndpointPicker()
+    assert filled["picker"]["failureMode"] == EndpointPicker().failure_mode
+    assert filled["parentRefs"] == [{"name": "edge", "group": Parent("edge").group, "kind": Parent("edge").kind}]
+    assert (pools.GROUP, pools.SERVICE_LABEL) == (POOL_GROUP, SERVICE_LABEL)
