@@ -16,6 +16,7 @@ from .windows import Outcome
 # Envoy's response flags. Downstream: the client went away or broke the protocol, which says nothing about a
 # revision.
 CANCELLED = frozenset({"DC", "DR", "DPE"})
+TOKENS = ("tokens_trailer", "tokens_header", "tokens_usage")  # where a line may hold an answer's output tokens
 UNREACHED = frozenset({"UF", "UH", "UC", "UR", "UO", "LR", "UPE"})
 
 
@@ -45,6 +46,7 @@ class Line:
     upstream: str
     streamed: bool
     fields: Mapping[str, object]
+    tokens: int | None = None  # output tokens; None: the engine did not say
 
 
 def parse(text: bytes) -> Line | None:
@@ -68,6 +70,7 @@ def parse(text: bytes) -> Line | None:
         upstream=str(fields.get("upstream") or ""),
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
         fields=fields,
+        tokens=_tokens(fields),
     )
 
 
@@ -97,6 +100,7 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
         failed=failed,
         ttft=line.ttft - ticket.held if line.streamed and line.ttft is not None else None,
         e2e=line.duration - ticket.held,
+        tokens=line.tokens,
     )
     revision = answered.revision if answered else ticket.revision
     return Ended(service.namespace, service.name, revision, line.code, cancelled, outcome if counts else None)
@@ -104,13 +108,23 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
 
 def shown(line: Line, ended: Ended | None) -> bytes:
     """The line as the gateway's own log shows it: Envoy's fields and what the picker knows."""
-    document = dict(line.fields)
+    document = {name: value for name, value in line.fields.items() if name not in TOKENS}
+    document["output_tokens"] = line.tokens
     if ended is not None:
         document |= {"namespace": ended.namespace, "service": ended.service, "revision": ended.revision}
         if ended.outcome is not None:
             document |= {"stratum": ended.outcome.stratum, "picked": ended.outcome.revision}
     document["streamed"] = line.streamed
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def _tokens(fields: Mapping[str, object]) -> int | None:
+    """As our engine says them, else as OpenAI's `usage` does."""
+    for name in TOKENS:
+        value = fields.get(name)
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+            return int(value)
+    return None
 
 
 def _answering(ticket: Ticket, line: Line) -> Pod | None:

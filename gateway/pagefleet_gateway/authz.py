@@ -16,6 +16,7 @@ import httptools
 from .clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
 from .picker import Pick, Request
 from .replies import REFUSED_503
+from .routes import PATIENCE
 from .routing import Refusal
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,11 @@ def rendered(decision: Pick | Refusal) -> bytes:
             ]
             if decision.timeout_seconds is not None:
                 headers.append(("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000))))
+            if decision.patience.attempt_seconds is not None:
+                milliseconds = round(decision.patience.attempt_seconds * 1000)
+                headers.append(("x-envoy-upstream-rq-per-try-timeout-ms", str(milliseconds)))
+            if decision.patience.route:
+                headers.append((PATIENCE, decision.patience.route))
             if decision.mirror is not None:
                 headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
             if decision.fallback:

@@ -21,14 +21,15 @@ from aiohttp import web
 
 from . import accesslog, envoy
 from .authz import Front
-from .bootstrap import Limits, bootstrap, written
+from .bootstrap import Entry, bootstrap, written
 from .clusters import Paths
+from .connections import Limits
 from .endpoints import Endpoints
 from .holding import Holding
 from .kube import ClusterWatch
 from .ledger import Ledger
 from .metrics import Metrics
-from .picker import Pick, Picker, Request
+from .picker import Admitted, Pick, Picker, Request
 from .readings import Readings
 from .routing import Refusal
 from .settings import Settings
@@ -60,7 +61,7 @@ class Gateway:
         # The draw needs no secrecy, only an order that clients do not share.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings)
-        self.holding = Holding(self.picker, time.monotonic, self._wake)
+        self.holding = Holding(self.picker, time.monotonic, self._wake, arrived=self._arrived)
         self.metrics = Metrics(self.ledger, self.holding)
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
         self.synced: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
@@ -90,7 +91,8 @@ class Gateway:
         if self.settings.picker_port is not None:
             await self._serve_picker(self.settings.picker_port)
         limits = Limits(self.settings.max_request_bytes)
-        document = bootstrap(self.settings.pod_name, self.settings.address, self.settings.port, self._paths, limits)
+        entry = Entry(self.settings.address, self.settings.port)
+        document = bootstrap(self.settings.pod_name, entry, self._paths, limits)
         self._paths.bootstrap.write_text(written(document))
         self._endpoints.write()
         self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
@@ -157,6 +159,11 @@ class Gateway:
     def _count(self, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
             self.metrics.refused(*(decision.service or ("", "")), decision.status)
+
+    def _arrived(self, admitted: Admitted) -> None:
+        # Lists of models and the like are no work for an engine.
+        if admitted.request.method == "POST":
+            self.windows.arrived(admitted.service.key, time.time())
 
     def _pump_soon(self) -> None:
         # Not at once: who writes to the state must not run what a request waited for.

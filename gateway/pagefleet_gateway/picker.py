@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from .asks import BLOCK_TOKENS, Ask, ask_of
 from .ledger import Ledger, Ticket
+from .patience import Patience, patience
 from .prefixes import Prefixes
 from .ratelimits import RateLimits
 from .readings import Readings
@@ -45,6 +46,7 @@ class Pick:
     retries: int
     fallback: str = ""  # namespace/name of the service that answers in place of the one asked, "" when none does
     mirror: Pod | None = None  # gets a copy, whose answer is thrown away
+    patience: Patience = Patience()  # with a silent engine
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,17 @@ class Picker:
             spare = self._order(rest, ask, attempts - len(own), now)
         chosen = candidates(own, spare, attempts)
         mirror = self._mirror(service, revision, pods, ask, now)
-        return Pick(revision, tuple(chosen), service.timeout_seconds, service.retries, mirror=mirror)
+        return Pick(
+            revision,
+            tuple(chosen),
+            service.timeout_seconds,
+            service.retries,
+            mirror=mirror,
+            # The first byte of an answer that is not streamed is its end: `timeout` is for that.
+            patience=patience(service.first_token_seconds, service.next_token_seconds, service.retries)
+            if ask.streams
+            else Patience(),
+        )
 
     def _mirror(
         self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]], ask: Ask, now: float
