@@ -22,6 +22,9 @@ class Patience:
     route: str = ""
 
 
+USUAL = Patience()
+
+
 def patience(first: float | None, following: float | None, retries: int) -> Patience:
     """For `traffic.firstTokenTimeout` and `traffic.nextTokenTimeout`, in seconds.
 
