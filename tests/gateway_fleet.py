@@ -147,6 +147,7 @@ class Fleet:
     state: State
     http: aiohttp.ClientSession
     stack: AsyncExitStack
+    lines: list[dict[str, object]]  # of the access log
     hosts: int = 10
     engines: list[Engine] = field(default_factory=list)
 
@@ -199,19 +200,22 @@ class Fleet:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Fleet]:
-    settings = Settings(
-        port=0,
-        internal_port=0,
-        address="127.0.0.1",
-        max_request_bytes=65536,
-        drain_seconds=10,
-        settle_seconds=0,
-    )
+async def running(**options: object) -> AsyncIterator[Fleet]:
+    defaults: dict[str, object] = {
+        "port": 0,
+        "tls_port": 0,
+        "internal_port": 0,
+        "address": "127.0.0.1",
+        "max_request_bytes": 65536,
+        "drain_seconds": 10,
+        "settle_seconds": 0,
+    }
+    settings = Settings(**defaults | options)  # type: ignore[arg-type]
     state = State()
-    gateway = Gateway(settings, state, lambda _: None)
+    lines: list[dict[str, object]] = []
+    gateway = Gateway(settings, state, lambda line: lines.append(json.loads(line)))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(gateway.close)
         await gateway.start()
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        yield Fleet(gateway, state, http, stack)
+        yield Fleet(gateway, state, http, stack, lines)
