@@ -190,7 +190,9 @@ def requests(plan: Plan) -> Iterator[bytes]:
     for body in bodies:
         asked = json.loads(body) | {"max_tokens": plan.tokens, "stream": True}
         data = json.dumps(asked).encode()
-        head = f"POST {plan.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(data)}"
+        head = (
+            f"POST {plan.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(data)}"
+        )
         whole.append(head.encode() + b"\r\n\r\n" + data)
     while True:
         yield from whole

@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import AsyncExitStack, contextmanager
 from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import aiohttp
 from bench.gatewaybench.systems import ROOT, environment
 from kubernetes.aio import client, config
+
 from pagefleet_local import cleanup
 from pagefleet_local.fleet.install import install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
@@ -162,14 +163,19 @@ async def _measure(services: int, served: int, rounds: int, kubeconfig: Path) ->
         load = Load(http)
         tasks = [asyncio.create_task(load.run()) for _ in range(WORKERS)]
         try:
-            took = [await _round(cluster, load, index) for index in itertools.islice(itertools.cycle(range(served)), rounds)]
+            took = [
+                await _round(cluster, load, index) for index in itertools.islice(itertools.cycle(range(served)), rounds)
+            ]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         ordered = sorted(took)
         shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-        at = {key: round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3, 1) for key, share in shares.items()}
+        at = {
+            key: round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3, 1)
+            for key, share in shares.items()
+        }
         return {"services": services, "rollbacks": rounds, "ms": at, "answered": load.answered, "failed": load.failed}
 
 

@@ -23,7 +23,9 @@ HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
     b"trailer: x-pagefleet-output-tokens\r\n\r\n"
 )
-EVENT = b'data: {"id":"c","object":"text_completion","created":0,"model":"m","choices":[{"index":0,"text":" token"}]}\n\n'
+EVENT = (
+    b'data: {"id":"c","object":"text_completion","created":0,"model":"m","choices":[{"index":0,"text":" token"}]}\n\n'
+)
 CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
 DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\nx-pagefleet-output-tokens: %d\r\n\r\n"
 GAUGES = b"pagefleet_num_requests_running %d\npagefleet_num_requests_waiting 0\npagefleet_kv_cache_usage_perc 0.1\n"

@@ -35,7 +35,9 @@ def engines(*options: str, ports: Sequence[int] = ENGINE_PORTS) -> Iterator[subp
 
 def load(**plan: object) -> Mapping[str, object]:
     command = [sys.executable, "-m", "bench.gatewaybench.load", json.dumps(plan)]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=180, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"the load generator ended with {done.returncode}: {done.stderr[-600:]}")
     found: dict[str, object] = json.loads(done.stdout)
@@ -80,7 +82,13 @@ def saturation(quick: bool) -> Figures:
 def streams(quick: bool) -> Figures:
     """Concurrent streams of 50 tokens a second: what a system adds between two tokens."""
     count, seconds = (200, 4.0) if quick else (1000, 10.0)
-    plan: dict[str, object] = {"clients": count, "seconds": seconds, "warm": 0.0, "tokens": int(50 * seconds), "small": True}
+    plan: dict[str, object] = {
+        "clients": count,
+        "seconds": seconds,
+        "warm": 0.0,
+        "tokens": int(50 * seconds),
+        "small": True,
+    }
     with engines("--interval-ms", "20"):
         found = {one.name: through(one, **plan) for one in SYSTEMS}
     return {"streams": count, **added(found, "itl")}

@@ -99,6 +99,9 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
     failed = moved or line.code >= 500 or bool(line.flags - CANCELLED)
     counts = not cancelled and (failed or not 400 <= line.code < 500)
     service = ticket.service
+    ttft = line.ttft - ticket.held if line.streamed and line.ttft is not None else None
+    if ttft is not None and not failed and answered is ticket.choices[0]:
+        ledger.backlogs.measured(answered, ticket.fresh, ttft)
     outcome = Outcome(
         namespace=service.namespace,
         service=service.name,
@@ -106,7 +109,7 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
         stratum=ticket.stratum,
         ended=line.started + line.duration,
         failed=failed,
-        ttft=line.ttft - ticket.held if line.streamed and line.ttft is not None else None,
+        ttft=ttft,
         e2e=line.duration - ticket.held,
         tokens=line.tokens,
     )

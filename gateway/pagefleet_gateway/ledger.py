@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .backlog import Backlogs
 from .outliers import Outliers
 from .retrybudget import RetryBudgets
 from .state import Pod, Service
@@ -26,11 +27,13 @@ class Ticket:
     tokens: int = 0  # work it is about to cause: prompt not cached, and output
     held: float = 0.0  # seconds it waited for a pod in the gateway: no revision's doing
     key: str = ""  # name of the API key that asked
+    fresh: int = 0  # tokens of its prompt that its first choice had probably not cached
 
 
 class Ledger:
     def __init__(self) -> None:
         self.outliers = Outliers()
+        self.backlogs = Backlogs()
         self.retries = RetryBudgets()
         self._tickets: dict[str, Ticket] = {}
         self._in_flight: Counter[str] = Counter()
@@ -77,7 +80,9 @@ class Ledger:
         """Forget pods that are gone and requests whose log line can no longer come."""
         for request_id in [key for key, ticket in self._tickets.items() if ticket.deadline < now]:
             self.close(request_id)
-        uids = {pod.uid for pod in alive}
+        pods = tuple(alive)
+        uids = {pod.uid for pod in pods}
+        self.backlogs.keep(pods)
         for uid in [uid for uid in self._in_flight if uid not in uids]:
             del self._in_flight[uid], self._tokens[uid]
         self.outliers.keep(uids)

@@ -125,10 +125,12 @@ class Picker:
         if isinstance(pick, Pick):
             deadline = now + (pick.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 60
             first = pick.choices[0].uid
-            tokens = ask.tokens - min(self.prefixes.matched(first, ask.blocks) * BLOCK_TOKENS, ask.prompt_tokens)
+            fresh = max(0, ask.prompt_tokens - self.prefixes.matched(first, ask.blocks) * BLOCK_TOKENS)
+            tokens = fresh + ask.output_tokens
             self.prefixes.record(first, ask.blocks)
+            self._ledger.backlogs.sent(pick.choices[0], fresh, now)
             size, held = stratum(len(request.body)), now - admitted.arrived
-            ticket = Ticket(service, pick.revision, size, pick.choices, deadline, tokens, held, admitted.key)
+            ticket = Ticket(service, pick.revision, size, pick.choices, deadline, tokens, held, admitted.key, fresh)
             self._ledger.open(request.id, ticket)
         # The gateway's keys are no engine's business.
         return replace(pick, key=admitted.key) if admitted.key else pick
@@ -197,6 +199,7 @@ class Picker:
         reading = self._readings.of(pod, now)
         return Observation(
             in_flight_tokens=self._ledger.tokens(pod),
+            backlog=self._ledger.backlogs.waiting(pod, now),
             in_flight=self._ledger.in_flight(pod),
             foreign=reading.foreign,
             waiting=reading.waiting,
