@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http import StreamWriter
 
 from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.settings import Settings
@@ -17,6 +18,7 @@ from pagefleet_gateway.state import Pod, Service, State
 
 STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"
 TOKENS = ("one", " two", " three")
+USAGE = {"prompt_tokens": 7, "total_tokens": 7 + len(TOKENS), "completion_tokens": len(TOKENS)}
 
 
 @dataclass
@@ -30,6 +32,8 @@ class Engine:
     status: int = 200
     truncate: bool = False
     waiting: int = 0
+    says_tokens: str = ""  # trailer: as our engine does; usage: as others do; "": not at all
+    left: int = 0  # requests whose client went away
     requests: list[web.Request] = field(default_factory=list)
     port: int = 0
     runner: web.AppRunner | None = None
@@ -39,7 +43,7 @@ class Engine:
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/metrics", self.metrics)
-        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
         await self.runner.setup()
         await web.TCPSite(self.runner, self.host, self.port).start()
         self.port = self.runner.addresses[0][1]
@@ -48,6 +52,17 @@ class Engine:
         if self.runner is not None:
             await self.runner.cleanup()
             self.runner = None
+
+    def die(self) -> None:
+        """Cut every connection and listen no more, as a process that is killed does."""
+        if self.runner is None or self.runner.server is None:
+            return
+        for site in list(self.runner.sites):
+            if isinstance(site, web.TCPSite) and site._server is not None:
+                site._server.close()
+        for handler in list(self.runner.server.connections):
+            if handler.transport is not None:
+                handler.transport.abort()
 
     def pod(self, ready: bool = True) -> Pod:
         uid = f"{self.revision}-{self.host}"
@@ -63,6 +78,13 @@ class Engine:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
+        try:
+            return await self.answer(request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.left += 1
+            raise
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if self.status != 200:
             error = {"message": "no", "type": "server_error", "param": None, "code": "no"}
@@ -70,9 +92,15 @@ class Engine:
         if self.first_token:
             await asyncio.sleep(self.first_token)
         if not body.get("stream"):
-            return web.json_response(completion("".join(TOKENS)))
+            headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.says_tokens == "trailer" else {}
+            usage = {"usage": USAGE} if self.says_tokens == "usage" else {}
+            return web.json_response(completion("".join(TOKENS)) | usage, headers=headers)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
+        if self.says_tokens == "trailer":
+            response.headers["trailer"] = "x-pagefleet-output-tokens"
+        writer = await response.prepare(request)
+        if not isinstance(writer, StreamWriter):
+            raise TypeError(f"aiohttp's writer is a {type(writer).__name__}")
         for index, token in enumerate(TOKENS):
             if index and self.between:
                 await asyncio.sleep(self.between)
@@ -80,7 +108,14 @@ class Engine:
                 request.transport.abort()
                 return response
             await response.write(b"data: " + json.dumps(chunk(token)).encode() + b"\n\n")
+        if self.says_tokens == "usage":
+            await response.write(b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
+        if self.says_tokens == "trailer" and request.transport is not None:
+            if request.headers.get("te") != "trailers":
+                raise ValueError("the gateway did not ask for trailers")
+            request.transport.write(b"0\r\nx-pagefleet-output-tokens: %d\r\n\r\n" % len(TOKENS))
+            writer.chunked = False
         return response
 
 
@@ -112,7 +147,9 @@ class Fleet:
     state: State
     http: aiohttp.ClientSession
     stack: AsyncExitStack
+    lines: list[dict[str, object]]  # of the access log
     hosts: int = 10
+    engines: list[Engine] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -122,6 +159,7 @@ class Fleet:
         self.hosts += 1
         engine = Engine(f"127.0.0.{self.hosts}", revision, **options)  # type: ignore[arg-type]
         await engine.start()
+        self.engines.append(engine)
         self.stack.push_async_callback(engine.stop)
         self.state.put_pod(engine.pod())
         await until(lambda: engine.pod() in self.serving())
@@ -144,7 +182,11 @@ class Fleet:
             return response.status, json.loads(await response.text()), headers
 
     async def windows(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
-        """The closed slices once they hold at least `requests` requests."""
+        """The closed slices of revisions once they hold at least `requests` requests."""
+        return [piece for piece in await self.slices(seconds, requests) if piece["revision"]]
+
+    async def slices(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
+        """All closed slices, arrivals too."""
         slices: list[dict[str, object]] = []
 
         async def complete() -> bool:
@@ -158,19 +200,22 @@ class Fleet:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Fleet]:
-    settings = Settings(
-        port=0,
-        internal_port=0,
-        address="127.0.0.1",
-        max_request_bytes=65536,
-        drain_seconds=10,
-        settle_seconds=0,
-    )
+async def running(**options: object) -> AsyncIterator[Fleet]:
+    defaults: dict[str, object] = {
+        "port": 0,
+        "tls_port": 0,
+        "internal_port": 0,
+        "address": "127.0.0.1",
+        "max_request_bytes": 65536,
+        "drain_seconds": 10,
+        "settle_seconds": 0,
+    }
+    settings = Settings(**defaults | options)  # type: ignore[arg-type]
     state = State()
-    gateway = Gateway(settings, state, lambda _: None)
+    lines: list[dict[str, object]] = []
+    gateway = Gateway(settings, state, lambda line: lines.append(json.loads(line)))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(gateway.close)
         await gateway.start()
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        yield Fleet(gateway, state, http, stack)
+        yield Fleet(gateway, state, http, stack, lines)

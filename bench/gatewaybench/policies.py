@@ -83,14 +83,18 @@ class Pagefleet:
 
     period = PERIOD_SECONDS
 
-    def __init__(self, count: int, seed: int) -> None:
+    def __init__(self, count: int, seed: int, revisions: str = "") -> None:
+        """`revisions`: a letter for each engine, weights as their numbers; "" for one revision."""
+        revisions = revisions or "a" * count
         self._pods = [
-            Pod(str(index), f"p{index}", "team", "chat", "a", f"10.0.0.{index}:8000") for index in range(count)
+            Pod(str(index), f"p{index}", "team", "chat", revision, f"10.0.0.{index}:8000")
+            for index, revision in enumerate(revisions)
         ]
         state = State()
         state.replace_pods(self._pods)
         state.confirm(self._pods)
-        state.put_service(Service("team", "chat", "m", (("a", 100),)))
+        weights = tuple((name, revisions.count(name)) for name in sorted(set(revisions)))
+        state.put_service(Service("team", "chat", "m", weights))
         self._ledger = Ledger()
         self._readings = Readings(self._ledger.in_flight)
         self._picker = Picker(state, self._ledger, random.Random(seed), self._readings)
@@ -103,7 +107,10 @@ class Pagefleet:
         return int(pick.choices[0].uid)
 
     def ended(self, job: Job) -> None:
-        self._ledger.close(str(job.key))
+        # What the access log tells of a streamed answer.
+        ticket = self._ledger.close(str(job.key))
+        if ticket is not None:
+            self._ledger.backlogs.measured(ticket.choices[0], ticket.fresh, job.first_token - job.arrived)
 
     def scrape(self, engines: Sequence[Engine], now: float) -> None:
         for pod, engine in zip(self._pods, engines, strict=True):

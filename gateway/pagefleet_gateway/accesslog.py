@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .ledger import Ledger, Ticket
+from .routing import Refusal
 from .state import Pod
 from .windows import Outcome
 
 # Envoy's response flags. Downstream: the client went away or broke the protocol, which says nothing about a
 # revision.
 CANCELLED = frozenset({"DC", "DR", "DPE"})
+TOKENS = ("tokens_trailer", "tokens_header", "tokens_usage")  # where a line may hold an answer's output tokens
 UNREACHED = frozenset({"UF", "UH", "UC", "UR", "UO", "LR", "UPE"})
 
 
@@ -29,6 +31,7 @@ class Ended:
     code: int
     cancelled: bool
     outcome: Outcome | None  # None: it does not count in the windows
+    key: str = ""  # name of the API key that asked
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Line:
     upstream: str
     streamed: bool
     fields: Mapping[str, object]
+    tokens: int | None = None  # output tokens; None: the engine did not say
 
 
 def parse(text: bytes) -> Line | None:
@@ -68,6 +72,7 @@ def parse(text: bytes) -> Line | None:
         upstream=str(fields.get("upstream") or ""),
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
         fields=fields,
+        tokens=_tokens(fields),
     )
 
 
@@ -83,11 +88,20 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
         return None
     answered = _answering(ticket, line)
     cancelled = bool(line.flags & CANCELLED)
-    ledger.eject(_failed(ticket, line, cancelled), now)
+    failing = _failed(ticket, line, cancelled)
+    for pod in failing:
+        ledger.outliers.failed(pod.uid, now)
+    if answered is not None and answered not in failing and not cancelled and line.code:
+        judge = ledger.outliers.errored if line.code >= 500 else ledger.outliers.answered
+        judge(answered.uid, now)
+    ledger.retries.settle(ticket.service.key, max(line.attempts - 1, 0), answered=0 < line.code < 500)
     moved = answered is not None and answered.revision != ticket.revision
     failed = moved or line.code >= 500 or bool(line.flags - CANCELLED)
     counts = not cancelled and (failed or not 400 <= line.code < 500)
     service = ticket.service
+    ttft = line.ttft - ticket.held if line.streamed and line.ttft is not None else None
+    if ttft is not None and not failed and answered is ticket.choices[0]:
+        ledger.backlogs.measured(answered, ticket.fresh, ttft)
     outcome = Outcome(
         namespace=service.namespace,
         service=service.name,
@@ -95,22 +109,43 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
         stratum=ticket.stratum,
         ended=line.started + line.duration,
         failed=failed,
-        ttft=line.ttft - ticket.held if line.streamed and line.ttft is not None else None,
+        ttft=ttft,
         e2e=line.duration - ticket.held,
+        tokens=line.tokens,
     )
     revision = answered.revision if answered else ticket.revision
-    return Ended(service.namespace, service.name, revision, line.code, cancelled, outcome if counts else None)
+    return Ended(
+        service.namespace, service.name, revision, line.code, cancelled, outcome if counts else None, ticket.key
+    )
 
 
-def shown(line: Line, ended: Ended | None) -> bytes:
-    """The line as the gateway's own log shows it: Envoy's fields and what the picker knows."""
-    document = dict(line.fields)
+def shown(line: Line, ended: Ended | None, refusal: Refusal | None = None) -> bytes:
+    """The line as the gateway's own log shows it: Envoy's fields and what the picker knows, or why it refused."""
+    document = {name: value for name, value in line.fields.items() if name not in TOKENS}
+    document["output_tokens"] = line.tokens
     if ended is not None:
         document |= {"namespace": ended.namespace, "service": ended.service, "revision": ended.revision}
         if ended.outcome is not None:
             document |= {"stratum": ended.outcome.stratum, "picked": ended.outcome.revision}
+        if ended.key:
+            document["key"] = ended.key
+    elif refusal is not None:
+        document["refused"] = refusal.code
+        if refusal.service is not None:
+            document |= {"namespace": refusal.service[0], "service": refusal.service[1]}
+        if refusal.key:
+            document["key"] = refusal.key
     document["streamed"] = line.streamed
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def _tokens(fields: Mapping[str, object]) -> int | None:
+    """As our engine says them, else as OpenAI's `usage` does."""
+    for name in TOKENS:
+        value = fields.get(name)
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+            return int(value)
+    return None
 
 
 def _answering(ticket: Ticket, line: Line) -> Pod | None:
@@ -118,9 +153,11 @@ def _answering(ticket: Ticket, line: Line) -> Pod | None:
 
 
 def _failed(ticket: Ticket, line: Line, cancelled: bool) -> list[Pod]:
-    """The pods of the attempts before the last, and the last one's too if it was not reached or not ready."""
+    """The pods of the attempts before the last, and the last one's too if it was not reached, not ready or too slow."""
     tried = max(1, min(line.attempts, len(ticket.choices)))
-    last_failed = not cancelled and (bool(line.flags & UNREACHED) or line.code == 503)
+    # Not every timeout: a long answer that its service's whole `timeout` cut says nothing of the pod.
+    silent = str(line.fields.get("details") or "").startswith("upstream_per_try")
+    last_failed = not cancelled and (bool(line.flags & UNREACHED) or line.code == 503 or silent)
     return list(ticket.choices[: tried if last_failed else tried - 1])
 
 

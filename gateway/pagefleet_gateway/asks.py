@@ -26,6 +26,7 @@ class Ask:
     prompt_tokens: int = 0
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
     blocks: tuple[bytes, ...] = ()
+    streams: bool = False  # wants its answer as it comes
 
     @property
     def tokens(self) -> int:
@@ -50,6 +51,7 @@ def ask_of(body: bytes) -> Ask:
         prompt_tokens=-(-len(text) // TOKEN_BYTES),
         output_tokens=_limit(document),
         blocks=chained(text, model),
+        streams=document.get("stream") is True,
     )
 
 

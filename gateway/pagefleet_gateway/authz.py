@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import httptools
@@ -16,7 +18,9 @@ import httptools
 from .clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
 from .picker import Pick, Request
 from .replies import REFUSED_503
+from .routes import PATIENCE
 from .routing import Refusal
+from .traces import begun
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +30,8 @@ Decide = Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
 class Front(asyncio.Protocol):
     """One connection from Envoy; requests on it come one after the other."""
 
-    def __init__(self, decide: Decide) -> None:
-        self._decide = decide
+    def __init__(self, decide: Decide, rng: random.Random) -> None:
+        self._decide, self._rng = decide, rng
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: asyncio.Future[Pick | Refusal] | None = None
@@ -68,22 +72,23 @@ class Front(asyncio.Protocol):
             body=b"".join(self._body),
         )
         self._reset()
+        trace = begun(request.headers, self._rng)
         try:
             decision = self._decide(request)
             if isinstance(decision, asyncio.Future):
                 self._waiting = decision
-                decision.add_done_callback(self._held_no_more)
+                decision.add_done_callback(partial(self._held_no_more, trace))
             else:
-                self._answer(rendered(decision))
+                self._answer(rendered(decision, trace))
         except Exception:
             # Whatever went wrong with this one question, the others on this connection must go on.
             log.exception("no decision for request %s", request.id)
             self._answer(_message(500, b"Internal Server Error", [], b""))
 
-    def _held_no_more(self, decision: asyncio.Future[Pick | Refusal]) -> None:
+    def _held_no_more(self, trace: str | None, decision: asyncio.Future[Pick | Refusal]) -> None:
         self._waiting = None
         if not decision.cancelled():
-            self._answer(rendered(decision.result()))
+            self._answer(rendered(decision.result(), trace))
 
     def _answer(self, message: bytes) -> None:
         if self._transport is not None:
@@ -95,8 +100,8 @@ class Front(asyncio.Protocol):
         self._body: list[bytes] = []
 
 
-def rendered(decision: Pick | Refusal) -> bytes:
-    """The HTTP answer: 200 with Envoy's headers for a pick, the refusal itself otherwise."""
+def rendered(decision: Pick | Refusal, trace: str | None = None) -> bytes:
+    """The HTTP answer: 200 with Envoy's headers for a pick, the refusal itself otherwise. `trace`: one begun here."""
     match decision:
         case Pick():
             headers = [
@@ -105,8 +110,17 @@ def rendered(decision: Pick | Refusal) -> bytes:
             ]
             if decision.timeout_seconds is not None:
                 headers.append(("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000))))
+            if decision.patience.attempt_seconds is not None:
+                milliseconds = round(decision.patience.attempt_seconds * 1000)
+                headers.append(("x-envoy-upstream-rq-per-try-timeout-ms", str(milliseconds)))
+            if decision.patience.route:
+                headers.append((PATIENCE, decision.patience.route))
             if decision.mirror is not None:
                 headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
+            if trace is not None:
+                headers.append(("traceparent", trace))
+            if decision.key:
+                headers.append(("x-envoy-auth-headers-to-remove", "authorization"))
             if decision.fallback:
                 headers.append((FALLBACK, decision.fallback))
             return _message(200, b"OK", headers, b"")
@@ -114,6 +128,8 @@ def rendered(decision: Pick | Refusal) -> bytes:
             headers = [("content-type", "application/json")]
             if decision.retry_after is not None:
                 headers.append(("retry-after", str(decision.retry_after)))
+            if decision.status == 401:
+                headers.append(("www-authenticate", "Bearer"))
             status = REFUSED_503 if decision.status == 503 else decision.status
             return _message(status, b"Refused", headers, decision.body())
 

@@ -34,6 +34,11 @@ class Paths:
         return self.folder / "endpoints.json"
 
     @property
+    def certificate(self) -> Path:
+        """Where Envoy reads where the certificate is."""
+        return self.folder / "certificate.json"
+
+    @property
     def admin(self) -> Path:
         return self.folder / "admin.sock"
 
@@ -72,6 +77,10 @@ def engines_cluster(paths: Paths, name: str = ENGINES, header: str = DESTINATION
         "name": name,
         "type": "EDS",
         "connect_timeout": "1s",
+        # A node that lost its power answers nothing, not even a reset.
+        "upstream_connection_options": {
+            "tcp_keepalive": {"keepalive_time": 10, "keepalive_interval": 5, "keepalive_probes": 3}
+        },
         "circuit_breakers": _breakers(),
         "eds_cluster_config": {
             "service_name": ENGINES,
@@ -98,7 +107,7 @@ def engines_cluster(paths: Paths, name: str = ENGINES, header: str = DESTINATION
                 "@type": TYPE + "extensions.upstreams.http.v3.HttpProtocolOptions",
                 # Below the engine's keep-alive (75 s): a connection is never reused while its peer closes it.
                 "common_http_protocol_options": {"idle_timeout": "30s"},
-                "explicit_http_config": {"http_protocol_options": {}},
+                "explicit_http_config": {"http_protocol_options": {"enable_trailers": True}},
             }
         },
     }
@@ -127,10 +136,11 @@ def _nowhere() -> dict[str, object]:
 
 
 def _breakers() -> dict[str, object]:
+    """No bound that a sound fleet meets, but one on retries: above 100, at most every second request is one."""
     high = {
         "max_connections": 65536,
         "max_pending_requests": 65536,
         "max_requests": 65536,
-        "max_retries": 1024,
+        "retry_budget": {"budget_percent": {"value": 50.0}, "min_retry_concurrency": 100},
     }
     return {"thresholds": [{"priority": "DEFAULT", **high}]}

@@ -53,13 +53,13 @@ class Admin:
         except AdminError:
             return False
 
-    async def port(self) -> int:
-        """The port that the ingress listener is bound to."""
+    async def port(self, name: str) -> int:
+        """The port that the listener of this name is bound to."""
         document = json.loads(await self.ask("/listeners?format=json"))
         for listener in document.get("listener_statuses", []):
-            if listener.get("name") == "ingress":
+            if listener.get("name") == name:
                 return int(listener["local_address"]["socket_address"]["port_value"])
-        raise AdminError("/listeners: there is no listener named ingress")
+        raise AdminError(f"/listeners: there is no listener named {name}")
 
     async def drain(self) -> None:
         """Tell clients to go elsewhere (connection: close, GOAWAY) while listeners still accept."""

@@ -55,7 +55,9 @@ def picked(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
     option = _header(DESTINATION, value)
     metadata = struct_pb2.Struct()
     metadata.get_or_create_struct(METADATA)[DESTINATION] = value
-    common = proto.CommonResponse(header_mutation=proto.HeaderMutation(set_headers=[option]), clear_route_cache=True)
+    removed = ["authorization"] if pick.key else []
+    mutation = proto.HeaderMutation(set_headers=[option], remove_headers=removed)
+    common = proto.CommonResponse(header_mutation=mutation, clear_route_cache=True)
     return common, metadata
 
 
@@ -73,6 +75,8 @@ def refused(refusal: Refusal) -> proto.ProcessingResponse:
     headers = {"content-type": "application/json"}
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
     options = [_header(key, value) for key, value in headers.items()]
     return proto.ProcessingResponse(
         immediate_response=proto.ImmediateResponse(

@@ -14,21 +14,24 @@ import secrets
 import tempfile
 import time
 from asyncio.subprocess import Process
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from aiohttp import web
 
-from . import accesslog, envoy
+from . import accesslog, envoy, tls
 from .authz import Front
-from .bootstrap import Limits, bootstrap, written
+from .bootstrap import PLAIN, SECURE, Entry, bootstrap, written
 from .clusters import Paths
+from .connections import Limits
 from .endpoints import Endpoints
 from .holding import Holding
+from .keyring import Keyring
 from .kube import ClusterWatch
 from .ledger import Ledger
 from .metrics import Metrics
-from .picker import Pick, Picker, Request
+from .picker import Admitted, Pick, Picker, Request
 from .pools import Pools
 from .readings import Readings
 from .routing import Refusal
@@ -41,6 +44,7 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
 SWEEP_SECONDS = 5.0
+REMEMBERED = 10_000  # refused requests whose log line has not come
 
 
 class GatewayError(RuntimeError):
@@ -61,12 +65,16 @@ class Gateway:
         self.readings = Readings(self.ledger.in_flight)
         # The draw needs no secrecy, only an order that clients do not share.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
-        self.picker = Picker(state, self.ledger, rng, self.readings)
-        self.holding = Holding(self.picker, time.monotonic, self._wake)
+        self.picker = Picker(state, self.ledger, rng, self.readings, lambda: self.keyring.keys)
+        self.holding = Holding(self.picker, time.monotonic, self._wake, arrived=self._arrived)
         self.metrics = Metrics(self.ledger, self.holding)
+        self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
+        self._rng = rng
+        self._refused: OrderedDict[str, Refusal] = OrderedDict()  # by request id, until its log line comes
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
         self.synced: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
         self.port = settings.port
+        self.tls_port = settings.tls_port
         self.internal_port = settings.internal_port
         self.picker_port = settings.picker_port
         self._emit = emit
@@ -86,13 +94,22 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self._closing.callback(self._folder.cleanup)
         self.state.changed = self._pump_soon
-        server = await loop.create_unix_server(lambda: Front(self._decide), str(self._paths.picker), backlog=1024)
+        server = await loop.create_unix_server(
+            lambda: Front(self._decide, self._rng), str(self._paths.picker), backlog=1024
+        )
         self._closing.callback(server.close)
         await self._serve_internal()
         if self.settings.picker_port is not None:
             await self._serve_picker(self.settings.picker_port)
         limits = Limits(self.settings.max_request_bytes)
-        document = bootstrap(self.settings.pod_name, self.settings.address, self.settings.port, self._paths, limits)
+        entry = Entry(
+            self.settings.address,
+            self.settings.port if self.settings.plaintext else None,
+            self.settings.tls_port if self.settings.tls_folder else None,
+        )
+        if self.settings.tls_folder is not None:
+            self._paths.certificate.write_text(written(tls.discovery(self.settings.tls_folder)))
+        document = bootstrap(self.settings.pod_name, entry, self._paths, limits)
         self._paths.bootstrap.write_text(written(document))
         self._endpoints.write()
         self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
@@ -100,10 +117,14 @@ class Gateway:
         self._admin = envoy.Admin(self._paths.admin)
         self._closing.push_async_callback(self._admin.close)
         await self._until_live(self._envoy, self._admin)
-        self.port = await self._admin.port()
+        if self.settings.plaintext:
+            self.port = await self._admin.port(PLAIN)
+        if self.settings.tls_folder is not None:
+            self.tls_port = await self._admin.port(SECURE)
         self._run("access log", self._read_log(self._envoy))
         self._run("endpoints", self._endpoints.follow(self._admin))
         self._run("readings", self.readings.follow(self.state))
+        self._run("keyring", self.keyring.follow())
         self._run("sweep", self._sweep())
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -151,14 +172,24 @@ class Gateway:
     def _decide(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
         decision = self.holding.decide(request)
         if isinstance(decision, asyncio.Future):
-            decision.add_done_callback(lambda later: None if later.cancelled() else self._count(later.result()))
+            decision.add_done_callback(
+                lambda later: None if later.cancelled() else self._count(request, later.result())
+            )
         else:
-            self._count(decision)
+            self._count(request, decision)
         return decision
 
-    def _count(self, decision: Pick | Refusal) -> None:
+    def _count(self, request: Request, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
             self.metrics.refused(*(decision.service or ("", "")), decision.status)
+            self._refused[request.id] = decision
+            if len(self._refused) > REMEMBERED:
+                self._refused.popitem(last=False)
+
+    def _arrived(self, admitted: Admitted) -> None:
+        # Lists of models and the like are no work for an engine.
+        if admitted.request.method == "POST":
+            self.windows.arrived(admitted.service.key, time.time())
 
     def _pump_soon(self) -> None:
         # Not at once: who writes to the state must not run what a request waited for.
@@ -219,7 +250,11 @@ class Gateway:
             self.metrics.ended(ended)
             if ended.outcome is not None:
                 self.windows.record(ended.outcome, time.time())
-        self._emit(accesslog.shown(line, ended))
+        refusal = self._refused.pop(line.id, None)
+        key = ended.key if ended is not None else refusal.key if refusal is not None else ""
+        if key:
+            self.metrics.key_asked(key, line.code, line.tokens)
+        self._emit(accesslog.shown(line, ended, refusal))
 
     async def _sweep(self) -> None:
         while True:

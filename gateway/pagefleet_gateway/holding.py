@@ -34,7 +34,8 @@ class Held:
 
 class Holding:
     """`decide` answers at once, or with a future; who cancels it gives the request up. `wake(service)` is called when
-    a request first finds a service that holds requests without a pod, and not again before it had one.
+    a request first finds a service that holds requests without a pod, and not again before it had one; `arrived` for
+    every request within its limits, before it may have to wait.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class Holding:
         clock: Callable[[], float],
         wake: Callable[[ServiceKey], None],
         bounds: Bounds = Bounds(),
+        arrived: Callable[[Admitted], None] = lambda _: None,
     ) -> None:
         self._picker, self._clock, self._wake, self._bounds = picker, clock, wake, bounds
+        self._arrived = arrived
         self._queues: dict[ServiceKey, FairQueue[Held]] = {}
         self._woken: set[ServiceKey] = set()  # without pods, and called for
         self._closed = False
@@ -61,6 +64,7 @@ class Holding:
         admitted = self._picker.admit(request, now)
         if isinstance(admitted, Refusal):
             return admitted
+        self._arrived(admitted)
         # Who comes later must not overtake who waits.
         if self._closed or not self._queues.get(admitted.service.key):
             answer = self._picker.choose(admitted, now)

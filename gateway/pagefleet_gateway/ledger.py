@@ -1,5 +1,4 @@
-"""What is in flight: one ticket per request from its pick to its access-log line, and pods that failed just
-now.
+"""What is in flight: one ticket per request from its pick to its access-log line; pods and services that failed lately.
 
 Counts, and never chooses. Times are seconds of any steady clock that the caller passes in.
 """
@@ -10,6 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .backlog import Backlogs
+from .outliers import Outliers
+from .retrybudget import RetryBudgets
 from .state import Pod, Service
 
 
@@ -24,15 +26,18 @@ class Ticket:
     deadline: float  # after it the request is over even if no log line came
     tokens: int = 0  # work it is about to cause: prompt not cached, and output
     held: float = 0.0  # seconds it waited for a pod in the gateway: no revision's doing
+    key: str = ""  # name of the API key that asked
+    fresh: int = 0  # tokens of its prompt that its first choice had probably not cached
 
 
 class Ledger:
-    def __init__(self, eject_seconds: float = 5.0) -> None:
-        self._eject_seconds = eject_seconds
+    def __init__(self) -> None:
+        self.outliers = Outliers()
+        self.backlogs = Backlogs()
+        self.retries = RetryBudgets()
         self._tickets: dict[str, Ticket] = {}
         self._in_flight: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
-        self._ejected: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -68,18 +73,16 @@ class Ledger:
             (ticket.service.namespace, ticket.service.name, ticket.revision) for ticket in self._tickets.values()
         )
 
-    def eject(self, pods: Iterable[Pod], now: float) -> None:
-        for pod in pods:
-            self._ejected[pod.uid] = now + self._eject_seconds
-
     def ejected(self, pod: Pod, now: float) -> bool:
-        return self._ejected.get(pod.uid, 0.0) > now
+        return self.outliers.ejected(pod.uid, self._in_flight[pod.uid], now)
 
     def sweep(self, alive: Iterable[Pod], now: float) -> None:
         """Forget pods that are gone and requests whose log line can no longer come."""
         for request_id in [key for key, ticket in self._tickets.items() if ticket.deadline < now]:
             self.close(request_id)
-        uids = {pod.uid for pod in alive}
+        pods = tuple(alive)
+        uids = {pod.uid for pod in pods}
+        self.backlogs.keep(pods)
         for uid in [uid for uid in self._in_flight if uid not in uids]:
             del self._in_flight[uid], self._tokens[uid]
-        self._ejected = {uid: until for uid, until in self._ejected.items() if until > now and uid in uids}
+        self.outliers.keep(uids)

@@ -11,6 +11,7 @@ import sys
 
 import uvloop
 
+from .apikeys import KeyFileError
 from .gateway import Gateway, GatewayError
 from .kube import ClusterWatch, WatchError
 from .settings import SettingError, Settings, settings_from
@@ -71,6 +72,9 @@ def run() -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings))
+    except KeyFileError as error:
+        log.error("%s", error)
+        raise SystemExit(78) from error
     except (GatewayError, WatchError) as error:
         log.error("%s", error, exc_info=error.__cause__)
         raise SystemExit(1) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -48,6 +49,27 @@ class Metrics:
             registry=self.registry,
             buckets=_BUCKETS,
         )
+        self._by_key = Counter(
+            "pagefleet_gateway_key_requests",
+            "Requests by the API key's name, and the answer's code",
+            ("key", "code"),
+            registry=self.registry,
+        )
+        self._key_tokens = Counter(
+            "pagefleet_gateway_key_output_tokens",
+            "Output tokens by the API key's name, where the engine says them",
+            ("key",),
+            registry=self.registry,
+        )
+        self.keys_valid = Gauge(
+            "pagefleet_gateway_api_keys_valid",
+            "1 while the API keys in force are those of the file, 0 when it cannot be used or there is none",
+            registry=self.registry,
+        )
+        self._ejected = Gauge(
+            "pagefleet_gateway_pods_ejected", "Pods left alone after failures", registry=self.registry
+        )
+        self._ejected.set_function(lambda: ledger.outliers.count(time.monotonic()))
         self.watch_synced = Gauge(
             "pagefleet_gateway_watch_synced",
             "1 once the objects of a kind were listed",
@@ -68,6 +90,11 @@ class Metrics:
             self._e2e.labels(*labels).observe(ended.outcome.e2e)
             if ended.outcome.ttft is not None:
                 self._ttft.labels(*labels).observe(ended.outcome.ttft)
+
+    def key_asked(self, key: str, code: int, tokens: int | None) -> None:
+        self._by_key.labels(key, str(code)).inc()
+        if tokens is not None:
+            self._key_tokens.labels(key).inc(tokens)
 
     def refused(self, namespace: str, service: str, code: int) -> None:
         """A request the picker answered itself; it met no revision."""

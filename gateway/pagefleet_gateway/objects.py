@@ -36,6 +36,8 @@ def service_from(raw: Mapping[str, object]) -> Service:
         canary_headers=_headers(route),
         sticky_header=sticky.removeprefix("header/").lower() if sticky.startswith("header/") else "",
         timeout_seconds=duration(_text(traffic, "timeout")),
+        first_token_seconds=duration(_text(traffic, "firstTokenTimeout")),
+        next_token_seconds=duration(_text(traffic, "nextTokenTimeout")),
         retries=min(max(retries, 0), MAX_RETRIES) if isinstance(retries, int) else 2,
         pod_limit=_count(_map(traffic, "circuitBreaker"), "maxRequestsPerPod", 0),
         hold_seconds=_hold_seconds(spec),

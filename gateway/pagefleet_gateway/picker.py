@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from .apikeys import APIKeys
 from .asks import BLOCK_TOKENS, Ask, ask_of
 from .ledger import Ledger, Ticket
+from .patience import USUAL, Patience, patience
 from .prefixes import Prefixes
 from .ratelimits import RateLimits
 from .readings import Readings
@@ -45,6 +47,8 @@ class Pick:
     retries: int
     fallback: str = ""  # namespace/name of the service that answers in place of the one asked, "" when none does
     mirror: Pod | None = None  # gets a copy, whose answer is thrown away
+    patience: Patience = USUAL  # with a silent engine
+    key: str = ""  # name of the API key that asked: the key itself goes no further
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,22 @@ class Admitted:
     service: Service
     ask: Ask
     arrived: float
+    key: str = ""  # name of the API key that asked
 
 
 class Picker:
     """Holds the draws and the prefixes; reads the state; writes the ledger."""
 
-    def __init__(self, state: State, ledger: Ledger, rng: random.Random, readings: Readings | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        ledger: Ledger,
+        rng: random.Random,
+        readings: Readings | None = None,
+        keys: Callable[[], APIKeys | None] = lambda: None,
+    ) -> None:
+        """`keys`: those in force; None when none is asked for."""
+        self._keys = keys
         self._state = state
         self._ledger = ledger
         self._rng = rng
@@ -76,15 +90,25 @@ class Picker:
 
     def admit(self, request: Request, now: float) -> Admitted | Refusal:
         """Find the request's service and charge its limits: once per request."""
+        keys, key = self._keys(), None
+        if keys is not None:
+            # First of all: who has no key is not told which services there are.
+            key = keys.find(request.headers)
+            if key is None:
+                return UNKNOWN_KEY
+        name = key.name if key is not None else ""
         service = route(self._state.snapshot, request.method, request.path, request.body)
         if isinstance(service, Refusal):
-            return service
+            return replace(service, key=name)
+        if key is not None and not key.may_ask(service.key):
+            return _forbidden(service, name)
         ask = ask_of(request.body)
-        wait = self._limits.take(service, request.headers, ask.tokens, now) if service.limits else 0.0
+        limited = service.limits or key is not None
+        wait = self._limits.take(service, request.headers, ask.tokens, now, key) if limited else 0.0
         if wait > 0:
             message = f"too many requests or tokens: try again in {math.ceil(wait)} s"
-            return _busy(service, "rate_limit_exceeded", message, math.ceil(wait))
-        return Admitted(request, service, ask, now)
+            return replace(_busy(service, "rate_limit_exceeded", message, math.ceil(wait)), key=name)
+        return Admitted(request, service, ask, now, name)
 
     def choose(self, admitted: Admitted, now: float) -> Pick | Refusal:
         """Choose pods and open the request's ticket. May be asked again after a refusal."""
@@ -101,11 +125,15 @@ class Picker:
         if isinstance(pick, Pick):
             deadline = now + (pick.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 60
             first = pick.choices[0].uid
-            tokens = ask.tokens - min(self.prefixes.matched(first, ask.blocks) * BLOCK_TOKENS, ask.prompt_tokens)
+            fresh = max(0, ask.prompt_tokens - self.prefixes.matched(first, ask.blocks) * BLOCK_TOKENS)
+            tokens = fresh + ask.output_tokens
             self.prefixes.record(first, ask.blocks)
+            self._ledger.backlogs.sent(pick.choices[0], fresh, now)
             size, held = stratum(len(request.body)), now - admitted.arrived
-            self._ledger.open(request.id, Ticket(service, pick.revision, size, pick.choices, deadline, tokens, held))
-        return pick
+            ticket = Ticket(service, pick.revision, size, pick.choices, deadline, tokens, held, admitted.key, fresh)
+            self._ledger.open(request.id, ticket)
+        # The gateway's keys are no engine's business.
+        return replace(pick, key=admitted.key) if admitted.key else pick
 
     def has_pods(self, key: ServiceKey) -> bool:
         return any(self._state.snapshot.pods.get(key, {}).values())
@@ -113,6 +141,7 @@ class Picker:
     def sweep(self) -> None:
         """Forget services and pods that are gone."""
         self.splits.keep(self._state.snapshot.services)
+        self._ledger.retries.keep(self._state.snapshot.services.keys())
         self.prefixes.keep({pod.uid for pod in self._state.pods})
 
     def _pick(self, snapshot: Snapshot, service: Service, request: Request, ask: Ask, now: float) -> Pick | Refusal:
@@ -127,7 +156,8 @@ class Picker:
         if service.pod_limit and self._full(service.pod_limit, [pods[name] for name, _ in live]):
             return _busy(service, OVERLOADED, f"every pod of {service.namespace}/{service.name} is at its limit")
         revision = self.splits.choose(service, live, headers, canary_live)
-        attempts = service.retries + 1
+        retries = service.retries if self._ledger.retries.allows(service.key) else 0
+        attempts = retries + 1
         own = self._order(pods[revision], ask, attempts, now)
         spare: list[Pod] = []
         if len(own) < attempts:
@@ -135,7 +165,17 @@ class Picker:
             spare = self._order(rest, ask, attempts - len(own), now)
         chosen = candidates(own, spare, attempts)
         mirror = self._mirror(service, revision, pods, ask, now)
-        return Pick(revision, tuple(chosen), service.timeout_seconds, service.retries, mirror=mirror)
+        return Pick(
+            revision,
+            tuple(chosen),
+            service.timeout_seconds,
+            retries,
+            mirror=mirror,
+            # The first byte of an answer that is not streamed is its end: `timeout` is for that.
+            patience=patience(service.first_token_seconds, service.next_token_seconds, retries)
+            if ask.streams
+            else USUAL,
+        )
 
     def _mirror(
         self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]], ask: Ask, now: float
@@ -159,6 +199,7 @@ class Picker:
         reading = self._readings.of(pod, now)
         return Observation(
             in_flight_tokens=self._ledger.tokens(pod),
+            backlog=self._ledger.backlogs.waiting(pod, now),
             in_flight=self._ledger.in_flight(pod),
             foreign=reading.foreign,
             waiting=reading.waiting,
@@ -185,6 +226,19 @@ def stratum(body_bytes: int) -> str:
     if body_bytes < 1024:
         return "s"
     return "m" if body_bytes < 8192 else "l"
+
+
+UNKNOWN_KEY = Refusal(
+    401,
+    "invalid_request_error",
+    "invalid_api_key",
+    "an API key is required here: send a known one as `Authorization: Bearer <key>`",
+)
+
+
+def _forbidden(service: Service, key: str) -> Refusal:
+    message = f"the API key {key} may not ask {service.namespace}/{service.name}"
+    return Refusal(403, "permission_error", "service_not_allowed", message, service=service.key, key=key)
 
 
 def _busy(service: Service, code: str, message: str, wait: int = 1) -> Refusal:

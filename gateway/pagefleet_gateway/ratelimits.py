@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .apikeys import APIKey
 from .state import Limit, Service
 
 MAX_KEYS = 50_000  # clients choose the keys: beyond these the longest unused are forgotten
@@ -35,14 +36,19 @@ class Bucket:
 
 
 class RateLimits:
-    """The buckets of all services' keys."""
+    """The buckets of all API keys, and of all services' header values."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[tuple[object, ...], Bucket] = OrderedDict()
 
-    def take(self, service: Service, headers: Mapping[str, str], tokens: int, now: float) -> float:
+    def take(
+        self, service: Service, headers: Mapping[str, str], tokens: int, now: float, key: APIKey | None = None
+    ) -> float:
         """0 when every limit allows the request, which then counts; else the seconds to wait, and it does not."""
         taken = []
+        if key is not None:
+            for kind, most, amount in _amounts(key, tokens):
+                taken.append((self._bucket((key.name, kind, most), most, now), amount))
         for limit in service.limits:
             value = headers.get(limit.header, "")
             for kind, most, amount in _amounts(limit, tokens):
@@ -61,6 +67,6 @@ class RateLimits:
         return bucket
 
 
-def _amounts(limit: Limit, tokens: int) -> list[tuple[str, int, int]]:
+def _amounts(limit: Limit | APIKey, tokens: int) -> list[tuple[str, int, int]]:
     kinds = [("requests", limit.requests_per_minute, 1), ("tokens", limit.tokens_per_minute, tokens)]
     return [(kind, most, amount) for kind, most, amount in kinds if most > 0]

@@ -22,6 +22,7 @@ class Refusal:
     param: str | None = None
     retry_after: int | None = None  # seconds
     service: ServiceKey | None = None  # whose requests it is counted with
+    key: str = ""  # name of the API key that asked
 
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}

@@ -1,8 +1,8 @@
 """Which pods a request should meet, best first: a total function of what was observed of each. Pure.
 
-A pod's cost is the work, in tokens, before the request's first token there: what is in flight, what other
-gateways sent, what KV pressure will make it wait for, and the part of the prompt that it has not cached. All in
-one unit; INTERFERENCE was chosen with bench/gateway_picking.py. Affinity (a cached prefix, a loaded
+A pod's cost is the work, in tokens, before the request's first token there: the prompts it has still to compute
+(backlog.py), a part of what is in flight and of what other gateways sent, what KV pressure will make it wait for, and the
+part of the prompt that it has not cached. All in one unit; INTERFERENCE was chosen with bench/gateway_picking.py. Affinity (a cached prefix, a loaded
 adapter) is a credit against that work, and only for a pod with at most 1.25 times the mean load (Mirrokni,
 Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018): it can never make a hot spot.
 In-flight work is counted at the pick itself, not at the next scrape, so a crowd cannot run to one pod.
@@ -35,6 +35,7 @@ class Observation:
     foreign: float = 0.0  # other gateways' requests in the engine, at its last scrape
     waiting: float = 0.0  # requests in the engine's queue, at its last scrape
     kv_usage: float = 0.0  # share of KV pages in use, 0 to 1
+    backlog: float = 0.0  # tokens of prompts sent there that it has probably not computed yet
     matched_tokens: float = 0.0  # tokens of the prompt that it has probably cached
     adapter: bool = False  # holds the adapter that the request names
     ejected: bool = False  # failed a moment ago
@@ -57,6 +58,7 @@ def costs(pods: Sequence[Observation], prompt_tokens: float, tokens: float) -> l
     for seen, carried in zip(pods, loads, strict=True):
         pressure = max(0.0, min(_sane(seen.kv_usage), 1.0) - PRESSURE_FROM) / (1 - PRESSURE_FROM)
         cost = INTERFERENCE * (carried + _sane(seen.waiting) * typical) + pressure * typical + prompt
+        cost += _sane(seen.backlog)
         if carried <= limit:
             cost -= min(_sane(seen.matched_tokens), prompt) + (ADAPTER_TOKENS if seen.adapter else 0)
         found.append(cost)

@@ -28,6 +28,10 @@ class Settings:
     max_request_bytes: int = 4 * 1024 * 1024
     drain_seconds: float = 30.0  # how long SIGTERM waits for requests in flight
     settle_seconds: float = 3.0  # how long SIGTERM keeps accepting while the Service forgets this pod
+    tls_folder: Path | None = None  # tls.crt and tls.key; None: no listener with TLS
+    tls_port: int = 8443
+    plaintext: bool = True  # whether `port` is served at all
+    api_keys_file: Path | None = None  # None: no key is asked for
     temporary: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
 
 
@@ -37,6 +41,12 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
     Raises SettingError for a value that is out of range.
     """
     kubeconfig = environment.get("PAGEFLEET_KUBECONFIG") or environment.get("KUBECONFIG")
+    folder, keys = environment.get("PAGEFLEET_GATEWAY_TLS_FOLDER"), environment.get("PAGEFLEET_GATEWAY_API_KEYS_FILE")
+    plaintext = environment.get("PAGEFLEET_GATEWAY_PLAINTEXT", "on")
+    if plaintext not in ("on", "off") or (plaintext == "off" and not folder):
+        raise SettingError(
+            f"PAGEFLEET_GATEWAY_PLAINTEXT={plaintext!r}: must be on or off, and off only with PAGEFLEET_GATEWAY_TLS_FOLDER"
+        )
     return Settings(
         port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", 8080, 0, 65535),
         internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", 9002, 0, 65535),
@@ -53,6 +63,10 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
             environment, "PAGEFLEET_GATEWAY_MAX_REQUEST_BYTES", 4 * 1024 * 1024, 1024, 256 * 1024 * 1024
         ),
         drain_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_DRAIN_SECONDS", 30, 0, 3600)),
+        tls_folder=Path(folder) if folder else None,
+        tls_port=_integer(environment, "PAGEFLEET_GATEWAY_TLS_PORT", 8443, 0, 65535),
+        plaintext=plaintext == "on",
+        api_keys_file=Path(keys) if keys else None,
         settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", 3, 0, 600)),
     )
 

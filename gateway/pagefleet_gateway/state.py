@@ -44,6 +44,8 @@ class Service:
     limits: tuple[Limit, ...] = ()
     fallback: str = ""  # service of the same namespace that answers when this one cannot
     mirror: tuple[str, float] = ("", 0.0)  # revision that gets a copy, and of how many requests in 100
+    first_token_seconds: float | None = None  # how long a pod may take to a stream's first token, in each attempt
+    next_token_seconds: float | None = None  # how long a stream may pause once it has begun
 
     def priority(self, headers: Mapping[str, str]) -> int:
         """The first class whose headers all match, 0 the most important; what matches none comes last."""

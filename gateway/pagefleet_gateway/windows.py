@@ -29,14 +29,42 @@ class Outcome:
     failed: bool
     ttft: float | None  # seconds
     e2e: float  # seconds
+    tokens: int | None = None  # output tokens; None: the engine did not say
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per output token after the first; None when it did not stream or its tokens are not known."""
+        if self.ttft is None or self.tokens is None or self.tokens < 2:
+            return None
+        return max(self.e2e - self.ttft, 0.0) / (self.tokens - 1)
 
 
 @dataclass
 class _Slice:
     requests: int = 0
     errors: int = 0
+    arrivals: int = 0
+    tokens: int = 0
+    counted: int = 0  # requests whose tokens are known
     ttft: Counter[int] = field(default_factory=Counter)
     e2e: Counter[int] = field(default_factory=Counter)
+    tpot: Counter[int] = field(default_factory=Counter)
+
+    def shown(self, start: int, revision: str, stratum: str) -> dict[str, object]:
+        if not revision:
+            head: dict[str, object] = {"start": start, "revision": "", "stratum": "", "arrivals": self.arrivals}
+            return head | {"requests": 0, "errors": 0}
+        document: dict[str, object] = {
+            "start": start,
+            "revision": revision,
+            "stratum": stratum,
+            "requests": self.requests,
+            "errors": self.errors,
+            "ttft": _histogram(self.ttft),
+            "e2e": _histogram(self.e2e),
+        }
+        # Without a single request whose tokens are known these are not 0 but not measured.
+        return document | ({"tpot": _histogram(self.tpot), "tokens": self.tokens} if self.counted else {})
 
 
 class Windows:
@@ -57,30 +85,39 @@ class Windows:
         start = _start(outcome.ended)
         if self._is_closed(start) or outcome.ended > self._latest:
             start = _start(self._latest)
-        service = self._slices.setdefault((outcome.namespace, outcome.service), {})
-        piece = service.setdefault(start, {}).setdefault((outcome.revision, outcome.stratum), _Slice())
+        key = (outcome.namespace, outcome.service)
+        piece = self._piece(key, start, outcome.revision, outcome.stratum)
         piece.requests += 1
+        if outcome.tokens is not None:
+            piece.tokens += outcome.tokens
+            piece.counted += 1
         if outcome.failed:
             piece.errors += 1
             return
         piece.e2e[bucket_of(max(outcome.e2e, 0.0))] += 1
         if outcome.ttft is not None:
             piece.ttft[bucket_of(max(outcome.ttft, 0.0))] += 1
+        if outcome.tpot is not None:
+            piece.tpot[bucket_of(outcome.tpot)] += 1
+
+    def arrived(self, key: ServiceKey, now: float) -> None:
+        """A request for the service came in and is within its limits, whatever becomes of it."""
+        self._latest = max(self._latest, now)
+        self._piece(key, _start(self._latest), "", "").arrivals += 1
+
+    def _piece(self, key: ServiceKey, start: int, revision: str, stratum: str) -> _Slice:
+        slices = self._slices.setdefault(key, {}).setdefault(start, {})
+        piece = slices.get((revision, stratum))
+        if piece is None:
+            piece = slices[revision, stratum] = _Slice()
+        return piece
 
     def answer(self, namespace: str, service: str, since: float, now: float) -> dict[str, object]:
         """The closed slices of a service with `start >= since`, oldest first, as `/windows` shows them."""
         self._latest = max(self._latest, now)
         slices = self._slices.get((namespace, service), {})
         shown = [
-            {
-                "start": start,
-                "revision": revision,
-                "stratum": stratum,
-                "requests": piece.requests,
-                "errors": piece.errors,
-                "ttft": {str(bucket): count for bucket, count in sorted(piece.ttft.items())},
-                "e2e": {str(bucket): count for bucket, count in sorted(piece.e2e.items())},
-            }
+            piece.shown(start, revision, stratum)
             for start in sorted(slices)
             if start >= since and self._is_closed(start)
             for (revision, stratum), piece in sorted(slices[start].items())
@@ -103,3 +140,7 @@ class Windows:
 
 def _start(time: float) -> int:
     return math.floor(time / SLICE_SECONDS) * SLICE_SECONDS
+
+
+def _histogram(counts: Counter[int]) -> dict[str, int]:
+    return {str(bucket): count for bucket, count in sorted(counts.items())}

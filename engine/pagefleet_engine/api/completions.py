@@ -16,7 +16,7 @@ from pagefleet_engine.api import body, shapes, tools, traces
 from pagefleet_engine.api.answers import Piece
 from pagefleet_engine.api.aside import aside
 from pagefleet_engine.api.engine import EngineClient
-from pagefleet_engine.api.events import Events
+from pagefleet_engine.api.events import TOKENS, Events
 from pagefleet_engine.api.generation import Generation
 from pagefleet_engine.api.logprobs import Vocabulary
 from pagefleet_engine.api.metrics import Metrics
@@ -58,7 +58,9 @@ class Completions:
                 async for batch in batches:
                     for at, piece in batch:
                         got[at].append(piece)
-            return shapes.answer(await aside(generation.entries(), lambda: _whole(generation, shape, got)))
+            whole = shapes.answer(await aside(generation.entries(), lambda: _whole(generation, shape, got)))
+            whole.headers[TOKENS] = str(generation.usage.completion)
+            return whole
         finally:
             used = generation.usage
             traces.of(request).tell({

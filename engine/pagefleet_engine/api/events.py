@@ -1,4 +1,7 @@
-"""Server-sent events whose headers leave with the first one, to clients that read."""
+"""Server-sent events whose headers leave with the first one, to clients that read.
+
+To a client that takes trailers (`TE: trailers`; the gateway does) the last chunk says how many tokens the answer had.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpVersion11, StreamWriter
 
 from pagefleet_engine.api.shapes import event
 
 DONE = b"data: [DONE]\n\n"
+TOKENS = "x-pagefleet-output-tokens"  # a trailer of a stream, a header of a whole answer
 
 
 class SlowReader(ConnectionResetError):
@@ -22,9 +28,12 @@ class Events:
 
     def __init__(self, request: web.Request, write_timeout: float) -> None:
         self._request, self._timeout = request, write_timeout
-        self._response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-        )
+        headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+        self._trailers = request.version >= HttpVersion11 and "trailers" in request.headers.get("TE", "").lower()
+        if self._trailers:
+            headers["Trailer"] = TOKENS
+        self._response = web.StreamResponse(headers=headers)
+        self._writer: AbstractStreamWriter | None = None
 
     @property
     def response(self) -> web.StreamResponse:
@@ -38,16 +47,26 @@ class Events:
         """Raises ConnectionResetError when the client has gone, SlowReader when it does not read."""
         await self._write(b"".join(map(event, documents)))
 
-    async def end(self, *, done: bool) -> None:
+    async def end(self, *, done: bool, tokens: int | None = None) -> None:
+        """`tokens`: output tokens of all answers."""
         if done:
             await self._write(DONE)
+        if tokens is not None:
+            self._say(tokens)
         await self._response.write_eof()
+
+    def _say(self, tokens: int) -> None:
+        """aiohttp knows no trailers: the last chunk is ours, and its own is then left out."""
+        writer = self._writer
+        if self._trailers and isinstance(writer, StreamWriter) and writer.chunked and writer.transport is not None:
+            writer.transport.write(b"0\r\n%s: %d\r\n\r\n" % (TOKENS.encode(), tokens))
+            writer.chunked = False
 
     async def _write(self, data: bytes) -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 if not self._response.prepared:
-                    await self._response.prepare(self._request)
+                    self._writer = await self._response.prepare(self._request)
                 await self._response.write(data)
         except TimeoutError:
             if self._request.transport is not None:

@@ -36,7 +36,7 @@ class Stream:
             else:
                 if self._parameters.include_usage:
                     await self._events.send(self._shape.chunk([], {"usage": self._generation.usage.document()}))
-                await self._events.end(done=True)
+                await self._events.end(done=True, tokens=self._generation.usage.completion)
         return self._events.response
 
     async def _send(self, batches: AsyncGenerator[list[tuple[int, Piece]]]) -> None:

@@ -1,0 +1,137 @@
+"""The gateway, measured: beside an engine without anything in between, and beside other proxies and routers.
+
+    python bench/gateway.py --make-peers          # once: nginx (unpacked, not installed), vllm-router, sglang-router
+    python bench/gateway.py [PART ...] [--quick] [--check] [--json bench/results/gateway.json]
+
+Parts: latency, saturation, streams, picking, split, churn, rollback (needs root: a real control plane). All of them take
+about ten minutes, a minute and a half with `--quick`. `--check` exits 1 when a target is missed. Load generator, stub
+engines and what is measured share the machine: figures from a machine that does anything else are worth nothing, and the
+program says how busy it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.gatewaybench.churn import churn
+from bench.gatewaybench.rollback import rollback
+from bench.gatewaybench.simulation import compare
+from bench.gatewaybench.split import split
+from bench.gatewaybench.systems import make_peers
+from bench.gatewaybench.traffic import latency, saturation, streams
+
+BUSY = 0.10  # cores that others may use before the measurement
+
+
+def picking(quick: bool) -> dict[str, object]:
+    """p95 of the time to the first token, simulated: ours over the others'."""
+    shown: dict[str, object] = {}
+    for rate in (120.0,) if quick else (60.0, 90.0, 120.0, 140.0):
+        runs = [compare(1500 if quick else 3000, rate, seed) for seed in ((1,) if quick else (1, 2, 3))]
+        p95 = {name: mean(run[name].p95 for run in runs) for name in runs[0]}
+        shown[f"{rate:.0f}"] = {
+            "ms": {name: round(seconds * 1e3, 1) for name, seconds in p95.items()},
+            "roundRobin": round(p95["pagefleet"] / p95["round robin"], 3),
+            "published": round(p95["pagefleet"] / p95["llm-d 2/2/3"], 3),
+        }
+    return shown
+
+
+PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
+    "latency": latency,
+    "saturation": saturation,
+    "streams": streams,
+    "picking": picking,
+    "split": split,
+    "churn": churn,
+    "rollback": rollback,
+}
+
+
+def verdicts(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float, str, float]]:
+    """What was measured, and the targets: (name, value, "<=" or ">=", limit)."""
+    rows: list[tuple[str, float, str, float]] = []
+    if ours := found.get("latency", {}).get("pagefleet"):
+        rows.append(("added latency p50, ms, at 500 requests/s", ours["added"]["p50"], "<=", 2.0))
+        rows.append(("added latency p95, ms, at 500 requests/s", ours["added"]["p95"], "<=", 10.0))
+        rows.append(("failed or unanswered", ours["failed"] + ours["unanswered"], "<=", 0))
+    if ours := found.get("saturation", {}).get("pagefleet"):
+        rows.append(("saturation, requests/s", ours["perSecond"], ">=", 1500.0))
+    if ours := found.get("streams", {}).get("pagefleet"):
+        rows.append((f"added time between tokens p95, ms, {found['streams']['streams']} streams", ours["added"]["p95"], "<=", 2.0))  # fmt: skip
+    for rate, ratios in found.get("picking", {}).items():
+        rows.append((f"TTFT p95 over round robin's, {rate} requests/s", ratios["roundRobin"], "<=", 0.7))
+        rows.append((f"TTFT p95 over 2/2/3 scoring's, {rate} requests/s", ratios["published"], "<=", 0.9))
+    if "split" in found:
+        rows.append(("prefix hits under a 90/10 split over unsplit", found["split"]["ratio"], ">=", 0.95))
+    if "churn" in found:
+        lost = found["churn"]["failed"] + found["churn"]["unanswered"]
+        rows.append((f"failed over {found['churn']['kills']} kills and as many weight changes", lost, "<=", 0))
+    if "ms" in found.get("rollback", {}):
+        rows.append(("rollback: write to last canary request p99, ms", found["rollback"]["ms"]["p99"], "<=", 1000.0))
+        rows.append(("failed during rollbacks", found["rollback"]["failed"], "<=", 0))
+    return rows
+
+
+def show(part: str, figures: Mapping[str, Any]) -> None:
+    print(f"\n{part}")
+    for name, value in figures.items():
+        if isinstance(value, Mapping) and "added" in value:
+            added = ", ".join(f"{share} {value['added'][share]:+.2f}" for share in ("p50", "p95", "p99"))
+            own = ", ".join(f"{share} {value['ms'][share]:.2f}" for share in ("p50", "p95", "p99"))
+            print(f"  {name:<14} {own} ms; added {added} ms; {value['cores']} cores, {value['failed']} failed")
+        else:
+            print(f"  {name:<14} {value}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The gateway, measured.")
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all when none is named")
+    parser.add_argument("--quick", action="store_true", help="small sizes, about a minute and a half")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--make-peers", action="store_true", help="get nginx and the routers, and end")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
+    if arguments.make_peers:
+        make_peers()
+        return 0
+    busy = psutil.cpu_percent(2.0) / 100 * (os.cpu_count() or 1)
+    print(f"{os.cpu_count()} cores, {platform.machine()}; others use {busy:.2f} cores")
+    if busy > BUSY:
+        print("NOT A QUIET MACHINE: the figures of latency, saturation and streams are worth nothing")
+    found: dict[str, Mapping[str, Any]] = {}
+    for part in arguments.parts or list(PARTS):
+        began = time.monotonic()
+        found[part] = PARTS[part](arguments.quick)
+        show(part, found[part])
+        print(f"  ({time.monotonic() - began:.0f} s)", flush=True)
+    missed = False
+    print()
+    for name, value, relation, limit in verdicts(found):
+        met = value <= limit if relation == "<=" else value >= limit
+        missed |= not met
+        print(f"{'met   ' if met else 'MISSED'}  {name}: {value:g} ({relation} {limit:g})")
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        document = {"cores": os.cpu_count(), "othersUsed": round(busy, 2), "quick": arguments.quick, **found}
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+    return int(arguments.check and missed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,115 @@
+"""Pods that are killed and weights that move while requests run: how many requests fail of it.
+
+A real Envoy and the real picker in this process, engines as processes that are killed with requests in them which have
+not had their first token. The gateway is told nothing of a kill: it has to find out. Every kill and every weight change
+comes while requests run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import uvloop
+from bench.gatewaybench.systems import ROOT, environment
+
+from pagefleet_gateway.gateway import Gateway
+from pagefleet_gateway.settings import Settings
+from pagefleet_gateway.state import Pod, Service, State
+
+PORTS = {"a": (19201, 19202, 19203, 19204), "b": (19205, 19206, 19207, 19208)}
+GATEWAY_PORT = 19180
+WEIGHTS = ((100, 0), (90, 10), (50, 50), (10, 90), (0, 100), (50, 50))
+FIRST_MS = 40  # an engine's time to its first token: what is in it then dies before one
+
+
+class Engines:
+    """One process per pod; `kill` ends one at once, and another takes its address."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    async def start(self, port: int) -> None:
+        command = [sys.executable, "-m", "bench.gatewaybench.stub", "--ports", str(port), "--first-ms", str(FIRST_MS)]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
+        self._running[port] = process
+        if process.stdout is None:
+            raise RuntimeError("an engine has no stdout")
+        line = await asyncio.to_thread(process.stdout.readline)
+        if line.strip() != b"serving":
+            raise RuntimeError(f"the engine on port {port} did not start")
+
+    async def kill(self, port: int) -> None:
+        process = self._running.pop(port)
+        os.kill(process.pid, signal.SIGKILL)
+        await asyncio.to_thread(process.wait)
+        await self.start(port)
+
+    def stop(self) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+
+async def _churn(times: int, rate: float, seconds_each: float) -> dict[str, object]:
+    state, engines = State(), Engines()
+    settings = Settings(port=GATEWAY_PORT, internal_port=0, address="127.0.0.1", settle_seconds=0, drain_seconds=1)
+    gateway = Gateway(settings, state, lambda _: None)
+    every = [(revision, port) for revision, ports in PORTS.items() for port in ports]
+    load: asyncio.subprocess.Process | None = None
+    try:
+        await asyncio.gather(*(engines.start(port) for _, port in every))
+        state.replace_pods(
+            Pod(f"u{port}", f"p{port}", "team", "chat", revision, f"127.0.0.1:{port}") for revision, port in every
+        )
+        serve(state, WEIGHTS[0])
+        await gateway.start()
+        async with asyncio.timeout(30):
+            while len(state.snapshot.pods.get(("team", "chat"), {})) < len(PORTS):
+                await asyncio.sleep(0.02)
+        plan = {
+            "port": GATEWAY_PORT,
+            "path": "/team/chat/v1/completions",
+            "rate": rate,
+            "seconds": times * seconds_each + 2,
+            "warm": 0.0,
+            "small": True,
+        }
+        load = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "bench.gatewaybench.load", json.dumps(plan),
+            cwd=ROOT, env=environment(), stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        await asyncio.sleep(1.0)
+        rng, weights = random.Random(1), itertools.cycle(WEIGHTS)
+        hit = 0
+        for _ in range(times):
+            began = asyncio.get_running_loop().time()
+            serve(state, next(weights))
+            _, port = rng.choice(every)
+            hit += gateway.ledger.in_flight(next(pod for pod in state.pods if pod.address.endswith(f":{port}")))
+            await engines.kill(port)
+            await asyncio.sleep(max(0.0, began + seconds_each - asyncio.get_running_loop().time()))
+        found = json.loads((await load.communicate())[0])
+        kept = {key: found[key] for key in ("answered", "failed", "unanswered", "statuses")}
+        return {"kills": times, "weightChanges": times, "inFlightWhenKilled": hit, **kept}
+    finally:
+        if load is not None and load.returncode is None:
+            load.kill()
+        await gateway.close()
+        engines.stop()
+
+
+def serve(state: State, weights: tuple[int, int]) -> None:
+    state.put_service(Service("team", "chat", "m", tuple(zip(PORTS, weights, strict=True))))
+
+
+def churn(quick: bool) -> dict[str, object]:
+    times = 20 if quick else 200
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_churn(times, rate=100.0, seconds_each=0.4))

@@ -1,0 +1,53 @@
+"""The gateway as a process, its state given on the command line in place of a cluster's watch.
+
+    python -m bench.gatewaybench.serve --port 8080 --engines 9101,9102
+
+Everything else is the real one: Envoy, the picker with every scoring input, readings, access log, windows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+
+import uvloop
+
+from pagefleet_gateway.gateway import Gateway
+from pagefleet_gateway.settings import Settings
+from pagefleet_gateway.state import Pod, Service, State
+
+
+async def main(port: int, internal: int, engines: list[int], retries: int) -> None:
+    state = State()
+    settings = Settings(port=port, internal_port=internal, address="127.0.0.1", settle_seconds=0, drain_seconds=1)
+    gateway = Gateway(settings, state, lambda _: None)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    try:
+        state.replace_pods(
+            Pod(f"u{number}", f"p{number}", "team", "chat", "a", f"127.0.0.1:{number}") for number in engines
+        )
+        state.put_service(Service("team", "chat", "m", (("a", 100),), retries=retries))
+        await gateway.start()
+        while not state.snapshot.pods:
+            await asyncio.sleep(0.02)
+        print("serving", flush=True)
+        await gateway.run(stop)
+    finally:
+        await gateway.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--internal-port", type=int, default=0)
+    parser.add_argument("--engines", required=True)
+    parser.add_argument("--retries", type=int, default=2)
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    numbers = [int(text) for text in options.engines.split(",")]
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(options.port, options.internal_port, numbers, options.retries))

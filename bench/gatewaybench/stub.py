@@ -1,0 +1,138 @@
+"""Engines without a model: HTTP servers that answer and stream as a pagefleet-engine does, several in one process.
+
+    python -m bench.gatewaybench.stub --ports 9101,9102 --first-ms 0 --interval-ms 20
+
+Raw protocols on uvloop, and one timer for all streams of a process: the load generator and what is measured need the
+processor more. `max_tokens` is how many tokens an answer has, one event each; the trailer says so, as our engine's does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import signal
+from functools import partial
+from typing import cast
+
+import httptools
+import uvloop
+
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+    b"trailer: x-pagefleet-output-tokens\r\n\r\n"
+)
+EVENT = (
+    b'data: {"id":"c","object":"text_completion","created":0,"model":"m","choices":[{"index":0,"text":" token"}]}\n\n'
+)
+CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
+DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\nx-pagefleet-output-tokens: %d\r\n\r\n"
+GAUGES = b"pagefleet_num_requests_running %d\npagefleet_num_requests_waiting 0\npagefleet_kv_cache_usage_perc 0.1\n"
+MODELS = json.dumps({"object": "list", "data": [{"id": "m", "object": "model"}]}).encode()
+_TOKENS = re.compile(rb'"max_tokens": ?(\d+)')
+
+
+class Engine:
+    """One port's streams, all stepped by the process's one timer."""
+
+    def __init__(self, first: float, interval: float) -> None:
+        self.first, self.interval = first, interval
+        self.streams: dict[Connection, list[int]] = {}  # connection -> [tokens sent, tokens wanted]
+
+    def step(self) -> None:
+        for connection, progress in list(self.streams.items()):
+            connection.send(CHUNK)
+            progress[0] += 1
+            if progress[0] >= progress[1]:
+                del self.streams[connection]
+                connection.send(DONE % progress[1])
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._url, self._body = b"", b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._engine.streams.pop(self, None)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            # A router that tries HTTP/2 first: an engine speaks HTTP/1.1.
+            if self._transport is not None:
+                self._transport.close()
+
+    def on_message_begin(self) -> None:
+        self._url, self._body = b"", b""
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_method() != b"POST":
+            body = GAUGES % len(self._engine.streams) if self._url == b"/metrics" else MODELS
+            kind = b"text/plain" if self._url == b"/metrics" else b"application/json"
+            self.send(b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (kind, len(body), body))
+            return
+        wanted = _TOKENS.search(self._body)
+        tokens = int(wanted[1]) if wanted else 1
+        if self._engine.first:
+            asyncio.get_running_loop().call_later(self._engine.first, self._begin, tokens)
+        else:
+            self._begin(tokens)
+
+    def _begin(self, tokens: int) -> None:
+        if self._engine.interval and tokens > 1:
+            self.send(HEAD + CHUNK)
+            self._engine.streams[self] = [1, tokens]
+        else:
+            self.send(HEAD + CHUNK * tokens + DONE % tokens)
+
+    def send(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+
+async def main(places: list[tuple[str, int]], first: float, interval: float) -> None:
+    loop = asyncio.get_running_loop()
+    engines = []
+    for host, port in places:
+        engine = Engine(first, interval)
+        await loop.create_server(partial(Connection, engine), host, port, backlog=1024)
+        engines.append(engine)
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    print("serving", flush=True)
+    if not interval:
+        await stop.wait()
+        return
+    due = loop.time()
+    while not stop.is_set():
+        due = max(due + interval, loop.time())
+        await asyncio.sleep(due - loop.time())
+        for engine in engines:
+            engine.step()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ports", required=True)
+    parser.add_argument("--hosts", default="127.0.0.1")
+    parser.add_argument("--first-ms", type=float, default=0.0)
+    parser.add_argument("--interval-ms", type=float, default=0.0)
+    options = parser.parse_args()
+    places = [(host, int(port)) for host in options.hosts.split(",") for port in options.ports.split(",")]
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(places, options.first_ms / 1000, options.interval_ms / 1000))

@@ -1,0 +1,112 @@
+"""Latency, saturation and streams: the same load through each system, and past all of them to an engine itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.gatewaybench.systems import ROOT, SYSTEMS, System, environment, start
+
+ENGINE_PORTS = (19101, 19102, 19103, 19104, 19105, 19106, 19107, 19108)
+PORT = 19080
+RATE = 500.0
+
+Figures = dict[str, object]
+
+
+@contextmanager
+def engines(*options: str, ports: Sequence[int] = ENGINE_PORTS) -> Iterator[subprocess.Popen[bytes]]:
+    """Stub engines in one process, until the block ends."""
+    command = [sys.executable, "-m", "bench.gatewaybench.stub", "--ports", ",".join(map(str, ports)), *options]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
+    try:
+        if process.stdout is None or process.stdout.readline().strip() != b"serving":
+            raise RuntimeError("the stub engines did not start")
+        yield process
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def load(**plan: object) -> Mapping[str, object]:
+    command = [sys.executable, "-m", "bench.gatewaybench.load", json.dumps(plan)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=180, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"the load generator ended with {done.returncode}: {done.stderr[-600:]}")
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def through(system: System, **plan: object) -> Figures:
+    """The load through one system, and the cores that it used."""
+    if why := system.missing():
+        return {"skipped": why}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        try:
+            running = start(system, PORT, ENGINE_PORTS, Path(folder))
+        except RuntimeError as error:
+            return {"skipped": str(error)}
+        try:
+            load(port=running.port, path=system.path, seconds=0.5, rate=50.0, warm=0.1)  # connections, first pages
+            running.mark()
+            found = dict(load(port=running.port, path=system.path, **plan))
+            return {**found, "cores": round(running.cores(), 2)}
+        finally:
+            running.stop()
+
+
+def latency(quick: bool) -> Figures:
+    """Seconds that a system adds to the first byte at 500 requests a second: long shared prompts, one token."""
+    with engines():
+        found = {one.name: through(one, rate=RATE, seconds=4.0 if quick else 12.0) for one in SYSTEMS}
+    return {"rate": RATE, **added(found, "ttft")}
+
+
+def saturation(quick: bool) -> Figures:
+    """Requests a second that 64 clients get answered who ask again at once."""
+    with engines():
+        found = {one.name: through(one, clients=64, seconds=3.0 if quick else 8.0) for one in SYSTEMS}
+    return {
+        name: figures if "skipped" in figures else {key: figures[key] for key in ("perSecond", "failed", "cores")}
+        for name, figures in found.items()
+    }
+
+
+def streams(quick: bool) -> Figures:
+    """Concurrent streams of 50 tokens a second: what a system adds between two tokens."""
+    count, seconds = (200, 4.0) if quick else (1000, 10.0)
+    plan: dict[str, object] = {
+        "clients": count,
+        "seconds": seconds,
+        "warm": 0.0,
+        "tokens": int(50 * seconds),
+        "small": True,
+    }
+    with engines("--interval-ms", "20"):
+        found = {one.name: through(one, **plan) for one in SYSTEMS}
+    return {"streams": count, **added(found, "itl")}
+
+
+def added(found: Mapping[str, Figures], what: str) -> Figures:
+    """Each system's quantiles of `what`, in ms, and what they are above the engine's own."""
+    base = found["direct"][what]
+    shown: Figures = {}
+    for name, figures in found.items():
+        if "skipped" in figures:
+            shown[name] = figures
+            continue
+        own = figures[what]
+        if not isinstance(own, dict) or not isinstance(base, dict):
+            raise TypeError("the load generator's answer has no quantiles")
+        milliseconds = {share: round(own[share] * 1e3, 3) for share in ("p50", "p95", "p99")}
+        above = {share: round((own[share] - base[share]) * 1e3, 3) for share in ("p50", "p95", "p99")}
+        kept = {key: figures[key] for key in ("answered", "failed", "unanswered", "cores", "late")}
+        shown[name] = {"ms": milliseconds, "added": above, **kept}
+    return shown
