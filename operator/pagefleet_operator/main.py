@@ -11,6 +11,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Collection
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,19 @@ from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.apply import Applier
 from pagefleet_operator.cluster.leadership import Leadership
 from pagefleet_operator.domain.build.names import GROUP, PLURAL, SERVICE_LABEL, VERSION
-from pagefleet_operator.gather import Gatherer
+from pagefleet_operator.gather import Gatherer, Sources
 from pagefleet_operator.reconcile import CONFLICT, Queue, Reconciler
 from pagefleet_operator.signals.engine import EngineSignals
+from pagefleet_operator.signals.histograms import EngineWindows
+from pagefleet_operator.signals.prometheus import PrometheusGates
 from pagefleet_operator.signals.windows import GatewayWindows
 from pagefleet_operator.web.metrics import Metrics
+from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.server import Server
 
 MANAGED = {"app.kubernetes.io/managed-by": "pagefleet"}
 TOKEN_FILE = "/var/run/secrets/pagefleet/alert-token/token"  # noqa: S105 - a path
+TLS_FOLDER = "/var/run/secrets/pagefleet/tls"
 WATCH_SECONDS = 60
 
 
@@ -83,7 +88,7 @@ async def operate(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Api(kubeconfig) as api, aiohttp.ClientSession() as session:
-        gatherer = Gatherer(api, EngineSignals(session), GatewayWindows(session), system)
+        gatherer = Gatherer(api, _sources(session), system)
         leadership = Leadership(api, system, lease, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
         metrics.leader.set_function(lambda: float(leadership.leads.is_set()))
         queue = Queue(Reconciler(gatherer, Applier(api, leadership.check), metrics).reconcile, metrics)
@@ -91,7 +96,8 @@ async def operate(
             token_file, gatherer.service, lambda document: _store(api, document), lambda *key: queue.add(key)
         )
         server = Server(metrics, intake.handle, ready.is_set)
-        runner = await server.start(port)
+        secure = _secure()
+        runner = await server.start(port, secure)
         registry = kopf.OperatorRegistry()
         watches(registry, queue)
         settings = kopf.OperatorSettings()
@@ -109,6 +115,8 @@ async def operate(
         )
         working = (queue.run(leadership.leads), server.measure_lag(), leadership.run())
         others = [asyncio.create_task(work) for work in working]
+        if secure is not None:
+            others.append(asyncio.create_task(secure.keep()))
         try:
             done, _ = await asyncio.wait((watching, *others), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -119,6 +127,21 @@ async def operate(
             await asyncio.gather(watching, *others, return_exceptions=True)
             await leadership.give_up()
             await runner.cleanup()
+
+
+def _secure() -> Secure | None:
+    """HTTPS beside HTTP, where a certificate is mounted."""
+    folder = Path(os.environ.get("PAGEFLEET_OPERATOR_TLS", TLS_FOLDER))
+    if not (folder / "tls.crt").exists():
+        return None
+    return Secure(folder, int(os.environ.get("PAGEFLEET_OPERATOR_TLS_PORT", "8443")))
+
+
+def _sources(session: aiohttp.ClientSession) -> Sources:
+    token = os.environ.get("PAGEFLEET_PROMETHEUS_TOKEN_FILE")
+    gates = PrometheusGates(session, os.environ.get("PAGEFLEET_PROMETHEUS_URL", ""), Path(token) if token else None)
+    image = os.environ.get("PAGEFLEET_OPERATOR_IMAGE", f"docker.io/pagefleet/operator:{version('pagefleet')}")
+    return Sources(EngineSignals(session), GatewayWindows(session), EngineWindows(session), gates, image)
 
 
 async def _store(api: Api, document: Document) -> None:

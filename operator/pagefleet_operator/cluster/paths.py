@@ -17,6 +17,7 @@ PLURALS = {
     "Pod": "pods",
     "HTTPRoute": "httproutes",
     "InferencePool": "inferencepools",
+    "Job": "jobs",
 }
 
 

@@ -37,6 +37,7 @@ class Plan:
 
     `children`: complete manifests (apiVersion, kind, metadata, spec) to server-side-apply, in order. An abstract
     PodDisruptionBudget has apiVersion "policy/v1"; the shell rewrites it to what the API server serves.
+    `job`: a Job that must exist (a load test); it is created once and never changed.
     `delete`: revisions whose children are to be deleted (Deployment, Service, PDB; background propagation), after
     the status was written, and not in a round that also wrote a route: who serves the old one must see the new one.
     `routes`: manifests that carry the split to other gateways (provider GatewayAPI), applied right after the status;
@@ -49,5 +50,6 @@ class Plan:
     delete: tuple[str, ...] = ()
     routes: tuple[Mapping[str, object], ...] = ()
     withdrawn: tuple[Withdrawal, ...] = ()
+    job: Mapping[str, object] | None = None
     events: tuple[Event, ...] = ()
     requeue: float = 5.0
