@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pagefleet_operator.domain.build.httproute import hundredths, milliseconds
 from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.draining import HEARD_SECONDS
 from pagefleet_operator.domain.gatewayapi import (
     Answer,
     Features,
@@ -27,7 +28,7 @@ from pagefleet_operator.domain.plan import Plan
 from pagefleet_operator.domain.revision import revision_hash
 from pagefleet_operator.domain.routing import ACCEPTED, ENFORCED, route
 from pagefleet_operator.domain.spec import Spec, parse
-from pagefleet_operator.domain.status import Condition, MirrorRecord, RouteRecord, Status, Weight
+from pagefleet_operator.domain.status import Condition, DrainRecord, MirrorRecord, RouteRecord, Status, Weight
 
 FOLDER = Path(__file__).parents[1] / "golden_routes"
 NEW = Features("v1", "", timeouts=True, mirror_share=True)
@@ -237,7 +238,8 @@ def promoted(answers: tuple[Answer, ...]) -> Plan:
     """Revision aaaaaaaa has lost its traffic to the spec's own, which the route at generation 4 says."""
     spec = spec_of()
     wanted = revision_hash(typed(spec).raw)
-    status = Status(stable=wanted, traffic=(Weight(wanted, 100),), route=RouteRecord("Service"))
+    drained = (DrainRecord("aaaaaaaa", NOW - HEARD_SECONDS),)
+    status = Status(stable=wanted, traffic=(Weight(wanted, 100),), route=RouteRecord("Service"), draining=drained)
     found = GatewayApiReading(NEW, Live("chat", "r", "u-1", 4, answers))
     revisions = {wanted: pods(wanted), "aaaaaaaa": pods("aaaaaaaa")}
     return decide(seen(spec, found, status, revisions=revisions), NOW)
