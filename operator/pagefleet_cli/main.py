@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import typer
 
+from pagefleet_cli.rollout import commands as rollout
 from pagefleet_cli.status import status
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(status)
+app.add_typer(rollout.app, name="rollout")
 
 
 @app.callback()
