@@ -12,10 +12,13 @@ from rich.console import Console, RenderableType
 
 from pagefleet_cli.options import Output
 
+PIPE_WIDTH = 1000  # a pipe has no width to fold at
+
 
 def terminal() -> Console:
-    """Standard output; lines are never cut, so that a pipe gets them whole."""
-    return Console(soft_wrap=True, highlight=False)
+    """Standard output; what goes into a pipe or a file is folded nowhere."""
+    console = Console(soft_wrap=True, highlight=False)
+    return console if console.is_terminal else Console(soft_wrap=True, highlight=False, width=PIPE_WIDTH)
 
 
 def show(output: Output, document: object, tables: Callable[[], Iterable[RenderableType]]) -> None:
