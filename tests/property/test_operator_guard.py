@@ -10,10 +10,11 @@ from collections.abc import Callable
 import pytest
 
 from pagefleet_operator.domain import guard, sketch
-from pagefleet_operator.domain.guard import Outcome
-from pagefleet_operator.domain.observation import Slice
+from pagefleet_operator.domain.guard import Outcome, Question
+from pagefleet_operator.domain.observation import Observation, Slice
 from pagefleet_operator.domain.sequential import Evidence, e_value, epoch, upper_rank
 from pagefleet_operator.domain.spec_rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.status import Status
 
 TTFT = LatencyGuard("ttft", 0.95, 0.15, 0.99, 100)
 GUARD = Guard((TTFT,), 0.01, 5, False, 600.0)
@@ -58,7 +59,8 @@ def traffic(
 
 
 def outcome(slices: list[Slice] | None, chosen: Guard = GUARD) -> Outcome:
-    judged = guard.assess(slices, chosen, stable="s", canary="c", since=0.0, now=1000.0)
+    seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=None if slices is None else tuple(slices))
+    judged = guard.assess(seen, chosen, Question("s", "c", since=0.0, now=1000.0))
     assert judged is not None
     return judged.outcome
 

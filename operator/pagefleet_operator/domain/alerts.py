@@ -1,4 +1,4 @@
-"""Which stored alert, if any, asks for the canary's rollback."""
+"""Which stored alert, if any, is about the revision under judgement."""
 
 from __future__ import annotations
 

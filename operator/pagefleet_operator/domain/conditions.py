@@ -74,9 +74,16 @@ def _ready(stage: Stage, seen: Observation, invalid: Problem | None, problem: Pr
 def _progressing(stage: Stage, invalid: Problem | None) -> Stated:
     if invalid is not None:
         return ("Progressing", FALSE, invalid.reason, invalid.message)
-    phase = stage.record.phase
+    phase, paused = stage.record.phase, stage.record.paused
+    if phase is Phase.ROLLING_BACK:
+        message = f"revision {stage.canary} is being rolled back to {stage.stable}"
+        return ("Progressing", TRUE, phase.value, message)
     if stage.canary:
-        return ("Progressing", TRUE, phase.value, f"revision {stage.canary} is being rolled out")
+        held = f"; it is held by {paused}" if paused else ""
+        reason = "Paused" if paused else phase.value
+        return ("Progressing", TRUE, reason, f"revision {stage.canary} is being rolled out{held}")
+    if phase is Phase.WATCHING:
+        return ("Progressing", TRUE, phase.value, f"revision {stage.stable} is promoted and still watched")
     if not stage.traffic:
         return ("Progressing", TRUE, "Starting", f"revision {stage.stable} is starting")
     if phase is Phase.ROLLED_BACK:
@@ -98,7 +105,7 @@ def _analysed(stage: Stage) -> Stated:
 
 
 def _rolled_back(stage: Stage) -> Stated:
-    if stage.record.phase is Phase.ROLLED_BACK and stage.rejected:
+    if stage.record.phase in (Phase.ROLLED_BACK, Phase.ROLLING_BACK) and stage.rejected:
         last = stage.rejected[-1]
         return ("RolledBack", TRUE, last.reason, f"revision {last.hash}: {last.message}")
     return ("RolledBack", FALSE, "NotRolledBack", "the last rollout was not rolled back")

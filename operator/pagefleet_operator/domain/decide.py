@@ -6,21 +6,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_operator.domain import capacity, conditions, rollout, spec
+from pagefleet_operator.domain import actions, affordable, capacity, conditions, draining, rollout, spec
 from pagefleet_operator.domain.build.deployment import deployment
+from pagefleet_operator.domain.build.loadtest import load_test
 from pagefleet_operator.domain.build.names import SERVICE_LABEL, Child
 from pagefleet_operator.domain.build.pdb import disruption_budget
 from pagefleet_operator.domain.build.service import service
 from pagefleet_operator.domain.conditions import Problem
+from pagefleet_operator.domain.draining import Drained
 from pagefleet_operator.domain.journal import Journal
 from pagefleet_operator.domain.observation import Observation
 from pagefleet_operator.domain.plan import Plan
 from pagefleet_operator.domain.revision import revision_hash, snapshot
 from pagefleet_operator.domain.rollout import Stage
 from pagefleet_operator.domain.spec import Spec, SpecErrors
+from pagefleet_operator.domain.spec_rollout import Rollout, StepKind
+from pagefleet_operator.domain.stage import stage_of
 from pagefleet_operator.domain.status import Phase, RevisionRecord, ScalingRecord
 
-MOST_REVISIONS = 10
+MOST_KEPT = 50  # revisions while the spec, and with it its historyLimit, cannot be read
 BUSY_SECONDS, IDLE_SECONDS = 2.0, 5.0
 
 
@@ -38,29 +42,40 @@ def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan
     wanted = revision_hash(parsed.raw)
     stage = rollout.advance(seen, parsed.rollout, wanted, now, journal)
     sized = capacity.decide(stage, seen.revisions, seen.status, parsed.scaling, parsed.rollout, now, journal)
-    replicas = dict(sized.replicas)
-    if stage.record.phase is Phase.IDLE and now - stage.record.since < parsed.rollout.keep_previous:
-        rejected = {rejection.hash for rejection in stage.rejected}
-        for name, found in seen.revisions.items():
-            if name not in replicas and name not in rejected and found.replicas:
-                replicas[name] = found.replicas
-    known = _history(seen, stage, replicas, {wanted: snapshot(parsed.raw)}, now)
-    return _plan(seen, stage, replicas, known, sized.records, None, now, journal)
+    replicas = affordable.raised(stage, seen, sized.replicas, parsed.scaling.max)
+    previous = stage.previous
+    if (
+        previous is not None
+        and previous.revision not in stage.rejects
+        and now - previous.since < parsed.rollout.keep_previous
+    ):
+        found = rollout.reading(seen.revisions, previous.revision)
+        if found.replicas:
+            replicas.setdefault(previous.revision, found.replicas)
+    drained = draining.decide(seen, replicas, now)
+    known = _history(
+        seen, stage, {**drained.replicas, **replicas}, {wanted: snapshot(parsed.raw)}, parsed.rollout.history, now
+    )
+    planned = _plan(seen, stage, replicas, drained, known, sized.records, None, now, journal)
+    job = load_test_job(seen, parsed.rollout, stage, known, now)
+    return replace(planned, job=job) if job else planned
 
 
 def _keep(seen: Observation, invalid: Problem, now: float, journal: Journal) -> Plan:
     """The spec cannot be used: what runs goes on running as it is."""
     status = seen.status
-    stage = Stage(status.stable, status.canary, status.traffic, status.rollout, status.rejected)
+    stage = actions.invalid(stage_of(status), seen, invalid.message, now)
     replicas = {name: found.replicas for name, found in seen.revisions.items() if found.replicas is not None}
-    known = _history(seen, stage, replicas, {}, now)
-    return _plan(seen, stage, replicas, known, status.scaling, invalid, now, journal)
+    known = _history(seen, stage, replicas, {}, MOST_KEPT, now)
+    drained = Drained({}, status.draining, ())
+    return _plan(seen, stage, replicas, drained, known, status.scaling, invalid, now, journal)
 
 
 def _plan(
     seen: Observation,
     stage: Stage,
     replicas: dict[str, int],
+    drained: Drained,
     known: tuple[RevisionRecord, ...],
     scaling: tuple[ScalingRecord, ...],
     invalid: Problem | None,
@@ -82,15 +97,25 @@ def _plan(
         conditions=stated,
         decisions=journal.log(seen.status.decisions),
         scaling=scaling,
+        mirror=stage.mirror,
+        action=stage.action,
+        previous=stage.previous,
+        baseline=stage.baseline,
+        draining=drained.records,
         replicas=sum(found.ready for found in seen.revisions.values()),
         selector=f"{SERVICE_LABEL}={seen.name}",
     )
-    gone = () if invalid else tuple(sorted(set(seen.revisions) - set(replicas)))
-    busy = bool(stage.canary) or not stage.traffic or any(c.type == "Scaling" and c.status == "True" for c in stated)
+    timed = stage.record.phase is Phase.WATCHING or bool(drained.records)
+    busy = (
+        bool(stage.canary)
+        or not stage.traffic
+        or timed
+        or any(c.type == "Scaling" and c.status == "True" for c in stated)
+    )
     return Plan(
         status=status,
         children=tuple(_children(seen, known, replicas)),
-        delete=gone,
+        delete=drained.gone,
         events=tuple(journal.events),
         requeue=BUSY_SECONDS if busy else IDLE_SECONDS,
     )
@@ -108,21 +133,42 @@ def _children(
 
 
 def _history(
-    seen: Observation, stage: Stage, replicas: Mapping[str, int], fresh: Mapping[str, Any], now: float
+    seen: Observation, stage: Stage, replicas: Mapping[str, int], fresh: Mapping[str, Any], most: int, now: float
 ) -> tuple[RevisionRecord, ...]:
-    """Revisions in use and the latest others, with the spec each was made from."""
+    """Revisions in use and the latest others, with the spec each was made from; at most `most` unless more are used."""
     records = {record.hash: record for record in seen.status.revisions}
     for name, made_from in fresh.items():
         if name in replicas:
             records.setdefault(name, RevisionRecord(name, now, made_from))
-    used = {stage.stable, stage.canary, *replicas}
+    used = {stage.stable, stage.canary, *replicas, *(() if stage.previous is None else (stage.previous.revision,))}
     others = sorted((r for r in records.values() if r.hash not in used), key=lambda r: r.created)
-    kept = used | {record.hash for record in others[len(others) - max(0, MOST_REVISIONS - len(used)) :]}
+    kept = used | {record.hash for record in others[len(others) - min(len(others), max(0, most - len(used))) :]}
+    result = seen.load_test.result if seen.load_test is not None else None
     return tuple(
-        replace(record, ready=rollout.reading(seen.revisions, name).ready, desired=replicas.get(name, 0))
+        replace(
+            record,
+            ready=rollout.reading(seen.revisions, name).ready,
+            desired=replicas.get(name, 0),
+            load_test=result if result and name == seen.status.canary else record.load_test,
+        )
         for name, record in sorted(records.items(), key=lambda item: item[1].created)
         if name in kept
     )
+
+
+def load_test_job(
+    seen: Observation, chosen: Rollout, stage: Stage, known: tuple[RevisionRecord, ...], now: float
+) -> Mapping[str, object] | None:
+    """The Job of a loadTest step that has no result yet."""
+    record = stage.record
+    if record.phase is not Phase.LOAD_TEST or record.step >= len(chosen.steps):
+        return None
+    entry = chosen.steps[record.step]
+    canary = next((one for one in known if one.hash == stage.canary), None)
+    if entry.kind is not StepKind.LOAD_TEST or canary is None or canary.load_test or not canary.spec:
+        return None
+    child = Child(seen.namespace, seen.name, seen.uid, canary.hash, _typed(canary.spec))
+    return load_test(child, seen.image, entry.profile, entry.hold or 0.0, record.since)
 
 
 def _announce(seen: Observation, problem: Problem | None, journal: Journal) -> None:

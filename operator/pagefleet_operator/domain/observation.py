@@ -60,7 +60,8 @@ class RevisionReading:
 class Slice:
     """A closed measuring slice of one gateway instance (ARCHITECTURE.md, "The gateway").
 
-    `latency` maps a signal name ("ttft", "e2e") to a log-bucket histogram {bucket index: count}.
+    `latency` maps a signal name ("ttft", "e2e") to a log-bucket histogram {bucket index: count}. `least` has the same
+    counts under what they were at least, where the measurement's own buckets are wider (an engine's); else it is empty.
     """
 
     instance: str
@@ -71,18 +72,24 @@ class Slice:
     requests: int
     errors: int
     latency: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    least: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class AlertReading:
-    """A firing alert that the webhook stored in `.status.alerts`, already matched to this service."""
+class GateReading:
+    """What Prometheus answered for a gate of the guard. `value` is None when there is no finite number."""
 
-    fingerprint: str
     name: str
-    starts_at: float
-    revision: str  # "" when the alert names no revision
-    labels: Mapping[str, str] = field(default_factory=dict)
-    resolved: bool = False
+    value: float | None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class LoadTestReading:
+    """The Job of a loadTest step. `result` is None until it has ended well; `failure` says why it has not."""
+
+    result: Mapping[str, object] | None = None
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,9 @@ class Observation:
     """One InferenceService as seen now.
 
     `spec` is the raw `.spec` (parsed by `spec.parse`), `status` the parsed `.status`.
-    `slices` covers at least the time since the rollout's present step began; None when no gateway answered.
+    `slices` is what the gateways measured since the canary got traffic, as far as it is kept; None when no gateway
+    answered. `engine_slices` is the same from the engines' own histograms. `action` is the text of the annotation
+    pagefleet.io/action. `image` is the operator's own image, which load tests run from.
     """
 
     namespace: str
@@ -101,3 +110,8 @@ class Observation:
     status: Status
     revisions: Mapping[str, RevisionReading] = field(default_factory=dict)
     slices: tuple[Slice, ...] | None = None
+    engine_slices: tuple[Slice, ...] | None = None
+    gates: Mapping[str, GateReading] = field(default_factory=dict)
+    load_test: LoadTestReading | None = None
+    action: str = ""
+    image: str = ""

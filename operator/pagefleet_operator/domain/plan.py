@@ -27,6 +27,7 @@ class Plan:
 
     `children`: complete manifests (apiVersion, kind, metadata, spec) to server-side-apply, in order. An abstract
     PodDisruptionBudget has apiVersion "policy/v1"; the shell rewrites it to what the API server serves.
+    `job`: a Job that must exist (a load test); it is created once and never changed.
     `delete`: revisions whose children are to be deleted (Deployment, Service, PDB; background propagation), after
     the status was written.
     `requeue`: seconds until the next decision is due even if nothing happens.
@@ -35,5 +36,6 @@ class Plan:
     status: Status
     children: tuple[Mapping[str, object], ...] = ()
     delete: tuple[str, ...] = ()
+    job: Mapping[str, object] | None = None
     events: tuple[Event, ...] = ()
     requeue: float = 5.0

@@ -1,63 +1,48 @@
 """The rollout automaton: which revision is stable, which is the canary, and how traffic is split between them.
 
-One step of it is `advance`. Weight moves to a revision only when it has a ready pod; the stable keeps its replicas
-until the canary is promoted; a rejected revision is not tried again until the spec names another one.
+One step of it is `advance`. Weight moves to a revision only when it has the ready pods for it; the stable keeps its
+replicas until the canary is promoted; a rejected revision is not tried again until the spec names another one or a
+person asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from pagefleet_operator.domain import alerts, guard
-from pagefleet_operator.domain.guard import Judged, Outcome
+from pagefleet_operator.domain import actions, alerts, judging, promotion, rollback, steps
+from pagefleet_operator.domain.guard import Outcome
 from pagefleet_operator.domain.journal import Journal
 from pagefleet_operator.domain.observation import Observation, RevisionReading
 from pagefleet_operator.domain.spec_rollout import Rollout
-from pagefleet_operator.domain.status import Phase, Rejection, RolloutRecord, Weight
+from pagefleet_operator.domain.stage import Stage, begun, everything, held, reading, stage_of, ticked
+from pagefleet_operator.domain.status import AlertRecord, Phase, RolloutRecord
+from pagefleet_operator.domain.steps import weight_of
 
-MOST_REJECTIONS = 10
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Where the rollout stands after a decision. `canary` is "" when there is none."""
-
-    stable: str
-    canary: str
-    traffic: tuple[Weight, ...]
-    record: RolloutRecord
-    rejected: tuple[Rejection, ...]
+__all__ = ["Stage", "advance", "reading", "weight_of"]
+UNTIMED = (Phase.IDLE, Phase.ROLLED_BACK)  # their timer must not cause a write
 
 
 def advance(seen: Observation, rollout: Rollout, wanted: str, now: float, journal: Journal) -> Stage:
-    status = seen.status
-    stage = Stage(status.stable, status.canary, status.traffic, status.rollout, status.rejected)
+    stage = stage_of(seen.status)
+    if stage.record.phase not in UNTIMED:
+        stage = replace(stage, record=ticked(stage.record, now))
+    stage = actions.act(stage, seen, rollout, wanted, now, journal)
     if not stage.stable or not stage.traffic:
         return _first(stage, wanted, reading(seen.revisions, wanted), now, journal)
+    if stage.record.phase is Phase.ROLLING_BACK:
+        return rollback.retreat(stage, seen, now, journal)
     if wanted == stage.stable:
+        if stage.record.phase is Phase.WATCHING:
+            return promotion.watch(stage, seen, rollout, now, journal)
         return _settle(stage, now, journal)
-    if any(rejection.hash == wanted for rejection in stage.rejected):
-        record = (
-            stage.record if stage.record.phase is Phase.ROLLED_BACK else RolloutRecord(Phase.ROLLED_BACK, since=now)
-        )
-        return replace(stage, canary="", traffic=_all(stage.stable), record=record)
+    if wanted in stage.rejects:
+        record = stage.record
+        if record.phase is not Phase.ROLLED_BACK:
+            record = begun(RolloutRecord(Phase.ROLLED_BACK), Phase.ROLLED_BACK, now)
+        return replace(stage, canary="", traffic=everything(stage.stable), record=record, mirror=None)
     if stage.canary != wanted:
-        old = f" instead of {stage.canary}" if stage.canary else ""
-        journal.note("CanaryStarted", f"revision {wanted} is started beside stable {stage.stable}{old}")
-        record = RolloutRecord(Phase.STARTING, since=now, started=now)
-        return replace(stage, canary=wanted, traffic=_all(stage.stable), record=record)
+        return _start(stage, wanted, now, journal)
     return _progress(stage, seen, rollout, now, journal)
-
-
-def reading(revisions: Mapping[str, RevisionReading], name: str) -> RevisionReading:
-    return revisions.get(name) or RevisionReading(name, None)
-
-
-def weight_of(rollout: Rollout, step: int) -> int:
-    """The canary's weight in a step; a pause keeps the weight before it."""
-    weights = [entry.weight for entry in rollout.steps[: step + 1] if entry.weight is not None]
-    return weights[-1] if weights else 0
 
 
 def _first(stage: Stage, wanted: str, found: RevisionReading, now: float, journal: Journal) -> Stage:
@@ -65,18 +50,13 @@ def _first(stage: Stage, wanted: str, found: RevisionReading, now: float, journa
     if found.ready:
         journal.note("Serving", f"revision {wanted} is ready and gets all traffic")
         return replace(
-            stage, stable=wanted, canary="", traffic=_all(wanted), record=RolloutRecord(Phase.IDLE, since=now)
+            stage, stable=wanted, canary="", traffic=everything(wanted), record=RolloutRecord(Phase.IDLE, since=now)
         )
     if stage.stable == wanted:
         return stage
     journal.note("RevisionStarted", f"revision {wanted} is started; it is the first")
-    return replace(
-        stage,
-        stable=wanted,
-        canary="",
-        traffic=(),
-        record=RolloutRecord(Phase.STARTING, since=now, started=now),
-    )
+    record = replace(begun(RolloutRecord(Phase.STARTING), Phase.STARTING, now), started=now)
+    return replace(stage, stable=wanted, canary="", traffic=(), record=record)
 
 
 def _settle(stage: Stage, now: float, journal: Journal) -> Stage:
@@ -85,113 +65,58 @@ def _settle(stage: Stage, now: float, journal: Journal) -> Stage:
         journal.note("RolloutEnded", f"the spec is back at stable {stage.stable}; canary {stage.canary} is removed")
     elif stage.record.phase is Phase.IDLE:
         return stage
-    return replace(stage, canary="", traffic=_all(stage.stable), record=RolloutRecord(Phase.IDLE, since=now))
+    record = RolloutRecord(Phase.IDLE, since=now)
+    return replace(stage, canary="", traffic=everything(stage.stable), record=record, mirror=None)
+
+
+def _start(stage: Stage, wanted: str, now: float, journal: Journal) -> Stage:
+    old = f" instead of {stage.canary}" if stage.canary else ""
+    journal.note("CanaryStarted", f"revision {wanted} is started beside stable {stage.stable}{old}")
+    record = replace(begun(RolloutRecord(Phase.STARTING), Phase.STARTING, now), started=now)
+    return replace(stage, canary=wanted, traffic=everything(stage.stable), record=record, mirror=None, baseline=())
 
 
 def _progress(stage: Stage, seen: Observation, rollout: Rollout, now: float, journal: Journal) -> Stage:
     record, canary = stage.record, reading(seen.revisions, stage.canary)
     alert = alerts.against(stage.canary, seen.status.alerts, rollout.alert_labels, record.started)
-    if alert is not None:
-        return _reject(stage, "Alert", f"alert {alert.name} fires for revision {stage.canary}", now, journal)
-    if record.phase is Phase.STARTING:
-        return _starting(stage, canary, rollout, now, journal)
-    judged = None
-    if record.traffic_since is not None:
-        judged = guard.assess(
-            seen.slices,
-            rollout.guard,
-            stable=stage.stable,
-            canary=stage.canary,
-            since=record.traffic_since,
-            now=now,
-        )
-    if judged is not None:
-        stage = replace(stage, record=replace(record, verdict=judged.record))
-        if judged.outcome is Outcome.REGRESSED:
-            reason = "ErrorRate" if judged.record.signal == "errors" else "LatencyRegression"
-            return _reject(stage, reason, judged.record.message, now, journal)
-    if record.phase is Phase.PROMOTING:
-        return _promoting(stage, seen, now, journal)
-    return _step(stage, canary, rollout, judged, now, journal)
+    if alert is not None and not rollout.alerts_pause:
+        return rollback.reject(stage, seen, "Alert", _fires(alert, stage.canary), now, journal)
+    stage = _held_up(stage, alert, now, journal)
+    if stage.record.phase is Phase.STARTING:
+        return _starting(stage, seen, canary, rollout, now, journal)
+    stage, judged = judging.judged(stage, seen, rollout, now)
+    if judged is not None and judged.outcome is Outcome.REGRESSED:
+        return rollback.reject(stage, seen, judged.reason, judged.record.message, now, journal)
+    if stage.record.paused:
+        return stage
+    if stage.record.phase is Phase.PROMOTING:
+        return promotion.promote(stage, seen, rollout, now, journal)
+    return steps.step(stage, seen, rollout, judged, now, journal)
 
 
-def _starting(stage: Stage, canary: RevisionReading, rollout: Rollout, now: float, journal: Journal) -> Stage:
-    if canary.ready:
-        return _enter(stage, rollout, 0, now, journal)
-    if now - stage.record.started > rollout.guard.deadline:
-        fault = next((pod.fault.message for pod in canary.pods if pod.fault), "no pod became ready")
-        return _reject(stage, "StartFailed", f"revision {stage.canary} did not start: {fault}", now, journal)
+def _held_up(stage: Stage, alert: AlertRecord | None, now: float, journal: Journal) -> Stage:
+    """With onAlert pause: a firing alert holds the step up, and lets go when it is resolved. A person's pause stays."""
+    record = stage.record
+    if alert is not None and not record.paused:
+        journal.note("AlertPaused", f"{_fires(alert, stage.canary)}; the rollout is held", warning=True)
+        return replace(stage, record=replace(record, paused=f"alert {alert.name}"))
+    if alert is None and record.paused.startswith("alert "):
+        journal.note("AlertResolved", f"{record.paused} is resolved; the step begins again")
+        return replace(stage, record=begun(record, record.phase, now))
     return stage
 
 
-def _step(
-    stage: Stage,
-    canary: RevisionReading,
-    rollout: Rollout,
-    judged: Judged | None,
-    now: float,
-    journal: Journal,
+def _fires(alert: AlertRecord, revision: str) -> str:
+    return f"alert {alert.name} fires for revision {revision}"
+
+
+def _starting(
+    stage: Stage, seen: Observation, canary: RevisionReading, rollout: Rollout, now: float, journal: Journal
 ) -> Stage:
-    record = stage.record
-    if record.step >= len(rollout.steps):
-        return _enter(stage, rollout, record.step, now, journal)
-    hold, held = rollout.steps[record.step].hold, now - record.since
-    passed = judged is None or judged.outcome is Outcome.PASSED
-    if held >= hold and passed and canary.ready:
-        return _enter(stage, rollout, record.step + 1, now, journal)
-    if (
-        judged is not None
-        and not passed
-        and held >= hold + rollout.guard.deadline
-        and rollout.guard.rollback_when_inconclusive
-    ):
-        message = f"no verdict within {rollout.guard.deadline:g} s: {judged.record.message}"
-        return _reject(stage, "DeadlineExceeded", message, now, journal)
-    # The steps' weights may have been edited while this one is held.
-    return replace(stage, traffic=_split(stage.stable, stage.canary, weight_of(rollout, record.step)))
-
-
-def _enter(stage: Stage, rollout: Rollout, step: int, now: float, journal: Journal) -> Stage:
-    """Begin a step, or the promotion after the last one."""
-    record = stage.record
-    if step >= len(rollout.steps):
-        journal.note("Promoting", f"revision {stage.canary} has passed every step; its replicas are raised first")
-        return replace(stage, record=replace(record, phase=Phase.PROMOTING, step=len(rollout.steps), since=now))
-    weight, pause = weight_of(rollout, step), rollout.steps[step].weight is None
-    verdict = f" ({record.verdict.message})" if record.verdict else ""
-    what = f"paused for {rollout.steps[step].hold:g} s at {weight} %" if pause else f"gets {weight} % of requests"
-    journal.note("StepAdvanced", f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {what}{verdict}")
-    entered = replace(
-        record,
-        phase=Phase.PAUSED if pause else Phase.STEP,
-        step=step,
-        since=now,
-        traffic_since=record.traffic_since if record.traffic_since is not None or not weight else now,
-    )
-    return replace(stage, traffic=_split(stage.stable, stage.canary, weight), record=entered)
-
-
-def _promoting(stage: Stage, seen: Observation, now: float, journal: Journal) -> Stage:
-    """All traffic moves when the canary has as many ready pods as the stable has."""
-    canary, stable = reading(seen.revisions, stage.canary), reading(seen.revisions, stage.stable)
-    if canary.ready < max(1, stable.ready):
-        return stage
-    journal.note("Promoted", f"revision {stage.canary} is stable now and gets all traffic; it was {stage.stable}")
-    record = RolloutRecord(Phase.IDLE, since=now, verdict=stage.record.verdict)
-    return replace(stage, stable=stage.canary, canary="", traffic=_all(stage.canary), record=record)
-
-
-def _reject(stage: Stage, reason: str, message: str, now: float, journal: Journal) -> Stage:
-    journal.note("RolledBack", f"{reason}: {message}; all traffic is back on {stage.stable}", warning=True)
-    rejection = Rejection(stage.canary, reason, message, now)
-    record = replace(stage.record, phase=Phase.ROLLED_BACK, since=now)
-    rejected = (*stage.rejected, rejection)[-MOST_REJECTIONS:]
-    return replace(stage, canary="", traffic=_all(stage.stable), record=record, rejected=rejected)
-
-
-def _all(revision: str) -> tuple[Weight, ...]:
-    return (Weight(revision, 100),)
-
-
-def _split(stable: str, canary: str, weight: int) -> tuple[Weight, ...]:
-    return (Weight(stable, 100 - weight), Weight(canary, weight)) if weight < 100 else _all(canary)
+    if canary.ready:
+        return stage if stage.record.paused else steps.enter(stage, seen, rollout, 0, now, journal)
+    if held(stage.record, now) > rollout.guard.deadline:
+        fault = next((pod.fault.message for pod in canary.pods if pod.fault), "no pod became ready")
+        message = f"revision {stage.canary} did not start: {fault}"
+        return rollback.reject(stage, seen, "StartFailed", message, now, journal)
+    return stage

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pagefleet_operator.domain.quantity import fraction
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_rollout import ROLLOUT_RULES, weights
 from pagefleet_operator.domain.structure import SpecError
@@ -107,7 +108,17 @@ def check(spec: Mapping[str, Any]) -> list[SpecError]:
             part = part.get(name) if isinstance(part, Mapping) else None
         if part is not None and not rule.holds(part):
             errors.append(SpecError(rule.field, rule.message))
+    steps = (spec.get("rollout") or {}).get("steps") or ()
     given = weights(spec.get("rollout") or {})
     if given != sorted(given):
         errors.append(SpecError("spec.rollout.steps", f"weights must rise, not {', '.join(map(str, given))}"))
+    for index, step in enumerate(steps):
+        if "mirror" in step and fraction(step["mirror"]) > 1:
+            errors.append(SpecError(f"spec.rollout.steps[{index}].mirror", "must be at most 100%"))
+    pages = ((spec.get("rollout") or {}).get("guard") or {}).get("freePages")
+    if pages and fraction(pages["min"]) > 1:
+        errors.append(SpecError("spec.rollout.guard.freePages.min", "must be at most 100%"))
+    kinds = ["preview" if "preview" in step else "weight" for step in steps if "preview" in step or "weight" in step]
+    if kinds != sorted(kinds):
+        errors.append(SpecError("spec.rollout.steps", "preview must come before the first weight"))
     return errors

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pagefleet_operator.domain.fields import (
-    OPEN,
     array,
     choice,
     duration,
@@ -17,18 +16,40 @@ from pagefleet_operator.domain.fields import (
 
 SIGNALS = ("ttft", "itl", "tpot", "e2e", "queue")
 
+TOKENS = record(
+    "How long they are, log-normally.",
+    {
+        "median": integer("Median.", 1, 100000),
+        "sigma": number("Standard deviation of the logarithm.", 0, 3),
+        "max": integer("Longest.", 1, 100000),
+    },
+)
+
+LOAD_TEST = record(
+    "A synthetic load before users meet the canary; its result is compared with the stable revision's own.",
+    {
+        "requests": integer("How many requests.", 1, 100000),
+        "rate": number("Requests per second, as they would come by themselves.", 0.01, 10000),
+        "promptTokens": TOKENS,
+        "outputTokens": TOKENS,
+        "seed": integer("The same seed gives the same requests.", 0, 2147483647),
+        "timeout": duration("Longest time for all of it (30m when omitted)."),
+    },
+)
+
 STEP = record(
-    "One step: exactly one of weight, pause, mirror, loadTest.",
+    "One step: exactly one of weight, pause, preview, mirror, loadTest.",
     {
         "weight": integer("Percent of requests for the canary.", 1, 100),
-        "hold": duration("How long a weight is held at least."),
-        "pause": record("Wait.", {"duration": duration("How long; until resumed when omitted.")}),
-        "mirror": percent("Share of requests copied to the canary."),
-        "loadTest": {
-            "type": "object",
-            "description": "A synthetic load before users meet the canary.",
-            **OPEN,
-        },
+        "hold": duration("How long a weight or a mirror is held at least."),
+        "minRequests": integer("Canary requests that a weight step must have seen before the next.", 1, 100000000),
+        "pause": record("Wait at the weight before.", {"duration": duration("How long; until resumed when omitted.")}),
+        "preview": record(
+            "Only requests with rollout.route.header meet the canary.",
+            {"duration": duration("How long; until resumed when omitted.")},
+        ),
+        "mirror": percent("Share of requests copied to the canary, whose answers are thrown away."),
+        "loadTest": LOAD_TEST,
     },
 )
 
@@ -51,6 +72,31 @@ GUARD = record(
             8,
         ),
         "errors": record("Failed requests.", {"maxRate": percent("Accepted share of failed requests.")}, ("maxRate",)),
+        "freePages": record(
+            "A floor under the canary's free KV pages.",
+            {
+                "min": percent("Share of pages that must be free or reclaimable."),
+                "for": duration("How long fewer are accepted.", default="5m"),
+            },
+            ("min",),
+        ),
+        "promql": array(
+            "Values from the operator's Prometheus that must lie within bounds.",
+            record(
+                "A gate: exceeded it rolls back, unknown it holds.",
+                {
+                    "name": text("Its name in verdicts.", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", longest=63),
+                    "query": text(
+                        "PromQL with one value; $namespace, $service, $stable, $canary are filled in.", longest=2048
+                    ),
+                    "min": number("Smallest value accepted.", -1e300, 1e300),
+                    "max": number("Largest value accepted.", -1e300, 1e300),
+                    "interval": duration("How often it is asked.", default="30s"),
+                },
+                ("name", "query"),
+            ),
+            8,
+        ),
         "warmupRequests": integer("First canary requests that do not count.", 0, 100000, default=5),
         "onInconclusive": choice(
             "What a step's deadline does without a verdict.", ("hold", "rollback"), default="hold"
@@ -72,10 +118,14 @@ ROLLOUT = record(
             },
         ),
         "alerts": record(
-            "Alertmanager alerts that roll the canary back.",
-            {"matchLabels": table("Labels an alert must carry (beside namespace and service).")},
+            "Alertmanager alerts that roll the canary back, or pause it.",
+            {
+                "matchLabels": table("Labels an alert must carry (beside namespace and service)."),
+                "onAlert": choice("What an alert does.", ("rollback", "pause"), default="rollback"),
+            },
             ("matchLabels",),
         ),
+        "historyLimit": integer("Revisions kept, with their spec, to go back to.", 1, 50, default=10),
         "route": record(
             "Who meets the canary.",
             {

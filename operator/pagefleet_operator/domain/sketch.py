@@ -54,3 +54,25 @@ def above(histogram: Histogram, bound: float) -> int:
     """How many lie certainly above `bound` seconds: the bucket that holds the bound counts as below."""
     limit = index(bound)
     return sum(count for bucket, count in histogram.items() if bucket > limit)
+
+
+def share_above(histogram: Histogram, bound: float) -> float:
+    """How many lie above `bound` seconds, the bucket that holds it split in proportion (its ends are 2 % apart)."""
+    limit = index(bound)
+    inside = histogram.get(limit, 0)
+    if not inside or limit == 0:
+        return float(above(histogram, bound))
+    part = math.log(upper(limit) / bound) / math.log(GROWTH)
+    return above(histogram, bound) + inside * min(1.0, max(0.0, part))
+
+
+def interval(histogram: Histogram, q: float) -> tuple[float, float] | None:
+    """An interval of 95 % for the q-quantile in seconds, from the ranks n q +- 1.96 sqrt(n q (1 - q)); None when
+    empty."""
+    count = total(histogram)
+    if not count:
+        return None
+    margin = 1.96 * math.sqrt(count * q * (1 - q))
+    low = rank(histogram, math.floor(count * q - margin))
+    high = rank(histogram, min(count, math.ceil(count * q + margin) + 1))
+    return None if low is None or high is None else (low, high)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from pagefleet_operator.domain.quantity import fraction, seconds
@@ -12,14 +13,28 @@ DEFAULT_ROLLOUT: Mapping[str, Any] = {
     "steps": [{"weight": 10, "hold": "5m"}, {"weight": 50, "hold": "5m"}],
     "guard": {"latency": [{"signal": "ttft"}], "errors": {"maxRate": "1%"}},
 }
+LOAD_TEST_SECONDS = 1800.0
+
+
+class StepKind(StrEnum):
+    WEIGHT = "weight"
+    PAUSE = "pause"
+    PREVIEW = "preview"
+    MIRROR = "mirror"
+    LOAD_TEST = "loadTest"
 
 
 @dataclass(frozen=True)
 class Step:
-    """`weight` for at least `hold` seconds; weight None is a timed pause of `hold` seconds at the weight before."""
+    """`weight` is None but in weight steps: the weight before stays. `hold` is how long the step lasts at least, None
+    for a pause or preview that waits to be resumed; for a load test it is the longest time it may take."""
 
     weight: int | None
-    hold: float
+    hold: float | None
+    kind: StepKind = StepKind.WEIGHT
+    min_requests: int = 0
+    mirror: float = 0.0  # percent
+    profile: Mapping[str, Any] = field(default_factory=dict)  # of the load test
 
 
 @dataclass(frozen=True)
@@ -32,16 +47,37 @@ class LatencyGuard:
 
 
 @dataclass(frozen=True)
+class FreePages:
+    """At least the share `least` of KV pages must be free; fewer are accepted for `grace` seconds."""
+
+    least: float
+    grace: float
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A PromQL value that must lie within [low, high]; asked every `interval` seconds."""
+
+    name: str
+    query: str
+    low: float | None
+    high: float | None
+    interval: float
+
+
+@dataclass(frozen=True)
 class Guard:
     latency: tuple[LatencyGuard, ...]
     max_error_rate: float | None
     warmup_requests: int
     rollback_when_inconclusive: bool
     deadline: float
+    free_pages: FreePages | None = None
+    gates: tuple[Gate, ...] = ()
 
     @property
     def empty(self) -> bool:
-        return not self.latency and self.max_error_rate is None
+        return not self.latency and self.max_error_rate is None and self.free_pages is None and not self.gates
 
 
 @dataclass(frozen=True)
@@ -50,30 +86,54 @@ class Rollout:
     guard: Guard
     keep_previous: float
     alert_labels: Mapping[str, str] | None
+    alerts_pause: bool = False
+    watch: float = 0.0
+    history: int = 10
 
 
 def rollout(raw: Mapping[str, Any]) -> Rollout:
-    guard = raw.get("guard") or {}
-    errors = guard.get("errors")
-    after = raw.get("afterPromotion") or {}
+    after, alerts = raw.get("afterPromotion") or {}, raw.get("alerts")
     return Rollout(
         steps=tuple(_step(step) for step in raw.get("steps") or ()),
-        guard=Guard(
-            latency=tuple(_latency(entry) for entry in guard.get("latency") or ()),
-            max_error_rate=fraction(errors["maxRate"]) if errors else None,
-            warmup_requests=guard.get("warmupRequests", 0),
-            rollback_when_inconclusive=guard.get("onInconclusive") == "rollback",
-            deadline=seconds(guard.get("deadline", "2h")),
-        ),
+        guard=_guard(raw.get("guard") or {}),
         keep_previous=seconds(after["keepPrevious"]) if "keepPrevious" in after else 0.0,
-        alert_labels=raw["alerts"]["matchLabels"] if raw.get("alerts") else None,
+        alert_labels=alerts["matchLabels"] if alerts else None,
+        alerts_pause=(alerts or {}).get("onAlert") == "pause",
+        watch=seconds(after["watch"]) if "watch" in after else 0.0,
+        history=raw.get("historyLimit", 10),
+    )
+
+
+def _guard(raw: Mapping[str, Any]) -> Guard:
+    errors, pages = raw.get("errors"), raw.get("freePages")
+    return Guard(
+        latency=tuple(_latency(entry) for entry in raw.get("latency") or ()),
+        max_error_rate=fraction(errors["maxRate"]) if errors else None,
+        warmup_requests=raw.get("warmupRequests", 0),
+        rollback_when_inconclusive=raw.get("onInconclusive") == "rollback",
+        deadline=seconds(raw.get("deadline", "2h")),
+        free_pages=FreePages(fraction(pages["min"]), seconds(pages["for"])) if pages else None,
+        gates=tuple(_gate(gate) for gate in raw.get("promql") or ()),
     )
 
 
 def _step(raw: Mapping[str, Any]) -> Step:
     if "weight" in raw:
-        return Step(raw["weight"], seconds(raw.get("hold", "0s")))
-    return Step(None, seconds(raw["pause"]["duration"]))
+        return Step(raw["weight"], seconds(raw.get("hold", "0s")), min_requests=raw.get("minRequests", 0))
+    if "mirror" in raw:
+        return Step(None, seconds(raw.get("hold", "0s")), StepKind.MIRROR, mirror=100 * fraction(raw["mirror"]))
+    if "loadTest" in raw:
+        profile = {name: value for name, value in raw["loadTest"].items() if name != "timeout"}
+        longest = raw["loadTest"].get("timeout")
+        limit = seconds(longest) if longest else LOAD_TEST_SECONDS
+        return Step(None, limit, StepKind.LOAD_TEST, profile=profile)
+    kind = StepKind.PAUSE if "pause" in raw else StepKind.PREVIEW
+    wait = raw[kind.value].get("duration")
+    return Step(None, seconds(wait) if wait else None, kind)
+
+
+def _gate(raw: Mapping[str, Any]) -> Gate:
+    return Gate(raw["name"], raw["query"], raw.get("min"), raw.get("max"), seconds(raw["interval"]))
 
 
 def _latency(raw: Mapping[str, Any]) -> LatencyGuard:

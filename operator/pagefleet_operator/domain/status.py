@@ -16,8 +16,13 @@ class Phase(StrEnum):
     IDLE = "Idle"  # one revision, nothing to do
     STARTING = "Starting"  # the canary's pods are not ready yet
     STEP = "Step"  # a weight step is being held and judged
-    PAUSED = "Paused"  # a timed pause step
-    PROMOTING = "Promoting"  # weight 100 on the canary; its replicas are being raised before that
+    PAUSED = "Paused"  # a pause step; other steps that a person or an alert holds up have `paused` set
+    PREVIEW = "Preview"  # only requests with route.header meet the canary
+    MIRRORING = "Mirroring"  # the canary gets copies of requests
+    LOAD_TEST = "LoadTest"  # a Job puts a synthetic load on the canary
+    PROMOTING = "Promoting"  # every step is passed; the canary's replicas are being raised before it gets everything
+    WATCHING = "Watching"  # promoted, and still judged against what the previous revision was like
+    ROLLING_BACK = "RollingBack"  # rejected; its traffic goes as fast as the last good revision can carry it
     ROLLED_BACK = "RolledBack"  # the last rollout was rolled back and the spec has not changed since
 
 
@@ -44,7 +49,7 @@ class VerdictRecord:
     """The verdict last shown to people: the numbers it was taken on."""
 
     outcome: str  # Regressed | Passed | Inconclusive
-    signal: str  # e.g. "ttft p95" or "errors"
+    signal: str  # e.g. "ttft p95", "errors", "free pages" or the name of a PromQL gate
     statistic: float  # share of canary requests slower than the bound, or the error rate
     limit: float  # the share allowed (1 - quantile), or the maximum rate
     bound_seconds: float | None  # (1 + maxIncrease) x the stable's quantile
@@ -57,6 +62,27 @@ class VerdictRecord:
 
 
 @dataclass(frozen=True)
+class SignalRecord:
+    """One signal of the guard in one stratum, for people: seconds, requests, intervals of 95 %."""
+
+    signal: str  # ttft | tpot | e2e | itl | queue | errors | free pages | the name of a PromQL gate
+    stratum: str  # prompt length "s" | "m" | "l", "" for all
+    outcome: str
+    stable_samples: int = 0
+    canary_samples: int = 0
+    stable_p50: float | None = None
+    canary_p50: float | None = None
+    stable_p95: float | None = None  # the guard's quantile, 0.95 unless it is set otherwise
+    canary_p95: float | None = None
+    stable_low: float | None = None
+    stable_high: float | None = None
+    canary_low: float | None = None
+    canary_high: float | None = None
+    evidence: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class RolloutRecord:
     phase: Phase
     step: int = 0  # index into spec.rollout.steps
@@ -64,6 +90,58 @@ class RolloutRecord:
     started: float = 0.0  # when the rollout began
     traffic_since: float | None = None  # when the canary first got traffic: what is judged begins here
     verdict: VerdictRecord | None = None
+    verdicts: tuple[SignalRecord, ...] = ()
+    held: float = 0.0  # seconds of this phase that were watched, up to `ticked`; a jump of the clock adds none
+    ticked: float = 0.0
+    paused: str = ""  # who holds the step up: "alert NAME" or "action ID"
+    requests: int = 0  # of the canary in this step, the most that was counted
+    low_since: float | None = None  # since when the canary has been short of free pages
+    needed: int = 0  # replicas that the last good revision needs to carry everything, while rolling back
+
+
+@dataclass(frozen=True)
+class ActionRecord:
+    """What became of the last annotation pagefleet.io/action."""
+
+    id: str
+    action: str
+    outcome: str  # Done | Refused
+    message: str
+    time: float
+
+
+@dataclass(frozen=True)
+class MirrorRecord:
+    """Read by the gateway: the revision that gets copies of so many requests in 100."""
+
+    revision: str
+    percent: float
+
+
+@dataclass(frozen=True)
+class PreviousRecord:
+    """The revision that served before the stable, and when it was relieved."""
+
+    revision: str
+    since: float
+
+
+@dataclass(frozen=True)
+class BaselineRecord:
+    """What the previous revision was like: a histogram {bucket: count} of a signal in a stratum."""
+
+    revision: str
+    signal: str
+    stratum: str
+    histogram: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DrainRecord:
+    """A revision that has lost its traffic, and since when; its pods go when every gateway has heard of it."""
+
+    revision: str
+    since: float
 
 
 @dataclass(frozen=True)
@@ -75,14 +153,18 @@ class RevisionRecord:
     spec: Mapping[str, object] = field(default_factory=dict)
     ready: int = 0
     desired: int = 0
+    load_test: Mapping[str, object] = field(default_factory=dict)  # the result of its loadTest step
 
 
 @dataclass(frozen=True)
 class Rejection:
+    """`verdict` is the evidence at the time, where it was a measurement."""
+
     hash: str
-    reason: str  # LatencyRegression | ErrorRate | Alert | DeadlineExceeded | StartFailed
+    reason: str  # LatencyRegression | ErrorRate | FreePages | Gate | LoadTest | Alert | Aborted | Undone | ...
     message: str
     time: float
+    verdict: VerdictRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -127,5 +209,10 @@ class Status:
     decisions: tuple[DecisionRecord, ...] = ()
     alerts: tuple[AlertRecord, ...] = ()
     scaling: tuple[ScalingRecord, ...] = ()
+    action: ActionRecord | None = None
+    mirror: MirrorRecord | None = None
+    previous: PreviousRecord | None = None
+    baseline: tuple[BaselineRecord, ...] = ()
+    draining: tuple[DrainRecord, ...] = ()
     replicas: int = 0  # of the serving revisions together: the /scale subresource's status
     selector: str = ""

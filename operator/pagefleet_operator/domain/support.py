@@ -7,7 +7,6 @@ from typing import Any
 
 from pagefleet_operator.domain.structure import SpecError
 
-SUPPORTED_SIGNALS = ("ttft", "e2e")
 # Written by the operator from other fields of the spec.
 OWNED_FLAGS = {
     "--model": "spec.model.source", "--served-model-name": "spec.model.servedName", "--host": "", "--port": "",
@@ -43,7 +42,6 @@ NOT_YET: tuple[tuple[tuple[str, ...], Used], ...] = (
     (("engine", "runtime"), lambda value: value != "pagefleet"),
     (("scaling", "idleToZero"), _present),
     (("scaling", "min"), lambda value: value == 0),
-    (("rollout", "afterPromotion", "watch"), _present),
     (("traffic", "provider"), lambda value: value == "GatewayAPI"),
     (("traffic", "circuitBreaker"), _present),
     (("traffic", "priorities"), _present),
@@ -63,17 +61,6 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
         if value is not None and used(value):
             shown = f" {value!r}" if isinstance(value, str | int) else ""
             yield SpecError(".".join(("spec", *path)), f"{path[-1]}{shown} is not supported yet; remove it")
-    for index, step in enumerate(_at(spec, ("rollout", "steps")) or ()):
-        where = f"spec.rollout.steps[{index}]"
-        for kind in ("mirror", "loadTest"):
-            if kind in step:
-                yield SpecError(f"{where}.{kind}", f"{kind} is not supported yet; remove it")
-        if "pause" in step and "duration" not in step["pause"]:
-            yield SpecError(f"{where}.pause", "a pause without a duration is not supported yet; give one")
-    for index, entry in enumerate(_at(spec, ("rollout", "guard", "latency")) or ()):
-        if entry["signal"] not in SUPPORTED_SIGNALS:
-            where = f"spec.rollout.guard.latency[{index}].signal"
-            yield SpecError(where, f"{entry['signal']} is not supported yet; supported: {', '.join(SUPPORTED_SIGNALS)}")
     for index, adapter in enumerate(_at(spec, ("model", "adapters")) or ()):
         scheme = adapter["source"].partition("://")[0]
         if scheme not in ADAPTER_SCHEMES:

@@ -1,0 +1,217 @@
+"""One latency signal of the guard: against the concurrent stable, or after promotion against what it was like.
+
+Strata of prompt length are judged each against its own kind and their evidence multiplied, so that a shift in the mix
+of prompts alone convicts nobody. The canary's own quantile must lie above the bound in the end: one outlier, however
+large, never decides, and no block brings more than a quarter of what convicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pagefleet_operator.domain import sequential, sketch
+from pagefleet_operator.domain.observation import Slice
+from pagefleet_operator.domain.paired import Block, Paired, common_odds, evidence
+from pagefleet_operator.domain.sequential import Evidence
+from pagefleet_operator.domain.sketch import Histogram
+from pagefleet_operator.domain.spec_rollout import LatencyGuard
+from pagefleet_operator.domain.status import BaselineRecord, SignalRecord, VerdictRecord
+from pagefleet_operator.domain.verdict import Judged, Outcome, blank, told
+
+REASON = "LatencyRegression"
+SPREAD = 4  # blocks that evidence must come from at least
+BLOCK_SECONDS, LONGEST_BLOCK, BLOCK_REQUESTS = 4.0, 60.0, 10
+
+
+def concurrent(
+    guard: LatencyGuard, stable: Sequence[Slice], canary: Sequence[Slice], level: float, elapsed: float
+) -> Judged:
+    """The canary against the stable at the same time, at error level `level`; `elapsed` seconds of traffic."""
+    needed = math.log(1 / level)
+    tests, signals = [], []
+    for stratum in sorted({piece.stratum for piece in canary}):
+        theirs = [piece for piece in stable if piece.stratum == stratum]
+        ours = [piece for piece in canary if piece.stratum == stratum]
+        test = Paired(guard.quantile, guard.max_increase, needed / SPREAD)
+        for block in blocks(guard.signal, theirs, ours):
+            test.add(block)
+        tests.append(test)
+        signals.append(_signal(guard, stratum, _merged(guard, theirs), _merged(guard, ours), test))
+    record = _record(guard, tests, signals, evidence(tests))
+    stated = tuple(replace(one, outcome=_outcome_of(one, guard, needed)) for one in signals)
+    log = math.log(record.evidence) if record.evidence > 0 else -math.inf
+    if log >= needed and _slower(guard, signals):
+        return told(Outcome.REGRESSED, record, _sentence(guard, record), None, REASON, stated)
+    if record.samples < guard.min_requests:
+        wait = (guard.min_requests - record.samples) * elapsed / record.samples if record.samples else None
+        message = f"{record.signal}: {record.samples} of {guard.min_requests} requests"
+        return told(Outcome.INCONCLUSIVE, record, message, wait, signals=stated)
+    if not any(test.splits for test in tests):
+        least = math.ceil(2 / (1 - guard.quantile))
+        message = f"{record.signal}: the stable has fewer than {least} concurrent requests"
+        return told(Outcome.INCONCLUSIVE, record, message, signals=stated)
+    if log >= 0 and _slower(guard, signals):
+        wait = elapsed * (needed - log) / log if log > 0 else None
+        message = f"{record.signal}: suspicious, not proven; {_sentence(guard, record)}"
+        return told(Outcome.INCONCLUSIVE, record, message, wait, signals=stated)
+    return told(Outcome.PASSED, record, _sentence(guard, record), signals=stated)
+
+
+def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Sequence[Slice], level: float) -> Judged:
+    """The promoted revision against the record of the one before it; without a record nothing is said.
+
+    Each stratum's bound is the upper confidence bound of the recorded quantile, so this needs more requests than a
+    concurrent comparison, and a change of the load itself counts too: hits must lie in several minutes.
+    """
+    known = {entry.stratum: entry.histogram for entry in baseline if entry.signal == guard.signal}
+    total, signals, bounds, minutes = Evidence(), [], [], set[int]()
+    for stratum in sorted({piece.stratum for piece in canary} & set(known)):
+        recorded = {int(bucket): count for bucket, count in known[stratum].items()}
+        count = sketch.total(recorded)
+        ours = [piece for piece in canary if piece.stratum == stratum]
+        signals.append(_signal(guard, stratum, recorded, _merged(guard, ours), None))
+        if count < sequential.first_epoch(guard.quantile, level / 2):
+            continue
+        value = sketch.rank(recorded, sequential.upper_rank(count, guard.quantile, level / 2))
+        if value is None:
+            continue
+        bounds.append((1 + guard.max_increase) * value)
+        for piece in ours:
+            histogram = _least(guard.signal, piece)
+            hits = sketch.above(histogram, bounds[-1])
+            total = total.plus(hits, sketch.total(histogram))
+            if hits:
+                minutes.add(math.floor(piece.start / 60))
+    value = sequential.e_value(total, 1 - guard.quantile)
+    record = _record(guard, [], signals, value)
+    record = replace(
+        record,
+        statistic=total.hits / total.trials if total.trials else 0.0,
+        bound_seconds=bounds[-1] if bounds else None,
+        limit=1 - guard.quantile,
+    )
+    if value >= 2 / level and len(minutes) >= SPREAD and _slower(guard, signals):
+        return told(Outcome.REGRESSED, record, _sentence(guard, record), None, REASON, tuple(signals))
+    if not total.trials:
+        message = f"{record.signal}: nothing to compare with the previous revision's record yet"
+        return told(Outcome.INCONCLUSIVE, record, message, signals=tuple(signals))
+    return told(Outcome.PASSED, record, _sentence(guard, record), signals=tuple(signals))
+
+
+def blocks(signal: str, stable: Sequence[Slice], canary: Sequence[Slice]) -> list[Block]:
+    """Closed blocks in which both revisions can be compared: at least four seconds with ten requests of each, or a
+    minute. When a block ends depends on how many requests came, never on how slow they were."""
+    pieces = sorted([(piece.start, False, piece) for piece in stable] + [(p.start, True, p) for p in canary],
+                    key=lambda entry: entry[:2])  # fmt: skip
+    found: list[Block] = []
+    sides: tuple[list[Slice], list[Slice]] = ([], [])
+    begin: float | None = None
+    counts = [0, 0]
+    for start, ours, piece in pieces:
+        if begin is not None and (
+            start >= begin + LONGEST_BLOCK or (start >= begin + BLOCK_SECONDS - 1e-6 and min(counts) >= BLOCK_REQUESTS)
+        ):
+            found.append(_block(signal, *sides))
+            sides, begin, counts = ([], []), None, [0, 0]
+        begin = start if begin is None else begin
+        sides[ours].append(piece)
+        counts[ours] += sketch.total(piece.latency.get(signal, {}))
+    return found
+
+
+def _block(signal: str, stable: list[Slice], canary: list[Slice]) -> Block:
+    coarse = any(signal in piece.least for piece in canary)
+    return Block(
+        sketch.merged([piece.latency.get(signal, {}) for piece in stable]),
+        sketch.merged([piece.latency.get(signal, {}) for piece in canary]),
+        sketch.merged([_least(signal, piece) for piece in canary]) if coarse else None,
+    )
+
+
+def _least(signal: str, piece: Slice) -> Histogram:
+    return piece.least.get(signal) or piece.latency.get(signal, {})
+
+
+def _merged(guard: LatencyGuard, slices: Sequence[Slice]) -> Histogram:
+    return sketch.merged([piece.latency.get(guard.signal, {}) for piece in slices])
+
+
+def _signal(
+    guard: LatencyGuard, stratum: str, stable: Histogram, canary: Histogram, test: Paired | None
+) -> SignalRecord:
+    theirs, ours = sketch.interval(stable, guard.quantile), sketch.interval(canary, guard.quantile)
+    odds = f"a hit is {common_odds(test.splits):.2f} times as likely on the canary" if test and test.splits else ""
+    return SignalRecord(
+        signal=guard.signal,
+        stratum=stratum,
+        outcome="",
+        stable_samples=sketch.total(stable),
+        canary_samples=sketch.total(canary),
+        stable_p50=sketch.quantile(stable, 0.5),
+        canary_p50=sketch.quantile(canary, 0.5),
+        stable_p95=sketch.quantile(stable, guard.quantile),
+        canary_p95=sketch.quantile(canary, guard.quantile),
+        stable_low=theirs[0] if theirs else None,
+        stable_high=theirs[1] if theirs else None,
+        canary_low=ours[0] if ours else None,
+        canary_high=ours[1] if ours else None,
+        evidence=evidence([test]) if test else 0.0,
+        message=odds,
+    )
+
+
+def _outcome_of(signal: SignalRecord, guard: LatencyGuard, needed: float) -> str:
+    """What a stratum says for itself; the guard decides on all of them together."""
+    if signal.evidence > 0 and math.log(signal.evidence) >= needed:
+        return Outcome.REGRESSED.value
+    enough = signal.canary_samples >= guard.min_requests and signal.stable_samples > 0
+    return Outcome.PASSED.value if enough and signal.evidence < 1 else Outcome.INCONCLUSIVE.value
+
+
+def _widest(signals: Sequence[SignalRecord]) -> SignalRecord | None:
+    return max(signals, key=lambda one: one.canary_samples, default=None)
+
+
+def _slower(guard: LatencyGuard, signals: Sequence[SignalRecord]) -> bool:
+    """Whether the canary's own quantile lies above the bound in some stratum."""
+    return any(
+        one.stable_p95 is not None
+        and one.canary_p95 is not None
+        and one.canary_p95 > (1 + guard.max_increase) * one.stable_p95
+        for one in signals
+    )
+
+
+def _record(
+    guard: LatencyGuard, tests: Sequence[Paired], signals: Sequence[SignalRecord], value: float
+) -> VerdictRecord:
+    widest = _widest(signals)
+    splits = [split for test in tests for split in test.splits]
+    canary, stable = sum(split.canary for split in splits), sum(split.stable for split in splits)
+    shown = widest.stable_p95 if widest else None
+    record = blank(
+        f"{guard.signal} p{round(100 * guard.quantile, 1):g}",
+        sum(split.canary_hits for split in splits) / canary if canary else 0.0,
+        sum(split.stable_hits for split in splits) / stable if stable else 0.0,
+        sum(signal.canary_samples for signal in signals),
+        value,
+    )
+    return replace(
+        record,
+        bound_seconds=None if shown is None else (1 + guard.max_increase) * shown,
+        stable_seconds=shown,
+        canary_seconds=widest.canary_p95 if widest else None,
+    )
+
+
+def _sentence(guard: LatencyGuard, record: VerdictRecord) -> str:
+    def ms(seconds: float | None) -> str:
+        return "unknown" if seconds is None else f"{1000 * seconds:.0f} ms"
+
+    return (
+        f"{record.signal}: {record.statistic:.1%} of {record.samples} canary requests are slower than "
+        f"{ms(record.bound_seconds)}, allowed are {record.limit:.1%}; stable {ms(record.stable_seconds)}, "
+        f"canary {ms(record.canary_seconds)} (maxIncrease {guard.max_increase:.0%}, evidence {record.evidence:.3g})"
+    )
