@@ -14,6 +14,7 @@ from pagefleet_operator.domain.spec_rollout import DEFAULT_ROLLOUT
 Document = Mapping[str, Any]
 PROMOTED = ("Idle", "Watching")  # the spec's revision serves; while watched it may still be rolled back
 FAILED = ("RolledBack",)
+UNTIL_RESUMED = "until resumed"
 
 
 class End(StrEnum):
@@ -152,12 +153,12 @@ def _told(raw: Document) -> tuple[str, float | None]:
         limits = [f"hold {raw['hold']}"] if raw.get("hold") else []
         limits += [f"{raw['minRequests']} requests"] if raw.get("minRequests") else []
         return f"{raw['weight']} %" + (f" ({', '.join(limits)})" if limits else ""), hold
-    if "pause" in raw:
-        duration = (raw["pause"] or {}).get("duration")
-        return (f"pause {duration}", _duration(duration)) if duration else ("pause until resumed", None)
+    for kind in ("pause", "preview"):
+        if kind in raw:
+            duration = (raw[kind] or {}).get("duration")
+            return (f"{kind} {duration}", _duration(duration)) if duration else (f"{kind} {UNTIL_RESUMED}", None)
     if "mirror" in raw:
-        share = raw["mirror"].get("percent", "") if isinstance(raw["mirror"], Mapping) else raw["mirror"]
-        return f"mirror {share}", hold
+        return f"mirror {raw['mirror']}", hold
     kind = next((key for key in raw if key not in ("hold", "minRequests")), "step")
     return {"loadTest": "load test"}.get(kind, kind), None if kind == "loadTest" else hold
 

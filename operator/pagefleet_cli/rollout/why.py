@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_cli.rollout.progress import Place, Progress, progress
+from pagefleet_cli.rollout.progress import UNTIL_RESUMED, Place, Progress, progress
 from pagefleet_cli.words import clock, moment, span
 
 ACTION = "pagefleet.io/action"
@@ -118,7 +118,7 @@ def _step(seen: Progress, rollout: Document, service: Document, now: float) -> l
         return reasons or [f"phase {seen.phase}, for {span(seen.held)}"]
     step = seen.steps[number]
     name = f"step {number + 1} of {len(seen.steps)} ({step.text})"
-    if step.text == "pause until resumed":
+    if step.text.endswith(UNTIL_RESUMED):
         return [*reasons, f"{name} waits for a person: {command}"]
     if step.text == "load test":
         return [*reasons, f"{name} runs, for {span(seen.held)}"]
