@@ -67,6 +67,17 @@ STATUS = record(
         "decisions": array("The latest decisions with their numbers.", _object("A decision."), 64),
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
         "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),
+        "action": _object("What became of the last annotation pagefleet.io/action: id, outcome, message."),
+        "mirror": record(
+            "The revision that gets copies of requests; read by the gateway.",
+            {"revision": text("Its hash."), "percent": _number("Of so many requests in 100.")},
+        ),
+        "previous": record(
+            "The revision that served before the stable: the way back.",
+            {"revision": text("Its hash."), "since": _time("When it was relieved.")},
+        ),
+        "baseline": array("What it was like, for the watch after promotion.", _object("A histogram."), 64),
+        "draining": array("Revisions that have lost their traffic.", _object("A revision, and since when."), 64),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
         "selector": text("Selects the pods.", longest=1024),
     },

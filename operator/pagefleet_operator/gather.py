@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pagefleet_operator.cluster import paths, readings
 from pagefleet_operator.cluster.api import Api, Document
-from pagefleet_operator.domain import status_json
-from pagefleet_operator.domain.build.names import REVISION_LABEL, SERVICE_LABEL
-from pagefleet_operator.domain.observation import Observation, PodReading, Slice
+from pagefleet_operator.domain import spec, status_json
+from pagefleet_operator.domain.actions import ANNOTATION
+from pagefleet_operator.domain.build.loadtest import job_name
+from pagefleet_operator.domain.build.names import REVISION_LABEL, SERVICE_LABEL, Child
+from pagefleet_operator.domain.guard import ENGINE_SIGNALS
+from pagefleet_operator.domain.observation import GateReading, LoadTestReading, Observation, PodReading, Slice
+from pagefleet_operator.domain.spec import Spec, SpecErrors
+from pagefleet_operator.domain.spec_rollout import Guard, StepKind
+from pagefleet_operator.domain.status import Phase, Status
 from pagefleet_operator.signals.engine import EngineSignals
+from pagefleet_operator.signals.histograms import EngineWindows, Pod
+from pagefleet_operator.signals.prometheus import PrometheusGates
 from pagefleet_operator.signals.windows import GatewayWindows
 
 SYSTEM_GATEWAYS = "app.kubernetes.io/name=pagefleet-gateway"
+JOB_NAME_LABEL = "job-name"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where numbers come from. `image` is the operator's own, which load tests run from."""
+
+    engines: EngineSignals
+    windows: GatewayWindows
+    engine_windows: EngineWindows
+    gates: PrometheusGates
+    image: str
 
 
 class Gatherer:
     """`system` is the namespace that operator and gateways run in."""
 
-    def __init__(self, api: Api, engines: EngineSignals, windows: GatewayWindows, system: str) -> None:
-        self._api, self._engines, self._windows, self._system = api, engines, windows, system
+    def __init__(self, api: Api, sources: Sources, system: str) -> None:
+        self._api, self._sources, self._system = api, sources, system
+        self._engines, self._windows, self._engine_windows = sources.engines, sources.windows, sources.engine_windows
 
     async def service(self, namespace: str, name: str) -> Document | None:
         return await self._api.find(paths.inference_service(namespace, name))
@@ -36,9 +57,17 @@ class Gatherer:
         )
         items = [item for item in pods.get("items") or () if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
         status = status_json.load(service.get("status"))
-        measured, slices = await asyncio.gather(
+        chosen = spec.parse(service.get("spec") or {})
+        guarded = chosen.rollout.guard if isinstance(chosen, Spec) else None
+        judged = bool(status.canary) or status.rollout.phase is Phase.WATCHING
+        if not judged:
+            self._engine_windows.forget(namespace, name)
+        measured, slices, engine_slices, gates, load_test = await asyncio.gather(
             asyncio.gather(*(self._read(item) for item in items)),
-            self._slices(namespace, name) if status.canary else _none(),
+            self._slices(namespace, name) if judged else _none(),
+            self._engine_slices(items, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
+            self._gates(guarded, status, namespace, name) if judged and guarded is not None else _no_gates(),
+            self._load_test(namespace, name, metadata["uid"], status),
         )
         owners = {item["metadata"]["name"]: readings.revision_of(item) for item in items}
         return Observation(
@@ -50,11 +79,17 @@ class Gatherer:
             status=status,
             revisions=readings.revisions(deployments.get("items") or (), measured, owners),
             slices=slices,
+            engine_slices=engine_slices,
+            gates=gates,
+            load_test=load_test,
+            action=(metadata.get("annotations") or {}).get(ANNOTATION, ""),
+            image=self._sources.image,
         )
 
     def forget(self, namespace: str, name: str) -> None:
         """The service is gone."""
         self._windows.forget(namespace, name)
+        self._engine_windows.forget(namespace, name)
 
     async def _read(self, item: Document) -> PodReading:
         pod, address = readings.pod(item), (item.get("status") or {}).get("podIP")
@@ -82,6 +117,46 @@ class Gatherer:
         ]
         return await self._windows.read(addresses, namespace, name)
 
+    async def _engine_slices(
+        self, items: list[Document], status: Status, namespace: str, name: str
+    ) -> tuple[Slice, ...] | None:
+        pods = [
+            Pod(reading.name, address, revision)
+            for item in items
+            if (reading := readings.pod(item)).ready
+            and not reading.terminating
+            and (address := (item.get("status") or {}).get("podIP"))
+            and (revision := readings.revision_of(item)) in (status.stable, status.canary)
+        ]
+        return await self._engine_windows.read(pods, namespace, name)
+
+    async def _gates(self, guarded: Guard, status: Status, namespace: str, name: str) -> dict[str, GateReading]:
+        canary = status.canary or status.stable
+        names = {"namespace": namespace, "service": name, "stable": status.stable, "canary": canary}
+        return await self._sources.gates.read(guarded.gates, names)
+
+    async def _load_test(self, namespace: str, name: str, uid: str, status: Status) -> LoadTestReading | None:
+        if status.rollout.phase is not Phase.LOAD_TEST:
+            return None
+        child = Child(namespace, name, uid, status.canary, {})
+        jobs, pods = paths.collection("batch/v1", "Job", namespace), paths.collection("v1", "Pod", namespace)
+        own = job_name(child, status.rollout.since)
+        job = await self._api.find(f"{jobs}/{own}")
+        listed = await self._api.get(pods, labelSelector=f"{JOB_NAME_LABEL}={own}") if job else {}
+        return readings.load_test(job, listed.get("items") or ())
+
+
+def _asks_engines(chosen: Spec | SpecErrors) -> bool:
+    """Whether some signal or step is judged by the engines' own histograms."""
+    if not isinstance(chosen, Spec):
+        return False
+    signals = any(entry.signal in ENGINE_SIGNALS for entry in chosen.rollout.guard.latency)
+    return signals or any(step.kind is StepKind.MIRROR for step in chosen.rollout.steps)
+
 
 async def _none() -> None:
     return None
+
+
+async def _no_gates() -> dict[str, GateReading]:
+    return {}

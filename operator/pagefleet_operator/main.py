@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from pagefleet_operator.cluster import paths
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.apply import Applier
 from pagefleet_operator.domain.build.names import GROUP, PLURAL, SERVICE_LABEL, VERSION
-from pagefleet_operator.gather import Gatherer
+from pagefleet_operator.gather import Gatherer, Sources
 from pagefleet_operator.reconcile import CONFLICT, Queue, Reconciler
 from pagefleet_operator.signals.engine import EngineSignals
+from pagefleet_operator.signals.histograms import EngineWindows
+from pagefleet_operator.signals.prometheus import PrometheusGates
 from pagefleet_operator.signals.windows import GatewayWindows
 from pagefleet_operator.web.metrics import Metrics
 from pagefleet_operator.web.server import Server
@@ -76,7 +79,7 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Api(kubeconfig) as api, aiohttp.ClientSession() as session:
-        gatherer = Gatherer(api, EngineSignals(session), GatewayWindows(session), system)
+        gatherer = Gatherer(api, _sources(session), system)
         queue = Queue(Reconciler(gatherer, Applier(api), metrics).reconcile, metrics)
         intake = Intake(
             token_file, gatherer.service, lambda document: _store(api, document), lambda *key: queue.add(key)
@@ -107,6 +110,13 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
                 task.cancel()
             await asyncio.gather(watching, *others, return_exceptions=True)
             await runner.cleanup()
+
+
+def _sources(session: aiohttp.ClientSession) -> Sources:
+    token = os.environ.get("PAGEFLEET_PROMETHEUS_TOKEN_FILE")
+    gates = PrometheusGates(session, os.environ.get("PAGEFLEET_PROMETHEUS_URL", ""), Path(token) if token else None)
+    image = os.environ.get("PAGEFLEET_OPERATOR_IMAGE", f"docker.io/pagefleet/operator:{version('pagefleet')}")
+    return Sources(EngineSignals(session), GatewayWindows(session), EngineWindows(session), gates, image)
 
 
 async def _store(api: Api, document: Document) -> None:

@@ -20,6 +20,7 @@ from pagefleet_operator.domain.build.names import GROUP, KIND, REVISION_LABEL, S
 from pagefleet_operator.domain.plan import Event, Plan
 
 MANAGER = "pagefleet-operator"
+CONFLICT = 409
 APPLIED = "pagefleet.io/applied-hash"
 CHILD_KINDS = (("apps/v1", "Deployment"), ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"))
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class Applier:
             except ApiError as error:
                 log.error("%s cannot be applied: %s", child["kind"], error)
                 failures.append(error)
+        if plan.job is not None:
+            await self._job(dict(plan.job))
         if not status_first:
             await self._status(service, plan)
         for revision in plan.delete:
@@ -82,6 +85,17 @@ class Applier:
         found = live.get((manifest["kind"], manifest["metadata"]["name"]))
         if found is None or drifted(manifest, found):
             await self._api.apply(paths.of(manifest), manifest, MANAGER)
+
+    async def _job(self, manifest: dict[str, Any]) -> None:
+        """A Job is created once: its name tells the attempt, and its template cannot change."""
+        path = paths.collection(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
+        if await self._api.find(f"{path}/{manifest['metadata']['name']}") is not None:
+            return
+        try:
+            await self._api.create(path, manifest)
+        except ApiError as error:
+            if error.status != CONFLICT:  # it exists by now
+                raise
 
     async def _status(self, service: Document, plan: Plan) -> None:
         wanted = status_json.dump(plan.status)

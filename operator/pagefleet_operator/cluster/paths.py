@@ -13,6 +13,7 @@ PLURALS = {
     "PodDisruptionBudget": "poddisruptionbudgets",
     "Event": "events",
     "Pod": "pods",
+    "Job": "jobs",
 }
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pagefleet_operator.domain.build.names import REVISION_LABEL
-from pagefleet_operator.domain.observation import PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.loadtest import readable
+from pagefleet_operator.domain.observation import LoadTestReading, PodFault, PodReading, RevisionReading
 
 CONFIGURATION_EXIT = 78
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
@@ -82,6 +83,42 @@ def _ended(ended: Mapping[str, Any]) -> PodFault:
     if ended.get("reason") == "OOMKilled":
         return PodFault("OOMKilled", "the engine was killed for want of memory", "spec.resources.memory")
     return PodFault("EngineExited", f"exit status {ended.get('exitCode')}: {message[-500:]}")
+
+
+def load_test(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> LoadTestReading:
+    """What a load test's Job has come to. Its result is the termination message of the pod that ended well."""
+    if job is None:
+        return LoadTestReading()
+    done = {
+        c["type"]: str(c.get("message") or c.get("reason") or "")
+        for c in (job.get("status") or {}).get("conditions") or ()
+        if c.get("status") == "True"
+    }
+    messages = [
+        (ended.get("exitCode"), str(ended.get("message") or ended.get("reason") or ""))
+        for item in pods
+        for container in (item.get("status") or {}).get("containerStatuses") or ()
+        if (ended := (container.get("state") or {}).get("terminated"))
+    ]
+    if "Complete" in done:
+        for code, message in messages:
+            if code == 0:
+                return _result(message)
+        return LoadTestReading(failure="its pod is gone before its result was read")
+    if "Failed" in done:
+        last = next((message for code, message in reversed(messages) if code != 0), "")
+        return LoadTestReading(failure=(last or done["Failed"] or "the Job failed")[-500:])
+    return LoadTestReading()
+
+
+def _result(message: str) -> LoadTestReading:
+    try:
+        found = readable(json.loads(message))
+    except (ValueError, RecursionError):
+        found = None
+    if found is None:
+        return LoadTestReading(failure=f"its result cannot be read: {message[:200]!r}")
+    return LoadTestReading(result=found)
 
 
 def seconds(text: str) -> float:

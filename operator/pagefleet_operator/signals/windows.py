@@ -20,9 +20,9 @@ from pagefleet_operator.signals.bounded import body
 PORT = 9002
 TIMEOUT_SECONDS = 2.0
 MOST_BYTES = 16 << 20
-KEPT_SECONDS = 3600.0
+KEPT_SECONDS, MOST_SLICES = 72 * 3600.0, 12_000  # what a long rollout is judged by
 MOST_BUCKET = 2000
-SIGNALS = ("ttft", "e2e")
+SIGNALS = ("ttft", "e2e", "tpot")
 Key = tuple[str, str]
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def _finite(value: Any) -> TypeGuard[float]:
 
 
 class GatewayWindows:
-    """All gateways' slices of each service of the last hour."""
+    """All gateways' slices of each service, the newest ones."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -98,10 +98,12 @@ class GatewayWindows:
                 kept[piece.instance, piece.start, piece.revision, piece.stratum] = piece
                 newest = self._newest.get((key, address), 0.0)
                 self._newest[key, address] = max(newest, piece.start)
-        latest = max((piece.start for piece in kept.values()), default=0.0)
-        for place in [place for place in kept if place[1] < latest - KEPT_SECONDS]:
-            del kept[place]
-        return tuple(sorted(kept.values(), key=lambda piece: piece.start))
+        known = sorted(kept.values(), key=lambda piece: piece.start)
+        latest = known[-1].start if known else 0.0
+        newest_slices = [piece for piece in known if piece.start >= latest - KEPT_SECONDS][-MOST_SLICES:]
+        if len(newest_slices) < len(known):
+            self._kept[key] = {(one.instance, one.start, one.revision, one.stratum): one for one in newest_slices}
+        return tuple(newest_slices)
 
     def forget(self, namespace: str, service: str) -> None:
         self._kept.pop((namespace, service), None)
