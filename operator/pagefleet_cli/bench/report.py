@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pagefleet_cli.bench.compare import Difference, Finding, difference, sentence
 from pagefleet_cli.bench.profile import Profile
-from pagefleet_cli.bench.result import SIGNALS, errors, quantile, tokens_per_second, values
+from pagefleet_cli.bench.result import SIGNALS, errors, quantile, series, tokens_per_second, values
 from pagefleet_cli.bench.run import Run
 from pagefleet_cli.words import milliseconds, span
 
@@ -85,7 +85,7 @@ def compared(before: Run, after: Run) -> list[tuple[str, Difference]]:
     """The differences of each signal at each compared quantile."""
     pairs = [(signal, q) for signal in SIGNALS for q in COMPARED]
     return [
-        (signal, difference(values(before.samples, signal), values(after.samples, signal), q)) for signal, q in pairs
+        (signal, difference(series(before.samples, signal), series(after.samples, signal), q)) for signal, q in pairs
     ]
 
 

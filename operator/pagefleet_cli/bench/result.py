@@ -16,10 +16,15 @@ SIGNALS = ("ttft", "tpot", "e2e")
 MOST_BYTES = 4096  # of a container's termination message
 
 
-def values(samples: Iterable[Sample], signal: str) -> list[float]:
-    """The signal's values of the requests that went well, ascending, in seconds."""
+def series(samples: Iterable[Sample], signal: str) -> list[float]:
+    """The signal's values of the requests that went well, in the order of the samples, in seconds."""
     found = (getattr(sample, signal) for sample in samples if not sample.error)
-    return sorted(value for value in found if value is not None)
+    return [value for value in found if value is not None]
+
+
+def values(samples: Iterable[Sample], signal: str) -> list[float]:
+    """The same, ascending."""
+    return sorted(series(samples, signal))
 
 
 def quantile(ordered: Sequence[float], q: float) -> float | None:
