@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from aiohttp import web
 from conftest import Plane
 
 from pagefleet_cli import cluster as cluster_module
@@ -172,6 +173,32 @@ async def test_kubectl_finds_the_plugin_and_hands_its_flags_on(plane: Plane, tmp
     )  # fmt: skip
     out, _ = await process.communicate()
     assert json.loads(out)["metadata"]["name"] == "plugged"
+
+
+async def test_a_service_is_measured_through_the_gateway_s_path(plane: Plane) -> None:
+    """A server in the gateway's place sees what a user of the service would send there."""
+    await applied(plane, "loaded")
+    seen: list[tuple[str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append((request.path, (await request.json())["model"]))
+        events = 'data: {"choices": [{"text": "a", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
+        return web.Response(text=events, content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    load = ("bench", "--service", "default/loaded", "--requests", "2", "--rate", "50")
+    kubeconfig = ("--kubeconfig", str(plane.kubectl.kubeconfig))
+    done = await pagefleet(*load, "--url", f"http://127.0.0.1:{runner.addresses[0][1]}", *kubeconfig)
+    await runner.cleanup()
+    assert done.code == 0, done.text
+    assert seen == [("/default/loaded/v1/completions", "smollm2")] * 2
+    lost = await pagefleet(*load, *kubeconfig)
+    assert lost.code == 1
+    assert "pagefleet-system/pagefleet-gateway: not found; give its --url" in lost.err
 
 
 async def test_service_names_and_revisions_complete(plane: Plane) -> None:

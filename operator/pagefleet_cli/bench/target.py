@@ -28,7 +28,10 @@ def through_gateway(service: str, gateway: str | None, target: Target) -> tuple[
 
 def _address(cluster: Cluster) -> str:
     """The gateway's load balancer, else its cluster address, which a machine of the cluster reaches."""
-    found = cluster.gateway(GATEWAY_NAMESPACE, GATEWAY)
+    try:
+        found = cluster.gateway(GATEWAY_NAMESPACE, GATEWAY)
+    except Fault as fault:
+        raise Fault(f"where is the gateway? {fault}; give its --url") from fault
     port = found["spec"]["ports"][0]["port"]
     entries = ((found.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
     host = next((entry.get("ip") or entry.get("hostname") for entry in entries), None) or found["spec"].get("clusterIP")

@@ -32,8 +32,10 @@ def complete_revision(context: typer.Context, incomplete: str) -> list[tuple[str
     given = context.params
     kubeconfig = given.get("kubeconfig")
     target = Target(given.get("namespace"), Path(kubeconfig) if kubeconfig else None, given.get("context"))
+    # An option still without its value ends click's parsing: the arguments are left where they were.
+    name = given.get("name") or next(iter(context.args), "")
     try:
-        found = revisions(Cluster(target, options.COMPLETION_SECONDS).service(str(given.get("name"))))
+        found = revisions(Cluster(target, options.COMPLETION_SECONDS).service(str(name))) if name else []
     except Fault:
         return []
     return [
