@@ -161,18 +161,25 @@ async def test_fleets_are_shown_to_people_and_machines(plane: Plane) -> None:
     assert "default" in every.out
 
 
-async def test_kubectl_finds_the_plugin_and_hands_its_flags_on(plane: Plane, tmp_path: Path) -> None:
+async def test_kubectl_finds_the_plugin_hands_its_flags_on_and_completes(plane: Plane, tmp_path: Path) -> None:
     await applied(plane, "plugged")
-    script = tmp_path / "kubectl-pagefleet"
-    script.write_text(f"#!{sys.executable}\nfrom pagefleet_cli.main import app\napp()\n")
-    script.chmod(0o755)
-    process = await asyncio.create_subprocess_exec(
-        str(plane.kubectl.binary), "pagefleet", "status", "plugged", "-n", NAMESPACE, "-o", "json",
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "KUBECONFIG": str(plane.kubectl.kubeconfig)},
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, _ = await process.communicate()
-    assert json.loads(out)["metadata"]["name"] == "plugged"
+    scripts = {"kubectl-pagefleet": "main import app as run", "kubectl_complete-pagefleet": "completion import run"}
+    for name, imported in scripts.items():
+        (tmp_path / name).write_text(f"#!{sys.executable}\nfrom pagefleet_cli.{imported}\nrun()\n")
+        (tmp_path / name).chmod(0o755)
+
+    async def kubectl(*arguments: str) -> str:
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        process = await asyncio.create_subprocess_exec(
+            str(plane.kubectl.binary), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "PATH": path, "KUBECONFIG": str(plane.kubectl.kubeconfig)},
+        )  # fmt: skip
+        return (await process.communicate())[0].decode()
+
+    shown = await kubectl("pagefleet", "status", "plugged", "-n", NAMESPACE, "-o", "json")
+    assert json.loads(shown)["metadata"]["name"] == "plugged"
+    assert (await kubectl("__complete", "pagefleet", "rollout", "why", "plug")).split() == ["plugged", ":4"]
+    assert "rollout" in (await kubectl("__complete", "pagefleet", "")).split()
 
 
 async def test_a_service_is_measured_through_the_gateway_s_path(plane: Plane) -> None:
