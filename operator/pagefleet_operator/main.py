@@ -27,10 +27,12 @@ from pagefleet_operator.signals.histograms import EngineWindows
 from pagefleet_operator.signals.prometheus import PrometheusGates
 from pagefleet_operator.signals.windows import GatewayWindows
 from pagefleet_operator.web.metrics import Metrics
+from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.server import Server
 
 MANAGED = {"app.kubernetes.io/managed-by": "pagefleet"}
 TOKEN_FILE = "/var/run/secrets/pagefleet/alert-token/token"  # noqa: S105 - a path
+TLS_FOLDER = "/var/run/secrets/pagefleet/tls"
 WATCH_SECONDS = 60
 
 
@@ -85,7 +87,8 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
             token_file, gatherer.service, lambda document: _store(api, document), lambda *key: queue.add(key)
         )
         server = Server(metrics, intake.handle, ready.is_set)
-        runner = await server.start(port)
+        secure = _secure()
+        runner = await server.start(port, secure)
         registry = kopf.OperatorRegistry()
         watches(registry, queue)
         settings = kopf.OperatorSettings()
@@ -101,6 +104,8 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
             )
         )
         others = [asyncio.create_task(queue.run()), asyncio.create_task(server.measure_lag())]
+        if secure is not None:
+            others.append(asyncio.create_task(secure.keep()))
         try:
             done, _ = await asyncio.wait((watching, *others), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -110,6 +115,14 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
                 task.cancel()
             await asyncio.gather(watching, *others, return_exceptions=True)
             await runner.cleanup()
+
+
+def _secure() -> Secure | None:
+    """HTTPS beside HTTP, where a certificate is mounted."""
+    folder = Path(os.environ.get("PAGEFLEET_OPERATOR_TLS", TLS_FOLDER))
+    if not (folder / "tls.crt").exists():
+        return None
+    return Secure(folder, int(os.environ.get("PAGEFLEET_OPERATOR_TLS_PORT", "8443")))
 
 
 def _sources(session: aiohttp.ClientSession) -> Sources:

@@ -12,10 +12,12 @@ from typing import Any
 
 from aiohttp import web
 
+from pagefleet_operator.alerts.coalesce import Coalescer
 from pagefleet_operator.alerts.payload import Alert, PayloadError, merge, parse
 from pagefleet_operator.domain import spec, status_json
 from pagefleet_operator.domain.alerts import matches
 from pagefleet_operator.domain.spec import Spec
+from pagefleet_operator.domain.status import AlertRecord
 
 MOST_BYTES = 1 << 20
 ATTEMPTS = 8
@@ -39,6 +41,7 @@ class Intake:
         wake: Callable[[str, str], None],
     ) -> None:
         self._token_file, self._find, self._store, self._wake = token_file, find, store, wake
+        self._coalescer = Coalescer(self._keep)
 
     async def handle(self, request: web.Request) -> web.Response:
         if not self._authorised(request.headers.get("Authorization", "")):
@@ -52,19 +55,18 @@ class Intake:
         groups: dict[tuple[str, str], list[Alert]] = {}
         for alert in alerts:
             groups.setdefault((alert.namespace, alert.service), []).append(alert)
-        stored = 0
         for (namespace, service), group in groups.items():
-            stored += await self._keep(namespace, service, group)
-        return web.json_response({"stored": stored, "unmatched": len(alerts) - stored})
+            await self._coalescer.add(namespace, service, [alert.record for alert in group])
+        return web.json_response({"read": len(alerts)})
 
-    async def _keep(self, namespace: str, service: str, alerts: list[Alert]) -> int:
+    async def _keep(self, namespace: str, service: str, alerts: list[AlertRecord]) -> int:
         """How many of `alerts` are in the service's status now. Raises ConflictError when others keep writing it."""
         for _ in range(ATTEMPTS):
             document = await self._find(namespace, service)
             wanted = _labels(document) if document else None
             if document is None or wanted is None:
                 return 0
-            records = [alert.record for alert in alerts if matches(alert.record.labels, wanted)]
+            records = [alert for alert in alerts if matches(alert.labels, wanted)]
             before = status_json.load(document.get("status"))
             after = merge(before, records)
             if after != before:

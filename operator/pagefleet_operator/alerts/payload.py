@@ -75,17 +75,27 @@ def _alert(raw: Any, where: str, received: float) -> Alert | None:
 
 
 def merge(status: Status, records: list[AlertRecord]) -> Status:
-    """The status with `records` in it: one entry per fingerprint and start, `resolved` taken over, the newest kept."""
+    """The status with `records` in it: one entry per fingerprint and start, `resolved` taken over.
+
+    At most MOST_KEPT are kept, those first that may decide something: they fire, are about a revision in use and came
+    in this rollout. Of the same importance the earlier stay, so that a storm fills the list once and is then no change.
+    """
     kept = {(record.fingerprint, record.starts_at): record for record in status.alerts}
     for record in records:
         key = (record.fingerprint, record.starts_at)
         before = kept.get(key)
-        if before is None:
+        if before is None and not record.resolved:
             kept[key] = record
-        elif record.resolved and not before.resolved:
+        elif before is not None and record.resolved and not before.resolved:
             kept[key] = replace(before, resolved=True)
-    newest = sorted(kept.values(), key=lambda record: (record.received, record.fingerprint))[-MOST_KEPT:]
-    return replace(status, alerts=tuple(newest))
+    in_use = ("", status.stable, status.canary)
+
+    def importance(record: AlertRecord) -> tuple[bool, bool, float, str]:
+        idle = record.revision not in in_use or record.received < status.rollout.started
+        return record.resolved, idle, record.received, record.fingerprint
+
+    chosen = sorted(kept.values(), key=importance)[:MOST_KEPT]
+    return replace(status, alerts=tuple(sorted(chosen, key=lambda record: (record.received, record.fingerprint))))
 
 
 def _time(value: Any, where: str) -> float:

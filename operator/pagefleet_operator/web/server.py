@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from pagefleet_operator.web.metrics import Metrics
+from pagefleet_operator.web.secure import Secure
 
 BODY_BYTES = 1 << 20
 LAG_EVERY, MOST_LAG = 1.0, 10.0
@@ -24,7 +25,9 @@ class Server:
         self._metrics, self._alerts, self._ready = metrics, alerts, ready
         self._beat = time.monotonic()
 
-    async def start(self, port: int) -> web.AppRunner:
+    async def start(self, port: int, secure: Secure | None = None) -> web.AppRunner:
+        """Serve plain HTTP, and beside it HTTPS where a certificate is mounted. Raises OSError or ssl.SSLError when it
+        cannot be read."""
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[_told])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -33,6 +36,8 @@ class Server:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "0.0.0.0", port).start()
+        if secure is not None:
+            await web.TCPSite(runner, "0.0.0.0", secure.port, ssl_context=secure.context).start()
         return runner
 
     async def measure_lag(self) -> None:

@@ -1,0 +1,59 @@
+"""Brings an alert storm down to few writes: what arrives for a service while a write is under way waits for the next one
+together, and what is stored already is not stored again. Nobody is answered before the write that holds their alert."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from pagefleet_operator.domain.status import AlertRecord
+
+Key = tuple[str, str]
+Identity = tuple[str, float, bool]
+KNOWN_SECONDS = 5.0  # how long a stored alert is known to be stored without another look
+PAUSE_SECONDS = 0.2  # between two writes for one service
+MOST_SERVICES = 10_000
+
+
+class Coalescer:
+    """`keep` stores alerts in one service's status and answers how many it took; it raises when they are not stored."""
+
+    def __init__(self, keep: Callable[[str, str, list[AlertRecord]], Awaitable[int]]) -> None:
+        self._keep = keep
+        self._locks: dict[Key, asyncio.Lock] = {}
+        self._waiting: dict[Key, dict[Identity, AlertRecord]] = {}
+        self._known: dict[Key, dict[Identity, float]] = {}
+        self._written: dict[Key, float] = {}
+
+    async def add(self, namespace: str, service: str, alerts: Iterable[AlertRecord]) -> None:
+        """Returns when all of `alerts` are stored. Raises what the write raised."""
+        key, now = (namespace, service), time.monotonic()
+        known = self._known.get(key, {})
+        fresh = {identity(a): a for a in alerts if now - known.get(identity(a), -KNOWN_SECONDS) >= KNOWN_SECONDS}
+        if not fresh:
+            return
+        self._waiting.setdefault(key, {}).update(fresh)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if not any(one in self._waiting.get(key, {}) for one in fresh):
+                if all(one in self._known.get(key, {}) for one in fresh):
+                    return  # somebody before us has stored them
+                self._waiting.setdefault(key, {}).update(fresh)  # their write failed: ours is the next try
+            await self._write(key)
+
+    async def _write(self, key: Key) -> None:
+        pause = PAUSE_SECONDS - (time.monotonic() - self._written.get(key, -PAUSE_SECONDS))
+        if pause > 0:
+            await asyncio.sleep(pause)
+        taken = self._waiting.pop(key, {})
+        await self._keep(*key, list(taken.values()))
+        now = time.monotonic()
+        if len(self._known) >= MOST_SERVICES:
+            self._known.clear()
+        stored = {one: at for one, at in self._known.get(key, {}).items() if now - at < KNOWN_SECONDS}
+        self._known[key] = {**stored, **dict.fromkeys(taken, now)}
+        self._written[key] = now
+
+
+def identity(alert: AlertRecord) -> Identity:
+    return alert.fingerprint, alert.starts_at, alert.resolved
