@@ -97,6 +97,8 @@ def test_the_picture_has_both_revisions_of_each_signal_with_their_intervals() ->
     assert "190 ms .. 220 ms" in text
     assert "180 ms .. no bound yet" in text
     assert "Inconclusive  ttft p95: 120 of 200 requests" in text
+    assert "fine" not in text
+    assert "fine" in shown(picture(progress(service(verdicts=VERDICTS), NOW), wide=True))
     one = shown(picture(progress(service(), NOW)))  # an operator without verdicts[]
     assert "210 ms" in one
 

@@ -44,13 +44,17 @@ def status(
         cluster = Cluster(Target(namespace, kubeconfig, context))
         found = cluster.service(name)
         if watch and output in (Output.TABLE, Output.WIDE):
-            found = _watched(cluster, found, timeout, interval)
+            found = _watched(cluster, found, timeout, interval, output is Output.WIDE)
         else:
             until = time.monotonic() + timeout if timeout is not None else None
             while watch and end(found) is End.UNDER_WAY and (until is None or time.monotonic() < until):
                 time.sleep(interval)
                 found = cluster.service(name)
-            show(output, plain(found.get("status") or {}), lambda: [picture(progress(found, time.time()))])
+            show(
+                output,
+                plain(found.get("status") or {}),
+                lambda: [picture(progress(found, time.time()), wide=output is Output.WIDE)],
+            )
     match end(found):
         case End.ROLLED_BACK:
             raise typer.Exit(FAILED)
@@ -60,7 +64,7 @@ def status(
             return
 
 
-def _watched(cluster: Cluster, found: Document, timeout: float | None, interval: float) -> Document:
+def _watched(cluster: Cluster, found: Document, timeout: float | None, interval: float, wide: bool) -> Document:
     """Shows the service until its rollout has ended or time is over; its last state. An absent API server is waited for."""
     console, name, note = Console(highlight=False), str(found["metadata"]["name"]), ""
     until = time.monotonic() + timeout if timeout is not None else None
@@ -69,7 +73,7 @@ def _watched(cluster: Cluster, found: Document, timeout: float | None, interval:
         while True:
             seen = progress(found, time.time())
             if console.is_terminal:
-                live.update(picture(seen, note), refresh=True)
+                live.update(picture(seen, note, wide), refresh=True)
             elif (line := _steady(found)) != shown:
                 typer.echo(sentence(seen))
                 shown = line

@@ -14,14 +14,14 @@ COLOURS = {"Passed": "green", "Regressed": "red", "Inconclusive": "yellow"}
 ENDS = {End.PROMOTED: "green", End.ROLLED_BACK: "red", End.UNDER_WAY: "yellow"}
 
 
-def picture(seen: Progress, note: str = "") -> RenderableType:
-    """`note` is what went wrong while watching, "" when nothing did."""
+def picture(seen: Progress, note: str = "", wide: bool = False) -> RenderableType:
+    """`note` is what went wrong while watching, "" when nothing did. `wide`: what the guard says of each signal."""
     head = Text.assemble((f"{seen.namespace}/{seen.name}  ", "bold"), (seen.phase, ENDS[seen.end]))
     if seen.paused:
         head.append(f"  held up by {seen.paused}", "yellow")
     parts: list[RenderableType] = [head, _steps(seen), _revisions(seen)]
     if seen.signals:
-        parts.append(_signals(seen))
+        parts.append(_signals(seen, wide))
     if seen.outcome:
         parts.append(Text.assemble((seen.outcome, COLOURS.get(seen.outcome, "")), f"  {seen.verdict}"))
     if seen.end is End.UNDER_WAY:
@@ -54,15 +54,18 @@ def _revisions(seen: Progress) -> Table:
     return table
 
 
-def _signals(seen: Progress) -> Table:
-    table = Table("SIGNAL", "REVISION", "SAMPLES", "P50", "P95", "INTERVAL", "VERDICT", box=None)
+def _signals(seen: Progress, wide: bool) -> Table:
+    table = Table(
+        "SIGNAL", "REVISION", "SAMPLES", "P50", "P95", "INTERVAL", "VERDICT", *(["MESSAGE"] if wide else []), box=None
+    )
     for signal in seen.signals:
         for role, side in (("stable", signal.stable), ("canary", signal.canary)):
             first = role == "stable"
             verdict = Text("" if first else signal.outcome, COLOURS.get(signal.outcome, ""))
             samples = str(side.samples) if side.samples or not first else "-"
             cells = (Text(signal.name if first else ""), role, samples, milliseconds(side.p50))
-            table.add_row(*cells, milliseconds(side.p95), interval(side), verdict)
+            message = [Text("" if first else signal.message)] if wide else []
+            table.add_row(*cells, milliseconds(side.p95), interval(side), verdict, *message)
     return table
 
 
