@@ -14,9 +14,9 @@ from rich.console import Console
 from pagefleet_cli.faults import Fault, api_fault, unknown_service, unreachable
 from pagefleet_cli.rollout.actions import Action, Answer, annotation, answer
 from pagefleet_cli.rollout.live import picture
-from pagefleet_cli.rollout.progress import End, Place, progress, sentence
+from pagefleet_cli.rollout.progress import ACTION, End, Place, progress, sentence
 from pagefleet_cli.rollout.revisions import changes, chosen, coloured, difference, history, pair, revisions
-from pagefleet_cli.rollout.why import ACTION, log, pending, waiting
+from pagefleet_cli.rollout.why import log, pending, waiting
 from pagefleet_cli.tables import details, services
 from pagefleet_cli.words import binary, milliseconds, span
 
@@ -82,7 +82,7 @@ def test_a_step_under_way_is_marked_with_what_is_left() -> None:
     line = sentence(seen)
     assert "step 1 of 6: 10 % (hold 5m, 200 requests), held 1m00s" in line
     assert f"stable {OLD} 90 %, canary {NEW} 10 %" in line
-    assert "next move in about 4m00s" in line
+    assert "next move in 4m00s at the earliest" in line
 
 
 def test_time_that_the_operator_watched_counts_rather_than_the_clock() -> None:
@@ -139,6 +139,10 @@ def test_a_step_says_everything_it_waits_for() -> None:
     assert "no verdict yet (Inconclusive): ttft p95: 120 of 200 requests; expected in about 4m00s" in text
     assert "pagefleet rollout resume chat -n team-a" in reasons(service(step=1))
     assert "held up by alert Slow" in reasons(service(paused="alert Slow"))
+    paused = service(paused="action 7")
+    assert "held up by action 7" in reasons(paused)
+    paused["metadata"]["annotations"] = {ACTION: annotation(Action.PAUSE, "7", "ann")}
+    assert "held up by a pause by ann" in reasons(paused)
     over = service(since=at(9999), requests=200)
     over["status"]["rollout"]["verdict"]["outcome"] = "Passed"
     assert "moves at the next look" in reasons(over)

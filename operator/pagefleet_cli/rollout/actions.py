@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from pagefleet_cli.cluster import Cluster
-from pagefleet_cli.rollout.why import ACTION, pending
+from pagefleet_cli.rollout.progress import ACTION
+from pagefleet_cli.rollout.why import pending
 
 POLL_SECONDS = 0.4
 Document = Mapping[str, Any]

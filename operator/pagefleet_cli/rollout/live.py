@@ -25,7 +25,8 @@ def picture(seen: Progress, note: str = "", wide: bool = False) -> RenderableTyp
     if seen.outcome:
         parts.append(Text.assemble((seen.outcome, COLOURS.get(seen.outcome, "")), f"  {seen.verdict}"))
     if seen.end is End.UNDER_WAY:
-        parts.append(Text(f"next move in about {span(seen.expected)}", "dim"))
+        when = "is not known" if seen.expected is None else f"in {span(seen.expected)} at the earliest"
+        parts.append(Text(f"next move {when}", "dim"))
     if note:
         parts.append(Text(note, "red"))
     return Group(*parts)

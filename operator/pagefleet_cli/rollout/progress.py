@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,7 @@ from pagefleet_operator.domain.spec_rollout import DEFAULT_ROLLOUT
 Document = Mapping[str, Any]
 PROMOTED = ("Idle", "Watching")  # the spec's revision serves; while watched it may still be rolled back
 FAILED = ("RolledBack",)
+ACTION = "pagefleet.io/action"
 UNTIL_RESUMED = "until resumed"
 
 
@@ -62,7 +64,8 @@ class Signal:
 
 @dataclass(frozen=True)
 class Progress:
-    """`held`: seconds of the present step; `remaining`: of its hold; `expected`: to the next move, None unknown."""
+    """`held`: seconds of the present step; `remaining`: of its hold; `expected`: to the next move at the earliest, None
+    unknown."""
 
     namespace: str
     name: str
@@ -114,7 +117,7 @@ def progress(service: Document, now: float) -> Progress:
         held=held,
         remaining=remaining,
         expected=max(wait) if wait and not rollout.get("paused") else None,
-        paused=str(rollout.get("paused", "")),
+        paused=_paused(service, str(rollout.get("paused", ""))),
     )
 
 
@@ -127,6 +130,17 @@ def end(service: Document) -> End:
     if phase in PROMOTED:
         return End.PROMOTED
     return End.ROLLED_BACK if phase in FAILED else End.UNDER_WAY
+
+
+def _paused(service: Document, paused: str) -> str:
+    """Who holds the step up: "alert NAME" as it stands, "action ID" with the name of who asked, where that is known."""
+    try:
+        asked = json.loads((service["metadata"].get("annotations") or {}).get(ACTION) or "null")
+    except ValueError:
+        return paused
+    if isinstance(asked, dict) and paused == f"action {asked.get('id')}" and asked.get("by"):
+        return f"a pause by {asked['by']}"
+    return paused
 
 
 def _steps(service: Document) -> list[Document]:
@@ -215,5 +229,5 @@ def sentence(seen: Progress) -> str:
     if seen.outcome and seen.canary:
         parts.append(f"{seen.outcome}: {seen.verdict}" if seen.verdict else seen.outcome)
     if seen.expected is not None and seen.end is End.UNDER_WAY:
-        parts.append(f"next move in about {span(seen.expected)}")
+        parts.append(f"next move in {span(seen.expected)} at the earliest")
     return " | ".join(parts)

@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_cli.rollout.progress import UNTIL_RESUMED, Place, Progress, progress
+from pagefleet_cli.rollout.progress import ACTION, UNTIL_RESUMED, Place, Progress, progress
 from pagefleet_cli.words import clock, moment, span
 
-ACTION = "pagefleet.io/action"
 Document = Mapping[str, Any]
 
 
