@@ -4,8 +4,10 @@ answered, the exit codes are right, names complete, and what goes wrong is told 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import pty
 import sys
 from pathlib import Path
 
@@ -40,6 +42,29 @@ async def pagefleet(*arguments: str, **environment: str) -> Result:
 
 async def cli(plane: Plane, *arguments: str) -> Result:
     return await pagefleet(*arguments, "-n", NAMESPACE, "--kubeconfig", str(plane.kubectl.kubeconfig))
+
+
+async def drawn(plane: Plane, *arguments: str) -> str:
+    """What a terminal of 160 columns gets."""
+    ours, theirs = pty.openpty()
+    options = ("-n", NAMESPACE, "--kubeconfig", str(plane.kubectl.kubeconfig))
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *arguments, *options, stdin=asyncio.subprocess.DEVNULL, stdout=theirs,
+        stderr=asyncio.subprocess.DEVNULL, env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "50"},
+    )  # fmt: skip
+    os.close(theirs)
+
+    def read() -> bytes:
+        whole = b""
+        with contextlib.suppress(OSError):  # Linux ends a terminal without writers by EIO
+            while part := os.read(ours, 65536):
+                whole += part
+        return whole
+
+    whole = await asyncio.to_thread(read)
+    os.close(ours)
+    await process.wait()
+    return whole.decode()
 
 
 async def applied(plane: Plane, name: str, *args: str) -> None:
@@ -85,6 +110,9 @@ async def test_a_rollout_is_watched_explained_and_acted_on(plane: Plane) -> None
     late = await cli(plane, "rollout", "status", "acted", "--watch", "--timeout", "1")
     assert late.code == 3
     assert "default/acted | Step | step 1 of 2: 10 % (hold 1h), held" in late.out
+    live = await drawn(plane, "rollout", "status", "acted", "--watch", "--timeout", "2")
+    assert live.count("[>] 1: 10 % (hold 1h)") >= 2  # drawn again in place
+    assert "\x1b[1A" in live
     diff = await cli(plane, "rollout", "diff", "acted")
     assert diff.out.startswith(f"--- {old}\n+++ {new}\n")
     assert "+  - --max-num-seqs=4" in diff.out
@@ -229,7 +257,7 @@ async def test_what_goes_wrong_is_named(plane: Plane, tmp_path: Path, monkeypatc
     await applied(plane, "chatty")
     near = await cli(plane, "status", "chaty")
     assert near.code == 1
-    assert "did you mean chatty?" in near.err
+    assert "did you mean chatty" in near.err
     elsewhere = await pagefleet("status", "chatty", "-n", "kube-system", "--kubeconfig", str(plane.kubectl.kubeconfig))
     assert "there is one in default" in elsewhere.err
 
