@@ -50,7 +50,7 @@ class Cluster:
             ) from error
         settings.retries = False
         self.namespace: str = target.namespace or chosen.get("namespace") or "default"
-        self.user = f"{getpass.getuser()} ({chosen.get('user', 'unknown')})"
+        self.user = f"{_login()} ({chosen.get('user', 'unknown')})"
         self._host, self._timeout = str(settings.host), timeout
         self._client: ApiClient = client.ApiClient(settings)
         self._objects = client.CustomObjectsApi(self._client)
@@ -117,3 +117,11 @@ class Cluster:
         except (HTTPError, OSError) as error:
             raise unreachable(self._host, error) from error
         return answer
+
+
+def _login() -> str:
+    """The person at this machine; a container's user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

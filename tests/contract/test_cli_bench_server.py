@@ -174,7 +174,8 @@ async def test_failures_have_names(server: Server) -> None:
     assert await failing(server, lambda: web.Response(status=503)) == {"HTTP 503"}
     assert await failing(server, lambda: web.Response(status=429)) == {"HTTP 429"}
     assert await failing(server, event('data: {"error": {"message": "no"}}\n\n')) == {"error in the stream"}
-    assert await failing(server, event("data: {not json\n\n")) == {"malformed event"}
+    for wrong in ("{not json", "5", '{"choices": [7]}', "x" * 1_000_000):
+        assert await failing(server, event(f"data: {wrong}\n\n")) == {"malformed event"}
     assert await failing(server, None, timeout=0.2) == {"timeout"}
     server.before, server.finish = None, False
     assert kinds(await measured(server, load(4, 100))) == {"truncated stream"}

@@ -172,7 +172,7 @@ def test_a_gguf_file_says_its_own_sizes(tmp_path: Path) -> None:
                           {"token_embd.weight": (64, 10), "blk.0.attn_q.weight": (64, 64), "blk.0.attn_norm.weight": (64,)}))  # fmt: skip
     shape, held = read(str(path))
     assert (shape.layers, shape.heads, shape.kv_heads, shape.head_dim) == (2, 4, 2, 16)
-    assert (shape.linear, shape.others, shape.longest, held) == (4096, 704, 128, "stored")
+    assert (shape.linear, shape.others, shape.longest, held) == (4096, 704, 128, None)
     assert shape.stored == path.stat().st_size
 
 
@@ -209,9 +209,14 @@ def test_a_checkpoint_says_how_it_is_quantised(config: dict[str, Any] | None, ex
     assert precision({"quantization_config": config}) == expected
 
 
-def test_an_unknown_quantisation_is_not_guessed() -> None:
-    with pytest.raises(Fault, match="gptq"):
-        precision({"quantization_config": {"quant_method": "gptq", "bits": 3}})
+def test_an_unknown_quantisation_is_not_guessed(tmp_path: Path) -> None:
+    strange = {**LLAMA_3_8B, "quantization_config": {"quant_method": "gptq", "bits": 3}}
+    assert precision(strange) is None
+    (tmp_path / "config.json").write_text(json.dumps(strange))
+    refused = CliRunner().invoke(app, ["plan", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert "say --weights" in refused.stderr
+    assert CliRunner().invoke(app, ["plan", str(tmp_path), "--weights", "int8"]).exit_code == 0
 
 
 SIZES = ("--layers", "32", "--heads", "32", "--hidden", "4096", "--params", "8.03B")

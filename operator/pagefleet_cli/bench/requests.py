@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pagefleet_cli.bench.profile import Planned
 
@@ -98,6 +99,13 @@ async def send(
         seen.error = "no connection"
     except (aiohttp.ClientError, OSError):
         seen.error = "connection lost"
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        HttpProcessingError,
+    ):  # no JSON, not an event's form, or a line without end
+        seen.error = "malformed event"
     ended = clock()
     if not seen.error and not seen.finished:
         seen.error = "truncated stream"
@@ -126,17 +134,14 @@ async def models(session: aiohttp.ClientSession, url: str, key: str = "") -> lis
 
 
 async def _read(response: aiohttp.ClientResponse, seen: _Stream, clock: Clock) -> None:
+    """Raises ValueError, TypeError or AttributeError for what is no stream of completions."""
     async for line in response.content:
         if not line.startswith(b"data:"):
             continue
         data = line[5:].strip()
         if data == b"[DONE]":
             return
-        try:
-            event = json.loads(data)
-        except ValueError:
-            seen.error = "malformed event"
-            return
+        event = json.loads(data)
         if event.get("error"):
             seen.error = "error in the stream"
             return

@@ -109,7 +109,7 @@ def plan_command(
 def _shape(
     model: str | None, layers: int | None, heads: int | None, kv_heads: int | None, head_dim: int | None,
     hidden: int | None, vocab: int, params: str | None,
-) -> tuple[Shape, str]:  # fmt: skip
+) -> tuple[Shape, str | None]:  # fmt: skip
     if model is not None:
         if any(value is not None for value in (layers, heads, head_dim, hidden, params)):
             raise Fault(
@@ -132,10 +132,16 @@ def _shape(
     return from_sizes(layers, heads, kv_heads, head_dim or hidden // heads, hidden, vocab, _parameters(params)), "bf16"
 
 
-def _precision(asked: Weights, shape: Shape, held: str) -> str:
+def _precision(asked: Weights, shape: Shape, held: str | None) -> str:
     if asked is not Weights.AUTO:
         return asked.value
-    return "stored" if shape.stored is not None else held
+    if shape.stored is not None:
+        return "stored"
+    if held is None:
+        raise Fault(
+            "config.json's quantization_config is not known here, and there are no files to weigh: say --weights"
+        )
+    return held
 
 
 def _parameters(text: str) -> int:

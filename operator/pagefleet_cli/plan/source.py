@@ -20,11 +20,11 @@ ALLOWED = (
 )
 
 
-def read(source: str) -> tuple[Shape, str]:
-    """The shape and how the files hold the linear layers, one of memory.LINEAR. Raises Fault."""
+def read(source: str) -> tuple[Shape, str | None]:
+    """The shape, and how the files hold the linear layers: one of memory.LINEAR, None when that is not known. Raises Fault."""
     path = _path(source)
     if path.is_file() and path.suffix == ".gguf":
-        return _gguf(path), "stored"
+        return _gguf(path), None
     config = path / "config.json" if path.is_dir() else path
     try:
         document: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
@@ -34,8 +34,8 @@ def read(source: str) -> tuple[Shape, str]:
     return shape, precision(document)
 
 
-def precision(document: dict[str, Any]) -> str:
-    """How a checkpoint holds its linear layers, by config.json: one of memory.LINEAR. Raises Fault."""
+def precision(document: dict[str, Any]) -> str | None:
+    """How a checkpoint holds its linear layers, by config.json: one of memory.LINEAR, None when that is not known."""
     method = str((document.get("quantization_config") or {}).get("quant_method", ""))
     bits = (document.get("quantization_config") or {}).get("bits", 4)
     match method:
@@ -47,7 +47,7 @@ def precision(document: dict[str, Any]) -> str:
             kind = document.get("dtype") or document.get("torch_dtype") or "bfloat16"
             return "float32" if kind == "float32" else "bf16"
         case _:
-            raise Fault(f"config.json: quant_method {method!r} with {bits} bits is not known: say --weights")
+            return None
 
 
 def _path(source: str) -> Path:
