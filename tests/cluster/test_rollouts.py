@@ -1,0 +1,149 @@
+"""Protects rollouts on a real API server: actions by annotation, undo with capacity first, the load test's Job, what
+`kubectl wait` says, refusals by the CRD's own rules; and the invariants on the recording of all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import invariants
+import pytest
+import pytest_asyncio
+from conftest import Plane
+from test_operator import NAMESPACE, View, ready, service, settled, view
+
+from pagefleet_local.fleet.kubectl import Document
+from pagefleet_operator.cluster import paths
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+NAME = "rolled"
+
+
+class Recording:
+    """Every version of one InferenceService that a fast poll sees."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self.versions: list[Document] = []
+
+    async def run(self) -> None:
+        while True:
+            found = await self._plane.api.find(paths.inference_service(NAMESPACE, NAME))
+            if found is not None and (not self.versions or self.versions[-1] != found):
+                self.versions.append(found)
+            await asyncio.sleep(0.05)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def recording(plane: Plane) -> AsyncIterator[Recording]:
+    recorded = Recording(plane)
+    task = asyncio.create_task(recorded.run())
+    yield recorded
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def wanted(number: int, steps: list[dict[str, Any]], **rollout: Any) -> Document:
+    """No gateway runs here, so nothing is measured: without a guard each step passes by its time."""
+    document = service(NAME, args=[f"--max-num-seqs={number}"])
+    document["spec"]["rollout"] = {"steps": steps, "alerts": {"matchLabels": {"severity": "page"}}, **rollout}
+    return document
+
+
+async def act(plane: Plane, action: str, **more: str) -> View:
+    """Annotate as the command line does, and wait for the answer."""
+    asked = {"id": f"{action}-{len(more)}-{asyncio.get_running_loop().time()}", "action": action, **more}
+    patch = {"metadata": {"annotations": {"pagefleet.io/action": json.dumps(asked)}}}
+    await plane.kubectl.run("patch", "isvc", NAME, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(patch))
+    return await settled(
+        plane, NAME, f"{action} is answered", lambda v: v.status.get("action", {}).get("id") == asked["id"]
+    )
+
+
+async def test_actions_are_done_once_each_and_answered(plane: Plane, recording: Recording) -> None:
+    await plane.kubectl.apply(wanted(1, []))
+    first = (await settled(plane, NAME, "it serves", lambda v: v.is_true("Ready"))).stable
+    assert (await act(plane, "promote")).status["action"]["outcome"] == "Refused"
+    await plane.kubectl.apply(wanted(2, [{"weight": 10}, {"pause": {}}, {"weight": 50, "hold": "1h"}]))
+    paused = await settled(plane, NAME, "it is paused", lambda v: v.phase == "Paused")
+    canary = paused.canary
+    assert paused.weights == {first: 90, canary: 10}
+    assert (await act(plane, "resume", by="anna")).status["action"]["outcome"] == "Done"
+    await settled(plane, NAME, "the last step", lambda v: v.weights.get(canary) == 50)
+    await act(plane, "pause")
+    held = await view(plane, NAME)
+    assert held.condition("Progressing")["reason"] == "Paused"
+    await act(plane, "resume")
+    await act(plane, "promote")
+    await settled(plane, NAME, "it is promoted", lambda v: v.stable == canary and not v.canary)
+    await plane.kubectl.run(
+        "wait", "--for=condition=Progressing=False", f"isvc/{NAME}", "-n", NAMESPACE, "--timeout=30s"
+    )
+
+
+async def test_undo_goes_back_with_capacity_first(plane: Plane, recording: Recording) -> None:
+    before = await view(plane, NAME)
+    bad = before.stable
+    good = before.status["previous"]["revision"]
+
+    async def gone() -> bool:
+        return await plane.kubectl.get("deployment", f"{NAME}-{good}", NAMESPACE) is None
+
+    await settled(plane, NAME, "nothing drains", lambda v: not v.status.get("draining"))
+    assert await gone(), "the stable is at zero"
+    assert (await act(plane, "undo")).status["action"]["outcome"] == "Done"
+    back = await settled(plane, NAME, "it is back", lambda v: v.phase == "RolledBack")
+    assert (back.stable, back.weights) == (good, {good: 100})
+    assert back.condition("RolledBack")["reason"] == "Undone"
+    assert [entry["hash"] for entry in back.status["rejected"]] == [bad]
+    assert (await act(plane, "retry")).status["action"]["outcome"] == "Done"
+    await settled(plane, NAME, "tried again", lambda v: v.canary == bad or v.stable == bad)
+    assert (await act(plane, "abort")).status["action"]["outcome"] == "Done"
+    await settled(plane, NAME, "aborted", lambda v: v.phase == "RolledBack")
+
+
+async def test_a_load_test_is_a_job_that_may_run_anywhere(plane: Plane, recording: Recording) -> None:
+    profile = {"requests": 5, "rate": 2, "timeout": "5m"}
+    await plane.kubectl.apply(wanted(3, [{"loadTest": profile}, {"weight": 50}]))
+    seen = await settled(plane, NAME, "the load test", lambda v: v.phase == "LoadTest")
+
+    async def jobs() -> list[Document]:
+        listed = await plane.kubectl.run(
+            "get", "jobs", "-n", NAMESPACE, "-l", f"pagefleet.io/load-test={NAME}-{seen.canary}", "-o", "json"
+        )
+        return list(json.loads(listed.out)["items"])
+
+    (job,) = await jobs()
+    assert job["metadata"]["ownerReferences"][0]["name"] == NAME
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"http://{NAME}-{seen.canary}.{NAMESPACE}.svc:80" in arguments
+    assert json.loads(arguments[arguments.index("--profile") + 1]) == {"requests": 5, "rate": 2}
+    await act(plane, "abort")
+    await settled(plane, NAME, "aborted", lambda v: v.phase == "RolledBack")
+
+
+async def test_the_crd_refuses_by_itself(plane: Plane) -> None:
+    for steps, words in (
+        ([{"preview": {}}], "route.header"),
+        ([{"pause": {}, "hold": "5s"}], "hold belongs"),
+        ([{"mirror": "1%", "minRequests": 5}], "minRequests belongs"),
+    ):
+        code = await plane.kubectl.run("version", "-o", "json")
+        minor = int(json.loads(code.out)["serverVersion"]["minor"].rstrip("+"))
+        if minor < 25:
+            # This API server knows no rules in a CRD; the operator names the field instead.
+            await plane.kubectl.apply({**wanted(9, steps), "metadata": {"name": "refused", "namespace": NAMESPACE}})
+
+            async def named(words: str = words) -> View:
+                return await settled(plane, "refused", words, lambda v: words in v.condition("Degraded")["message"])
+
+            await named()
+
+
+async def test_the_recording_keeps_the_invariants(plane: Plane, recording: Recording) -> None:
+    """Runs last in this file."""
+    await ready(plane, "after")
+    assert len(recording.versions) > 15
+    assert invariants.over(recording.versions) == []
