@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 Document = Mapping[str, Any]
 LAST_DECISIONS = 8
@@ -17,19 +18,31 @@ def condition(service: Document, kind: str) -> Document:
     return found[0] if found else {"status": "Unknown", "reason": "", "message": ""}
 
 
-def services(items: Iterable[Document], now: datetime.datetime) -> Table:
-    table = Table("NAMESPACE", "NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "REPLICAS", "AGE", box=None)
+def services(items: Iterable[Document], now: datetime.datetime, wide: bool = False) -> Table:
+    """One line for each service; `wide` adds the phase, what it is made of, and why it is not Ready."""
+    columns = ["NAMESPACE", "NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "REPLICAS", "AGE"]
+    table = Table(*columns, *(("PHASE", "MODEL", "SOURCE", "RUNTIME", "REASON") if wide else ()), box=None)
     for item in items:
-        metadata, status = item["metadata"], item.get("status") or {}
-        canary = status.get("canary", "")
+        metadata, status, spec = item["metadata"], item.get("status") or {}, item.get("spec") or {}
+        canary, ready = status.get("canary", ""), condition(item, "Ready")
         weight = next((t["weight"] for t in status.get("traffic") or () if t["revision"] == canary), "")
-        verdict = ((status.get("rollout") or {}).get("verdict") or {}).get("outcome", "")
-        cells = (
-            metadata["namespace"], metadata["name"], condition(item, "Ready")["status"], status.get("stable", ""), canary,
-            weight, verdict, status.get("replicas", 0), age(metadata["creationTimestamp"], now),
-        )  # fmt: skip
-        table.add_row(*map(str, cells))
+        rollout, model = status.get("rollout") or {}, spec.get("model") or {}
+        cells = [
+            metadata["namespace"], metadata["name"], ready["status"], status.get("stable", ""), canary, weight,
+            (rollout.get("verdict") or {}).get("outcome", ""), status.get("replicas", 0),
+            age(metadata["creationTimestamp"], now),
+        ]  # fmt: skip
+        if wide:
+            runtime = (spec.get("engine") or {}).get("runtime", "pagefleet")
+            cells += [rollout.get("phase", ""), model.get("servedName", ""), model.get("source", ""), runtime]
+            cells.append("" if ready["status"] == "True" else ready.get("reason", ""))
+        table.add_row(*map(text, cells))
     return table
+
+
+def text(value: object) -> Text:
+    """A cell as it stands: names and messages are not rich's markup."""
+    return Text(str(value))
 
 
 def details(service: Document) -> list[Table]:
@@ -37,7 +50,8 @@ def details(service: Document) -> list[Table]:
     status = service.get("status") or {}
     conditions = Table("CONDITION", "STATUS", "REASON", "MESSAGE", box=None, title="", title_justify="left")
     for entry in status.get("conditions") or ():
-        conditions.add_row(entry["type"], entry["status"], entry.get("reason", ""), entry.get("message", ""))
+        cells = (entry["type"], entry["status"], entry.get("reason", ""), entry.get("message", ""))
+        conditions.add_row(*map(text, cells))
     traffic = Table("REVISION", "ROLE", "WEIGHT", "READY", "DESIRED", box=None)
     weights = {entry["revision"]: entry["weight"] for entry in status.get("traffic") or ()}
     for entry in status.get("revisions") or ():
@@ -52,16 +66,17 @@ def details(service: Document) -> list[Table]:
     if verdict:
         table = Table("VERDICT", "", box=None)
         for name, value in verdict.items():
-            table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+            table.add_row(name, text(f"{value:.4g}" if isinstance(value, float) else value))
         tables.append(table)
     if status.get("rejected"):
         table = Table("REJECTED", "REASON", "MESSAGE", "TIME", box=None)
         for entry in status["rejected"]:
-            table.add_row(entry["hash"], entry["reason"], entry.get("message", ""), entry.get("time", ""))
+            cells = (entry["hash"], entry["reason"], entry.get("message", ""), entry.get("time", "")[:19])
+            table.add_row(*map(text, cells))
         tables.append(table)
     decisions = Table("TIME", "DECISION", "MESSAGE", box=None)
     for entry in (status.get("decisions") or [])[-LAST_DECISIONS:]:
-        decisions.add_row(entry["time"][:19], entry["kind"], entry["message"])
+        decisions.add_row(*map(text, (entry["time"][:19], entry["kind"], entry["message"])))
     return [*tables, decisions]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,5 +28,17 @@ def test_only_engine_and_kernels_import_torch() -> None:
     code = (
         "import sys, pagefleet_operator.main, pagefleet_gateway.main\n"
         "sys.exit(bool({'torch', 'transformers', 'triton'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_the_operator_s_image_holds_what_the_load_test_runs() -> None:
+    """`pagefleet bench` runs from it: what it imports is in the operator's extra, and nothing heavy comes along."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {requirement.split(">")[0] for requirement in extras["operator"]}
+    assert {"aiohttp", "rich", "typer"} <= named
+    code = (
+        "import sys, pagefleet_cli.main\n"
+        "sys.exit(bool({'torch', 'numpy', 'matplotlib', 'gguf', 'huggingface_hub', 'kubernetes'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

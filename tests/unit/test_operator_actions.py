@@ -167,12 +167,36 @@ def test_nothing_to_act_on_is_a_refusal(action: str) -> None:
     assert (cluster.status.stable, cluster.status.traffic) == (before.stable, before.traffic)
 
 
-def test_an_invalid_spec_refuses_actions() -> None:
-    cluster = started()
-    cluster.until(lambda status: status.rollout.phase is Phase.STEP)
+def test_with_an_invalid_spec_only_the_way_back_is_open() -> None:
+    for way in ("abort", "alert"):
+        cluster = started()
+        cluster.until(lambda status: status.rollout.phase is Phase.STEP)
+        stable, canary = cluster.status.stable, cluster.status.canary
+        cluster.spec["scaling"]["min"] = 99
+        cluster.act("promote")
+        assert cluster.answer() == ("Refused", True)
+        assert "the spec is invalid" in cluster.status.action.message  # type: ignore[union-attr]
+        assert cluster.weight() == 10
+        if way == "abort":
+            cluster.act("abort")
+            assert cluster.answer() == ("Done", True)
+        else:
+            alert = AlertRecord("f", "Bad", cluster.now, canary, cluster.now, {"severity": "page"})
+            cluster.status = replace(cluster.status, alerts=(alert,))
+            cluster.tick()
+        assert (cluster.weights(), cluster.status.rollout.phase) == ({stable: 100}, Phase.ROLLED_BACK)
+        assert cluster.status.rejected[-1].hash == canary
+
+
+def test_a_rollback_under_way_goes_on_with_an_invalid_spec() -> None:
+    cluster = started([])
+    first = cluster.status.stable
+    cluster.until(lambda status: status.stable != first and not status.draining and first not in cluster.replicas)
+    cluster.act("undo")
+    assert cluster.status.rollout.phase is Phase.ROLLING_BACK
     cluster.spec["scaling"]["min"] = 99
-    cluster.act("abort")
-    assert "the spec is invalid" in cluster.status.action.message  # type: ignore[union-attr]
+    cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK)
+    assert cluster.weights() == {first: 100}
 
 
 def test_a_preview_is_met_by_header_only() -> None:

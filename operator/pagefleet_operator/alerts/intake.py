@@ -15,7 +15,7 @@ from aiohttp import web
 from pagefleet_operator.alerts.coalesce import Coalescer
 from pagefleet_operator.alerts.payload import Alert, PayloadError, merge, parse
 from pagefleet_operator.domain import spec, status_json
-from pagefleet_operator.domain.alerts import matches
+from pagefleet_operator.domain.alerts import labels_of, matches
 from pagefleet_operator.domain.spec import Spec
 from pagefleet_operator.domain.status import AlertRecord
 
@@ -90,4 +90,4 @@ class Intake:
 def _labels(document: Document) -> Mapping[str, str] | None:
     """The labels an alert must carry for this service; None when it takes no alerts."""
     parsed = spec.parse(document.get("spec") or {})
-    return parsed.rollout.alert_labels if isinstance(parsed, Spec) else None
+    return parsed.rollout.alert_labels if isinstance(parsed, Spec) else labels_of(document.get("spec"))

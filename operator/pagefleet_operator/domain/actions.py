@@ -89,13 +89,21 @@ def act(stage: Stage, seen: Observation, rollout: Rollout, wanted: str, now: flo
     return replace(moved, action=_answer(request.id, request.action, "Done", message, now))
 
 
-def invalid(stage: Stage, seen: Observation, reason: str, now: float) -> Stage:
-    """Every action is refused while the spec cannot be read."""
+def without_spec(stage: Stage, seen: Observation, reason: str, now: float, journal: Journal) -> Stage:
+    """While the spec cannot be read only an abort is done; everything else is refused with `reason`."""
     request = parse(seen.action)
     if request is None or (stage.action is not None and stage.action.id == request.id):
         return stage
+    if isinstance(request, Request) and request.action == "abort" and _in_progress(stage):
+        message = f"revision {stage.canary} is rolled back to {stage.stable}"
+        moved = rollback.reject(stage, seen, "Aborted", f"aborted{_by(request)}", now, journal)
+        return replace(moved, action=_answer(request.id, request.action, "Done", message, now))
     action = request.action if isinstance(request, Request) else ""
     return replace(stage, action=_answer(request.id, action, "Refused", f"the spec is invalid: {reason}"[:500], now))
+
+
+def _in_progress(stage: Stage) -> bool:
+    return bool(stage.canary) and stage.record.phase is not Phase.ROLLING_BACK
 
 
 def _answer(name: str, action: str, outcome: str, message: str, now: float) -> ActionRecord:

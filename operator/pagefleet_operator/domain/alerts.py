@@ -7,6 +7,19 @@ from collections.abc import Iterable, Mapping
 from pagefleet_operator.domain.status import AlertRecord
 
 
+def labels_of(raw: object) -> Mapping[str, str] | None:
+    """`spec.rollout.alerts.matchLabels` of a spec that may be invalid elsewhere: an alert must not be lost for that.
+    Total; None when alerts ask for no rollback."""
+    for name in ("rollout", "alerts"):
+        raw = raw.get(name) if isinstance(raw, Mapping) else None
+    if not isinstance(raw, Mapping) or raw.get("onAlert") == "pause":
+        return None
+    labels = raw.get("matchLabels")
+    if not isinstance(labels, Mapping) or not all(isinstance(value, str) for value in labels.values()):
+        return None
+    return {str(name): value for name, value in labels.items()}
+
+
 def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return all(labels.get(name) == value for name, value in wanted.items())
 

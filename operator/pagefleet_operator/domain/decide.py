@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_operator.domain import actions, affordable, capacity, conditions, draining, extras, rollout, spec
+from pagefleet_operator.domain import affordable, capacity, conditions, draining, extras, rollout, spec, unspecified
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.loadtest import load_test
 from pagefleet_operator.domain.build.names import SERVICE_LABEL, Child
@@ -21,7 +21,6 @@ from pagefleet_operator.domain.revision import revision_hash, snapshot
 from pagefleet_operator.domain.rollout import Stage
 from pagefleet_operator.domain.spec import Spec, SpecErrors
 from pagefleet_operator.domain.spec_rollout import Rollout, StepKind
-from pagefleet_operator.domain.stage import stage_of
 from pagefleet_operator.domain.status import Phase, RevisionRecord, ScalingRecord
 
 MOST_KEPT = 50  # revisions while the spec, and with it its historyLimit, cannot be read
@@ -62,10 +61,11 @@ def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan
 
 
 def _keep(seen: Observation, invalid: Problem, now: float, journal: Journal) -> Plan:
-    """The spec cannot be used: what runs goes on running as it is."""
+    """The spec cannot be used: what runs goes on running as it is; only a rollback still moves."""
     status = seen.status
-    stage = actions.invalid(stage_of(status), seen, invalid.message, now)
-    replicas = {name: found.replicas for name, found in seen.revisions.items() if found.replicas is not None}
+    stage = unspecified.keep(seen, invalid.message, now, journal)
+    found = {name: one.replicas for name, one in seen.revisions.items() if one.replicas is not None}
+    replicas = affordable.raised(stage, seen, found, stage.record.needed)
     known = _history(seen, stage, replicas, {}, MOST_KEPT, now)
     drained = Drained({}, status.draining, ())
     return _plan(seen, stage, replicas, drained, known, status.scaling, invalid, now, journal)

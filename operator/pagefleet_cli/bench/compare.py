@@ -1,0 +1,90 @@
+"""Compares a benchmark with an earlier one: differences of quantiles with intervals, and what that proves. Pure.
+
+The interval is the circular block bootstrap's (Politis & Romano, "A circular block-resampling procedure for stationary
+data", 1992): requests that wait in the same queue are slow together, and drawing them one by one would take their number
+for more evidence than it is. The e-value asks the guard's question of these runs: are more requests slower than the
+earlier quantile than 1 - q allow (`domain/sequential.py`)? What the machine was doing in either run is in neither.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pagefleet_cli.bench.result import quantile
+from pagefleet_operator.domain.sequential import Evidence, e_value, upper_rank
+
+RESAMPLES, FEWEST_RESAMPLES, DRAWS = 1000, 400, 1_000_000  # fewer for long runs: an answer within seconds
+CONFIDENCE = 0.99
+
+
+class Finding(StrEnum):
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "no difference shown"
+    UNKNOWN = "too few requests"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A quantile then and now in seconds; `change` = now / then - 1, with its interval. `evidence`: the e-value."""
+
+    q: float
+    before: float | None
+    after: float | None
+    change: float | None
+    low: float | None
+    high: float | None
+    evidence: float
+    finding: Finding
+
+
+def difference(before: Sequence[float], after: Sequence[float], q: float, seed: int = 0) -> Difference:
+    """`before` and `after` in seconds, in the order of the requests. Shown: the interval of 99 % leaves zero out."""
+    old, new = quantile(sorted(before), q), quantile(sorted(after), q)
+    if old is None or new is None or old <= 0 or min(len(before), len(after)) < needed(q):
+        change = new / old - 1 if old and new is not None else None
+        return Difference(q, old, new, change, None, None, 1.0, Finding.UNKNOWN)
+    source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
+    times = max(FEWEST_RESAMPLES, min(RESAMPLES, DRAWS // (len(before) + len(after))))
+    ratios = sorted(_resampled(source, after, q) / _resampled(source, before, q) - 1 for _ in range(times))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = ratios[math.floor(tail * times)], ratios[math.ceil((1 - tail) * times) - 1]
+    finding = Finding.SLOWER if low > 0 else Finding.FASTER if high < 0 else Finding.SAME
+    return Difference(q, old, new, new / old - 1, low, high, _evidence(sorted(before), after, q), finding)
+
+
+def sentence(signal: str, found: Difference) -> str:
+    """One difference in words."""
+    name = f"{signal} p{round(100 * found.q, 1):g}"
+    if found.finding is Finding.UNKNOWN or found.change is None or found.low is None or found.high is None:
+        return f"{name}: {Finding.UNKNOWN.value} for an interval ({needed(found.q)} are needed in both runs)"
+    interval = f"{found.low:+.0%} .. {found.high:+.0%} with {CONFIDENCE:.0%} confidence"
+    proof = f"; e-value {found.evidence:.3g} against no more slow requests than before"
+    return f"{name}: {found.change:+.1%} ({interval}): {found.finding.value}" + (proof if found.evidence > 1 else "")
+
+
+def needed(q: float) -> int:
+    """Fewest values of which several lie above the quantile."""
+    return math.ceil(5 / (1 - q) - 1e-9)
+
+
+def _resampled(source: random.Random, series: Sequence[float], q: float) -> float:
+    """The quantile of one resample: blocks of neighbours from anywhere, the end joined to the beginning."""
+    n, length = len(series), math.isqrt(len(series))
+    drawn: list[float] = []
+    while len(drawn) < n:
+        start = source.randrange(n)
+        drawn += series[start : start + length]
+        drawn += series[: max(0, start + length - n)]
+    drawn = sorted(drawn[:n])
+    return drawn[max(1, math.ceil(q * n)) - 1]
+
+
+def _evidence(before: Sequence[float], after: Sequence[float], q: float) -> float:
+    """Against "at most 1 - q of the requests are slower than the earlier quantile's upper bound". `before` ascending."""
+    bound = before[upper_rank(len(before), q, (1 - CONFIDENCE) / 2) - 1]
+    return e_value(Evidence(sum(value > bound for value in after), len(after)), 1 - q)

@@ -1,0 +1,104 @@
+"""A benchmark as a person reads it: percentile table, errors by kind, distributions in the terminal. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pagefleet_cli.bench.compare import Difference, Finding, difference, sentence
+from pagefleet_cli.bench.profile import Profile
+from pagefleet_cli.bench.result import SIGNALS, errors, quantile, series, tokens_per_second, values
+from pagefleet_cli.bench.run import Run
+from pagefleet_cli.words import milliseconds, span
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+COMPARED = (0.5, 0.95)
+TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "e2e"}
+ROWS, WIDTH = 12, 20
+LATE_SHARE = 0.1  # a client later than this share of the median TTFT measures itself
+COLOURS = {Finding.FASTER: "green", Finding.SLOWER: "red", Finding.SAME: "", Finding.UNKNOWN: "yellow"}
+
+
+def report(run: Run, profile: Profile) -> RenderableType:
+    parts: list[RenderableType] = [summary(run, profile), percentiles(run)]
+    kinds = errors(run.samples)
+    if kinds:
+        table = Table("ERROR", "REQUESTS", "SHARE", box=None)
+        for kind, count in kinds.items():
+            table.add_row(Text(kind, "red"), str(count), f"{count / len(run.samples):.1%}")
+        parts.append(table)
+    plots = [plot(TITLES[signal], values(run.samples, signal)) for signal in SIGNALS if values(run.samples, signal)]
+    if plots:
+        parts.append(Columns(plots, padding=(0, 3)))
+    return Group(*(item for part in parts for item in (part, Text(""))))
+
+
+def summary(run: Run, profile: Profile) -> Text:
+    """How much was asked for and what came of it; warns when the client itself was too slow."""
+    done = [sample for sample in run.samples if not sample.error]
+    late = max((sample.late for sample in run.samples), default=0.0)
+    text = Text(
+        f"{len(run.samples)} of {profile.requests} requests in {span(run.seconds)} ({profile.rate:g}/s asked for), "
+        f"{len(run.samples) - len(done)} failed; {tokens_per_second(run):.1f} output tokens/s; "
+        f"prompts {_mean([one.prompt_tokens for one in done])} and answers {_mean([one.output_tokens for one in done])} "
+        f"tokens on average; sent at most {milliseconds(late)} late"
+    )
+    if run.cut:
+        text.append("\nstopped before the end", "yellow")
+    typical = quantile(values(run.samples, "ttft"), 0.5)
+    if typical is not None and late > max(0.005, LATE_SHARE * typical):
+        text.append("\nthis client was late itself: part of the latency is its own (a busy machine?)", "yellow")
+    return text
+
+
+def percentiles(run: Run) -> Table:
+    table = Table("LATENCY", "REQUESTS", "MEAN", *(f"P{round(100 * q):d}" for q in QUANTILES), "MAX", box=None)
+    for signal in SIGNALS:
+        found = values(run.samples, signal)
+        mean = sum(found) / len(found) if found else None
+        cells = [milliseconds(quantile(found, q)) for q in (*QUANTILES, 1.0)]
+        table.add_row(TITLES[signal], str(len(found)), milliseconds(mean), *cells)
+    return table
+
+
+def plot(title: str, ordered: Sequence[float], rows: int = ROWS, width: int = WIDTH) -> Text:
+    """A histogram on a logarithmic axis: one row for each bin with its upper end and how many lie in it."""
+    low, high = max(ordered[0], 1e-6), max(ordered[-1], 1e-6)
+    step = (math.log(high / low) or 1e-9) / rows
+    counts = [0] * rows
+    for value in ordered:
+        counts[min(rows - 1, max(0, int(math.log(max(value, low) / low) / step)))] += 1
+    most, lines = max(counts), []
+    for index, count in enumerate(counts):
+        end = low * math.exp(step * (index + 1))
+        bar = "#" * math.ceil(width * count / most)
+        lines.append(f"{milliseconds(end):>9} {bar:<{width}} {count:>4}")
+    return Text(f"{title}\n" + "\n".join(lines), no_wrap=True)
+
+
+def compared(before: Run, after: Run) -> list[tuple[str, Difference]]:
+    """The differences of each signal at each compared quantile."""
+    pairs = [(signal, q) for signal in SIGNALS for q in COMPARED]
+    return [
+        (signal, difference(series(before.samples, signal), series(after.samples, signal), q)) for signal, q in pairs
+    ]
+
+
+def comparison(before: Run, after: Run, name: str, unlike: Sequence[str]) -> RenderableType:
+    """`unlike`: in what the earlier run was another one, "" when in nothing."""
+    lines = [Text(f"compared with {name}", "bold")]
+    lines += [Text(f"beware: {what}", "yellow") for what in unlike]
+    for signal, found in compared(before, after):
+        lines.append(Text(sentence(TITLES[signal], found), COLOURS[found.finding]))
+    failed = [sum(bool(sample.error) for sample in run.samples) for run in (before, after)]
+    lines.append(Text(f"errors: {failed[0]} of {len(before.samples)} then, {failed[1]} of {len(after.samples)} now"))
+    return Group(*lines)
+
+
+def _mean(numbers: Sequence[int]) -> str:
+    return f"{sum(numbers) / len(numbers):.0f}" if numbers else "-"

@@ -1,0 +1,159 @@
+"""Sends one streamed request to an OpenAI-compatible server and times it from when it was meant to be sent.
+
+Latency from the intended start is what a user would have met: a client that is late itself, or that waits for a
+connection, hides nothing (coordinated omission; Tene, "How NOT to Measure Latency", 2013).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+
+from pagefleet_cli.bench.profile import Planned
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`url` ends in /v1. `chat`: chat completions, else completions."""
+
+    url: str
+    model: str
+    chat: bool = False
+    ignore_eos: bool = True
+    key: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"{self.url}/{'chat/completions' if self.chat else 'completions'}"
+
+    def body(self, planned: Planned) -> dict[str, Any]:
+        """Usage is asked for: a chunk may hold several tokens."""
+        content = (
+            {"messages": [{"role": "user", "content": planned.prompt}]} if self.chat else {"prompt": planned.prompt}
+        )
+        extra = {"ignore_eos": True} if self.ignore_eos else {}
+        usage = {"stream": True, "stream_options": {"include_usage": True}}
+        return {"model": self.model, "max_tokens": planned.output_tokens, **content, **usage, **extra}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One request as its user met it: seconds from the intended start; `error` is its kind, "" when it went well.
+
+    `late`: how much later than intended it was sent. `tpot`: seconds per token after the first. `at`: intended start,
+    seconds after the run's.
+    """
+
+    at: float
+    late: float
+    ttft: float | None
+    tpot: float | None
+    e2e: float
+    prompt_tokens: int
+    output_tokens: int
+    error: str = ""
+
+
+@dataclass
+class _Stream:
+    """What has come of an answer."""
+
+    first: float | None = None
+    last: float | None = None
+    chunks: int = 0
+    finished: bool = False
+    usage: dict[str, Any] | None = None
+    error: str = ""
+
+
+def base(url: str) -> str:
+    """The URL that ends in /v1, with or without which it was given."""
+    trimmed = url.rstrip("/")
+    return trimmed if trimmed.endswith("/v1") else f"{trimmed}/v1"
+
+
+async def send(
+    session: aiohttp.ClientSession, endpoint: Endpoint, planned: Planned, intended: float, clock: Clock
+) -> Sample:
+    """One request. `intended` is on `clock`, seconds. Answers a Sample whatever happens."""
+    seen, sent = _Stream(), clock()
+    headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+    try:
+        async with session.post(endpoint.path, json=endpoint.body(planned), headers=headers) as response:
+            if response.status == 200:
+                await _read(response, seen, clock)
+            else:
+                await response.read()
+                seen.error = f"HTTP {response.status}"
+    except TimeoutError:
+        seen.error = "timeout"
+    except aiohttp.ClientConnectorError:
+        seen.error = "no connection"
+    except (aiohttp.ClientError, OSError):
+        seen.error = "connection lost"
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        HttpProcessingError,
+    ):  # no JSON, not an event's form, or a line without end
+        seen.error = "malformed event"
+    ended = clock()
+    if not seen.error and not seen.finished:
+        seen.error = "truncated stream"
+    tokens = int((seen.usage or {}).get("completion_tokens") or seen.chunks)
+    first, last = seen.first, seen.last
+    steady = (last - first) / (tokens - 1) if first is not None and last is not None and tokens > 1 else None
+    return Sample(
+        at=planned.at,
+        late=sent - intended,
+        ttft=None if first is None else first - intended,
+        tpot=steady,
+        e2e=ended - intended,
+        prompt_tokens=int((seen.usage or {}).get("prompt_tokens") or planned.prompt_tokens),
+        output_tokens=tokens,
+        error=seen.error,
+    )
+
+
+async def models(session: aiohttp.ClientSession, url: str, key: str = "") -> list[str]:
+    """The names that the server answers to. Raises aiohttp.ClientError, TimeoutError, ValueError."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with session.get(f"{url}/models", headers=headers) as response:
+        response.raise_for_status()
+        document = await response.json(content_type=None)
+    return [str(entry["id"]) for entry in document["data"]]
+
+
+async def _read(response: aiohttp.ClientResponse, seen: _Stream, clock: Clock) -> None:
+    """Raises ValueError, TypeError or AttributeError for what is no stream of completions."""
+    async for line in response.content:
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return
+        event = json.loads(data)
+        if event.get("error"):
+            seen.error = "error in the stream"
+            return
+        seen.usage = event.get("usage") or seen.usage
+        for choice in event.get("choices") or ():
+            if (choice.get("delta") or {}).get("content") or choice.get("text"):
+                seen.last = clock()
+                seen.first = seen.last if seen.first is None else seen.first
+                seen.chunks += 1
+            seen.finished = seen.finished or bool(choice.get("finish_reason"))
+
+
+def monotonic() -> float:
+    """The running loop's clock, on which requests are scheduled."""
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,67 @@
+"""Runs a benchmark: sends every request at its time, whatever the answers do (open loop), and gathers the samples."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from pagefleet_cli.bench.profile import Planned
+from pagefleet_cli.bench.requests import Endpoint, Sample, monotonic, send
+
+CONNECT_SECONDS = 10.0
+Progress = Callable[[int, int], None]  # (ended, in flight)
+
+
+@dataclass(frozen=True)
+class Run:
+    """`seconds` from the first intended start to the last answer. `cut`: ended before every request was sent."""
+
+    samples: tuple[Sample, ...]
+    seconds: float
+    cut: bool = False
+
+
+def client(timeout: float) -> aiohttp.ClientSession:
+    """As many connections as there are requests: one that waits for another is no open loop."""
+    limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, CONNECT_SECONDS))
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits)
+
+
+async def run(
+    endpoint: Endpoint, planned: Sequence[Planned], timeout: float, stop: asyncio.Event, progress: Progress
+) -> Run:
+    """Send all of `planned`. `timeout`: seconds for one request from when it is sent.
+
+    When `stop` is set nothing more is sent and what is in flight is given up; it is in no sample.
+    """
+    samples: list[Sample] = []
+    async with client(timeout) as session:
+        start, flying = monotonic(), set[asyncio.Task[None]]()
+
+        async def one(entry: Planned) -> None:
+            samples.append(await send(session, endpoint, entry, start + entry.at, monotonic))
+
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            for entry in planned:
+                await asyncio.wait({stopping}, timeout=max(0.0, start + entry.at - monotonic()))
+                if stop.is_set():
+                    break
+                task = asyncio.create_task(one(entry))
+                flying.add(task)
+                task.add_done_callback(flying.discard)
+                progress(len(samples), len(flying))
+            while flying and not stop.is_set():
+                await asyncio.wait({stopping, *flying}, return_when=asyncio.FIRST_COMPLETED)
+                progress(len(samples), len(flying))
+            seconds = monotonic() - start
+        finally:
+            leftover: list[asyncio.Task[Any]] = [stopping, *flying]
+            for task in leftover:
+                task.cancel()
+            await asyncio.gather(*leftover, return_exceptions=True)
+    return Run(tuple(sorted(samples, key=lambda sample: sample.at)), seconds, len(samples) < len(planned))

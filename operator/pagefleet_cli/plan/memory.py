@@ -1,0 +1,136 @@
+"""How many users a model leaves room for, and how fast memory lets it decode. Pure; every function is arithmetic.
+
+Bytes per token of KV cache: 2 (keys and values) x layers x KV heads x head size x bytes of an element
+(vLLM, Kwon et al., SOSP 2023, section 3). Decoding reads the weights once a step for the whole batch and the cache of
+every sequence in it, so bandwidth / bytes read bounds steps per second.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pagefleet_cli.faults import Fault
+from pagefleet_cli.plan.accelerators import Accelerator
+from pagefleet_cli.plan.shape import Shape
+
+# Bytes for each parameter of a linear layer. int8: a float32 scale for 64; awq: 4 bits, a 16-bit scale and a 4-bit zero
+# for 128. Embeddings, output and norms stay 16-bit (32-bit in float32).
+LINEAR = {"float32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0 + 4 / 64, "awq": 0.5 + (2 + 0.5) / 128}
+OTHERS = {"float32": 4.0}
+KV = {"bf16": 2, "float16": 2, "fp8": 1, "int8": 1, "float32": 4}
+PARALLEL = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one replica is to carry. `context`: tokens of one user at most; `mean`: tokens held by one on average."""
+
+    context: int
+    mean: int
+    page: int = 16
+
+
+@dataclass(frozen=True)
+class Replica:
+    """`accelerators` together hold one copy of the weights. Sizes in bytes over all of them; `room`: for KV pages."""
+
+    accelerators: int
+    weights: int
+    room: int
+    page_bytes: int
+    pages: int
+    users: int
+
+
+def kv_bytes_per_token(shape: Shape, element: int, heads: int | None = None) -> int:
+    """Of one token in every layer. `heads`: another number of heads than the model's KV heads, to show the mistake."""
+    if shape.latent is not None and heads is None:
+        return shape.layers * shape.latent * element
+    return 2 * shape.layers * (heads or shape.kv_heads) * shape.head_dim * element
+
+
+def kv_bytes_per_user(shape: Shape, element: int, tokens: int, page: int) -> int:
+    """Of one sequence of `tokens`, in whole pages; a layer with a window keeps the pages that the window touches."""
+    layer = kv_bytes_per_token(shape, element) // shape.layers
+    whole = math.ceil(tokens / page)
+    kept = [whole if window is None else min(whole, math.ceil(window / page) + 1) for window in shape.windows]
+    return sum(kept) * page * layer
+
+
+def weight_bytes(shape: Shape, precision: str, stored: bool) -> int:
+    """In memory. `stored`: as the files hold them."""
+    if stored and shape.stored is not None:
+        return shape.stored
+    return math.ceil(shape.linear * LINEAR[precision] + shape.others * OTHERS.get(precision, 2.0))
+
+
+def read_bytes(shape: Shape, weights: int, batch: float) -> float:
+    """Of the weights in one decoding step: all, or of a mixture of experts those that `batch` tokens are expected to meet.
+
+    One token meets k of E experts; `batch` independent ones E (1 - (1 - k/E)^batch).
+    """
+    if shape.experts_per_token >= shape.experts:
+        return weights
+    missed = 1 - shape.experts_per_token / shape.experts
+    share = 1 - math.pow(missed, batch)
+    experts = (shape.linear - shape.active) / missed
+    return weights * (1 - experts / shape.parameters * (1 - share))
+
+
+def copies(shape: Shape, accelerators: int) -> float:
+    """How often a KV head is held when it is split over more accelerators than there are KV heads."""
+    heads = 1 if shape.latent is not None else shape.kv_heads
+    return max(1.0, accelerators / heads)
+
+
+def replica(
+    shape: Shape, weights: int, element: int, card: Accelerator, load: Load, count: int, fraction: float
+) -> Replica:
+    """One copy on `count` accelerators, of whose memory `fraction` may be used."""
+    room = math.floor(card.memory * fraction * count) - weights
+    times = copies(shape, count)
+    page_bytes = math.ceil(kv_bytes_per_token(shape, element) * load.page * times)
+    user = math.ceil(kv_bytes_per_user(shape, element, load.context, load.page) * times)
+    return Replica(count, weights, max(0, room), page_bytes, max(0, room) // page_bytes, max(0, room) // user)
+
+
+def smallest(shape: Shape, weights: int, element: int, card: Accelerator, load: Load, fraction: float) -> Replica:
+    """The fewest accelerators that hold the weights and one user at full context. Raises Fault."""
+    for count in PARALLEL:
+        if shape.heads % count:
+            continue
+        found = replica(shape, weights, element, card, load, count, fraction)
+        if found.users:
+            return found
+    raise Fault(f"the model does not fit {PARALLEL[-1]} x {card.name} with one user at {load.context} tokens")
+
+
+def step_seconds(shape: Shape, found: Replica, element: int, card: Accelerator, load: Load, batch: float) -> float:
+    """The least time of one decoding step of `batch` sequences that hold `load.mean` tokens each. Raises Fault."""
+    if card.bandwidth is None:
+        raise Fault("the accelerator's bandwidth is not known: give --bandwidth")
+    cache = kv_bytes_per_user(shape, element, load.mean, load.page) * copies(shape, found.accelerators)
+    return (read_bytes(shape, found.weights, batch) + batch * cache) / (card.bandwidth * found.accelerators)
+
+
+def largest_batch(shape: Shape, found: Replica, element: int, card: Accelerator, load: Load, tpot: float | None) -> int:
+    """The most sequences at once that memory holds and, with `tpot`, of which a step takes at most so many seconds."""
+    low, high = 0, found.users
+    if tpot is None:
+        return high
+    while low < high:  # a step only grows with its batch
+        middle = (low + high + 1) // 2
+        low, high = (
+            (middle, high) if step_seconds(shape, found, element, card, load, middle) <= tpot else (low, middle - 1)
+        )
+    return low
+
+
+def replicas_for_users(users: int, batch: int) -> int:
+    return math.ceil(users / batch)
+
+
+def replicas_for_rate(rate: float, answer_tokens: float, throughput: float) -> int:
+    """`rate` requests per second with answers of `answer_tokens`, at `throughput` tokens per second and replica."""
+    return max(1, math.ceil(rate * answer_tokens / throughput - 1e-9))

@@ -1,0 +1,233 @@
+"""Where a rollout stands, read from an InferenceService. Pure; copes with every part of the status being absent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pagefleet_cli.words import moment, span
+from pagefleet_operator.domain.quantity import seconds
+from pagefleet_operator.domain.spec_rollout import DEFAULT_ROLLOUT
+
+Document = Mapping[str, Any]
+PROMOTED = ("Idle", "Watching")  # the spec's revision serves; while watched it may still be rolled back
+FAILED = ("RolledBack",)
+ACTION = "pagefleet.io/action"
+UNTIL_RESUMED = "until resumed"
+
+
+class End(StrEnum):
+    """How a rollout has ended; UNDER_WAY when it has not."""
+
+    UNDER_WAY = "under way"
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled back"
+
+
+class Place(StrEnum):
+    DONE = "done"
+    PRESENT = "present"
+    COMING = "coming"
+
+
+@dataclass(frozen=True)
+class Step:
+    """`hold` in seconds; None: until a person goes on, or not known."""
+
+    text: str
+    place: Place
+    hold: float | None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One signal on one revision: seconds. `low` and `high` bound `p95`; None: not measured."""
+
+    samples: int
+    p50: float | None
+    p95: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Signal:
+    name: str
+    outcome: str
+    stable: Side
+    canary: Side
+    message: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`held`: seconds of the present step; `remaining`: of its hold; `expected`: to the next move at the earliest, None
+    unknown."""
+
+    namespace: str
+    name: str
+    phase: str
+    end: End
+    stable: str
+    canary: str
+    weights: Mapping[str, int]
+    replicas: Mapping[str, tuple[int, int]]
+    steps: tuple[Step, ...]
+    signals: tuple[Signal, ...]
+    outcome: str
+    verdict: str
+    held: float
+    remaining: float | None
+    expected: float | None
+    paused: str
+
+
+def progress(service: Document, now: float) -> Progress:
+    """`now` in UNIX seconds."""
+    status: Document = service.get("status") or {}
+    rollout: Document = status.get("rollout") or {}
+    verdict: Document = rollout.get("verdict") or {}
+    phase = str(rollout.get("phase", "")) or "Unknown"
+    present = int(rollout.get("step", 0))
+    raw = _steps(service)
+    steps = tuple(_step(entry, index, present, phase) for index, entry in enumerate(raw))
+    held = _held(rollout, now)
+    hold = steps[present].hold if phase not in (*PROMOTED, *FAILED) and present < len(steps) else None
+    remaining = max(0.0, hold - held) if hold is not None else None
+    wait = [value for value in (remaining, verdict.get("expectedSeconds")) if value is not None]
+    return Progress(
+        namespace=str(service["metadata"].get("namespace", "")),
+        name=str(service["metadata"]["name"]),
+        phase=phase,
+        end=end(service),
+        stable=str(status.get("stable", "")),
+        canary=str(status.get("canary", "")),
+        weights={entry["revision"]: int(entry["weight"]) for entry in status.get("traffic") or ()},
+        replicas={
+            entry["hash"]: (int(entry.get("ready", 0)), int(entry.get("desired", 0)))
+            for entry in status.get("revisions") or ()
+        },
+        steps=steps,
+        signals=_signals(rollout),
+        outcome=str(verdict.get("outcome", "")),
+        verdict=str(verdict.get("message", "")),
+        held=held,
+        remaining=remaining,
+        expected=max(wait) if wait and not rollout.get("paused") else None,
+        paused=_paused(service, str(rollout.get("paused", ""))),
+    )
+
+
+def end(service: Document) -> End:
+    """Whether the rollout of the spec as it stands has ended, and how."""
+    status: Document = service.get("status") or {}
+    phase = (status.get("rollout") or {}).get("phase")
+    if int(status.get("observedGeneration", 0)) < int(service["metadata"].get("generation", 0)):
+        return End.UNDER_WAY
+    if phase in PROMOTED:
+        return End.PROMOTED
+    return End.ROLLED_BACK if phase in FAILED else End.UNDER_WAY
+
+
+def _paused(service: Document, paused: str) -> str:
+    """Who holds the step up: "alert NAME" as it stands, "action ID" with the name of who asked, where that is known."""
+    try:
+        asked = json.loads((service["metadata"].get("annotations") or {}).get(ACTION) or "null")
+    except ValueError:
+        return paused
+    if isinstance(asked, dict) and paused == f"action {asked.get('id')}" and asked.get("by"):
+        return f"a pause by {asked['by']}"
+    return paused
+
+
+def _steps(service: Document) -> list[Document]:
+    rollout = (service.get("spec") or {}).get("rollout")
+    found: list[Document] = (DEFAULT_ROLLOUT if rollout is None else rollout).get("steps") or []
+    return found
+
+
+def _step(raw: Document, index: int, present: int, phase: str) -> Step:
+    if phase in PROMOTED:
+        place = Place.DONE
+    elif phase in ("Starting", "Unknown", *FAILED):
+        place = Place.COMING
+    else:
+        place = Place.DONE if index < present else Place.PRESENT if index == present else Place.COMING
+    text, hold = _told(raw)
+    return Step(text, place, hold)
+
+
+def _told(raw: Document) -> tuple[str, float | None]:
+    """A step in words, and how long it lasts at least in seconds."""
+    hold = _duration(raw.get("hold", "0s"))
+    if "weight" in raw:
+        limits = [f"hold {raw['hold']}"] if raw.get("hold") else []
+        limits += [f"{raw['minRequests']} requests"] if raw.get("minRequests") else []
+        return f"{raw['weight']} %" + (f" ({', '.join(limits)})" if limits else ""), hold
+    for kind in ("pause", "preview"):
+        if kind in raw:
+            duration = (raw[kind] or {}).get("duration")
+            return (f"{kind} {duration}", _duration(duration)) if duration else (f"{kind} {UNTIL_RESUMED}", None)
+    if "mirror" in raw:
+        return f"mirror {raw['mirror']}", hold
+    kind = next((key for key in raw if key not in ("hold", "minRequests")), "step")
+    return {"loadTest": "load test"}.get(kind, kind), None if kind == "loadTest" else hold
+
+
+def _duration(text: object) -> float | None:
+    try:
+        return seconds(str(text))
+    except ValueError:
+        return None
+
+
+def _held(rollout: Document, now: float) -> float:
+    """Seconds of the present phase: what the operator has watched where it says so, else by the clock."""
+    watched, since = rollout.get("held"), moment(rollout.get("since"))
+    if watched:
+        return float(watched) + max(0.0, now - (moment(rollout.get("ticked")) or now))
+    return max(0.0, now - since) if since is not None else 0.0
+
+
+def _signals(rollout: Document) -> tuple[Signal, ...]:
+    """One for each signal and stratum; of an older operator, the one verdict."""
+    found = rollout.get("verdicts") or ()
+    if found:
+        return tuple(_signal(entry) for entry in found)
+    verdict: Document = rollout.get("verdict") or {}
+    if not verdict.get("signal") or verdict.get("stableSeconds") is None:
+        return ()
+    stable = Side(0, None, verdict.get("stableSeconds"), None, None)
+    canary = Side(int(verdict.get("samples", 0)), None, verdict.get("canarySeconds"), None, None)
+    return (Signal(verdict["signal"], verdict.get("outcome", ""), stable, canary, verdict.get("message", "")),)
+
+
+def _signal(entry: Document) -> Signal:
+    def side(of: str) -> Side:
+        names = (f"{of}P50", f"{of}P95", f"{of}Low", f"{of}High")
+        return Side(int(entry.get(f"{of}Samples", 0)), *(entry.get(name) for name in names))
+
+    stratum = f" ({entry['stratum']})" if entry.get("stratum") else ""
+    name = f"{entry.get('signal', '')}{stratum}"
+    return Signal(name, entry.get("outcome", ""), side("stable"), side("canary"), entry.get("message", ""))
+
+
+def sentence(seen: Progress) -> str:
+    """One plain line: what a log or a pipe gets."""
+    role = {seen.stable: "stable", seen.canary: "canary"}
+    weights = ", ".join(f"{role.get(name, 'old')} {name} {weight} %" for name, weight in seen.weights.items())
+    parts = [f"{seen.namespace}/{seen.name}", seen.phase]
+    at = next((number for number, step in enumerate(seen.steps, 1) if step.place is Place.PRESENT), None)
+    if at and seen.end is End.UNDER_WAY:
+        parts.append(f"step {at} of {len(seen.steps)}: {seen.steps[at - 1].text}, held {span(seen.held)}")
+    parts.append(weights or "no traffic")
+    if seen.paused:
+        parts.append(f"held up by {seen.paused}")
+    if seen.outcome and seen.canary:
+        parts.append(f"{seen.outcome}: {seen.verdict}" if seen.verdict else seen.outcome)
+    if seen.expected is not None and seen.end is End.UNDER_WAY:
+        parts.append(f"next move in {span(seen.expected)} at the earliest")
+    return " | ".join(parts)

@@ -1,0 +1,37 @@
+"""`pagefleet status`: the fleet at a glance, or one service in detail. Reads only."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+
+import typer
+
+from pagefleet_cli import options
+from pagefleet_cli.cluster import Cluster, Target
+from pagefleet_cli.faults import explained
+from pagefleet_cli.options import Output
+from pagefleet_cli.output import plain, show
+from pagefleet_cli.tables import details, services
+
+
+def status(
+    name: options.OptionalService = None,
+    namespace: options.Namespace = None,
+    every: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Services of all namespaces.")] = False,
+    output: options.Format = Output.TABLE,
+    kubeconfig: options.Kubeconfig = None,
+    context: options.Context = None,
+) -> None:
+    """Fleets at a glance, or one service in detail."""
+    if name and every:
+        raise typer.BadParameter("a service is in one namespace: give a name or --all-namespaces, not both")
+    with explained():
+        cluster = Cluster(Target(namespace, kubeconfig, context))
+        found = cluster.service(name) if name else cluster.services(every)
+    now, wide = datetime.datetime.now(datetime.UTC), output is Output.WIDE
+    show(
+        output,
+        plain(found),
+        lambda: [services(found.get("items", [found]), now, wide), *(details(found) if name else ())],
+    )

@@ -1,0 +1,253 @@
+"""Protects `pagefleet bench` against a real HTTP server that streams: times as a user meets them (no coordinated
+omission), every kind of failure by its name, and the files and exit codes that the load-test Job stands on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from pagefleet_cli.bench.profile import Lengths, Planned, Profile, plan
+from pagefleet_cli.bench.requests import Endpoint
+from pagefleet_cli.bench.result import quantile, values
+from pagefleet_cli.bench.run import Run, run
+from pagefleet_operator.domain import sketch
+
+TOKEN_SECONDS = 0.01
+Before = Callable[[int], Awaitable[web.StreamResponse | None]]
+
+
+@dataclass
+class Server:
+    """An OpenAI-compatible server. `before` is awaited with the request's number, and may answer in its stead."""
+
+    url: str = ""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    before: Before | None = None
+    finish: bool = True
+
+    async def models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "tiny"}]})
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        answer = await self.before(len(self.bodies)) if self.before else None
+        if answer is not None:
+            return answer
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for number in range(body["max_tokens"]):
+            if number:
+                await asyncio.sleep(TOKEN_SECONDS)
+            await self._event(response, {"choices": [self._choice(request, "word ")]})
+        if self.finish:
+            await self._event(response, {"choices": [{**self._choice(request, ""), "finish_reason": "length"}]})
+            usage = {"prompt_tokens": 11, "completion_tokens": body["max_tokens"]}
+            await self._event(response, {"choices": [], "usage": usage})
+            await response.write(b"data: [DONE]\n\n")
+        return response
+
+    @staticmethod
+    def _choice(request: web.Request, text: str) -> dict[str, Any]:
+        return {"index": 0, **({"delta": {"content": text}} if "chat" in request.path else {"text": text})}
+
+    @staticmethod
+    async def _event(response: web.StreamResponse, event: dict[str, Any]) -> None:
+        await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    own, app = Server(), web.Application()
+    app.router.add_get("/v1/models", own.models)
+    app.router.add_post("/v1/completions", own.complete)
+    app.router.add_post("/v1/chat/completions", own.complete)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    own.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    yield own
+    await runner.cleanup()
+
+
+def load(requests: int, rate: float, tokens: int = 5) -> list[Planned]:
+    return plan(Profile(requests, rate, Lengths(8, 0, 8), Lengths(tokens, 0, tokens)))
+
+
+async def measured(server: Server, planned: list[Planned], timeout: float = 10.0, **endpoint: Any) -> Run:
+    return await run(Endpoint(server.url, "tiny", **endpoint), planned, timeout, asyncio.Event(), lambda *_: None)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+async def test_what_was_planned_is_sent_and_timed(server: Server, chat: bool) -> None:
+    found = await measured(server, load(30, 100), chat=chat)
+    assert [sample.error for sample in found.samples] == [""] * 30
+    assert {(sample.output_tokens, sample.prompt_tokens) for sample in found.samples} == {(5, 11)}
+    assert all(body["stream_options"] == {"include_usage": True} and body["ignore_eos"] for body in server.bodies)
+    assert all(("messages" in body) == chat for body in server.bodies)
+    for sample in found.samples:
+        assert sample.ttft is not None
+        assert sample.tpot is not None
+        assert sample.tpot >= 0.8 * TOKEN_SECONDS  # a late first read shortens it
+        assert sample.e2e >= sample.ttft + 3.2 * TOKEN_SECONDS
+
+
+async def test_a_stall_is_met_by_everyone_who_would_have_come(server: Server) -> None:
+    """One stall of a second at 40 requests/s: some 20 requests wait longer than half of it. A closed loop would see one."""
+    stalled_until = 0.0
+
+    async def stall(number: int) -> None:
+        nonlocal stalled_until
+        if number == 10:
+            stalled_until = time.monotonic() + 1.0
+        await asyncio.sleep(max(0.0, stalled_until - time.monotonic()))
+
+    server.before = stall
+    found = await measured(server, load(80, 40))
+    slow = [value for value in values(found.samples, "ttft") if value > 0.5]
+    assert 10 <= len(slow) <= 40
+    p95 = quantile(values(found.samples, "ttft"), 0.95)
+    assert p95 is not None
+    assert p95 > 0.5
+
+
+async def test_latency_counts_from_the_intended_start(server: Server) -> None:
+    """A client that stands still for 0.4 s sends late, and the requests it held back say so in their latency."""
+    stood = False
+
+    def told(ended: int, flying: int) -> None:
+        nonlocal stood
+        if ended >= 5 and not stood:
+            stood = True
+            time.sleep(0.4)
+
+    found = await run(Endpoint(server.url, "tiny"), load(60, 60, 1), 10.0, asyncio.Event(), told)
+    late = [sample for sample in found.samples if sample.late > 0.2]
+    assert len(late) >= 5
+    assert all(sample.ttft is not None and sample.ttft > sample.late for sample in late)
+
+
+async def test_a_slow_server_does_not_slow_the_arrivals_down(server: Server) -> None:
+    """50 requests at 50/s to a server that takes 1 s for each: all are sent within the planned second."""
+
+    async def slow(number: int) -> None:
+        await asyncio.sleep(1.0)
+
+    server.before = slow
+    planned = load(50, 50, 1)
+    found = await measured(server, planned)
+    assert found.seconds < planned[-1].at + 2.0
+    assert min(values(found.samples, "ttft")) >= 1.0
+
+
+async def failing(server: Server, answer: Callable[[], web.Response] | None, **options: Any) -> set[str]:
+    async def before(number: int) -> web.StreamResponse | None:
+        if answer is None:
+            await asyncio.sleep(5)
+            return None
+        return answer()
+
+    server.before = before
+    return kinds(await measured(server, load(4, 100), **options))
+
+
+def kinds(found: Run) -> set[str]:
+    return {sample.error for sample in found.samples}
+
+
+async def test_failures_have_names(server: Server) -> None:
+    def event(text: str) -> Callable[[], web.Response]:
+        return lambda: web.Response(text=text, content_type="text/event-stream")
+
+    assert await failing(server, lambda: web.Response(status=503)) == {"HTTP 503"}
+    assert await failing(server, lambda: web.Response(status=429)) == {"HTTP 429"}
+    assert await failing(server, event('data: {"error": {"message": "no"}}\n\n')) == {"error in the stream"}
+    for wrong in ("{not json", "5", '{"choices": [7]}', "x" * 1_000_000):
+        assert await failing(server, event(f"data: {wrong}\n\n")) == {"malformed event"}
+    assert await failing(server, None, timeout=0.2) == {"timeout"}
+    server.before, server.finish = None, False
+    assert kinds(await measured(server, load(4, 100))) == {"truncated stream"}
+    server.url = "http://127.0.0.1:1/v1"
+    assert kinds(await measured(server, load(4, 100))) == {"no connection"}
+
+
+async def test_a_stop_keeps_what_has_ended(server: Server) -> None:
+    stop = asyncio.Event()
+
+    def told(ended: int, flying: int) -> None:
+        if ended >= 5:
+            stop.set()
+
+    found = await run(Endpoint(server.url, "tiny"), load(500, 50), 10.0, stop, told)
+    assert found.cut
+    assert 5 <= len(found.samples) < 100
+
+
+async def command(*arguments: str, home: Path) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "from pagefleet_cli.main import app; app()", "bench", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "XDG_DATA_HOME": str(home)},
+    )  # fmt: skip
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_the_load_test_job_s_command(server: Server, tmp_path: Path) -> None:
+    """As the operator calls it: URL without /v1, profile as JSON, result of at most 4096 bytes in the contract's form."""
+    result = tmp_path / "termination-log"
+    profile = json.dumps({"requests": 20, "rate": 50, "outputTokens": {"median": 4, "sigma": 0.5, "max": 8}, "seed": 1})
+    arguments = ("--url", server.url.removesuffix("/v1"), "--model", "tiny", "--profile", profile)
+    code, out, err = await command(*arguments, "--result-file", str(result), home=tmp_path)
+    assert (code, err) == (0, "")
+    document = json.loads(result.read_bytes())
+    assert len(result.read_bytes()) <= 4096
+    assert {"requests", "errors", "seconds", "outputTokensPerSecond", "ttft", "tpot", "e2e"} == set(document)
+    assert (document["requests"], document["errors"]) == (20, 0)
+    p50 = sketch.quantile({int(bucket): count for bucket, count in document["ttft"].items()}, 0.5)
+    assert p50 is not None
+    assert 0 < p50 < 1
+    assert "TTFT" in out
+
+
+async def test_a_dead_server_gives_a_result_and_exit_code_1(tmp_path: Path) -> None:
+    result = tmp_path / "result"
+    arguments = ("--url", "http://127.0.0.1:1", "--model", "tiny", "--requests", "3", "--rate", "100")
+    code, _, err = await command(*arguments, "--result-file", str(result), home=tmp_path)
+    assert code == 1
+    assert "not one request went well" in err
+    assert json.loads(result.read_bytes())["errors"] == 3
+    code, _, err = await command("--url", "http://127.0.0.1:1", home=tmp_path)  # asks for the model's name
+    assert code == 1
+    assert "does not answer" in err
+    assert "Traceback" not in err
+
+
+async def test_runs_are_saved_compared_and_drawn(server: Server, tmp_path: Path) -> None:
+    arguments = ("--url", server.url, "--requests", "120", "--rate", "200", "--output-tokens", "2", "--save", "week")
+    code, out, _ = await command(*arguments, home=tmp_path)
+    assert code == 0
+    assert "kept in" in out
+
+    async def slow(number: int) -> None:
+        await asyncio.sleep(0.3)
+
+    server.before = slow
+    picture = tmp_path / "plot.svg"
+    code, out, err = await command(*arguments, "--compare", "week", "--plot", str(picture), home=tmp_path)
+    assert (code, err) == (0, "")
+    assert "slower" in next(line for line in out.splitlines() if line.startswith("TTFT p50:"))
+    assert "<svg" in picture.read_text()
+    assert len(list((tmp_path / "pagefleet/bench/week").glob("*.json"))) == 2
