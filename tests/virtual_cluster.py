@@ -112,9 +112,19 @@ class Cluster:
         ready = at <= self.real
         at += self.now - self.real
         free = self.free_pages if name == self.status.canary else 100
-        signals = {"waiting": self.waiting, "running": 1, "free_pages": free, "total_pages": 160, "signals_age": 1.0}
-        return PodReading(f"{name}-{number}", ready, False, at - 5, at if ready else None,
-                          **(signals if ready and self.waiting is not None else {}))  # fmt: skip
+        told = ready and self.waiting is not None
+        return PodReading(
+            name=f"{name}-{number}",
+            ready=ready,
+            terminating=False,
+            created=at - 5,
+            ready_since=at if ready else None,
+            waiting=self.waiting if told else None,
+            running=1 if told else None,
+            free_pages=free if told else None,
+            total_pages=160 if told else None,
+            signals_age=1.0 if told else None,
+        )
 
     def apply(self, plan: Plan) -> None:
         self.plan = plan

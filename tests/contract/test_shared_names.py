@@ -32,6 +32,7 @@ from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.rules import RULES
 from pagefleet_operator.domain.support import OWNED_FLAGS, SHARED_FLAGS
 from pagefleet_operator.signals.engine import GAUGES
+from pagefleet_operator.signals.histograms import HISTOGRAMS
 
 
 @given(st.floats(1e-6, 100))
@@ -126,6 +127,8 @@ def test_the_engine_exposes_what_the_operator_reads() -> None:
     text = Metrics("m", EngineConfig("file:///m")).text().decode()
     for name in GAUGES:
         assert f'{name}{{model_name="m"}}' in text
+    for name in HISTOGRAMS:
+        assert f'{name}_bucket{{model_name="m",le="+Inf"}}' in text
 
 
 def test_the_engine_exposes_what_the_gateway_reads() -> None:
@@ -152,8 +155,16 @@ STEP = st.fixed_dictionaries(
         "hold": st.just("1m"),
         "pause": st.just({"duration": "1m"}),
         "mirror": st.just("10%"),
+        "preview": st.just({}),
+        "loadTest": st.just({}),
+        "minRequests": st.just(5),
     },
 )
+GATE = st.fixed_dictionaries(
+    {"name": st.sampled_from(["a", "b"]), "query": st.just("up")}, optional={"min": st.just(0), "max": st.just(1)}
+)
+ROUTE = st.fixed_dictionaries({}, optional={"header": st.just({"x": "y"}), "stickyBy": st.just("header/x")})
+GUARD = st.fixed_dictionaries({}, optional={"promql": st.lists(GATE, max_size=3)})
 LENGTH = st.integers(1, 4)
 ADAPTER = st.fixed_dictionaries({"name": st.sampled_from(["a", "b", "c"]), "source": st.just("file:///a")})
 SCHEDULING = {"maxSequences": LENGTH, "tokensPerStep": LENGTH, "chunkTokens": LENGTH}
@@ -177,7 +188,9 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     ),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries({"min": st.integers(0, 5), "max": st.integers(1, 5)}),
-    ("rollout",): st.fixed_dictionaries({}, optional={"steps": st.lists(STEP, max_size=4)}),
+    ("rollout",): st.fixed_dictionaries(
+        {}, optional={"steps": st.lists(STEP, max_size=4), "route": ROUTE, "guard": GUARD}
+    ),
 }
 
 

@@ -52,12 +52,13 @@ def assess(seen: Observation, guard: Guard, question: Question) -> Judged | None
 def _measured(seen: Observation, guard: Guard, question: Question, since: float) -> list[Judged]:
     """The signals that are measured on requests."""
     count = len(guard.latency) + (guard.max_error_rate is not None)
+    gateways, engines = _sane(seen.slices), _sane(seen.engine_slices)
     judged = []
     for entry in guard.latency:
         engine = question.copies or entry.signal in ENGINE_SIGNALS
         if question.copies and entry.signal == "tpot":
             continue  # the engine has no such histogram; itl is its measure of it
-        source = seen.engine_slices if engine else seen.slices
+        source = engines if engine else gateways
         if source is None:
             judged.append(unknown(entry.signal, _silent(entry.signal, engine)))
             continue
@@ -68,7 +69,7 @@ def _measured(seen: Observation, guard: Guard, question: Question, since: float)
         else:
             judged.append(guard_latency.concurrent(entry, theirs, ours, level, question.now - since))
     if guard.max_error_rate is not None:
-        source = seen.engine_slices if question.copies else seen.slices
+        source = engines if question.copies else gateways
         if source is None:
             judged.append(unknown("errors", _silent("errors", question.copies)))
         else:
@@ -89,7 +90,7 @@ def _kept(slices: Sequence[Slice], since: float, now: float, level: float) -> tu
     level / ((k + 1)(k + 2)) of the beginnings k = 0, 1, 2, ... add up to `level`, so that all hours of a long rollout
     together keep it.
     """
-    usable = [piece for piece in slices if piece.start >= since and _sane(piece)]
+    usable = [piece for piece in slices if piece.start >= since]
     oldest = min((piece.start for piece in slices), default=since)
     hours = 0 if oldest <= since + MISSED else math.ceil((oldest - since) / EPOCH)
     if hours and since + hours * EPOCH > now:
@@ -114,7 +115,13 @@ def _without_warm_up(slices: list[Slice], warm_up: int) -> list[Slice]:
     return kept
 
 
-def _sane(piece: Slice) -> bool:
-    tables = [*piece.latency.values(), *piece.least.values()]
-    counts = [count for histogram in tables for count in histogram.values()]
-    return piece.requests >= 0 and 0 <= piece.errors <= piece.requests and all(count >= 0 for count in counts)
+def _sane(slices: Sequence[Slice] | None) -> list[Slice] | None:
+    """The slices whose numbers can be true."""
+    return None if slices is None else [piece for piece in slices if _possible(piece)]
+
+
+def _possible(piece: Slice) -> bool:
+    if not 0 <= piece.errors <= piece.requests:
+        return False
+    tables = (*piece.latency.values(), *piece.least.values())
+    return all(min(histogram.values(), default=0) >= 0 for histogram in tables)

@@ -68,7 +68,7 @@ def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Seque
     known = {entry.stratum: entry.histogram for entry in baseline if entry.signal == guard.signal}
     total, signals, bounds, minutes = Evidence(), [], [], set[int]()
     for stratum in sorted({piece.stratum for piece in canary} & set(known)):
-        recorded = {int(bucket): count for bucket, count in known[stratum].items()}
+        recorded = {int(b): n for b, n in known[stratum].items() if b.isdecimal() and isinstance(n, int) and n > 0}
         count = sketch.total(recorded)
         ours = [piece for piece in canary if piece.stratum == stratum]
         signals.append(_signal(guard, stratum, recorded, _merged(guard, ours), None))

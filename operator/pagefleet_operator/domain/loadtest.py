@@ -48,9 +48,12 @@ def readable(raw: object) -> dict[str, Any] | None:
     return result
 
 
-def compare(canary: Mapping[str, object], stable: Mapping[str, object], guard: Guard) -> Compared:
-    """`canary` is `readable`; `stable` may be empty."""
-    requests, errors = _number(canary, "requests"), _number(canary, "errors")
+def compare(found: Mapping[str, object], stored: Mapping[str, object], guard: Guard) -> Compared:
+    """`found` is the canary's result, `stored` the stable's; one that cannot be read counts as absent."""
+    canary, stable = readable(found), readable(stored) or {}
+    if canary is None:
+        return Compared("the load test's result cannot be read", "")
+    requests, errors = canary["requests"], canary["errors"]
     most = guard.max_error_rate if guard.max_error_rate is not None else MOST_FAILED
     if errors > most * requests:
         return Compared(f"{errors} of {requests} requests of the load test failed, accepted are {most:.2%}", "")
@@ -79,11 +82,6 @@ def compare(canary: Mapping[str, object], stable: Mapping[str, object], guard: G
 def _histogram(result: Mapping[str, object], signal: str) -> dict[int, int]:
     raw = result.get(signal)
     return {int(bucket): int(count) for bucket, count in raw.items()} if isinstance(raw, Mapping) else {}
-
-
-def _number(result: Mapping[str, object], name: str) -> int:
-    value = result.get(name)
-    return value if isinstance(value, int) else 0
 
 
 def _count(value: object) -> bool:
