@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.observation import PodReading, RevisionReading
+from pagefleet_operator.domain.load import Totals, totals
+from pagefleet_operator.domain.observation import RevisionReading
+from pagefleet_operator.domain.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.spec_scaling import Scaling
 from pagefleet_operator.domain.status import ScalingRecord
-
-STALE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,41 @@ class Wish:
     message: str = ""
 
 
-def wish(found: RevisionReading, desired: int | None, before: ScalingRecord, scaling: Scaling, now: float) -> Wish:
-    """`desired` is what was last decided (None before the first time): not what somebody else made of it since."""
+def wish(
+    found: RevisionReading,
+    load: ServiceLoad | None,
+    desired: int | None,
+    before: ScalingRecord,
+    scaling: Scaling,
+    now: float,
+) -> Wish:
+    """`size` of a revision as the cluster has it."""
+    return size(totals(found, now), load, desired, before, scaling, now)
+
+
+def size(
+    seen: Totals,
+    load: ServiceLoad | None,
+    desired: int | None,
+    before: ScalingRecord,
+    scaling: Scaling,
+    now: float,
+) -> Wish:
+    """`desired` is what was last decided (None before the first time): not what somebody else made of it since.
+
+    `before` is the record of the last decision about this revision; `load` is None when no gateway answered.
+    """
     current = _bounded(desired if desired is not None else scaling.min, scaling)
-    serving = [pod for pod in found.pods if pod.ready and not pod.terminating]
-    fresh = [pod for pod in serving if _fresh(pod)]
-    if not fresh:
+    latest = seen.latest
+    if not latest.fresh:
         return Wish(current, replace(before, below_since=None))
-    wanted, why = _wanted(fresh, scaling)
+    wanted, why = _wanted(latest, scaling)
     if wanted > current:
-        panic = wanted >= scaling.panic_threshold * len(serving)
+        panic = wanted >= scaling.panic_threshold * latest.serving
         record = replace(before, below_since=None, panic_since=now if panic else before.panic_since)
         return Wish(wanted, record, f"{current} -> {wanted} replicas: {why}")
     panicking = before.panic_since is not None and now - before.panic_since < scaling.panic_window
-    certain = len(fresh) == len(serving) == current
+    certain = latest.complete and latest.serving == current
     if wanted == current or panicking or not certain:
         return Wish(current, replace(before, below_since=None))
     if before.below_since is None or before.below_since > now:
@@ -50,24 +71,18 @@ def wish(found: RevisionReading, desired: int | None, before: ScalingRecord, sca
     return Wish(current - 1, record, f"{current} -> {current - 1} replicas: {why}")
 
 
-def _wanted(pods: list[PodReading], scaling: Scaling) -> tuple[int, str]:
+def _wanted(latest: Sample, scaling: Scaling) -> tuple[int, str]:
     """Replicas by each signal, extrapolated from the pods that were read; the larger wins."""
-    waiting = sum(pod.waiting or 0 for pod in pods)
-    total = sum(pod.total_pages or 0 for pod in pods)
-    free = sum(pod.free_pages or 0 for pod in pods)
-    used = (total - free) / total if total else 0.0
-    by_queue = math.ceil(waiting / scaling.queue_depth)
-    by_pages = math.ceil(len(pods) * used / (1 - scaling.free_pages) - 1e-9) if scaling.free_pages < 1 else scaling.max
+    used = latest.pages / latest.total_pages if latest.total_pages else 0.0
+    by_queue = math.ceil(latest.waiting / scaling.queue_depth)
+    by_pages = (
+        math.ceil(latest.fresh * used / (1 - scaling.free_pages) - 1e-9) if scaling.free_pages < 1 else scaling.max
+    )
     why = (
-        f"{waiting} requests wait on {len(pods)} replicas (target {scaling.queue_depth:g} each), "
+        f"{latest.waiting} requests wait on {latest.fresh} replicas (target {scaling.queue_depth:g} each), "
         f"{1 - used:.0%} of KV pages are free (target {scaling.free_pages:.0%})"
     )
     return _bounded(max(by_queue, by_pages, 1), scaling), why
-
-
-def _fresh(pod: PodReading) -> bool:
-    known = None not in (pod.waiting, pod.free_pages, pod.total_pages, pod.signals_age)
-    return known and (pod.signals_age or 0.0) <= STALE_SECONDS
 
 
 def _bounded(replicas: int, scaling: Scaling) -> int:

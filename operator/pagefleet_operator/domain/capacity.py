@@ -11,6 +11,7 @@ from pagefleet_operator.domain import autoscale
 from pagefleet_operator.domain.journal import Journal
 from pagefleet_operator.domain.observation import RevisionReading
 from pagefleet_operator.domain.rollout import Stage, reading, weight_of
+from pagefleet_operator.domain.sample import ServiceLoad
 from pagefleet_operator.domain.spec_rollout import Rollout
 from pagefleet_operator.domain.spec_scaling import Scaling
 from pagefleet_operator.domain.status import Phase, ScalingRecord, Status
@@ -30,13 +31,14 @@ def decide(
     rollout: Rollout,
     now: float,
     journal: Journal,
+    load: ServiceLoad | None = None,
 ) -> Capacity:
     known = {record.revision: record for record in before.scaling}
     desired = {record.hash: record.desired for record in before.revisions if record.desired}
 
     def wish(revision: str, within: Scaling) -> autoscale.Wish:
         record = known.get(revision, ScalingRecord(revision))
-        return autoscale.wish(reading(revisions, revision), desired.get(revision), record, within, now)
+        return autoscale.wish(reading(revisions, revision), load, desired.get(revision), record, within, now)
 
     wished = wish(stage.stable, scaling)
     current = desired.get(stage.stable, wished.replicas)

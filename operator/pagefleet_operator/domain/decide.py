@@ -37,7 +37,7 @@ def decide(seen: Observation, now: float) -> Plan:
 def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan:
     wanted = revision_hash(parsed.raw)
     stage = rollout.advance(seen, parsed.rollout, wanted, now, journal)
-    sized = capacity.decide(stage, seen.revisions, seen.status, parsed.scaling, parsed.rollout, now, journal)
+    sized = capacity.decide(stage, seen.revisions, seen.status, parsed.scaling, parsed.rollout, now, journal, seen.load)
     replicas = dict(sized.replicas)
     if stage.record.phase is Phase.IDLE and now - stage.record.since < parsed.rollout.keep_previous:
         rejected = {rejection.hash for rejection in stage.rejected}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pagefleet_operator.domain.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status import Status
 
 
@@ -41,6 +42,10 @@ class PodReading:
     free_pages: int | None = None  # free + cached (reclaimable) KV pages
     total_pages: int | None = None
     signals_age: float | None = None
+    waiting_tokens: int | None = None  # of the queued requests
+    preemptions: float | None = None  # per second, since the scrape before
+    tokens: float | None = None  # generated per second, since the scrape before
+    startup: float | None = None  # seconds from created to its first Ready
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class RevisionReading:
     hash: str
     replicas: int | None
     pods: tuple[PodReading, ...] = ()
+    history: tuple[Sample, ...] = ()  # older than the pods' readings, oldest first
 
     @property
     def ready(self) -> int:
@@ -101,3 +107,4 @@ class Observation:
     status: Status
     revisions: Mapping[str, RevisionReading] = field(default_factory=dict)
     slices: tuple[Slice, ...] | None = None
+    load: ServiceLoad | None = None  # None when no gateway answered
