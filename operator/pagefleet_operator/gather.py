@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass, replace
 
 from pagefleet_operator.cluster import gatewayapi, paths, readings
@@ -21,6 +22,7 @@ from pagefleet_operator.domain.spec_rollout import Guard, StepKind
 from pagefleet_operator.domain.status import Phase, Status
 from pagefleet_operator.signals.engine import EngineSignals
 from pagefleet_operator.signals.histograms import EngineWindows, Pod
+from pagefleet_operator.signals.past import Past
 from pagefleet_operator.signals.prometheus import PrometheusGates
 from pagefleet_operator.signals.windows import GatewayWindows
 
@@ -47,6 +49,7 @@ class Gatherer:
         self._api, self._sources, self._system = api, sources, system
         self._engines, self._windows, self._engine_windows = sources.engines, sources.windows, sources.engine_windows
         self._gateway_apis = GatewayApis(api)
+        self._past = Past()
 
     async def service(self, namespace: str, name: str) -> Document | None:
         return await self._api.find(paths.inference_service(namespace, name))
@@ -71,7 +74,7 @@ class Gatherer:
             self._engine_windows.forget(namespace, name)
         measured, slices, engine_slices, gates, load_test = await asyncio.gather(
             asyncio.gather(*(self._read(item) for item in items)),
-            self._slices(namespace, name, own_pickers=routed) if judged else _none(),
+            self._slices(namespace, name, own_pickers=routed) if judged or _by_load(raw) else _none(),
             self._engine_slices(items, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
             self._gates(guarded, status, namespace, name) if judged and guarded is not None else _no_gates(),
             self._load_test(namespace, name, metadata["uid"], status),
@@ -84,7 +87,9 @@ class Gatherer:
             generation=metadata.get("generation", 0),
             spec=raw,
             status=status,
-            revisions=readings.revisions(deployments.get("items") or (), measured, owners),
+            revisions=self._past.remembered(
+                (namespace, name), readings.revisions(deployments.get("items") or (), measured, owners), time.time()
+            ),
             slices=slices,
             gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
             fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
@@ -93,12 +98,14 @@ class Gatherer:
             load_test=load_test,
             action=(metadata.get("annotations") or {}).get(ANNOTATION, ""),
             image=self._sources.image,
+            load=self._windows.load(namespace, name),
         )
 
     def forget(self, namespace: str, name: str) -> None:
         """The service is gone."""
         self._windows.forget(namespace, name)
         self._engine_windows.forget(namespace, name)
+        self._past.forget((namespace, name))
 
     async def _read(self, item: Document) -> PodReading:
         pod, address = readings.pod(item), (item.get("status") or {}).get("podIP")
@@ -114,6 +121,10 @@ class Gatherer:
             free_pages=signals.free_pages,
             total_pages=signals.total_pages,
             signals_age=signals.age,
+            cached_pages=signals.cached_pages,
+            waiting_tokens=signals.waiting_tokens,
+            preemptions=signals.rates.get("preemptions"),
+            tokens=signals.rates.get("tokens"),
         )
 
     async def _read_gateway_api(self, namespace: str, name: str) -> GatewayApiReading | None:
@@ -125,15 +136,21 @@ class Gatherer:
 
     async def _slices(self, namespace: str, name: str, *, own_pickers: bool) -> tuple[Slice, ...] | None:
         """An InferencePool's picker is in its own namespace, so with provider GatewayAPI gateways there measure too."""
-        addresses: list[str] = []
-        for place in sorted({self._system, namespace} if own_pickers else {self._system}):
-            listed = await self._api.get(paths.collection("v1", "Pod", place), labelSelector=SYSTEM_GATEWAYS)
-            addresses += [
-                item["status"]["podIP"]
-                for item in listed.get("items") or ()
-                if (item.get("status") or {}).get("podIP") and "deletionTimestamp" not in item["metadata"]
-            ]
-        return await self._windows.read(addresses, namespace, name)
+        places = sorted({self._system, namespace} if own_pickers else {self._system})
+        found = [await self._gateways(place) for place in places]
+        return await self._windows.read([address for addresses in found for address in addresses], namespace, name)
+
+    async def gateways(self) -> list[str]:
+        """Addresses of the system's gateway pods. Raises ApiError or aiohttp.ClientError."""
+        return await self._gateways(self._system)
+
+    async def _gateways(self, namespace: str) -> list[str]:
+        listed = await self._api.get(paths.collection("v1", "Pod", namespace), labelSelector=SYSTEM_GATEWAYS)
+        return [
+            item["status"]["podIP"]
+            for item in listed.get("items") or ()
+            if (item.get("status") or {}).get("podIP") and "deletionTimestamp" not in item["metadata"]
+        ]
 
     async def _engine_slices(
         self, items: list[Document], status: Status, namespace: str, name: str
@@ -178,3 +195,11 @@ async def _none() -> None:
 
 async def _no_gates() -> dict[str, GateReading]:
     return {}
+
+
+def _by_load(spec: object) -> bool:
+    """Whether the replicas follow the load, so that what the gateways measure is asked for."""
+    scaling = (spec.get("scaling") if isinstance(spec, dict) else None) or {}
+    if not isinstance(scaling, dict):
+        return False
+    return "idleToZero" in scaling or scaling.get("max", 1) != scaling.get("min", 1)

@@ -29,6 +29,7 @@ from pagefleet_operator.reconcile import CONFLICT, Queue, Reconciler
 from pagefleet_operator.signals.engine import EngineSignals
 from pagefleet_operator.signals.histograms import EngineWindows
 from pagefleet_operator.signals.prometheus import PrometheusGates
+from pagefleet_operator.signals.wakes import Wakes
 from pagefleet_operator.signals.windows import GatewayWindows
 from pagefleet_operator.web.metrics import Metrics
 from pagefleet_operator.web.secure import Secure
@@ -91,7 +92,9 @@ async def operate(
         gatherer = Gatherer(api, _sources(session), system)
         leadership = Leadership(api, system, lease, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
         metrics.leader.set_function(lambda: float(leadership.leads.is_set()))
-        queue = Queue(Reconciler(gatherer, Applier(api, leadership.check), metrics).reconcile, metrics)
+        wakes = Wakes(session, gatherer.gateways, lambda key: queue.add(key))
+        applier = Applier(api, leadership.check)
+        queue = Queue(Reconciler(gatherer, applier, metrics, wakes.note).reconcile, metrics)
         intake = Intake(
             token_file, gatherer.service, lambda document: _store(api, document), lambda *key: queue.add(key)
         )
@@ -113,7 +116,7 @@ async def operate(
                 stop_flag=stop,
             )
         )
-        working = (queue.run(leadership.leads), server.measure_lag(), leadership.run())
+        working = (queue.run(leadership.leads), server.measure_lag(), leadership.run(), wakes.run())
         others = [asyncio.create_task(work) for work in working]
         if secure is not None:
             others.append(asyncio.create_task(secure.keep()))

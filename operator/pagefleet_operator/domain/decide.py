@@ -6,7 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_operator.domain import affordable, capacity, conditions, draining, extras, rollout, spec, unspecified
+from pagefleet_operator.domain import (
+    affordable,
+    capacity,
+    conditions,
+    draining,
+    extras,
+    rollout,
+    spec,
+    unspecified,
+    victims,
+)
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.loadtest import load_test
 from pagefleet_operator.domain.build.names import SERVICE_LABEL, Child
@@ -40,7 +50,7 @@ def decide(seen: Observation, now: float) -> Plan:
 def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan:
     wanted = revision_hash(parsed.raw)
     stage = rollout.advance(seen, parsed.rollout, wanted, now, journal)
-    sized = capacity.decide(stage, seen.revisions, seen.status, parsed.scaling, parsed.rollout, now, journal)
+    sized = capacity.decide(stage, seen.revisions, seen.status, parsed.scaling, parsed.rollout, now, journal, seen.load)
     replicas = affordable.raised(stage, seen, sized.replicas, parsed.scaling.max)
     previous = stage.previous
     if (
@@ -55,7 +65,8 @@ def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan
     known = _history(
         seen, stage, {**drained.replicas, **replicas}, {wanted: snapshot(parsed.raw)}, parsed.rollout.history, now
     )
-    planned = _plan(seen, stage, replicas, drained, known, sized.records, None, now, journal)
+    planned = _plan(seen, stage, replicas, drained, known, sized.records, None, now, journal, sized.limit)
+    planned = replace(planned, needed=sized.needed or {}, replica_cost=parsed.replica_cost)
     job = load_test_job(seen, parsed.rollout, stage, known, now)
     return replace(planned, job=job) if job else planned
 
@@ -81,10 +92,11 @@ def _plan(
     invalid: Problem | None,
     now: float,
     journal: Journal,
+    limit: tuple[str, str] | None = None,
 ) -> Plan:
     problem = conditions.problem_of(stage, seen)
     _announce(seen, invalid or problem, journal)
-    stated = conditions.state(stage, seen, replicas, invalid, problem, now)
+    stated = conditions.state(stage, seen, replicas, invalid, problem, now, limit)
     status = replace(
         seen.status,
         observed_generation=seen.generation,
@@ -117,6 +129,7 @@ def _plan(
         children=tuple(_children(seen, known, replicas)),
         delete=drained.gone,
         events=tuple(journal.events),
+        victims=victims.costs(seen.revisions, replicas),
         requeue=BUSY_SECONDS if busy else IDLE_SECONDS,
     )
 

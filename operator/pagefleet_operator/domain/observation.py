@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pagefleet_operator.domain.gatewayapi import FallbackReading, GatewayApiReading
+from pagefleet_operator.domain.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status import Status
 
 
@@ -42,6 +43,11 @@ class PodReading:
     free_pages: int | None = None  # free + cached (reclaimable) KV pages
     total_pages: int | None = None
     signals_age: float | None = None
+    cached_pages: int | None = None  # of the free ones, those with a reusable prefix
+    waiting_tokens: int | None = None  # of the queued requests
+    preemptions: float | None = None  # per second, since the scrape before
+    tokens: float | None = None  # generated per second, since the scrape before
+    startup: float | None = None  # seconds from created to its first Ready
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,9 @@ class RevisionReading:
     hash: str
     replicas: int | None
     pods: tuple[PodReading, ...] = ()
+    history: tuple[Sample, ...] = ()  # older than the pods' readings, oldest first
+    slots: int | None = None  # sequences that a replica runs at once; None: not known
+    refused: str = ""  # why pods cannot be created (a quota), as the API server says
 
     @property
     def ready(self) -> int:
@@ -74,6 +83,8 @@ class Slice:
     errors: int
     latency: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     least: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    arrivals: int | None = None  # requests that came in; only in slices of revision ""
+    tokens: int | None = None  # output tokens of the requests that ended
 
 
 @dataclass(frozen=True)
@@ -118,3 +129,4 @@ class Observation:
     load_test: LoadTestReading | None = None
     action: str = ""
     image: str = ""
+    load: ServiceLoad | None = None  # None when no gateway answered

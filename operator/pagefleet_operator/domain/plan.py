@@ -7,7 +7,7 @@ children that the new weights need are Ready: `decide` never puts weight on a re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagefleet_operator.domain.status import Status
 
@@ -43,6 +43,8 @@ class Plan:
     `routes`: manifests that carry the split to other gateways (provider GatewayAPI), applied right after the status;
     `withdrawn`: those that are to go, after them.
     `requeue`: seconds until the next decision is due even if nothing happens.
+    `victims`: deletion costs by pod, to be written before a Deployment shrinks.
+    `needed`: replicas that the load needs, not rounded, by revision. `replica_cost`: of one for an hour, if known.
     """
 
     status: Status
@@ -53,3 +55,11 @@ class Plan:
     job: Mapping[str, object] | None = None
     events: tuple[Event, ...] = ()
     requeue: float = 5.0
+    victims: Mapping[str, int] = field(default_factory=dict)
+    needed: Mapping[str, float] = field(default_factory=dict)
+    replica_cost: float | None = None
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the service is at zero, and a request that waits for it wakes it."""
+        return bool(self.status.traffic) and not any(record.desired for record in self.status.revisions)

@@ -8,6 +8,7 @@ from typing import Any
 from pagefleet_operator.domain.quantity import fraction
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_rollout import ROLLOUT_RULES, weights
+from pagefleet_operator.domain.rules_scaling import SCALING_RULES, scaling_errors
 from pagefleet_operator.domain.rules_traffic import TRAFFIC_RULES, header_errors
 from pagefleet_operator.domain.structure import SpecError
 
@@ -89,13 +90,7 @@ RULES = (
         "must not be above tokensPerStep",
         lambda scheduling: _at_most(scheduling, "chunkTokens", "tokensPerStep"),
     ),
-    Rule(
-        ("scaling",),
-        "spec.scaling.min",
-        "self.min <= self.max",
-        "must not be above spec.scaling.max",
-        lambda scaling: scaling["min"] <= scaling["max"],
-    ),
+    *SCALING_RULES,
     *ROLLOUT_RULES,
     *TRAFFIC_RULES,
 )
@@ -111,6 +106,7 @@ def check(spec: Mapping[str, Any]) -> list[SpecError]:
         if part is not None and not rule.holds(part):
             errors.append(SpecError(rule.field, rule.message))
     steps = (spec.get("rollout") or {}).get("steps") or ()
+    errors += scaling_errors(spec)
     given = weights(spec.get("rollout") or {})
     if given != sorted(given):
         errors.append(SpecError("spec.rollout.steps", f"weights must rise, not {', '.join(map(str, given))}"))

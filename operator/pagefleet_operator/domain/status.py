@@ -195,12 +195,26 @@ class AlertRecord:
 
 
 @dataclass(frozen=True)
+class ScaleStep:
+    """A change of replicas: what step policies count."""
+
+    time: float
+    change: int
+
+
+@dataclass(frozen=True)
 class ScalingRecord:
-    """The autoscaler's memory per revision: since when fewer replicas would do, and when a panic was last seen."""
+    """The autoscaler's memory per revision: since when more replicas are needed, when a panic was last noted, since when
+    nothing arrived, the latest changes, and how long its pods take from created to ready (seconds; `learned`: when the
+    last one counted did)."""
 
     revision: str
-    below_since: float | None = None
+    above_since: float | None = None
     panic_since: float | None = None
+    idle_since: float | None = None
+    startup: float | None = None
+    learned: float | None = None
+    steps: tuple[ScaleStep, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,6 @@ def _present(_: Any) -> bool:
 NOT_YET: tuple[tuple[tuple[str, ...], Used], ...] = (
     (("model", "quantization"), lambda value: value in ("fp8", "awq")),
     (("engine", "runtime"), lambda value: value != "pagefleet"),
-    (("scaling", "idleToZero"), _present),
-    (("scaling", "min"), lambda value: value == 0),
-    (("cost",), _present),
 )
 
 
