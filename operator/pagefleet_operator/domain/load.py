@@ -9,22 +9,23 @@ from pagefleet_operator.domain.sample import Sample
 
 STALE_SECONDS = 15.0
 SAMPLE_SECONDS = 5.0  # two samples of a history are at least so far apart
-KEPT_SECONDS = 900.0
+KEPT_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
 class Totals:
     """A revision as sizing sees it.
 
-    `starting` pods are created and not ready yet, `stuck` ones among them fit on no node (or in no quota).
-    `history` is older than `latest`, oldest first. `startups` are seconds from created to ready of the pods that
+    `starting` pods are created and not ready yet, `stuck` ones among them fit on no node; `refused` says why more cannot
+    be had ("" when they can). `slots`: sequences that a replica runs at once. `history` is older than `latest`, oldest first. `startups` are seconds from created to ready of the pods that
     became ready after the last decision that learned from some (`ScalingRecord.learned`), with when they did.
     """
 
     latest: Sample
     starting: int = 0
     stuck: int = 0
-    stuck_message: str = ""
+    refused: str = ""
+    slots: int | None = None
     history: tuple[Sample, ...] = ()
     startups: tuple[tuple[float, float], ...] = ()  # (when it became ready, seconds from created to ready)
 
@@ -37,7 +38,8 @@ def totals(found: RevisionReading, now: float) -> Totals:
         latest=sample(found, now),
         starting=len(starting),
         stuck=len(stuck),
-        stuck_message=next((pod.fault.message for pod in stuck if pod.fault), ""),
+        refused=found.refused or next((pod.fault.message for pod in stuck if pod.fault), ""),
+        slots=found.slots,
         history=found.history,
         startups=tuple(
             (pod.ready_since, pod.startup)

@@ -56,6 +56,8 @@ class RevisionReading:
     replicas: int | None
     pods: tuple[PodReading, ...] = ()
     history: tuple[Sample, ...] = ()  # older than the pods' readings, oldest first
+    slots: int | None = None  # sequences that a replica runs at once; None: not known
+    refused: str = ""  # why pods cannot be created (a quota), as the API server says
 
     @property
     def ready(self) -> int:

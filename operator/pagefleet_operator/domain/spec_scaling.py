@@ -31,7 +31,7 @@ class Scaling:
     free_pages: float = 0.2
     panic_threshold: float = 2.0
     panic_window: float = 60.0
-    stabilization: float = 300.0
+    stabilization: float | None = None  # None: from the start-up time
     ttft: float | None = None
     ttft_quantile: float = 0.95
     up_stabilization: float = 0.0
@@ -40,6 +40,8 @@ class Scaling:
     tolerance: float = 0.1
     idle_to_zero: float | None = None
     startup: float = 60.0  # assumed until one was seen
+    wake: bool = False  # a schedule asks for replicas: no sleep now
+    capped: str = ""  # why `max` is below spec.scaling.max
 
 
 def scaling(raw: Mapping[str, Any]) -> Scaling:

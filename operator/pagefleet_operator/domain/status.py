@@ -115,11 +115,12 @@ class ScaleStep:
 
 @dataclass(frozen=True)
 class ScalingRecord:
-    """The autoscaler's memory per revision: since when fewer replicas would do, when a panic was last seen, the latest
-    changes, and how long its pods take from created to ready (seconds; `learned`: when the last one counted did)."""
+    """The autoscaler's memory per revision: since when more replicas are needed, when a panic was last noted, since when
+    nothing arrived, the latest changes, and how long its pods take from created to ready (seconds; `learned`: when the
+    last one counted did)."""
 
     revision: str
-    below_since: float | None = None
+    above_since: float | None = None
     panic_since: float | None = None
     idle_since: float | None = None
     startup: float | None = None

@@ -14,7 +14,7 @@ from pagefleet_operator.domain.status import Status
 
 # Fields that hold UNIX seconds in Python and a time in JSON.
 TIMES = {"last_transition_time", "since", "started", "created", "time", "starts_at", "received", "panic_since",
-         "below_since", "traffic_since",
+         "above_since", "traffic_since",
          "idle_since", "learned"}  # fmt: skip
 _HINTS: dict[type, dict[str, Any]] = {}
 

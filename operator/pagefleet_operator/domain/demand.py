@@ -1,0 +1,239 @@
+"""How many replicas the load needs: now, by the means of half a minute, and when a replica started now would be ready.
+
+A replica carries so many sequences (its slots, or its KV pages at the present size of a sequence), and so many tokens
+per second at that concurrency (`curve`). Demand is the larger of concurrency / sequences and throughput / tokens; the
+larger signal wins. Looks ahead by the trend of concurrency and of arrivals, where the trend stands out of its noise.
+Decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagefleet_operator.domain import curve
+from pagefleet_operator.domain.curve import Curve, Mean
+from pagefleet_operator.domain.load import Totals
+from pagefleet_operator.domain.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.spec_scaling import Scaling
+
+SLOTS_USED = 0.95  # of a replica's slots; pages have their own share, target.freeKVPages
+ROOM = 1.0
+RECENT_SECONDS = 30.0
+SHORTEST_TREND, LONGEST_TREND, ARRIVALS_TREND = 60.0, 300.0, 600.0
+SURE, SURE_OF_ARRIVALS = 5.0, 3.0  # standard errors; neighbouring samples of a queue see the same requests
+MOST_GROWTH = 2.0  # of what is there now, that a trend may add up to
+STALE_LOAD = 30.0
+FULL = 0.8  # of the target concurrency: what waits then waits for a slot
+DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once replicas are there
+LEAST_REQUESTS = 10.0
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What one replica carries at its target. `tokens` (per second) is None while its curve is not known."""
+
+    sequences: float
+    tokens: float | None
+
+
+@dataclass(frozen=True)
+class Demand:
+    """In replicas, not rounded. `peak` is the highest of the window before a scale-down, `calm_peak` that of a longer
+    one; None when the window is not covered by readings. `blind` says which reading is missing ("" when none is)."""
+
+    now: float
+    steady: float
+    ahead: float
+    peak: float | None
+    calm_peak: float | None
+    replica: Replica
+    why: str
+    blind: str
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Tokens per second that arrive, and tokens of a request (None when it is not known)."""
+
+    tokens: float
+    each: float | None
+
+
+def demand(
+    seen: Totals, load: ServiceLoad | None, scaling: Scaling, startup: float, window: float, calm: float
+) -> Demand:
+    """`startup`: seconds until a replica started now is ready; `window` and `calm`: of `peak` and `calm_peak`.
+
+    `seen.latest.fresh` must not be zero.
+    """
+    latest = seen.latest
+    past = [*(s for s in seen.history if s.time < latest.time), latest]
+    recent = [s for s in past if s.time > latest.time - RECENT_SECONDS and s.fresh]
+    half_minutes = [mean for mean in curve.means(past) if mean.replicas]
+    replica = _replica(recent, seen.slots, curve.fit(half_minutes), scaling)
+    held = load.held if load else 0
+    flow = _flow(load, recent, half_minutes)
+    carried = _load(_running(latest), flow.tokens, replica)
+    average = sum(_running(s) for s in recent) / len(recent)
+    queued = sum(_movable(s, replica) for s in recent) / len(recent) + held
+    growth, factor = _trends(past, load, startup)
+    backlog = _backlog(queued, replica, flow)
+    steady = max(
+        _load(average, flow.tokens, replica) + backlog, _preempting(recent, latest), _late(latest, load, scaling)
+    )
+    now = carried + _backlog(_movable(latest, replica) + held, replica, flow)
+    return Demand(
+        now=max(now, _queued(latest, held, replica, scaling)),
+        steady=steady,
+        ahead=_load(min(average + growth, average * MOST_GROWTH), flow.tokens * factor, replica) + backlog,
+        peak=_peak(half_minutes, latest, replica, window, flow),
+        calm_peak=_peak(half_minutes, latest, replica, calm, flow),
+        replica=replica,
+        why=_why(latest, held, scaling, replica, load),
+        blind=_blind(latest, load),
+    )
+
+
+def _load(running: float, tokens: float, replica: Replica) -> float:
+    """With room for chance: what C sequences ask for varies by about 1 / sqrt(C), less the larger the fleet is (the
+    square-root staffing rule: Halfin and Whitt, Operations Research 29:3, 1981)."""
+    carried = max(running / replica.sequences, tokens / replica.tokens if replica.tokens else 0.0)
+    return carried * (1 + ROOM / math.sqrt(max(1.0, running)))
+
+
+def _running(entry: Sample) -> float:
+    """Of all that serve: pods that were not read are taken to be like the others."""
+    return entry.running * entry.serving / entry.fresh
+
+
+def _movable(entry: Sample, replica: Replica) -> float:
+    """What waits in engines that are full together. Beside a free slot elsewhere more replicas would not help it."""
+    full = entry.running >= FULL * replica.sequences * entry.fresh
+    return entry.waiting * entry.serving / entry.fresh if full or math.isinf(replica.sequences) else 0.0
+
+
+def _backlog(queued: float, replica: Replica, flow: Flow) -> float:
+    """Replicas that take up `queued` within DRAIN_SECONDS: each begins with all its slots, and goes on by its speed."""
+    if math.isinf(replica.sequences):
+        return 0.0
+    more = replica.tokens * DRAIN_SECONDS / flow.each if replica.tokens and flow.each else 0.0
+    return queued / (replica.sequences + more)
+
+
+def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, scaling: Scaling) -> Replica:
+    running, pages = sum(s.running for s in recent), sum(s.pages for s in recent)
+    total = sum(s.total_pages for s in recent) / max(1, sum(s.fresh for s in recent))
+    sequences = slots * SLOTS_USED if slots else math.inf
+    if running and pages and total:
+        sequences = min(sequences, total * (1 - scaling.free_pages) * running / pages)
+    sequences = max(sequences, 0.1)
+    known = found is not None and math.isfinite(sequences)
+    return Replica(sequences, found.throughput(sequences) if found and known else None)
+
+
+def _queued(latest: Sample, held: int, replica: Replica, scaling: Scaling) -> float:
+    """A queue above its target asks for more than serve now, at most for twice as many."""
+    waiting = _movable(latest, replica) + held
+    if waiting <= scaling.queue_depth * max(1, latest.serving):
+        return 0.0
+    return min(waiting / scaling.queue_depth, 2.0 * max(1, latest.serving))
+
+
+def _preempting(recent: Sequence[Sample], latest: Sample) -> float:
+    """Preemption in half of the recent readings: pages are short whatever their average is."""
+    short = sum(1 for s in recent if s.preemptions > 0)
+    return latest.serving + 1.0 if len(recent) > 1 and 2 * short >= len(recent) else 0.0
+
+
+def _late(latest: Sample, load: ServiceLoad | None, scaling: Scaling) -> float:
+    """First tokens later than `target.ttft`: in proportion, at most half as many again."""
+    if scaling.ttft is None or load is None or load.ttft is None or load.age > STALE_LOAD:
+        return 0.0
+    if load.ttft <= scaling.ttft or not latest.running + latest.waiting:
+        return 0.0
+    return max(latest.serving + 1.0, latest.serving * min(1.5, load.ttft / scaling.ttft))
+
+
+def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequence[Mean]) -> Flow:
+    """What the replicas generate at least; more when the arrivals of the last minute, or of the last two steps less 1.5
+    standard deviations of their count, will ask for more at the tokens that a request took so far."""
+    generated = sum(s.tokens * s.serving / s.fresh for s in recent) / len(recent)
+    if load is None or not load.arrivals or load.age > STALE_LOAD or len(half_minutes) < 2:
+        return Flow(generated, None)
+    span = half_minutes[-1].start - half_minutes[0].start + curve.MEAN_SECONDS
+    steps = load.arrivals[-max(1, round(span / load.step)) :]
+    ended = sum(steps) * load.step - (half_minutes[-1].concurrency - half_minutes[0].concurrency)
+    if ended < LEAST_REQUESTS:
+        return Flow(generated, None)
+    each = sum(mean.tokens for mean in half_minutes) * curve.MEAN_SECONDS / ended
+    newest, last = load.arrivals[-2:], load.arrivals[-max(1, round(60 / load.step)) :]
+    count = sum(newest) * load.step
+    sure = max(0.0, count - 1.5 * math.sqrt(count)) / (load.step * len(newest))
+    return Flow(max(generated, each * max(sure, sum(last) / len(last))), each)
+
+
+def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) -> tuple[float, float]:
+    """Sequences to come within a start-up time, and the factor by which arrivals grow within it."""
+    end, over = past[-1].time, min(LONGEST_TREND, max(SHORTEST_TREND, 2 * startup))
+    points = [(s.time - end, _running(s)) for s in past if s.time >= end - over and s.fresh]
+    growth = max(0.0, _slope(points, SURE)) * startup
+    if load is None or load.age > STALE_LOAD:
+        return growth, 1.0
+    steps = load.arrivals[-int(ARRIVALS_TREND / load.step) :]
+    rising = (
+        max(0.0, _slope([(index * load.step, rate) for index, rate in enumerate(steps)], SURE_OF_ARRIVALS)) * startup
+    )
+    present = sum(steps[-6:]) / max(1, len(steps[-6:]))
+    return growth, min(MOST_GROWTH, 1 + rising / present) if present > 0 else 1.0
+
+
+def _slope(points: Sequence[tuple[float, float]], sure: float) -> float:
+    """Of least squares, per second; 0 when it is not `sure` standard errors from none."""
+    count = len(points)
+    if count < 5:
+        return 0.0
+    middle, mean = sum(x for x, _ in points) / count, sum(y for _, y in points) / count
+    spread = sum((x - middle) ** 2 for x, _ in points)
+    if spread <= 0:
+        return 0.0
+    slope = sum((x - middle) * (y - mean) for x, y in points) / spread
+    rest = sum((y - mean - slope * (x - middle)) ** 2 for x, y in points)
+    error = math.sqrt(rest / (count - 2) / spread)
+    return slope if abs(slope) > sure * error else 0.0
+
+
+def _peak(half_minutes: Sequence[Mean], latest: Sample, replica: Replica, window: float, flow: Flow) -> float | None:
+    """Without a curve half of the target concurrency counts: throughput may end before the slots do."""
+    if not half_minutes or half_minutes[0].start > latest.time - window:
+        return None
+    inside = [mean for mean in half_minutes if mean.start > latest.time - window - curve.MEAN_SECONDS]
+    if not all(mean.whole for mean in inside):
+        return None
+    margin = 1.0 if replica.tokens is not None else 2.0
+    return margin * max(
+        _load(mean.running, max(mean.tokens, flow.tokens), replica) + _backlog(mean.waiting, replica, flow)
+        for mean in inside
+    )
+
+
+def _blind(latest: Sample, load: ServiceLoad | None) -> str:
+    if not latest.complete:
+        return f"{latest.serving - latest.fresh} of {latest.serving} replicas do not tell their load"
+    if load is None:
+        return "no gateway answers"
+    return f"the gateways' numbers are more than {STALE_LOAD:.0f} s old" if load.age > STALE_LOAD else ""
+
+
+def _why(latest: Sample, held: int, scaling: Scaling, replica: Replica, load: ServiceLoad | None) -> str:
+    free = 1 - latest.pages / latest.total_pages if latest.total_pages else 1.0
+    parts = [f"{latest.running} requests run and {latest.waiting} wait on {latest.serving} replicas"]
+    parts += [f"{held} are held"] if held else []
+    parts.append(f"{free:.0%} of KV pages are free (target {scaling.free_pages:.0%})")
+    if math.isfinite(replica.sequences):
+        speed = f" at {replica.tokens:.0f} tokens/s" if replica.tokens else ""
+        parts.append(f"a replica carries {replica.sequences:.1f}{speed}")
+    if scaling.ttft is not None and load is not None and load.ttft is not None:
+        parts.append(f"first token after {load.ttft:.2f} s (target {scaling.ttft:g} s)")
+    return ", ".join(parts)
