@@ -69,7 +69,7 @@ def derive(name: str, model: Model, one: Accelerator, count: int = 1, memory_fra
         page_size=page_size,
         step_tokens=2048,
         chunk_tokens=1024,
-        max_sequences=128,
+        max_sequences=256,
         accelerators=count,
         startup=Startup(schedule=3.0, pull=25.0, load=45.0, sigma=0.25, cached=0.5),
         source=(

@@ -22,7 +22,7 @@ from pagefleet_simulator.request import Arrival, Ending, Request, requests
 from pagefleet_simulator.view import Bounds, PodView, Scaler, Sums, View
 
 ARRIVAL_STEP = 10.0
-ARRIVAL_STEPS = 90
+ARRIVAL_STEPS = 180
 TTFT_WINDOW = 30.0
 TIMELINE_SECONDS = 15.0
 
@@ -181,6 +181,7 @@ class Simulation:
                 for pod in self.pods.ready
                 if pod.ready_since > self._looked
             ),
+            slots=self.setting.profile.max_sequences,
             look=lambda: views,
         )
 

@@ -78,6 +78,7 @@ class View:
     arrivals: tuple[float, ...]
     ttft: float | None
     startups: tuple[tuple[float, float], ...]
+    slots: int  # sequences that a replica runs at once
     look: Callable[[], tuple[PodView, ...]]
 
     @cached_property

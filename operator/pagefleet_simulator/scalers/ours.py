@@ -55,7 +55,7 @@ class Ours:
 def reading(view: View, history: tuple[Sample, ...]) -> RevisionReading:
     startups = dict(view.startups)
     pods = tuple(_pod(pod, startups) for pod in view.pods)
-    return RevisionReading(REVISION, view.desired, pods, history)
+    return RevisionReading(REVISION, view.desired, pods, history, slots=view.slots)
 
 
 def _pod(pod: PodView, startups: dict[float, float]) -> PodReading:
@@ -93,7 +93,8 @@ def summed(view: View, history: tuple[Sample, ...]) -> Totals:
         preemptions=sums.preemptions,
         tokens=sums.tokens,
     )
-    return Totals(latest, sums.starting, sums.stuck, "", history, view.startups)
+    refused = "no accelerator is free" if sums.stuck else ""
+    return Totals(latest, sums.starting, sums.stuck, refused, view.slots, history, view.startups)
 
 
 def load(view: View) -> ServiceLoad:
