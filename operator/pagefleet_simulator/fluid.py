@@ -70,7 +70,8 @@ class FluidSimulation:
         self.phase: NDArray[np.int8] = np.zeros(size, dtype=np.int8)
         self.created, self.ready_at, self.bound_at = np.zeros(size), np.full(size, np.inf), np.full(size, np.inf)
         self.running, self.queue = np.zeros(size), np.zeros(size)
-        self.steps, self.tokens = np.zeros(size), np.zeros(size)  # since the scaler's last look
+        # Since the scaler's last look: steps, tokens made, first tokens and their delays.
+        self.steps, self.tokens, self.firsts, self.delays = (np.zeros(size) for _ in range(4))
         self.held: deque[tuple[float, float]] = deque()
         self.grid = np.zeros(BUCKETS * BUCKETS)
         self.dropped = self.served = self.billed = self.tokens_served = self.concurrency = 0.0
@@ -188,6 +189,8 @@ class FluidSimulation:
             weight = share * (1 - held / float(share.sum()))
             self.held.clear()
         self._count(waited, pace, weight)
+        self.firsts[self._ready] += weight
+        self.delays[self._ready] += weight * waited
         arrived = float(weight.sum())
         if arrived > 0:
             self._recent.append((now, float(np.average(waited, weights=weight)), arrived))
@@ -268,8 +271,8 @@ class FluidSimulation:
             self.events.append(ScaleEvent(now, self._desired, wanted))
             self._desired = wanted
         self._resize(wanted, now)
-        self.steps[:] = 0.0
-        self.tokens[:] = 0.0
+        for array in (self.steps, self.tokens, self.firsts, self.delays):
+            array[:] = 0.0
         self.concurrency, self._looked = 0.0, now
 
     def _view(self, now: float) -> View:
@@ -331,6 +334,7 @@ class FluidSimulation:
                     busy=-math.expm1(-running),
                     tokens=float(self.tokens[i]) / span,
                     itl=span / steps if steps else None,
+                    ttft=float(self.delays[i] / self.firsts[i]) if self.firsts[i] > 0 else None,
                 )
             )
         return tuple(pods)

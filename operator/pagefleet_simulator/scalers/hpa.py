@@ -96,10 +96,7 @@ class Hpa:
     tolerance: float = 0.1
     period: float = 15.0
     victim: Victim = Victim.NEWEST
-
-    @property
-    def name(self) -> str:
-        return f"hpa-{self.metric.value}"
+    name: str = "hpa"
 
     def start(self) -> Memory:
         return Memory()
