@@ -12,12 +12,14 @@ import yaml
 from kubernetes import client, config
 from rich.console import Console
 
+from pagefleet_cli.simulate import simulate
 from pagefleet_cli.tables import details, services
 
 GROUP, VERSION, PLURAL = "pagefleet.io", "v1alpha1", "inferenceservices"
 TIMEOUT_SECONDS = 15
 app = typer.Typer(no_args_is_help=True, add_completion=True, help=__doc__)
 console = Console(soft_wrap=True, highlight=False)
+app.command()(simulate)
 
 
 class Output(StrEnum):

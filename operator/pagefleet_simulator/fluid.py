@@ -348,7 +348,7 @@ class FluidSimulation:
     def _outcome(self, seconds: float) -> Outcome:
         left = float(self.running.sum() + self.queue.sum()) + sum(count for _, count in self.held)
         cells = np.flatnonzero(self.grid)
-        edges = LEAST * RATIO ** (np.arange(BUCKETS) + 0.5)
+        edges: Floats = LEAST * np.power(RATIO, np.arange(BUCKETS, dtype=np.float64) + 0.5)
         arrived = float(self.flow.arrivals.sum())
         weight = self.grid[cells]
         if weight.sum() > 0:

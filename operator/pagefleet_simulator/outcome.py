@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -103,6 +104,6 @@ def flaps(events: Sequence[ScaleEvent], within: float = FLAP_SECONDS) -> int:
     """Changes that take the one before back: of the other direction, and within `within` seconds of it."""
     return sum(
         1
-        for before, after in zip(events, events[1:], strict=False)
+        for before, after in itertools.pairwise(events)
         if (before.after - before.before) * (after.after - after.before) < 0 and after.time - before.time <= within
     )

@@ -13,12 +13,12 @@ from pagefleet_simulator.outcome import Objective, Outcome
 
 def table(outcomes: Sequence[Outcome], objective: Objective, per_hour: float | None, title: str = "") -> Table:
     shown = Table(title=title or None, title_justify="left")
-    for column in ("scaler", "SLO met", "TTFT p50", "p95", "TPOT p95", "accelerator h", "mean replicas"):
-        shown.add_column(column, justify="left" if column == "scaler" else "right")
+    for column in ("scaler", "SLO met", "TTFT p50", "p95", "TPOT p95", "accel. h", "replicas"):
+        shown.add_column(column, justify="left" if column == "scaler" else "right", no_wrap=True)
     if per_hour is not None:
         shown.add_column("cost", justify="right")
-        shown.add_column("per 1k tokens", justify="right")
-    for column in ("changes", "flaps", "dropped"):
+        shown.add_column("per 1k tok", justify="right")
+    for column in ("changes", "flaps", "refused"):
         shown.add_column(column, justify="right")
     for outcome in outcomes:
         row = summary(outcome, objective, per_hour)

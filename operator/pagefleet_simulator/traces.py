@@ -82,15 +82,22 @@ def _diurnal(at: np.ndarray, total: float, random: np.random.Generator) -> np.nd
     return np.asarray(0.1 + 0.9 * np.minimum(1.0, morning + evening))
 
 
+def _calibration(at: np.ndarray, total: float, random: np.random.Generator) -> np.ndarray:
+    """What settings are chosen on: a slow rise and fall, a step up and down, and a burst, one after the other."""
+    part = at / total
+    slow = 0.25 + 0.55 * np.sin(np.pi * np.clip(part / 0.4, 0, 1)) ** 2
+    burst = np.where((part > 0.75) & (part < 0.82), 0.95, 0.3)
+    return np.asarray(np.select([part < 0.4, part < 0.65], [slow, 0.75], burst))
+
+
 SHAPES: dict[str, Shape] = {
     "steady": _steady, "noise": _noise, "step": _step, "burst": _burst, "diurnal": _diurnal, "heavy": _steady,
 }  # fmt: skip
-HOURS = {"steady": 2.0, "noise": 3.0, "step": 2.0, "burst": 4.0, "diurnal": 24.0, "heavy": 2.0}
+EVERY = {**SHAPES, "calibration": _calibration}
+HOURS = {"calibration": 1.0, "steady": 2.0, "noise": 3.0, "step": 2.0, "burst": 4.0, "diurnal": 24.0, "heavy": 2.0}
 
 
-def build(
-    name: str, peak: float, seed: int = 0, hours: float | None = None, lengths: Lengths | None = None
-) -> Trace:
+def build(name: str, peak: float, seed: int = 0, hours: float | None = None, lengths: Lengths | None = None) -> Trace:
     """`peak` requests per second at the shape's highest. Raises KeyError for an unknown name."""
     total = 3600 * (hours or HOURS[name])
     at, prompts, outputs = draw(name, peak, total, np.random.default_rng([seed, *name.encode()]), lengths or Lengths())
@@ -120,7 +127,7 @@ def draw(
 
 def rates(name: str, peak: float, total: float, random: np.random.Generator, seconds: np.ndarray) -> np.ndarray:
     """Requests per second at each of `seconds`."""
-    shape = peak * SHAPES[name](seconds, total, random)
+    shape = peak * EVERY[name](seconds, total, random)
     if name == "noise":
         return shape
     factors = random.gamma(1 / BURSTINESS**2, BURSTINESS**2, int(total // 60) + 2)

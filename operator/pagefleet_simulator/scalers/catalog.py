@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pagefleet_operator.domain.spec_scaling import Scaling
 from pagefleet_simulator.outcome import Objective
 from pagefleet_simulator.profile import Profile
@@ -18,6 +20,12 @@ NAMES = ("ours", *PEERS)
 CONCURRENCIES = (0.08, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7)  # of a replica's seats
 QUEUES = (1.0, 4.0, 16.0)
 BUSY = (0.6, 0.8)
+FREE_PAGES = (0.2, 0.35, 0.5, 0.65, 0.8)
+
+
+def ours(scaling: Scaling) -> list[Scaler]:
+    """Ours with other targets: what its user would try, as the others' settings are tried."""
+    return [Ours(replace(scaling, free_pages=free)) for free in FREE_PAGES]
 
 
 def candidates(name: str, profile: Profile, scaling: Scaling, objective: Objective) -> list[Scaler]:
@@ -40,7 +48,12 @@ def candidates(name: str, profile: Profile, scaling: Scaling, objective: Objecti
         ],
         "wva": [
             Wva(),
-            *(Wva(Thresholds(kv, queue, spare, 3.0)) for kv in (0.8, 0.6, 0.4) for queue in (5.0,) for spare in (0.1, 0.2)),
+            *(
+                Wva(Thresholds(kv, queue, spare, 3.0))
+                for kv in (0.8, 0.6, 0.4)
+                for queue in (5.0,)
+                for spare in (0.1, 0.2)
+            ),
         ],
         "dynamo": [
             Dynamo(),

@@ -78,7 +78,9 @@ def behave(current: int, wanted: int, memory: Memory, now: float, behavior: Beha
         limit = max(base + behavior.up_pods, math.ceil(base * (1 + behavior.up_percent)))
         stable = max(current, min(stable, limit))
     elif stable < current:
-        gone = sum(before - after for at, before, after in changes if after < before and at > now - behavior.down_period)
+        gone = sum(
+            before - after for at, before, after in changes if after < before and at > now - behavior.down_period
+        )
         limit = math.floor((current + gone) * (1 - behavior.down_percent))
         stable = min(current, max(stable, limit))
     if stable != current:

@@ -82,9 +82,7 @@ class Wva:
             line = add(queue.get(pod.name, ()), Reading(view.now, view.now, pod.waiting), PEAK_SECONDS)
             kept_kv.append((pod.name, mine))
             kept_queue.append((pod.name, line))
-            replicas.append(
-                Replica(largest(mine, view.now, PEAK_SECONDS), largest(line, view.now, PEAK_SECONDS))
-            )
+            replicas.append(Replica(largest(mine, view.now, PEAK_SECONDS), largest(line, view.now, PEAK_SECONDS)))
         decided, wanted = memory.decided, memory.wanted
         if view.now - decided >= self.interval:
             decided = view.now
