@@ -167,7 +167,8 @@ class Gateway:
         log.info("%s/%s has no pod and a request waits for one", *key)
 
     async def _serve_internal(self) -> None:
-        runner = web.AppRunner(application(self.reason, self.metrics, self.windows, self.holding.held), access_log=None)
+        held = (self.holding.held, self.holding.waited_for)
+        runner = web.AppRunner(application(self.reason, self.metrics, self.windows, *held), access_log=None)
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, self.settings.address, self.settings.internal_port)

@@ -53,6 +53,10 @@ class Holding:
         """Requests that wait; at least 1 for a service without pods since its fallback had to take one."""
         return len(self._queues.get(key, ())) or int(key in self._woken)
 
+    def waited_for(self) -> dict[ServiceKey, int]:
+        """`held` of the services it is not 0 for."""
+        return {key: count for key in (*self._queues, *self._woken) if (count := self.held(key))}
+
     def by_service(self) -> dict[ServiceKey, int]:
         return {key: len(queue) for key, queue in self._queues.items()}
 

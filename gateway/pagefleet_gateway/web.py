@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
@@ -14,9 +14,14 @@ from .windows import Windows
 
 
 def application(
-    ready: Callable[[], str], metrics: Metrics, windows: Windows, held: Callable[[ServiceKey], int]
+    ready: Callable[[], str],
+    metrics: Metrics,
+    windows: Windows,
+    held: Callable[[ServiceKey], int],
+    waited_for: Callable[[], Mapping[ServiceKey, int]],
 ) -> web.Application:
-    """The routes. `ready` says why the gateway is not ready, "" when it is; `held` how many requests wait."""
+    """The routes. `ready` says why the gateway is not ready, "" when it is; `held` how many requests wait for a service,
+    `waited_for` the same of every service that some wait for."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -41,6 +46,9 @@ def application(
         answer = windows.answer(namespace, service, since, time.time())
         return web.json_response(answer | {"held": held((namespace, service))})
 
+    async def show_held(_: web.Request) -> web.Response:
+        return web.json_response({"held": {f"{key[0]}/{key[1]}": count for key, count in waited_for().items()}})
+
     app = web.Application()
     app.add_routes(
         [
@@ -48,6 +56,7 @@ def application(
             web.get("/readyz", readyz),
             web.get("/metrics", show_metrics),
             web.get("/windows", show_windows),
+            web.get("/held", show_held),
         ]
     )
     return app

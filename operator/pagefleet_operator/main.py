@@ -22,6 +22,7 @@ from pagefleet_operator.domain.build.names import GROUP, PLURAL, SERVICE_LABEL, 
 from pagefleet_operator.gather import Gatherer
 from pagefleet_operator.reconcile import CONFLICT, Queue, Reconciler
 from pagefleet_operator.signals.engine import EngineSignals
+from pagefleet_operator.signals.wakes import Wakes
 from pagefleet_operator.signals.windows import GatewayWindows
 from pagefleet_operator.web.metrics import Metrics
 from pagefleet_operator.web.server import Server
@@ -77,7 +78,8 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Api(kubeconfig) as api, aiohttp.ClientSession() as session:
         gatherer = Gatherer(api, EngineSignals(session), GatewayWindows(session), system)
-        queue = Queue(Reconciler(gatherer, Applier(api), metrics).reconcile, metrics)
+        wakes = Wakes(session, gatherer.gateways, lambda key: queue.add(key))
+        queue = Queue(Reconciler(gatherer, Applier(api), metrics, wakes.note).reconcile, metrics)
         intake = Intake(
             token_file, gatherer.service, lambda document: _store(api, document), lambda *key: queue.add(key)
         )
@@ -97,7 +99,8 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
                 stop_flag=stop,
             )
         )
-        others = [asyncio.create_task(queue.run()), asyncio.create_task(server.measure_lag())]
+        working = (queue.run(), server.measure_lag(), wakes.run())
+        others = [asyncio.create_task(work) for work in working]
         try:
             done, _ = await asyncio.wait((watching, *others), return_when=asyncio.FIRST_COMPLETED)
             for task in done:

@@ -24,8 +24,12 @@ log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    def __init__(self, gatherer: Gatherer, applier: Applier, metrics: Metrics) -> None:
-        self._gatherer, self._applier, self._metrics = gatherer, applier, metrics
+    """`asleep` is told after each decision whether the service is at zero."""
+
+    def __init__(
+        self, gatherer: Gatherer, applier: Applier, metrics: Metrics, asleep: Callable[[Key, bool], None]
+    ) -> None:
+        self._gatherer, self._applier, self._metrics, self._asleep = gatherer, applier, metrics, asleep
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds until the next decision is due; None when the service is gone."""
@@ -34,10 +38,14 @@ class Reconciler:
         if service is None or "deletionTimestamp" in service["metadata"]:
             self._metrics.forget(namespace, name)
             self._gatherer.forget(namespace, name)
+            self._asleep(key, False)
             return None
-        plan = decide(await self._gatherer.observe(service), time.time())
+        seen = await self._gatherer.observe(service)
+        plan = decide(seen, time.time())
         await self._applier.apply(service, plan)
         self._metrics.planned(namespace, name, plan)
+        self._metrics.load.planned(seen, plan)
+        self._asleep(key, plan.asleep)
         return plan.requeue
 
 

@@ -26,10 +26,11 @@ from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain import schema, schema_engine
 from pagefleet_operator.domain import sketch as ours
 from pagefleet_operator.domain.build.deployment import deployment
+from pagefleet_operator.domain.build.flags import SLOTS
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.rules import RULES
 from pagefleet_operator.domain.support import OWNED_FLAGS, SHARED_FLAGS
-from pagefleet_operator.signals.engine import GAUGES
+from pagefleet_operator.signals.engine import COUNTERS, GAUGES, OPTIONAL
 
 
 @given(st.floats(1e-6, 100))
@@ -111,6 +112,7 @@ def test_descriptions_name_the_engines_defaults() -> None:
         (schema_engine.KV_CACHE, "dtype", engine.kv_cache_dtype),
         (schema_engine.SCHEDULING, "policy", engine.scheduling_policy),
         (schema_engine.SCHEDULING, "maxSequences", engine.max_num_seqs),
+        (schema_engine.SCHEDULING, "maxSequences", SLOTS),
         (schema_engine.SCHEDULING, "tokensPerStep", engine.max_num_batched_tokens),
         (schema_engine.SCHEDULING, "chunkTokens", engine.max_chunk_tokens),
         (schema_engine.LIMITS, "queued", limits.queued),
@@ -122,7 +124,7 @@ def test_descriptions_name_the_engines_defaults() -> None:
 
 def test_the_engine_exposes_what_the_operator_reads() -> None:
     text = Metrics("m", EngineConfig("file:///m")).text().decode()
-    for name in GAUGES:
+    for name in (*GAUGES, *OPTIONAL, *(f"{counter}_total" for counter in COUNTERS)):
         assert f'{name}{{model_name="m"}}' in text
 
 
@@ -138,6 +140,7 @@ STEP = st.fixed_dictionaries(
 LENGTH = st.integers(1, 4)
 ADAPTER = st.fixed_dictionaries({"name": st.sampled_from(["a", "b", "c"]), "source": st.just("file:///a")})
 SCHEDULING = {"maxSequences": LENGTH, "tokensPerStep": LENGTH, "chunkTokens": LENGTH}
+SCHEDULE = st.fixed_dictionaries({}, optional={"min": st.integers(0, 6), "max": st.integers(1, 6)})
 PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     (): st.fixed_dictionaries(
         {"model": st.fixed_dictionaries({"source": st.just("file:///m")}, optional={"maxLength": LENGTH})},
@@ -157,7 +160,13 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
         {"method": st.sampled_from(["ngram", "draft"])}, optional={"model": st.just("file:///d")}
     ),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
-    ("scaling",): st.fixed_dictionaries({"min": st.integers(0, 5), "max": st.integers(1, 5)}),
+    ("scaling",): st.fixed_dictionaries(
+        {"min": st.integers(0, 5), "max": st.integers(1, 5), "mode": st.sampled_from(["internal", "external"])},
+        optional={"idleToZero": st.just("5m"), "schedule": st.lists(SCHEDULE, max_size=3)},
+    ),
+    ("cost",): st.fixed_dictionaries(
+        {}, optional={"perAcceleratorHour": st.just(2.5), "ceilingPerHour": st.just(10.0)}
+    ),
     ("rollout",): st.fixed_dictionaries({}, optional={"steps": st.lists(STEP, max_size=4)}),
 }
 

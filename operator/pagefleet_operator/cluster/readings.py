@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,15 +20,27 @@ def revisions(
     deployments: Iterable[Mapping[str, Any]], pods: Iterable[PodReading], owners: Mapping[str, str]
 ) -> dict[str, RevisionReading]:
     """Readings by revision. `owners` maps a pod's name to its revision."""
+    deployments = list(deployments)
     replicas = {revision_of(item): int(item.get("spec", {}).get("replicas", 1)) for item in deployments}
+    refusals = {revision_of(item): refusal(item) for item in deployments}
     grouped: dict[str, list[PodReading]] = {name: [] for name in replicas}
     for pod in pods:
         grouped.setdefault(owners[pod.name], []).append(pod)
     return {
-        name: RevisionReading(name, replicas.get(name), tuple(sorted(found, key=lambda pod: pod.name)))
+        name: RevisionReading(
+            name, replicas.get(name), tuple(sorted(found, key=lambda pod: pod.name)), refused=refusals.get(name, "")
+        )
         for name, found in grouped.items()
         if name in replicas or any(not pod.terminating for pod in found)
     }
+
+
+def refusal(deployment: Mapping[str, Any]) -> str:
+    """Why the API server creates no more of a Deployment's pods (a quota, a policy), "" when it does."""
+    conditions = (deployment.get("status") or {}).get("conditions") or ()
+    failed = (c for c in conditions if c.get("type") == "ReplicaFailure" and c.get("status") == "True")
+    message = next((str(c.get("message", "no more pods can be created")) for c in failed), "")
+    return re.sub(r'pods "[^"]*" is forbidden: ', "", message)  # each attempt has another name
 
 
 def revision_of(item: Mapping[str, Any]) -> str:

@@ -72,6 +72,20 @@ def size(
     `before` is the record of the last decision about this revision; `load` is None when no gateway answered: then
     nothing shrinks, because what waits in a gateway is not seen.
     """
+    answer = _sized(seen, load, desired, before, scaling, now)
+    if seen.refused and not answer.limit:
+        return replace(answer, limit="Refused", limit_message=f"replicas cannot be had: {seen.refused}")
+    return answer
+
+
+def _sized(
+    seen: Totals,
+    load: ServiceLoad | None,
+    desired: int | None,
+    before: ScalingRecord,
+    scaling: Scaling,
+    now: float,
+) -> Wish:
     record = _learned(seen, before)
     if desired == 0 and scaling.idle_to_zero is not None:
         return _asleep(seen, load, record, scaling, now)

@@ -1,5 +1,6 @@
 """Replicas of every revision that is kept: the stable by its load, the canary by its share, both so that weights are
-affordable. The stable never shrinks while a canary is there: it must be able to carry everything again."""
+affordable. The stable never shrinks while a canary is there: it must be able to carry everything again; and neither
+sleeps then, because a canary is judged on requests."""
 
 from __future__ import annotations
 
@@ -8,19 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain import autoscale
+from pagefleet_operator.domain.autoscale import Wish
+from pagefleet_operator.domain.build.flags import slots_of
 from pagefleet_operator.domain.journal import Journal
 from pagefleet_operator.domain.observation import RevisionReading
+from pagefleet_operator.domain.policies import bounded
 from pagefleet_operator.domain.rollout import Stage, reading, weight_of
 from pagefleet_operator.domain.sample import ServiceLoad
 from pagefleet_operator.domain.spec_rollout import Rollout
-from pagefleet_operator.domain.spec_scaling import Scaling
+from pagefleet_operator.domain.spec_scaling import Scaling, in_force
 from pagefleet_operator.domain.status import Phase, ScalingRecord, Status
 
 
 @dataclass(frozen=True)
 class Capacity:
+    """`limit` (reason, message) is what stands in the stable's way, if anything; `needed` the load's need in replicas
+    by revision, where it is known."""
+
     replicas: Mapping[str, int]
     records: tuple[ScalingRecord, ...]
+    limit: tuple[str, str] | None = None
+    needed: Mapping[str, float] | None = None
 
 
 def decide(
@@ -34,25 +43,65 @@ def decide(
     load: ServiceLoad | None = None,
 ) -> Capacity:
     known = {record.revision: record for record in before.scaling}
-    desired = {record.hash: record.desired for record in before.revisions if record.desired}
+    last = {record.hash: record for record in before.revisions}
+    allowed = in_force(scaling, now)
 
-    def wish(revision: str, within: Scaling) -> autoscale.Wish:
-        record = known.get(revision, ScalingRecord(revision))
-        return autoscale.wish(reading(revisions, revision), load, desired.get(revision), record, within, now)
+    def wish(revision: str, within: Scaling, share: float) -> Wish:
+        record, kept = known.get(revision, ScalingRecord(revision)), last.get(revision)
+        desired = kept.desired if kept is not None and (kept.desired or revision == before.stable) else None
+        if within.external:
+            return Wish(bounded(within.min, within), record)
+        found = replace(reading(revisions, revision), slots=slots_of(kept.spec) if kept is not None else None)
+        return autoscale.wish(found, _part(load, share), desired, record, within, now)
 
-    wished = wish(stage.stable, scaling)
-    current = desired.get(stage.stable, wished.replicas)
-    stable = max(wished.replicas, min(current, scaling.max)) if stage.canary else wished.replicas
-    if stage.stable in desired and stable != current:
-        kind = "ScaledUp" if stable > current else "ScaledDown"
-        journal.note(kind, f"revision {stage.stable}: {wished.message or 'within the bounds of spec.scaling'}")
+    weights = {entry.revision: entry.weight / 100 for entry in stage.traffic}
+    asleep = stage.stable in last and last[stage.stable].desired == 0 and before.stable == stage.stable
+    may_sleep = bool(stage.traffic) and not stage.canary
+    wished = wish(stage.stable, allowed if may_sleep else awake(allowed), weights.get(stage.stable, 1.0))
+    current = last[stage.stable].desired if stage.stable in last else wished.replicas
+    stable = max(wished.replicas, min(current, allowed.max)) if stage.canary else wished.replicas
+    if (current or asleep) and stable != current:
+        journal.note(_kind(current, stable), f"revision {stage.stable}: {wished.message or _bounds(allowed)}")
     kept, replicas = [wished.record], {stage.stable: stable}
+    needed = {} if wished.needed is None else {stage.stable: wished.needed}
     if stage.canary:
         # spec.scaling.min is for who serves everybody; a canary's floor is its share.
-        own = wish(stage.canary, replace(scaling, min=1))
-        replicas[stage.canary] = max(_share(stage, rollout, stable), own.replicas)
+        own = wish(stage.canary, awake(replace(allowed, min=1, external=False)), weights.get(stage.canary, 0.0))
+        share = _share(stage, rollout, stable)
+        count = share if scaling.external else max(share, own.replicas)
+        if scaling.affordable is not None:
+            count = max(1, min(count, scaling.affordable - stable))
+        replicas[stage.canary] = count
+        needed |= {} if own.needed is None else {stage.canary: own.needed}
         kept.append(own.record)
-    return Capacity(replicas, tuple(record for record in kept if record != ScalingRecord(record.revision)))
+    records = tuple(record for record in kept if record != ScalingRecord(record.revision))
+    fixed = wished.limit == "SignalsMissing" and wished.replicas <= allowed.min  # nothing could shrink anyway
+    limit = (wished.limit, wished.limit_message) if wished.limit and not fixed else None
+    return Capacity(replicas, records, limit, needed)
+
+
+def awake(scaling: Scaling) -> Scaling:
+    """At least one replica: somebody waits for it, or it is being judged."""
+    return replace(scaling, idle_to_zero=None, min=max(1, scaling.min))
+
+
+def _part(load: ServiceLoad | None, share: float) -> ServiceLoad | None:
+    """A revision's part of what arrives at the service."""
+    if load is None or share >= 1.0:
+        return load
+    return replace(load, arrivals=tuple(rate * share for rate in load.arrivals), held=math.ceil(load.held * share))
+
+
+def _kind(current: int, replicas: int) -> str:
+    if not replicas:
+        return "ScaledToZero"
+    return "Woken" if not current else "ScaledUp" if replicas > current else "ScaledDown"
+
+
+def _bounds(scaling: Scaling) -> str:
+    if scaling.external:
+        return f"spec.scaling.min is {scaling.min}"
+    return scaling.capped or f"spec.scaling asks for {scaling.min} to {scaling.max} now"
 
 
 def _share(stage: Stage, rollout: Rollout, stable: int) -> int:

@@ -40,14 +40,15 @@ def state(
     invalid: Problem | None,
     problem: Problem | None,
     now: float,
+    limit: tuple[str, str] | None = None,
 ) -> tuple[Condition, ...]:
     """All conditions, in the order they are shown."""
     stated = [
-        _ready(stage, seen, invalid, problem),
+        _ready(stage, seen, replicas, invalid, problem),
         _progressing(stage, invalid),
         _analysed(stage),
         _rolled_back(stage),
-        _scaling(seen, replicas),
+        _scaling(seen, replicas, limit),
         _degraded(invalid, problem),
     ]
     before = {condition.type: condition for condition in seen.status.conditions}
@@ -61,8 +62,12 @@ def _condition(stated: Stated, before: Condition | None, generation: int, now: f
     return Condition(kind, status, reason, message[:2000], since, generation)
 
 
-def _ready(stage: Stage, seen: Observation, invalid: Problem | None, problem: Problem | None) -> Stated:
+def _ready(
+    stage: Stage, seen: Observation, replicas: dict[str, int], invalid: Problem | None, problem: Problem | None
+) -> Stated:
     ready = reading(seen.revisions, stage.stable).ready
+    if stage.traffic and replicas.get(stage.stable) == 0:
+        return ("Ready", TRUE, "Idle", f"revision {stage.stable} is scaled to zero; the next request wakes it")
     if stage.traffic and ready:
         return ("Ready", TRUE, "Serving", f"revision {stage.stable} serves with {ready} ready replicas")
     cause = invalid or problem
@@ -104,14 +109,20 @@ def _rolled_back(stage: Stage) -> Stated:
     return ("RolledBack", FALSE, "NotRolledBack", "the last rollout was not rolled back")
 
 
-def _scaling(seen: Observation, replicas: dict[str, int]) -> Stated:
+def _scaling(seen: Observation, replicas: dict[str, int], limit: tuple[str, str] | None) -> Stated:
+    """`limit` (reason, message): why there are not the replicas that the load asks for."""
     moving = [
         f"{name}: {reading(seen.revisions, name).ready} of {count} ready"
         for name, count in replicas.items()
         if reading(seen.revisions, name).ready != count
     ]
+    status = TRUE if moving else FALSE
+    if limit is not None:
+        return ("Scaling", status, limit[0], "; ".join([limit[1], *moving]))
     if moving:
         return ("Scaling", TRUE, "ReplicasChanging", ", ".join(moving))
+    if replicas and not any(replicas.values()):
+        return ("Scaling", FALSE, "Idle", "scaled to zero")
     return ("Scaling", FALSE, "Stable", "every revision has the replicas it should have")
 
 

@@ -45,7 +45,8 @@ def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan
             if name not in replicas and name not in rejected and found.replicas:
                 replicas[name] = found.replicas
     known = _history(seen, stage, replicas, {wanted: snapshot(parsed.raw)}, now)
-    return _plan(seen, stage, replicas, known, sized.records, None, now, journal)
+    planned = _plan(seen, stage, replicas, known, sized.records, None, now, journal, sized.limit)
+    return replace(planned, needed=sized.needed or {}, replica_cost=parsed.replica_cost)
 
 
 def _keep(seen: Observation, invalid: Problem, now: float, journal: Journal) -> Plan:
@@ -66,10 +67,11 @@ def _plan(
     invalid: Problem | None,
     now: float,
     journal: Journal,
+    limit: tuple[str, str] | None = None,
 ) -> Plan:
     problem = conditions.problem_of(stage, seen)
     _announce(seen, invalid or problem, journal)
-    stated = conditions.state(stage, seen, replicas, invalid, problem, now)
+    stated = conditions.state(stage, seen, replicas, invalid, problem, now, limit)
     status = replace(
         seen.status,
         observed_generation=seen.generation,

@@ -109,9 +109,10 @@ def _running(entry: Sample) -> float:
 
 
 def _movable(entry: Sample, replica: Replica) -> float:
-    """What waits in engines that are full together. Beside a free slot elsewhere more replicas would not help it."""
-    full = entry.running >= FULL * replica.sequences * entry.fresh
-    return entry.waiting * entry.serving / entry.fresh if full or math.isinf(replica.sequences) else 0.0
+    """What waits in engines that are full together, or each with a queue of its own. Beside a free slot elsewhere more
+    replicas would not help it."""
+    full = entry.running >= FULL * replica.sequences * entry.fresh or math.isinf(replica.sequences)
+    return entry.waiting * entry.serving / entry.fresh if full or entry.unqueued == 0 else 0.0
 
 
 def _backlog(queued: float, replica: Replica, flow: Flow) -> float:

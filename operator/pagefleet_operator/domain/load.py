@@ -64,6 +64,7 @@ def sample(found: RevisionReading, now: float) -> Sample:
         total_pages=total,
         preemptions=sum(pod.preemptions or 0.0 for pod in fresh),
         tokens=sum(pod.tokens or 0.0 for pod in fresh),
+        unqueued=sum(1 for pod in fresh if not pod.waiting),
     )
 
 

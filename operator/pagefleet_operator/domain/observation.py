@@ -79,6 +79,8 @@ class Slice:
     requests: int
     errors: int
     latency: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    arrivals: int | None = None  # requests that came in; only in slices of revision ""
+    tokens: int | None = None  # output tokens of the requests that ended
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ children that the new weights need are Ready: `decide` never puts weight on a re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagefleet_operator.domain.status import Status
 
@@ -30,6 +30,7 @@ class Plan:
     `delete`: revisions whose children are to be deleted (Deployment, Service, PDB; background propagation), after
     the status was written.
     `requeue`: seconds until the next decision is due even if nothing happens.
+    `needed`: replicas that the load needs, not rounded, by revision. `replica_cost`: of one for an hour, if known.
     """
 
     status: Status
@@ -37,3 +38,10 @@ class Plan:
     delete: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     requeue: float = 5.0
+    needed: Mapping[str, float] = field(default_factory=dict)
+    replica_cost: float | None = None
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the service is at zero, and a request that waits for it wakes it."""
+        return bool(self.status.traffic) and not any(record.desired for record in self.status.revisions)

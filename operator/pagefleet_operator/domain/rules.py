@@ -7,6 +7,7 @@ from typing import Any
 
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_rollout import ROLLOUT_RULES, weights
+from pagefleet_operator.domain.rules_scaling import SCALING_RULES, scaling_errors
 from pagefleet_operator.domain.structure import SpecError
 
 
@@ -87,13 +88,7 @@ RULES = (
         "must not be above tokensPerStep",
         lambda scheduling: _at_most(scheduling, "chunkTokens", "tokensPerStep"),
     ),
-    Rule(
-        ("scaling",),
-        "spec.scaling.min",
-        "self.min <= self.max",
-        "must not be above spec.scaling.max",
-        lambda scaling: scaling["min"] <= scaling["max"],
-    ),
+    *SCALING_RULES,
     *ROLLOUT_RULES,
 )
 
@@ -107,6 +102,7 @@ def check(spec: Mapping[str, Any]) -> list[SpecError]:
             part = part.get(name) if isinstance(part, Mapping) else None
         if part is not None and not rule.holds(part):
             errors.append(SpecError(rule.field, rule.message))
+    errors += scaling_errors(spec)
     given = weights(spec.get("rollout") or {})
     if given != sorted(given):
         errors.append(SpecError("spec.rollout.steps", f"weights must rise, not {', '.join(map(str, given))}"))

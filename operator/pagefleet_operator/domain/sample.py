@@ -23,6 +23,7 @@ class Sample:
     total_pages: int = 0
     preemptions: float = 0.0
     tokens: float = 0.0
+    unqueued: int | None = None  # of the fresh ones, those where nothing waits; None: not known
 
     @property
     def complete(self) -> bool:

@@ -10,14 +10,13 @@ from pagefleet_operator.domain.fields import (
     QUANTITY,
     array,
     integer,
-    number,
     record,
     table,
     text,
 )
 from pagefleet_operator.domain.schema_engine import ENGINE, MODEL
 from pagefleet_operator.domain.schema_rollout import ROLLOUT
-from pagefleet_operator.domain.schema_scaling import SCALING
+from pagefleet_operator.domain.schema_scaling import COST, SCALING
 from pagefleet_operator.domain.schema_traffic import TRAFFIC
 
 RESOURCES = record(
@@ -46,8 +45,6 @@ PLACEMENT = record(
         "topologySpread": {"type": "boolean", "description": "Spread replicas over nodes.", "default": True},
     },
 )
-
-COST = record("What replicas cost.", {"perAcceleratorHour": number("In your currency.", 0, 1e6)})
 
 SPEC = record(
     "What should run.",

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagefleet_operator.domain import rules, schema, structure, support
+from pagefleet_operator.domain.rules_scaling import replica_cost
 from pagefleet_operator.domain.schema_rollout import ROLLOUT
 from pagefleet_operator.domain.spec_rollout import DEFAULT_ROLLOUT, Rollout, rollout
 from pagefleet_operator.domain.spec_scaling import Scaling, scaling
@@ -33,6 +34,7 @@ class Spec:
     raw: Mapping[str, Any]
     scaling: Scaling
     rollout: Rollout
+    replica_cost: float | None = None  # of one replica for an hour
 
 
 def parse(raw: object) -> Spec | SpecErrors:
@@ -45,4 +47,7 @@ def parse(raw: object) -> Spec | SpecErrors:
     errors = [*rules.check(filled), *support.check(raw)]
     if errors:
         return SpecErrors(tuple(errors))
-    return Spec(filled, scaling(filled["scaling"]), rollout(filled["rollout"]))
+    each, ceiling = replica_cost(filled), (filled.get("cost") or {}).get("ceilingPerHour")
+    affordable = int(ceiling / each + 1e-9) if each and ceiling is not None else None
+    sized = replace(scaling(filled["scaling"]), affordable=affordable)
+    return Spec(filled, sized, rollout(filled["rollout"]), each)

@@ -41,14 +41,11 @@ def _present(_: Any) -> bool:
 NOT_YET: tuple[tuple[tuple[str, ...], Used], ...] = (
     (("model", "quantization"), lambda value: value in ("fp8", "awq")),
     (("engine", "runtime"), lambda value: value != "pagefleet"),
-    (("scaling", "idleToZero"), _present),
-    (("scaling", "min"), lambda value: value == 0),
     (("rollout", "afterPromotion", "watch"), _present),
     (("traffic", "provider"), lambda value: value == "GatewayAPI"),
     (("traffic", "circuitBreaker"), _present),
     (("traffic", "priorities"), _present),
     (("traffic", "fallback"), _present),
-    (("cost",), _present),
 )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,6 +24,10 @@ GAUGES = {
     "pagefleet_kv_pages_free": "free",
     "pagefleet_kv_pages_cached": "cached",
 }
+# Not every engine has these: without them they are not known.
+OPTIONAL = {"pagefleet_num_tokens_waiting": "waiting_tokens"}
+COUNTERS = {"pagefleet_num_preemptions": "preemptions", "pagefleet_generation_tokens": "tokens"}
+READ = GAUGES | OPTIONAL | COUNTERS
 log = logging.getLogger(__name__)
 
 
@@ -35,6 +40,9 @@ class Signals:
     free_pages: int
     total_pages: int
     age: float
+    waiting_tokens: int | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)  # by a name of COUNTERS, since the engine's start
+    rates: Mapping[str, float] = field(default_factory=dict)  # the same per second, since the reading before
 
 
 def parse(text: str) -> Signals | None:
@@ -42,13 +50,15 @@ def parse(text: str) -> Signals | None:
     found: dict[str, float] = {}
     try:
         for family in text_string_to_metric_families(text):
-            name = GAUGES.get(family.name)
+            name = READ.get(family.name)
             if name is not None:
                 for sample in family.samples:
+                    if sample.name.endswith("_created"):
+                        continue
                     found[name] = found.get(name, 0.0) + sample.value
     except ValueError:
         return None
-    if set(found) != set(GAUGES.values()) or not all(math.isfinite(v) and v >= 0 for v in found.values()):
+    if not set(GAUGES.values()) <= set(found) or not all(math.isfinite(v) and v >= 0 for v in found.values()):
         return None
     return Signals(
         waiting=int(found["waiting"]),
@@ -56,7 +66,21 @@ def parse(text: str) -> Signals | None:
         free_pages=int(found["free"] + found["cached"]),
         total_pages=int(found["total"]),
         age=0.0,
+        waiting_tokens=int(found["waiting_tokens"]) if "waiting_tokens" in found else None,
+        counters={name: found[name] for name in COUNTERS.values() if name in found},
     )
+
+
+def rated(latest: Signals, before: Signals | None, seconds: float) -> Signals:
+    """With the counters' rates since the reading before; a counter that went back begins anew."""
+    if before is None or seconds <= 0:
+        return latest
+    rates = {
+        name: (value - before.counters[name] if value >= before.counters[name] else value) / seconds
+        for name, value in latest.counters.items()
+        if name in before.counters
+    }
+    return replace(latest, rates=rates)
 
 
 class EngineSignals:
@@ -71,7 +95,10 @@ class EngineSignals:
         now = time.monotonic()
         kept = self._last.get(address)
         if kept is None or now - kept[0] > FRESH_SECONDS:
-            kept = (now, await self._fetch(address))
+            fetched = await self._fetch(address)
+            if fetched is not None and kept is not None and kept[1] is not None:
+                fetched = rated(fetched, kept[1], now - kept[0])
+            kept = (now, fetched)
             if len(self._last) > 10_000:
                 self._last.clear()
             self._last[address] = kept

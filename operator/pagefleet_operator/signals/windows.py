@@ -10,11 +10,14 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import aiohttp
 
+from pagefleet_operator.domain.arrivals import service_load
 from pagefleet_operator.domain.observation import Slice
+from pagefleet_operator.domain.sample import ServiceLoad
 from pagefleet_operator.signals.bounded import body
 
 PORT = 9002
@@ -56,7 +59,13 @@ def _slice(raw: Any, instance: str, seconds: float) -> Slice | None:
         requests=requests,
         errors=errors,
         latency=latency,
+        arrivals=_optional(raw.get("arrivals")),
+        tokens=_optional(raw.get("tokens")),
     )
+
+
+def _optional(value: Any) -> int | None:
+    return value if _count(value) else None
 
 
 def _histogram(raw: Any) -> dict[int, int] | None:
@@ -78,6 +87,15 @@ def _finite(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """One gateway's; `now` by its own clock."""
+
+    slices: tuple[Slice, ...]
+    held: int
+    now: float
+
+
 class GatewayWindows:
     """All gateways' slices of each service of the last hour."""
 
@@ -85,35 +103,53 @@ class GatewayWindows:
         self._session = session
         self._kept: dict[Key, dict[tuple[str, float, str, str], Slice]] = {}
         self._newest: dict[tuple[Key, str], float] = {}
+        self._loads: dict[Key, ServiceLoad] = {}
 
     async def read(self, addresses: list[str], namespace: str, service: str) -> tuple[Slice, ...] | None:
         """None when no gateway answered."""
         key = (namespace, service)
         answers = await asyncio.gather(*(self._fetch(address, key) for address in addresses))
+        self._loads.pop(key, None)
         if not any(answer is not None for answer in answers):
             return None
         kept = self._kept.setdefault(key, {})
         for address, answer in zip(addresses, answers, strict=True):
-            for piece in answer or ():
+            for piece in answer.slices if answer else ():
                 kept[piece.instance, piece.start, piece.revision, piece.stratum] = piece
                 newest = self._newest.get((key, address), 0.0)
                 self._newest[key, address] = max(newest, piece.start)
         latest = max((piece.start for piece in kept.values()), default=0.0)
         for place in [place for place in kept if place[1] < latest - KEPT_SECONDS]:
             del kept[place]
+        sure = [answer for answer in answers if answer is not None]
+        self._loads[key] = service_load(
+            kept.values(),
+            sum(answer.held for answer in sure),
+            min(answer.now for answer in sure),
+            len(sure) == len(answers),
+        )
         return tuple(sorted(kept.values(), key=lambda piece: piece.start))
+
+    def load(self, namespace: str, service: str) -> ServiceLoad | None:
+        """What the last `read` says of a service's load; None when no gateway answered it."""
+        return self._loads.get((namespace, service))
 
     def forget(self, namespace: str, service: str) -> None:
         self._kept.pop((namespace, service), None)
+        self._loads.pop((namespace, service), None)
 
-    async def _fetch(self, address: str, key: Key) -> list[Slice] | None:
+    async def _fetch(self, address: str, key: Key) -> Answer | None:
         query = {"namespace": key[0], "service": key[1], "since": str(self._newest.get((key, address), 0.0))}
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         try:
             async with self._session.get(f"http://{address}:{PORT}/windows", params=query, timeout=timeout) as response:
                 if response.status != 200:
                     return None
-                return list(slices(json.loads(await body(response, MOST_BYTES))))
+                document = json.loads(await body(response, MOST_BYTES))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.warning("gateway %s does not answer: %s", address, error or type(error).__name__)
             return None
+        now = document.get("now") if isinstance(document, Mapping) else None
+        if not _finite(now):
+            return None
+        return Answer(tuple(slices(document)), _optional(document.get("held")) or 0, float(now))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pagefleet_operator.domain.plan import Plan
+from pagefleet_operator.web.load_metrics import LoadMetrics
 
 
 class Metrics:
@@ -26,6 +27,7 @@ class Metrics:
             "pagefleet_replicas", "Replicas of a revision", [*service, "revision", "state"], registry=self.registry
         )
         self.weight = Gauge("pagefleet_weight", "Percent of requests", [*service, "revision"], registry=self.registry)
+        self.load = LoadMetrics(self.registry)
         self._series: dict[tuple[str, str], set[str]] = {}
 
     def planned(self, namespace: str, service: str, plan: Plan) -> None:
@@ -43,6 +45,7 @@ class Metrics:
         self._series[namespace, service] = names
 
     def forget(self, namespace: str, service: str) -> None:
+        self.load.forget(namespace, service)
         self._drop(namespace, service, self._series.pop((namespace, service), set()))
 
     def _drop(self, namespace: str, service: str, revisions: set[str]) -> None:

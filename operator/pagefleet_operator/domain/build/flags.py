@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 from pagefleet_operator.domain.build.names import PORT, Child
@@ -10,6 +11,7 @@ from pagefleet_operator.domain.build.uris import in_pod, path_in_pod
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 
 DRAIN_SECONDS = 90
+SLOTS_FLAG, SLOTS = "--max-num-seqs", 64  # the engine's default
 
 
 def flags(child: Child) -> list[str]:
@@ -20,6 +22,19 @@ def flags(child: Child) -> list[str]:
     if (engine.get("kvCache") or {}).get("prefixCaching") is False:
         written.append("--no-prefix-caching")
     return [*written, *_adapters(child.snapshot["model"])]
+
+
+def slots_of(snapshot: Mapping[str, Any]) -> int:
+    """Sequences that a replica runs at once."""
+    engine: Mapping[str, Any] = snapshot.get("engine") or {}
+    given = (engine.get("scheduling") or {}).get("maxSequences")
+    if given is not None:
+        return int(given)
+    for argument, after in zip_longest(engine.get("args") or (), (engine.get("args") or ())[1:], fillvalue=""):
+        flag, _, value = argument.partition("=")
+        if flag == SLOTS_FLAG and (value or after).isdigit():
+            return int(value or after)
+    return SLOTS
 
 
 def _model(child: Child) -> dict[str, Any]:

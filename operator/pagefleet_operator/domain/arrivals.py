@@ -1,0 +1,43 @@
+"""What arrives at a service, from the gateways' slices: rates in steps of ten seconds, time to first token, tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from pagefleet_operator.domain.observation import Slice
+from pagefleet_operator.domain.sample import ServiceLoad
+from pagefleet_operator.domain.sketch import quantile
+
+STEP, STEPS = 10.0, 360
+RECENT_SECONDS, LEAST_SAMPLES = 60.0, 20
+CLOSED_AFTER = 4.0  # a slice of two seconds is closed two seconds after its end
+
+
+def service_load(slices: Collection[Slice], held: int, now: float, whole: bool) -> ServiceLoad:
+    """`now` by the gateways' clock; `whole`: every gateway has answered. Without that the load is older than any limit.
+
+    A gateway that counts no arrivals (an older one) counts as many as requests that ended.
+    """
+    end = math.floor((now - CLOSED_AFTER) / 2) * 2 + 2.0
+    counts = [0.0] * STEPS
+    counting = any(piece.arrivals is not None for piece in slices)
+    latency: dict[int, int] = {}
+    tokens, told = 0, False
+    for piece in slices:
+        step = math.floor((end - piece.start - piece.seconds) / STEP)
+        if 0 <= step < STEPS:
+            counts[STEPS - 1 - step] += (piece.arrivals or 0) if counting else piece.requests
+        if end - RECENT_SECONDS <= piece.start:
+            for bucket, count in piece.latency.get("ttft", {}).items():
+                latency[bucket] = latency.get(bucket, 0) + count
+            told = told or piece.tokens is not None
+            tokens += piece.tokens or 0
+    return ServiceLoad(
+        age=now - end if whole else math.inf,
+        held=held,
+        arrivals=tuple(count / STEP for count in counts),
+        step=STEP,
+        ttft=quantile(latency, 0.95) if sum(latency.values()) >= LEAST_SAMPLES else None,
+        tokens=tokens / RECENT_SECONDS if told else None,
+    )
