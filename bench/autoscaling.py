@@ -141,7 +141,9 @@ def judge(rows: dict[str, dict[str, dict[str, float]]]) -> list[tuple[str, bool]
             )
         )
     if "noise" in rows:
-        claims.append((f"noise of +-10 %: {rows['noise']['ours']['flaps']:g} flaps (0)", rows["noise"]["ours"]["flaps"] == 0))
+        claims.append(
+            (f"noise of +-10 %: {rows['noise']['ours']['flaps']:g} flaps (0)", rows["noise"]["ours"]["flaps"] == 0)
+        )
     return claims
 
 
@@ -193,7 +195,11 @@ def main() -> int:
     if arguments.png:
         trace = traces.build("burst", FLEET * EACH, 1, 2.0, LENGTHS)
         setting = Setting(PROFILE, Bounds(1, MOST), 3, seed=1)
-        draw([Simulation(setting, one, trace.arrivals, trace.seconds).run() for one in chosen.values()], arguments.png, "burst")
+        draw(
+            [Simulation(setting, one, trace.arrivals, trace.seconds).run() for one in chosen.values()],
+            arguments.png,
+            "burst",
+        )
     return int(arguments.check and not all(holds for _, holds in claims))
 
 

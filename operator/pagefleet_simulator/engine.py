@@ -269,11 +269,12 @@ class Engine:
 
     def _preempt(self) -> None:
         """Give the newest sequence's pages up; it is computed again from its start, before all that wait."""
-        if self.prefilling:
-            request = self.prefilling.pop()
+        request = max((*self.decoding, *self.prefilling), key=lambda one: one.arrival.at)
+        if request not in self.decoding:
+            self.prefilling.remove(request)
             self.used -= request.held
         else:
-            request, _ = self.decoding.popitem()
+            del self.decoding[request]
             made = self.counters.steps - request.upto
             self.contexts -= request.arrival.prompt + request.generated - 1 + made
             self.used -= request.held + made

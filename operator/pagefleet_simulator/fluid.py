@@ -295,6 +295,7 @@ class FluidSimulation:
                 stuck=stuck,
                 running=float(running.sum()),
                 waiting=float(queue.sum()),
+                unqueued=int(np.count_nonzero(queue < 0.5)),
                 waiting_tokens=float(queue.sum()) * self._prompt,
                 pages=float(used.sum()),
                 total_pages=float(ready.size * self.profile.pages),

@@ -265,6 +265,7 @@ def sums(pods: Sequence[PodView]) -> Sums:
         stuck=sum(1 for pod in starting if pod.stuck),
         running=total("running"),
         waiting=total("waiting"),
+        unqueued=sum(1 for pod in ready if not pod.waiting),
         waiting_tokens=total("waiting_tokens"),
         pages=total("pages"),
         total_pages=total("total_pages"),

@@ -54,6 +54,7 @@ class Sums:
     stuck: int
     running: float
     waiting: float
+    unqueued: int  # pods where nothing waits
     waiting_tokens: float
     pages: float
     total_pages: float

@@ -92,6 +92,7 @@ def summed(view: View, history: tuple[Sample, ...]) -> Totals:
         total_pages=round(sums.total_pages),
         preemptions=sums.preemptions,
         tokens=sums.tokens,
+        unqueued=sums.unqueued,
     )
     refused = "no accelerator is free" if sums.stuck else ""
     return Totals(latest, sums.starting, sums.stuck, refused, view.slots, history, view.startups)
