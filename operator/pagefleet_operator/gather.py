@@ -77,6 +77,7 @@ class Gatherer:
             free_pages=signals.free_pages,
             total_pages=signals.total_pages,
             signals_age=signals.age,
+            cached_pages=signals.cached_pages,
             waiting_tokens=signals.waiting_tokens,
             preemptions=signals.rates.get("preemptions"),
             tokens=signals.rates.get("tokens"),

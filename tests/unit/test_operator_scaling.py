@@ -13,7 +13,7 @@ import pytest
 
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.cluster.readings import refusal
-from pagefleet_operator.domain import capacity, curve
+from pagefleet_operator.domain import capacity, curve, victims
 from pagefleet_operator.domain.arrivals import service_load
 from pagefleet_operator.domain.build.flags import slots_of
 from pagefleet_operator.domain.decide import decide
@@ -343,3 +343,20 @@ def test_min_is_never_above_a_scheduled_max() -> None:
     scaling = Scaling(4, 8, schedule=(Entry("* * * * *", "UTC", 60.0, max=2),))
     allowed = in_force(scaling, NOW)
     assert (allowed.min, allowed.max) == (2, 2)
+
+
+def test_the_emptiest_then_the_coldest_pod_goes_first() -> None:
+    def pod(name: str, used: int, cached: int, **more: Any) -> PodReading:
+        base = PodReading(name, True, False, NOW, NOW, free_pages=1000 - used, total_pages=1000, cached_pages=cached)
+        return replace(base, **more)
+
+    pods = (
+        pod("busy", 30, 0), pod("warm", 3, 500), pod("cold", 3, 20), pod("empty", 0, 900), pod("new", 0, 0, ready=False),
+        pod("gone", 0, 0, terminating=True), pod("deaf", 0, 0, free_pages=None),
+    )  # fmt: skip
+    found = {"a": RevisionReading("a", 6, pods), "b": RevisionReading("b", 1, (pod("other", 1, 1),))}
+    told = victims.costs(found, {"a": 5, "b": 1})
+    assert sorted(told, key=lambda name: told[name]) == ["new", "empty", "cold", "warm", "busy", "deaf"]
+    assert all(0 <= value < 2**31 for value in told.values())
+    assert victims.costs(found, {"a": 6, "b": 2}) == {}, "nothing shrinks"
+    assert victims.costs(found, {"b": 1}) == {}, "all of them go"

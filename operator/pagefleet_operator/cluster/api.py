@@ -80,6 +80,10 @@ class Api:
         """Server-side apply: our fields become as `body` has them, everyone else's stay."""
         return await self._request("PATCH", path, {"fieldManager": manager, "force": "true"}, body, APPLY_PATCH)
 
+    async def merge(self, path: str, body: Mapping[str, Any]) -> Document:
+        """A JSON merge patch: only the fields in it change."""
+        return await self._request("PATCH", path, {}, body, MERGE_PATCH)
+
     async def replace(self, path: str, body: Mapping[str, Any]) -> Document:
         """PUT; the body's resourceVersion makes it fail with 409 when the object has moved on."""
         return await self._request("PUT", path, {}, body, JSON)

@@ -18,6 +18,7 @@ from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.domain import status_json
 from pagefleet_operator.domain.build.names import GROUP, KIND, REVISION_LABEL, SERVICE_LABEL, VERSION
 from pagefleet_operator.domain.plan import Event, Plan
+from pagefleet_operator.domain.victims import ANNOTATION
 
 MANAGER = "pagefleet-operator"
 APPLIED = "pagefleet.io/applied-hash"
@@ -41,6 +42,7 @@ class Applier:
         status_first = self._takes_weight_away(service, plan)
         if status_first:
             await self._status(service, plan)
+        await self._victims(service, plan.victims)
         for child in plan.children:
             try:
                 await self._child(dict(child), live)
@@ -82,6 +84,15 @@ class Applier:
         found = live.get((manifest["kind"], manifest["metadata"]["name"]))
         if found is None or drifted(manifest, found):
             await self._api.apply(paths.of(manifest), manifest, MANAGER)
+
+    async def _victims(self, service: Document, costs: Mapping[str, int]) -> None:
+        """Advice to the ReplicaSet controller: without it another pod goes, which is no reason not to shrink."""
+        pods = paths.collection("v1", "Pod", service["metadata"]["namespace"])
+        for name, cost in costs.items():
+            try:
+                await self._api.merge(f"{pods}/{name}", {"metadata": {"annotations": {ANNOTATION: str(cost)}}})
+            except ApiError as error:
+                log.info("pod %s keeps its deletion cost: %s", name, error)
 
     async def _status(self, service: Document, plan: Plan) -> None:
         wanted = status_json.dump(plan.status)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_operator.domain import capacity, conditions, rollout, spec
+from pagefleet_operator.domain import capacity, conditions, rollout, spec, victims
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.names import SERVICE_LABEL, Child
 from pagefleet_operator.domain.build.pdb import disruption_budget
@@ -94,6 +94,7 @@ def _plan(
         children=tuple(_children(seen, known, replicas)),
         delete=gone,
         events=tuple(journal.events),
+        victims=victims.costs(seen.revisions, replicas),
         requeue=BUSY_SECONDS if busy else IDLE_SECONDS,
     )
 

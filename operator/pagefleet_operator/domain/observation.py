@@ -42,6 +42,7 @@ class PodReading:
     free_pages: int | None = None  # free + cached (reclaimable) KV pages
     total_pages: int | None = None
     signals_age: float | None = None
+    cached_pages: int | None = None  # of the free ones, those with a reusable prefix
     waiting_tokens: int | None = None  # of the queued requests
     preemptions: float | None = None  # per second, since the scrape before
     tokens: float | None = None  # generated per second, since the scrape before

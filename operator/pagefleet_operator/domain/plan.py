@@ -30,6 +30,7 @@ class Plan:
     `delete`: revisions whose children are to be deleted (Deployment, Service, PDB; background propagation), after
     the status was written.
     `requeue`: seconds until the next decision is due even if nothing happens.
+    `victims`: deletion costs by pod, to be written before a Deployment shrinks.
     `needed`: replicas that the load needs, not rounded, by revision. `replica_cost`: of one for an hour, if known.
     """
 
@@ -38,6 +39,7 @@ class Plan:
     delete: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     requeue: float = 5.0
+    victims: Mapping[str, int] = field(default_factory=dict)
     needed: Mapping[str, float] = field(default_factory=dict)
     replica_cost: float | None = None
 

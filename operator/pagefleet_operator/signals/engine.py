@@ -40,6 +40,7 @@ class Signals:
     free_pages: int
     total_pages: int
     age: float
+    cached_pages: int = 0
     waiting_tokens: int | None = None
     counters: Mapping[str, float] = field(default_factory=dict)  # by a name of COUNTERS, since the engine's start
     rates: Mapping[str, float] = field(default_factory=dict)  # the same per second, since the reading before
@@ -66,6 +67,7 @@ def parse(text: str) -> Signals | None:
         free_pages=int(found["free"] + found["cached"]),
         total_pages=int(found["total"]),
         age=0.0,
+        cached_pages=int(found["cached"]),
         waiting_tokens=int(found["waiting_tokens"]) if "waiting_tokens" in found else None,
         counters={name: found[name] for name in COUNTERS.values() if name in found},
     )
