@@ -42,7 +42,7 @@ from pagefleet_simulator.simulation import Setting, Simulation
 from pagefleet_simulator.view import Bounds, Scaler
 
 PROFILE = profiles.load("h100x4-llama-70b")
-LENGTHS = traces.Lengths(prompt=1000, output=400)
+LENGTHS = traces.Lengths(prompt=1500, output=700)
 OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
 FLEET = 8  # replicas that the peak needs at a full batch
 MOST = 16

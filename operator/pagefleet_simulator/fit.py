@@ -19,7 +19,7 @@ from pagefleet_simulator.profile import StepTime
 
 NAMES = ("base", "prefill", "decode", "kv")
 LEAST = 8
-_LINE = re.compile(r"^(pagefleet_\w+?)(\{[^}]*\})? ([^ ]+)", re.M)
+_LINE = re.compile(r"^(pagefleet_\w+)(?:\{[^}]*\})? (\S+)", re.M)
 
 
 class FitError(ValueError):
@@ -138,7 +138,7 @@ _GROWING = (
 def _counters(text: str) -> dict[str, float]:
     """Every sample without buckets, summed over its labels (a phase's steps are steps)."""
     found: dict[str, float] = {}
-    for name, _, value in _LINE.findall(text):
+    for name, value in _LINE.findall(text):
         if not name.endswith("_bucket"):
             found[name] = found.get(name, 0.0) + float(value)
     return found

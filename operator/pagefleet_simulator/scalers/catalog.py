@@ -17,10 +17,10 @@ from pagefleet_simulator.view import Scaler
 
 PEERS = ("hpa", "kpa", "keda", "wva", "dynamo")
 NAMES = ("ours", *PEERS)
-CONCURRENCIES = (0.08, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7)  # of a replica's seats
-QUEUES = (1.0, 4.0, 16.0)
-BUSY = (0.6, 0.8)
-FREE_PAGES = (0.2, 0.35, 0.5, 0.65, 0.8)
+CONCURRENCIES = (0.1, 0.15, 0.2, 0.28, 0.36, 0.5)  # of a replica's seats
+QUEUES = (2.0, 8.0)
+BUSY = (0.7,)
+FREE_PAGES = (0.2, 0.35, 0.5, 0.65)
 
 
 def ours(scaling: Scaling) -> list[Scaler]:
@@ -50,7 +50,7 @@ def candidates(name: str, profile: Profile, scaling: Scaling, objective: Objecti
             Wva(),
             *(
                 Wva(Thresholds(kv, queue, spare, 3.0))
-                for kv in (0.8, 0.6, 0.4)
+                for kv in (0.6, 0.4)
                 for queue in (5.0,)
                 for spare in (0.1, 0.2)
             ),
@@ -59,8 +59,8 @@ def candidates(name: str, profile: Profile, scaling: Scaling, objective: Objecti
             Dynamo(),
             *(
                 Dynamo(Sla(objective.ttft * share, objective.tpot * share, sensitivity))
-                for share in (1.0, 0.5, 0.3)
-                for sensitivity in (0.8, 0.6)
+                for share in (1.0, 0.5, 0.25)
+                for sensitivity in (0.8,)
             ),
         ],
     }
