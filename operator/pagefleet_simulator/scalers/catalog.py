@@ -20,7 +20,7 @@ NAMES = ("ours", *PEERS)
 CONCURRENCIES = (0.1, 0.15, 0.2, 0.28, 0.36, 0.5)  # of a replica's seats
 QUEUES = (2.0, 8.0)
 BUSY = (0.7,)
-FREE_PAGES = (0.2, 0.35, 0.5, 0.65)
+FREE_PAGES = (0.2, 0.5, 0.65, 0.75, 0.82)
 
 
 def ours(scaling: Scaling) -> list[Scaler]:
@@ -50,7 +50,7 @@ def candidates(name: str, profile: Profile, scaling: Scaling, objective: Objecti
             Wva(),
             *(
                 Wva(Thresholds(kv, queue, spare, 3.0))
-                for kv in (0.6, 0.4)
+                for kv in (0.5, 0.4, 0.3)
                 for queue in (5.0,)
                 for spare in (0.1, 0.2)
             ),
