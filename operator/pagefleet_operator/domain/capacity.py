@@ -50,7 +50,8 @@ def decide(
         record, kept = known.get(revision, ScalingRecord(revision)), last.get(revision)
         desired = kept.desired if kept is not None and (kept.desired or revision == before.stable) else None
         if within.external:
-            return Wish(bounded(within.min, within), record)
+            message = reading(revisions, revision).refused
+            return Wish(bounded(within.min, within), record, limit="Refused" if message else "", limit_message=message)
         found = replace(reading(revisions, revision), slots=slots_of(kept.spec) if kept is not None else None)
         return autoscale.wish(found, _part(load, share), desired, record, within, now)
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pagefleet_operator.domain.build.flags import DRAIN_SECONDS, flags
+from pagefleet_operator.domain.build.flags import drain_seconds, flags
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.volumes import volumes
 from pagefleet_operator.domain.quantity import whole
 
 USER = 65532
-GRACE_SECONDS = DRAIN_SECONDS + 30
+AFTER_DRAIN = 30
 
 
 def deployment(child: Child, replicas: int) -> dict[str, Any]:
@@ -34,10 +34,11 @@ def deployment(child: Child, replicas: int) -> dict[str, Any]:
 def _pod(child: Child) -> dict[str, Any]:
     placement: Mapping[str, Any] = child.snapshot.get("placement") or {}
     defined, mounts = volumes(child.snapshot)
+    limits: Mapping[str, Any] = (child.snapshot.get("engine") or {}).get("limits") or {}
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": drain_seconds(limits) + AFTER_DRAIN,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
@@ -10,7 +11,8 @@ from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import in_pod, path_in_pod
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 
-DRAIN_SECONDS = 90
+DRAIN_SECONDS, LONGEST_DRAIN = 90, 1800
+SLOWEST_TOKEN = 0.1  # seconds between two tokens of a stream that is still worth its wait
 SLOTS_FLAG, SLOTS = "--max-num-seqs", 64  # the engine's default
 
 
@@ -22,6 +24,12 @@ def flags(child: Child) -> list[str]:
     if (engine.get("kvCache") or {}).get("prefixCaching") is False:
         written.append("--no-prefix-caching")
     return [*written, *_adapters(child.snapshot["model"])]
+
+
+def drain_seconds(limits: Mapping[str, Any]) -> int:
+    """How long a stopping replica lets its streams go on: the longest answer that is allowed at a slow pace."""
+    longest = int(limits.get("outputTokens", 0))
+    return min(LONGEST_DRAIN, max(DRAIN_SECONDS, math.ceil(longest * SLOWEST_TOKEN)))
 
 
 def slots_of(snapshot: Mapping[str, Any]) -> int:
@@ -84,5 +92,5 @@ def _server(engine: Mapping[str, Any]) -> dict[str, Any]:
         "--max-queued-requests": limits.get("queued"),
         "--max-queued-tokens": limits.get("queuedTokens"),
         "--max-n": limits.get("answers"),
-        "--drain-timeout": DRAIN_SECONDS,
+        "--drain-timeout": drain_seconds(limits),
     }

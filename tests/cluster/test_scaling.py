@@ -1,0 +1,198 @@
+"""Protects scaling on a real API server: `/scale` and `kubectl scale` as the mode has it, a pod that fits on no node
+named in a condition without thrash, a quota's refusal, sleep, and the wake-up by a request that a real gateway holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from conftest import Plane
+
+from pagefleet_local.demo.stage import View, sample
+from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_operator.cluster.api import ApiError
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+NAMESPACE, ADDRESS = "default", "127.100.1.1"
+
+
+def service(name: str, scaling: Document, **spec: object) -> Document:
+    document = sample()
+    document["metadata"] = {"name": name, "namespace": NAMESPACE}
+    document["spec"] |= {"scaling": scaling, **spec}
+    return document
+
+
+async def view(plane: Plane, name: str) -> View:
+    found = await plane.kubectl.get("isvc", name, NAMESPACE)
+    assert found is not None
+    return View(found)
+
+
+async def settled(plane: Plane, name: str, what: str, holds: Any, timeout: float = 60) -> View:
+    async def check() -> bool:
+        return bool(holds(await view(plane, name)))
+
+    await until(check, timeout=timeout, what=what, interval=0.2)
+    return await view(plane, name)
+
+
+async def replicas(plane: Plane, name: str, revision: str) -> int:
+    deployment = await plane.kubectl.get("deployment", f"{name}-{revision}", NAMESPACE)
+    assert deployment is not None
+    return int(deployment["spec"]["replicas"])
+
+
+def desired(seen: View) -> int:
+    return sum(int(entry.get("desired", 0)) for entry in seen.status.get("revisions") or [])
+
+
+def decisions(seen: View, kind: str) -> int:
+    return sum(1 for entry in seen.status.get("decisions") or [] if entry["kind"] == kind)
+
+
+async def test_kubectl_scale_sets_the_floor_and_external_mode_follows_it(plane: Plane) -> None:
+    await plane.kubectl.apply(service("outside", {"min": 1, "max": 5, "mode": "external"}))
+    seen = await settled(plane, "outside", "Ready", lambda v: v.is_true("Ready"))
+    scale = await plane.kubectl.run("get", "isvc", "outside", "-n", NAMESPACE, "--subresource=scale", "-o", "json")
+    document = json.loads(scale.out)
+    assert document["spec"]["replicas"] == 1
+    assert "pagefleet.io/service=outside" in document["status"]["selector"], "what an HPA counts pods by"
+    for count in (4, 2):
+        await plane.kubectl.run("scale", "isvc", "outside", "-n", NAMESPACE, f"--replicas={count}")
+        await settled(
+            plane,
+            "outside",
+            f"{count} replicas",
+            lambda v, count=count: v.status.get("replicas") == count == desired(v),
+        )
+        assert await replicas(plane, "outside", seen.stable) == count
+    await plane.kubectl.run("delete", "isvc", "outside", "-n", NAMESPACE)
+
+
+async def test_a_pod_that_fits_on_no_node_is_named_and_asked_for_once(plane: Plane) -> None:
+    resources = {"cpu": "60", "memory": "1Gi"}  # the only node has 64
+    await plane.kubectl.apply(service("large", {"min": 1, "max": 4, "mode": "external"}, resources=resources))
+    await settled(plane, "large", "Ready", lambda v: v.is_true("Ready"))
+    await plane.kubectl.run("scale", "isvc", "large", "-n", NAMESPACE, "--replicas=2")
+    seen = await settled(
+        plane, "large", "the second has no node", lambda v: v.condition("Degraded")["reason"] == "Unschedulable"
+    )
+    assert seen.is_true("Ready"), "the first one serves on"
+    assert "Insufficient cpu" in seen.condition("Degraded")["message"]
+    assert decisions(seen, "ScaledUp") == 1
+    version = seen.document["metadata"]["resourceVersion"]
+    await asyncio.sleep(6)  # three decisions' time: nothing is written again
+    assert (await view(plane, "large")).document["metadata"]["resourceVersion"] == version
+    await plane.kubectl.run("delete", "isvc", "large", "-n", NAMESPACE)
+
+
+async def test_a_quotas_refusal_is_named(plane: Plane) -> None:
+    namespace = "tight"
+    await plane.kubectl.run("create", "namespace", namespace)
+    quota = {
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods", "namespace": namespace},
+        "spec": {"hard": {"pods": "1"}},
+    }  # fmt: skip
+    await plane.kubectl.apply(quota)
+    document = service("bound", {"min": 1, "max": 3, "mode": "external"})
+    document["metadata"]["namespace"] = namespace
+    await plane.kubectl.apply(document)
+
+    async def is_ready() -> bool:
+        found = await plane.kubectl.get("isvc", "bound", namespace)
+        return found is not None and View(found).is_true("Ready")
+
+    await until(is_ready, timeout=40, what="Ready")
+    await plane.kubectl.run("scale", "isvc", "bound", "-n", namespace, "--replicas=2")
+
+    async def refused() -> bool:
+        found = await plane.kubectl.get("isvc", "bound", namespace)
+        return found is not None and View(found).condition("Scaling")["reason"] == "Refused"
+
+    await until(refused, timeout=40, what="the quota is named")
+    found = await plane.kubectl.get("isvc", "bound", namespace)
+    assert found is not None
+    assert "exceeded quota: pods" in View(found).condition("Scaling")["message"]
+    await plane.kubectl.run("delete", "isvc", "bound", "-n", namespace)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def gateway(plane: Plane, tmp_path: Path) -> AsyncIterator[str]:
+    """A gateway as it is shipped, as a process; the operator finds it as a pod with one of this machine's addresses."""
+    environment = {
+        **os.environ,
+        "PAGEFLEET_KUBECONFIG": str(plane.layout.state / "admin.kubeconfig"),
+        "PAGEFLEET_GATEWAY_ADDRESS": ADDRESS,
+        "PAGEFLEET_GATEWAY_PORT": "18081",
+        "PAGEFLEET_GATEWAY_SETTLE_SECONDS": "0",
+        "PAGEFLEET_GATEWAY_DRAIN_SECONDS": "0",
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "gateway",
+            "namespace": "pagefleet-system",
+            "labels": {"app.kubernetes.io/name": "pagefleet-gateway"},
+        },
+        "spec": {"containers": [{"name": "gateway", "image": "x"}], "nodeName": "nowhere"},
+    }
+    path = "/api/v1/namespaces/pagefleet-system/pods"
+    created = await plane.api.create(path, pod)
+    created["status"] = {"phase": "Running", "podIP": ADDRESS}
+    await plane.api.replace(f"{path}/gateway/status", created)
+    with (tmp_path / "gateway.log").open("wb") as log:
+        command = [str(Path(sys.executable).parent / "pagefleet-gateway")]
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        await until(_gateway_ready, timeout=40, what="the gateway is ready")
+        yield f"http://{ADDRESS}:18081"
+    finally:
+        process.terminate()
+        process.wait(20)
+        with contextlib.suppress(ApiError):
+            await plane.api._request("DELETE", f"{path}/gateway", {}, {"gracePeriodSeconds": 0}, "application/json")
+
+
+async def _gateway_ready() -> bool:
+    with contextlib.suppress(aiohttp.ClientError):
+        async with aiohttp.ClientSession() as session, session.get(f"http://{ADDRESS}:9002/readyz") as response:
+            return response.status == 200
+    return False
+
+
+async def test_a_sleeping_service_wakes_for_the_first_request(plane: Plane, gateway: str) -> None:
+    document = service("sleeper", {"min": 0, "max": 2, "mode": "external"})
+    await plane.kubectl.apply(document)
+    seen = await settled(plane, "sleeper", "zero replicas", lambda v: v.condition("Ready")["reason"] == "Idle")
+    assert seen.weights == {seen.stable: 100}
+    assert seen.is_true("Ready")
+    document["spec"]["scaling"] = {"min": 0, "max": 2, "idleToZero": "10m"}
+    await plane.kubectl.apply(document)
+    still = await settled(plane, "sleeper", "decided on again", lambda v: v.is_true("Ready"))
+    assert desired(still) == 0, "nobody waits: it sleeps on"
+    body = {"model": "smollm2", "prompt": "Hello", "max_tokens": 4}
+    async with aiohttp.ClientSession() as session:
+        began = time.monotonic()
+        # Nothing listens where the status-only node says the pod is: how this request ends does not matter here.
+        request = asyncio.create_task(session.post(f"{gateway}/{NAMESPACE}/sleeper/v1/completions", json=body))
+        await settled(plane, "sleeper", "woken", lambda v: desired(v) == 1)
+        woken = time.monotonic() - began
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+    assert woken < 4, "asked twice a second, and a decision takes well under a second"
+    awake = await settled(plane, "sleeper", "serving", lambda v: v.condition("Ready")["reason"] == "Serving")
+    assert decisions(awake, "Woken") == 1
+    await plane.kubectl.run("delete", "isvc", "sleeper", "-n", NAMESPACE)
