@@ -133,7 +133,7 @@ async def gateway(plane: Plane, tmp_path: Path) -> AsyncIterator[str]:
     """A gateway as it is shipped, as a process; the operator finds it as a pod with one of this machine's addresses."""
     environment = {
         **os.environ,
-        "PAGEFLEET_KUBECONFIG": str(plane.layout.state / "admin.kubeconfig"),
+        "PAGEFLEET_KUBECONFIG": str(plane.layout.kubeconfig),
         "PAGEFLEET_GATEWAY_ADDRESS": ADDRESS,
         "PAGEFLEET_GATEWAY_PORT": "18081",
         "PAGEFLEET_GATEWAY_SETTLE_SECONDS": "0",
