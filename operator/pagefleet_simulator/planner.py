@@ -1,0 +1,223 @@
+"""A capacity planner's question made into runs: which trace, which profile, which scalers, and which simulation.
+
+Decides the sizes that were not given; simulates through `simulation` and `fluid`; writes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pagefleet_operator.domain.spec_scaling import Scaling
+from pagefleet_simulator import profile as profiles
+from pagefleet_simulator import replay, traces
+from pagefleet_simulator.calibrate import calibrate
+from pagefleet_simulator.capacity import sustainable
+from pagefleet_simulator.fluid import FluidSimulation, flow
+from pagefleet_simulator.outcome import Objective, Outcome
+from pagefleet_simulator.profile import Profile
+from pagefleet_simulator.report import summary, timeline
+from pagefleet_simulator.scalers.catalog import NAMES, candidates, describe
+from pagefleet_simulator.simulation import Setting, Simulation
+from pagefleet_simulator.traces import Trace
+from pagefleet_simulator.view import Bounds, Scaler
+
+MANY = 400_000  # requests from which on mode "auto" takes the fluid simulation
+USED = 0.7  # of the largest fleet, that a built-in trace's peak needs
+CALIBRATION_SEED = 1_000_003
+CALIBRATION_HOURS = 1.0
+
+
+class PlanError(ValueError):
+    """A question that makes no sense; the message names the option and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked; None where the planner chooses. `ttft` and `tpot` in seconds, `quota` in accelerators."""
+
+    scaling: Scaling
+    trace: str = "builtin:diurnal"
+    scalers: tuple[str, ...] = NAMES
+    profile: str = "h100x4-llama-70b"
+    rate: float | None = None
+    hours: float | None = None
+    speed: float = 1.0
+    model: str | None = None
+    ttft: float | None = None
+    tpot: float = 0.1
+    quota: int | None = None
+    mode: str = "auto"
+    calibrate: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    trace: Trace
+    calibration: Trace | None
+    profile: Profile
+    setting: Setting
+    objective: Objective
+    choices: dict[str, list[Scaler]]
+    mode: str
+    title: str
+    description: str
+
+    @property
+    def work(self) -> int:
+        """Runs; a calibration's count as well."""
+        tried = sum(len(found) for found in self.choices.values() if len(found) > 1)
+        return len(self.choices) + (tried if self.calibration else 0)
+
+
+@dataclass(frozen=True)
+class Run:
+    outcomes: tuple[Outcome, ...]
+    settings: dict[str, str]
+
+
+def plan(asked: Request) -> Plan:
+    """Raises PlanError, ProfileError, TraceError."""
+    _check(asked)
+    profile = profiles.load(asked.profile)
+    objective = Objective(asked.ttft or asked.scaling.ttft or 2.0, asked.tpot)
+    trace, note = _trace(asked, profile)
+    prompt, output = _means(trace)
+    each = sustainable(profile, prompt, output)
+    begin = sum(1 for arrival in trace.arrivals if arrival.at < 300) / min(300.0, trace.seconds)
+    bounds = Bounds(asked.scaling.min, asked.scaling.max)
+    initial = max(bounds.min, 1, min(bounds.max, math.ceil(begin / each / USED)))
+    mode = asked.mode if asked.mode != "auto" else "fluid" if len(trace.arrivals) > MANY else "requests"
+    setting = Setting(profile, bounds, initial, asked.quota, asked.seed)
+    peak = _peak(trace)
+    description = (
+        f"{note}: {len(trace.arrivals)} requests in {trace.seconds / 3600:.1f} h, mean {prompt:.0f} prompt and "
+        f"{output:.0f} output tokens, busiest 5 minutes {peak:.2f} requests/s\n"
+        f"profile {profile.name} ({profile.source}): about {each:.2f} requests/s a replica at a full batch\n"
+        f"SLO: first token within {objective.ttft:g} s, {objective.tpot * 1e3:.0f} ms per token after it; "
+        f"{bounds.min} to {bounds.max} replicas of {profile.accelerators} accelerators; mode {mode}"
+    )
+    return Plan(
+        trace=trace,
+        calibration=_calibration(peak, prompt, output) if asked.calibrate else None,
+        profile=profile,
+        setting=setting,
+        objective=objective,
+        choices={name: candidates(name, profile, asked.scaling, objective) for name in asked.scalers},
+        mode=mode,
+        title=f"{trace.name} on {profile.name}",
+        description=description,
+    )
+
+
+def execute(made: Plan, progress: Callable[[str, float], None] = lambda what, done: None) -> Run:
+    """`progress` gets what is done now, and how many of `Plan.work` runs are."""
+    outcomes, settings, done = [], {}, 0.0
+    for name, found in made.choices.items():
+        scaler = found[0] if made.calibration is None or len(found) == 1 else None
+        if scaler is None and made.calibration is not None:
+            count = done
+
+            def tried(name: str = name) -> None:
+                nonlocal count
+                count += 1
+                progress(f"calibrating {name}", count)
+
+            scaler = calibrate(
+                found, made.calibration.arrivals, made.calibration.seconds, made.setting, made.objective, done=tried
+            ).scaler
+            done += len(found)
+        chosen = scaler or found[0]
+        start = done
+        outcomes.append(simulate(made, chosen, lambda share, s=start, n=name: progress(n, s + share)))  # type: ignore[misc]
+        settings[name] = describe(chosen)
+        done += 1
+        progress(name, done)
+    return Run(tuple(outcomes), settings)
+
+
+def simulate(made: Plan, scaler: Scaler, progress: Callable[[float], None] | None = None) -> Outcome:
+    if made.mode == "requests":
+        return Simulation(made.setting, scaler, made.trace.arrivals, made.trace.seconds).run(progress)
+    arrivals = made.trace.arrivals
+    at, prompts, outputs = np.array([(one.at, one.prompt, one.output) for one in arrivals], dtype=float).T
+    return FluidSimulation(made.setting, scaler, flow(at, prompts, outputs, made.trace.seconds)).run(progress)
+
+
+def as_json(run: Run, made: Plan, per_hour: float | None) -> dict[str, Any]:
+    return {
+        "trace": {"name": made.trace.name, "seconds": made.trace.seconds, "requests": len(made.trace.arrivals)},
+        "mode": made.mode,
+        "objective": asdict(made.objective),
+        "profile": asdict(made.profile),
+        "bounds": asdict(made.setting.bounds),
+        "seed": made.setting.seed,
+        "scalers": [
+            summary(outcome, made.objective, per_hour) | {"setting": run.settings[name], "timeline": timeline(outcome)}
+            for name, outcome in zip(run.settings, run.outcomes, strict=True)
+        ],
+    }
+
+
+def _check(asked: Request) -> None:
+    unknown = [name for name in asked.scalers if name not in NAMES]
+    if unknown or not asked.scalers:
+        raise PlanError(f"--scalers: {', '.join(unknown) or 'none'} is not among {', '.join(NAMES)}")
+    if asked.mode not in ("auto", "requests", "fluid"):
+        raise PlanError(f"--mode: must be auto, requests or fluid, not {asked.mode!r}")
+    for option, value in (("--rate", asked.rate), ("--hours", asked.hours), ("--speed", asked.speed)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise PlanError(f"{option}: must be above 0, not {value}")
+    for option, value in (("--slo-ttft", asked.ttft), ("--slo-tpot", asked.tpot)):
+        if value is not None and not value > 0:
+            raise PlanError(f"{option}: must be above 0 seconds, not {value}")
+    if asked.quota is not None and asked.quota < 1:
+        raise PlanError(f"--quota: must be at least 1 accelerator, not {asked.quota}")
+    if asked.seed < 0:
+        raise PlanError(f"--seed: must not be negative, not {asked.seed}")
+
+
+def _trace(asked: Request, profile: Profile) -> tuple[Trace, str]:
+    kind, _, name = asked.trace.partition(":")
+    if kind == "builtin":
+        if name not in traces.SHAPES:
+            raise PlanError(f"--trace: built-in traces are {', '.join(traces.SHAPES)}, not {name!r}")
+        lengths = traces.Lengths()
+        peak = asked.rate or USED * asked.scaling.max * sustainable(profile, *lengths.means)
+        if peak * 3600 * (asked.hours or traces.HOURS[name]) * 0.2 > 3e7:
+            raise PlanError("--rate, --hours: more than some 30 million requests; take a shorter or a slower trace")
+        return traces.build(name, peak, asked.seed, asked.hours, lengths), f"built-in trace {name}"
+    if asked.rate is not None or asked.hours is not None:
+        raise PlanError("--rate and --hours are for built-in traces; a file has its own (see --speed)")
+    found = replay.read(Path(asked.trace), asked.model, asked.speed)
+    skipped = f" ({found.skipped} without an answer left out)" if found.skipped else ""
+    return found.trace, f"trace {asked.trace}{skipped}"
+
+
+def _calibration(peak: float, prompt: float, output: float) -> Trace:
+    """Bursts of another seed, as high as the trace's busiest minutes, with lengths of the same means."""
+    usual = traces.Lengths()
+    across = usual.means
+    lengths = traces.Lengths(prompt=usual.prompt * prompt / across[0], output=usual.output * output / across[1])
+    return traces.build("calibration", peak, CALIBRATION_SEED, CALIBRATION_HOURS, lengths)
+
+
+def _means(trace: Trace) -> tuple[float, float]:
+    count = len(trace.arrivals)
+    if not count:
+        raise PlanError("--trace: no request in it")
+    prompt = sum(arrival.prompt for arrival in trace.arrivals) / count
+    return prompt, sum(arrival.output for arrival in trace.arrivals) / count
+
+
+def _peak(trace: Trace) -> float:
+    """Requests per second of the busiest five minutes."""
+    window = min(300.0, trace.seconds)
+    counts = np.bincount([int(arrival.at / window) for arrival in trace.arrivals])
+    return float(counts.max()) / window

@@ -1,0 +1,55 @@
+"""A request on its way through the simulated fleet, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Ending(StrEnum):
+    OPEN = "open"
+    SERVED = "served"
+    DROPPED = "dropped"  # refused by a full queue, held too long, or too long for the KV cache
+    LEFT = "left"  # still under way when the simulation's patience ended
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """`at` seconds from the trace's start. Requests of the same `group` begin with the same `shared` tokens."""
+
+    at: float
+    prompt: int
+    output: int
+    group: int = -1
+    shared: int = 0
+
+
+class Request:
+    """An arrival's state. `first` and `end` are seconds, NaN before; `left` prompt tokens are still to be computed."""
+
+    __slots__ = ("arrival", "end", "ending", "first", "generated", "held", "left", "pinned", "stop", "upto")
+
+    def __init__(self, arrival: Arrival) -> None:
+        self.arrival = arrival
+        self.first = self.end = float("nan")
+        self.ending = Ending.OPEN
+        self.generated = 0  # tokens known when the sequence was last (re)admitted
+        self.left = 0
+        self.held = 0  # tokens of KV charged to it when it was admitted
+        self.stop = 0  # the engine's step count at which it ends
+        self.upto = 0  # the engine's step count at which its decoding began
+        self.pinned = False  # holds its group's shared prefix
+
+    @property
+    def ttft(self) -> float:
+        return self.first - self.arrival.at
+
+    @property
+    def tpot(self) -> float:
+        """Seconds per token after the first; 0 for answers of one token."""
+        return (self.end - self.first) / (self.arrival.output - 1) if self.arrival.output > 1 else 0.0
+
+
+def requests(arrivals: Sequence[Arrival]) -> list[Request]:
+    return [Request(arrival) for arrival in arrivals]

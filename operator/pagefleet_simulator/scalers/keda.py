@@ -1,0 +1,54 @@
+"""KEDA: a ScaledObject with a Prometheus trigger: it wakes from zero and puts to sleep; an HPA does the rest.
+
+Source: keda.sh "ScaledObject specification": pollingInterval 30 s (for 0 <-> 1 only; the HPA asks KEDA's metrics server
+itself at its own 15 s), cooldownPeriod 300 s after the last trigger reported active, minReplicaCount 0,
+activationThreshold 0; metricType AverageValue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pagefleet_simulator.pods import Victim
+from pagefleet_simulator.scalers import hpa
+from pagefleet_simulator.scalers.hpa import Behavior, Metric
+from pagefleet_simulator.view import Bounds, Decision, View
+
+
+@dataclass(frozen=True)
+class Memory:
+    inner: hpa.Memory = field(default_factory=hpa.Memory)
+    polled: float = -1e9
+    active: float = 0.0  # when the trigger was last active
+
+
+@dataclass(frozen=True)
+class Keda:
+    target: float
+    metric: Metric = Metric.CONCURRENCY
+    polling: float = 30.0
+    cooldown: float = 300.0
+    activation: float = 0.0
+    behavior: Behavior = field(default_factory=Behavior)
+    name: str = "keda"
+    period: float = 15.0
+    victim: Victim = Victim.NEWEST
+
+    def start(self) -> Memory:
+        return Memory()
+
+    def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
+        total = hpa.metric(view, self.metric)
+        polls = view.now - memory.polled >= self.polling
+        # Whether somebody computes tells a trigger that somebody is there, whatever metric is held at a target.
+        active = total > self.activation or view.sums.running > 0
+        polled = view.now if polls else memory.polled
+        seen = view.now if polls and active else memory.active
+        if view.desired == 0:
+            return Decision(1 if polls and active else 0, Memory(memory.inner, polled, seen))
+        if bounds.min == 0 and polls and not active and view.now - seen >= self.cooldown:
+            return Decision(0, Memory(hpa.Memory(), polled, seen))
+        wanted = hpa.average_value(view.desired, total, self.target)
+        wanted = max(bounds.min, 1, min(bounds.max, wanted))
+        replicas, inner = hpa.behave(view.desired, wanted, memory.inner, view.now, self.behavior)
+        return Decision(replicas, Memory(inner, polled, seen))

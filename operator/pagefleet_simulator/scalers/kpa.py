@@ -1,0 +1,84 @@
+"""Knative's pod autoscaler: concurrency over a stable and a panic window.
+
+Sources: knative.dev "Additional autoscaling configuration for Knative Pod Autoscaler", config-autoscaler and
+knative/serving pkg/autoscaler/scaling/autoscaler.go: tick 2 s, stable window 60 s, panic window 10 % of it, panic when
+the panic window wants at least twice the ready pods, rates 1000 up and 2 down, target 70 % of the concurrency limit;
+never down in a panic, which lasts a stable window after its last cause.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pagefleet_simulator.pods import Victim
+from pagefleet_simulator.scalers.windows import Reading, Readings, add, mean
+from pagefleet_simulator.view import Bounds, Decision, View
+
+
+@dataclass(frozen=True)
+class Memory:
+    concurrency: Readings = ()
+    panic_since: float | None = None
+    panic_pods: int = 0
+    idle_since: float | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    stable: float = 60.0
+    panic: float = 6.0
+    threshold: float = 2.0
+    up_rate: float = 1000.0
+    down_rate: float = 2.0
+    utilization: float = 0.7
+    grace: float = 30.0  # scale-to-zero-grace-period
+
+
+def scale(
+    stable: float, panic: float, ready: int, target: float, memory: Memory, now: float, rules: Rules
+) -> tuple[int, Memory]:
+    """`stable` and `panic` are the mean concurrencies of the two windows, `target` is per pod."""
+    pods = max(1, ready)
+    most, least = math.ceil(rules.up_rate * pods), math.floor(pods / rules.down_rate)
+    by_stable, by_panic = math.ceil(stable / target - 1e-9), math.ceil(panic / target - 1e-9)
+    over = by_panic / pods >= rules.threshold
+    since = memory.panic_since
+    if over:
+        since = now
+    elif since is not None and now - since > rules.stable:
+        since = None
+    wanted = min(max(by_stable, least), most)
+    if since is None:
+        return wanted, Memory(memory.concurrency, None, 0, memory.idle_since)
+    highest = max(memory.panic_pods, wanted, min(max(by_panic, least), most))
+    return highest, Memory(memory.concurrency, since, highest, memory.idle_since)
+
+
+@dataclass(frozen=True)
+class Kpa:
+    """`concurrency` is the container's limit; 70 % of it is the target."""
+
+    concurrency: float
+    rules: Rules = Rules()
+    name: str = "kpa"
+    period: float = 2.0
+    victim: Victim = Victim.NEWEST
+
+    def start(self) -> Memory:
+        return Memory()
+
+    def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
+        readings = add(memory.concurrency, Reading(view.since, view.now, view.concurrency), self.rules.stable)
+        memory = Memory(readings, memory.panic_since, memory.panic_pods, memory.idle_since)
+        stable = mean(readings, view.now, self.rules.stable)
+        panic = mean(readings, view.now, self.rules.panic)
+        target = self.concurrency * self.rules.utilization
+        wanted, memory = scale(stable, panic, view.sums.ready, target, memory, view.now, self.rules)
+        if wanted == 0 and bounds.min == 0:
+            since = view.now if memory.idle_since is None else memory.idle_since
+            memory = Memory(memory.concurrency, memory.panic_since, memory.panic_pods, since)
+            wanted = 0 if view.now - since >= self.rules.grace else 1
+        else:
+            memory = Memory(memory.concurrency, memory.panic_since, memory.panic_pods, None)
+        return Decision(max(bounds.min, min(bounds.max, wanted)), memory)

@@ -1,0 +1,109 @@
+"""Pagefleet's own autoscaler: the operator's function itself, fed through the operator's own observation types.
+
+Nothing is decided here. `WISH` and `SIZE` are the very objects that the operator calls (a test holds that).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from pagefleet_operator.domain import autoscale
+from pagefleet_operator.domain.load import Totals, remember, totals
+from pagefleet_operator.domain.observation import PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.spec_scaling import Scaling
+from pagefleet_operator.domain.status import ScalingRecord
+from pagefleet_simulator.pods import Victim
+from pagefleet_simulator.view import Bounds, Decision, PodView, View
+
+WISH, SIZE = autoscale.wish, autoscale.size
+REVISION = "simulated"
+LARGE = 256  # replicas from which on pods are summed up by the simulation
+
+
+@dataclass(frozen=True)
+class Memory:
+    record: ScalingRecord = field(default_factory=lambda: ScalingRecord(REVISION))
+    history: tuple[Sample, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ours:
+    """`scaling` is `.spec.scaling` as the operator parses it; its bounds are replaced by the simulation's."""
+
+    scaling: Scaling
+    name: str = "ours"
+    period: float = 5.0
+    victim: Victim = Victim.IDLEST
+
+    def start(self) -> Memory:
+        return Memory()
+
+    def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
+        scaling = replace(self.scaling, min=bounds.min, max=bounds.max)
+        service = load(view)
+        if view.sums.ready + view.sums.starting <= LARGE:
+            found = reading(view, memory.history)
+            seen = totals(found, view.now)
+            wish = WISH(found, service, view.desired, memory.record, scaling, view.now)
+        else:
+            seen = summed(view, memory.history)
+            wish = SIZE(seen, service, view.desired, memory.record, scaling, view.now)
+        return Decision(wish.replicas, Memory(wish.record, remember(memory.history, seen.latest)), wish.message)
+
+
+def reading(view: View, history: tuple[Sample, ...]) -> RevisionReading:
+    startups = dict(view.startups)
+    pods = tuple(_pod(pod, startups) for pod in view.pods)
+    return RevisionReading(REVISION, view.desired, pods, history, slots=view.slots)
+
+
+def _pod(pod: PodView, startups: dict[float, float]) -> PodReading:
+    serving = pod.ready or pod.draining
+    return PodReading(
+        name=pod.name,
+        ready=pod.ready,
+        terminating=pod.draining,
+        created=pod.created,
+        ready_since=pod.ready_since,
+        fault=PodFault("Unschedulable", "no accelerator is free") if pod.stuck else None,
+        waiting=pod.waiting if serving else None,
+        running=pod.running if serving else None,
+        free_pages=pod.total_pages - pod.pages if serving else None,
+        total_pages=pod.total_pages if serving else None,
+        signals_age=0.0 if serving else None,
+        waiting_tokens=pod.waiting_tokens if serving else None,
+        preemptions=pod.preemptions if serving else None,
+        tokens=pod.tokens if serving else None,
+        startup=startups.get(pod.ready_since) if pod.ready_since is not None else None,
+    )
+
+
+def summed(view: View, history: tuple[Sample, ...]) -> Totals:
+    sums = view.sums
+    latest = Sample(
+        time=view.now,
+        serving=sums.ready,
+        fresh=sums.ready,
+        running=round(sums.running),
+        waiting=round(sums.waiting),
+        waiting_tokens=round(sums.waiting_tokens),
+        pages=round(sums.pages),
+        total_pages=round(sums.total_pages),
+        preemptions=sums.preemptions,
+        tokens=sums.tokens,
+        unqueued=sums.unqueued,
+    )
+    refused = "no accelerator is free" if sums.stuck else ""
+    return Totals(latest, sums.starting, sums.stuck, refused, view.slots, history, view.startups)
+
+
+def load(view: View) -> ServiceLoad:
+    return ServiceLoad(
+        age=view.now % 10.0,
+        held=view.held,
+        arrivals=view.arrivals,
+        step=10.0,
+        ttft=view.ttft,
+        tokens=view.sums.tokens,
+    )

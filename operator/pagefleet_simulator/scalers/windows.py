@@ -1,0 +1,37 @@
+"""Time windows over what a scaler saw: means and largest values. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reading:
+    """`value` held from `since` to `time`."""
+
+    since: float
+    time: float
+    value: float
+
+
+Readings = tuple[Reading, ...]
+
+
+def add(readings: Readings, reading: Reading, keep: float) -> Readings:
+    """With one more, without those that ended more than `keep` seconds before it."""
+    return (*(one for one in readings if one.time > reading.time - keep), reading)
+
+
+def mean(readings: Readings, now: float, window: float) -> float:
+    """Weighted by time, over the part of each reading that lies in the window; 0 without any."""
+    total = weight = 0.0
+    for one in readings:
+        span = one.time - max(one.since, now - window)
+        if span > 0:
+            total += one.value * span
+            weight += span
+    return total / weight if weight else 0.0
+
+
+def largest(readings: Readings, now: float, window: float) -> float:
+    return max((one.value for one in readings if one.time >= now - window), default=0.0)

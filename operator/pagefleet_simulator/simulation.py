@@ -1,0 +1,275 @@
+"""The simulation of every single request: arrivals, gateway, engines, pods and a scaler in virtual time.
+
+Discrete events in a heap; between two of them nothing changes. The same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pagefleet_simulator.gateway import Gateway
+from pagefleet_simulator.outcome import Latencies, Moment, Outcome, ScaleEvent
+from pagefleet_simulator.pods import Phase, Pod, Pods
+from pagefleet_simulator.profile import Profile
+from pagefleet_simulator.request import Arrival, Ending, Request, requests
+from pagefleet_simulator.view import Bounds, PodView, Scaler, Sums, View
+
+ARRIVAL_STEP = 10.0
+ARRIVAL_STEPS = 180
+TTFT_WINDOW = 30.0
+TIMELINE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`initial` replicas are ready at the start; `quota` is a number of accelerators. A held request is dropped after
+    `hold` seconds; what is not over `patience` seconds after the last arrival is left."""
+
+    profile: Profile
+    bounds: Bounds
+    initial: int = 1
+    quota: int | None = None
+    seed: int = 0
+    hold: float = 600.0
+    held: int = 4096
+    patience: float = 3600.0
+    prefix_caching: bool = True
+
+
+class Simulation:
+    def __init__(self, setting: Setting, scaler: Scaler, arrivals: Sequence[Arrival], duration: float) -> None:
+        self.setting, self.scaler, self.duration = setting, scaler, duration
+        self.now = 0.0
+        self.requests = requests(arrivals)
+        self.events: list[ScaleEvent] = []
+        self.timeline: list[Moment] = []
+        self._queue: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = 0
+        self._memory = scaler.start()
+        self._desired = setting.initial
+        self.pods = Pods(
+            setting.profile,
+            np.random.default_rng([setting.seed, 7]),
+            self._at,
+            self._ready,
+            setting.quota,
+            scaler.victim,
+            setting.prefix_caching,
+        )
+        self.gateway = Gateway(self.pods, setting.hold, setting.held)
+        self._open = 0  # requests that arrived and are not over
+        self._area, self._area_since, self._looked = 0.0, 0.0, 0.0
+        self._counts: deque[int] = deque(maxlen=ARRIVAL_STEPS)
+        self._step_end, self._step_count = ARRIVAL_STEP, 0
+        self._first_tokens: deque[tuple[float, float]] = deque()
+
+    def run(self, progress: Callable[[float], None] | None = None) -> Outcome:
+        """`progress` gets the share that is done, now and then."""
+        self.pods.warm(self.setting.initial)
+        self._at(self.scaler.period, self._decide)
+        self._at(0.0, self._mark)
+        index, total, end = 0, len(self.requests), self.duration
+        while True:
+            arriving = self.requests[index].arrival.at if index < total else math.inf
+            due = self._queue[0][0] if self._queue else math.inf
+            now = min(arriving, due)
+            if now > end and (self._open == 0 or now > end + self.setting.patience):
+                break
+            self._pass(now)
+            if arriving <= due:
+                self._arrive(self.requests[index])
+                index += 1
+                if progress is not None and index % 2000 == 0:
+                    progress(min(1.0, now / self.duration))
+            else:
+                heapq.heappop(self._queue)[2](now)
+        return self._outcome(max(end, self.now))
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _at(self, time: float, action: Callable[[float], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (time, self._order, action))
+
+    def _pass(self, now: float) -> None:
+        self._area += self._open * (now - self._area_since)
+        self._area_since = self.now = now
+        while now >= self._step_end:
+            self._counts.append(self._step_count)
+            self._step_count = 0
+            self._step_end += ARRIVAL_STEP
+
+    def _arrive(self, request: Request) -> None:
+        self._open += 1
+        self._step_count += 1
+        self._route(request, self.now)
+
+    def _route(self, request: Request, now: float) -> None:
+        pod = self.gateway.pick(request, now)
+        if pod is None:
+            if request.ending is Ending.DROPPED:
+                self._open -= 1
+            return
+        before = pod.engine.due
+        self._ended(pod, pod.engine.put(request, now), now)
+        self._plan(pod, before)
+
+    def _plan(self, pod: Pod, before: float) -> None:
+        if pod.engine.due != before and pod.engine.due < math.inf:
+            due = pod.engine.due
+            self._at(due, lambda now: self._step(pod, due, now))
+
+    def _step(self, pod: Pod, due: float, now: float) -> None:
+        if pod.engine.due == due:
+            self._ended(pod, pod.engine.finish(), now)
+            self._plan(pod, due)
+
+    def _ended(self, pod: Pod, ended: Sequence[Request], now: float) -> None:
+        self._open -= len(ended)
+        for request in ended:
+            self._first_tokens.append((request.first, request.ttft))
+        if ended and pod.phase is Phase.DRAINING:
+            self.pods.emptied(pod, now)
+
+    def _ready(self, now: float) -> None:
+        for request in self.gateway.release():
+            self._route(request, now)
+
+    # -- scaling ------------------------------------------------------------------------------------------------------
+
+    def _decide(self, now: float) -> None:
+        for _ in self.gateway.expire(now):
+            self._open -= 1
+        if now > self.duration and self._open == 0:
+            return
+        view = self._view(now)
+        decision = self.scaler.decide(view, self._memory, self.setting.bounds)
+        self._memory = decision.memory
+        wanted = max(self.setting.bounds.min, min(self.setting.bounds.max, decision.replicas))
+        if wanted != self._desired:
+            self.events.append(ScaleEvent(now, self._desired, wanted))
+            self._desired = wanted
+        self.pods.resize(wanted, now)
+        self._looked, self._area = now, 0.0
+        self._at(now + self.scaler.period, self._decide)
+
+    def _view(self, now: float) -> View:
+        span = max(1e-9, now - self._looked)
+        pods = self.pods.live + self.pods.draining
+        views = tuple(_pod_view(pod, now, span) for pod in pods)
+        while self._first_tokens and self._first_tokens[0][0] < now - TTFT_WINDOW:
+            self._first_tokens.popleft()
+        recent = sorted(ttft for _, ttft in self._first_tokens)
+        return View(
+            now=now,
+            since=self._looked,
+            desired=self._desired,
+            sums=sums(views),
+            held=len(self.gateway.held),
+            concurrency=self._area / span,
+            arrivals=tuple(count / ARRIVAL_STEP for count in self._counts),
+            ttft=recent[math.ceil(0.95 * len(recent)) - 1] if recent else None,
+            startups=tuple(
+                (pod.ready_since, pod.ready_since - pod.created)
+                for pod in self.pods.ready
+                if pod.ready_since > self._looked
+            ),
+            slots=self.setting.profile.max_sequences,
+            look=lambda: views,
+        )
+
+    def _mark(self, now: float) -> None:
+        engines = [pod.engine for pod in (*self.pods.ready, *self.pods.draining)]
+        queue = len(self.gateway.held) + sum(len(engine.waiting) for engine in engines)
+        running = sum(engine.running for engine in engines)
+        ready = len(self.pods.ready)
+        self.timeline.append(Moment(now, ready, len(self.pods.live) - ready, self._desired, queue, running))
+        if now < self.duration or self._open:
+            self._at(now + TIMELINE_SECONDS, self._mark)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _outcome(self, end: float) -> Outcome:
+        for request in self.requests:
+            if request.ending is Ending.OPEN:
+                request.ending = Ending.LEFT
+        served = [request for request in self.requests if request.ending is Ending.SERVED]
+        ended = {ending: sum(1 for one in self.requests if one.ending is ending) for ending in Ending}
+        return Outcome(
+            scaler=self.scaler.name,
+            mode="requests",
+            seconds=end,
+            requests=len(self.requests),
+            served=ended[Ending.SERVED],
+            dropped=ended[Ending.DROPPED],
+            left=ended[Ending.LEFT],
+            tokens=sum(one.arrival.prompt + one.arrival.output for one in served),
+            preemptions=sum(pod.engine.counters.preemptions for pod in self.pods.all),
+            accelerator_seconds=self.pods.billed(end),
+            latencies=Latencies(
+                np.array([one.ttft for one in served]),
+                np.array([one.tpot for one in served]),
+                np.ones(len(served)),
+            ),
+            events=tuple(self.events),
+            timeline=tuple(self.timeline),
+        )
+
+
+def _pod_view(pod: Pod, now: float, span: float) -> PodView:
+    engine = pod.engine
+    engine.look(now)
+    count = engine.counters
+    fresh = (count.busy, count.steps, count.generated, count.preemptions, count.ttft, count.first_tokens)
+    old = pod.seen or (0.0, 0, 0, 0, 0.0, 0)
+    busy, steps, tokens, preemptions, ttft, firsts = (a - b for a, b in zip(fresh, old, strict=True))
+    pod.seen = fresh
+    return PodView(
+        name=f"pod-{pod.index:05d}",
+        ready=pod.phase is Phase.READY,
+        draining=pod.phase is Phase.DRAINING,
+        created=pod.created,
+        ready_since=None if math.isnan(pod.ready_since) else pod.ready_since,
+        stuck=pod.phase is Phase.PENDING,
+        running=engine.running,
+        waiting=len(engine.waiting),
+        waiting_tokens=engine.waiting_tokens,
+        prefill_left=engine.prefill_left,
+        pages=engine.pages_held,
+        total_pages=engine.profile.pages,
+        busy=min(1.0, busy / span),
+        preemptions=preemptions / span,
+        tokens=tokens / span,
+        itl=busy / steps if steps else None,
+        ttft=ttft / firsts if firsts else None,
+    )
+
+
+def sums(pods: Sequence[PodView]) -> Sums:
+    ready = [pod for pod in pods if pod.ready]
+    starting = [pod for pod in pods if not pod.ready and not pod.draining]
+
+    def total(name: str) -> Any:
+        return sum(getattr(pod, name) for pod in ready)
+
+    return Sums(
+        ready=len(ready),
+        starting=len(starting),
+        stuck=sum(1 for pod in starting if pod.stuck),
+        running=total("running"),
+        waiting=total("waiting"),
+        unqueued=sum(1 for pod in ready if not pod.waiting),
+        waiting_tokens=total("waiting_tokens"),
+        pages=total("pages"),
+        total_pages=total("total_pages"),
+        busy=total("busy") / len(ready) if ready else 0.0,
+        preemptions=total("preemptions"),
+        tokens=total("tokens"),
+    )

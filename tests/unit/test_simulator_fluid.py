@@ -1,0 +1,63 @@
+"""The simulation of flows agrees with the simulation of single requests where both can run, and its books balance."""
+
+import numpy as np
+import pytest
+
+from pagefleet_operator.domain.spec_scaling import Scaling
+from pagefleet_simulator import profile as profiles
+from pagefleet_simulator import traces
+from pagefleet_simulator.capacity import sustainable
+from pagefleet_simulator.fluid import FluidSimulation, flow
+from pagefleet_simulator.outcome import Objective, Outcome
+from pagefleet_simulator.scalers.hpa import Hpa, Metric
+from pagefleet_simulator.scalers.ours import Ours
+from pagefleet_simulator.simulation import Setting, Simulation
+from pagefleet_simulator.view import Bounds, Scaler
+
+PROFILE = profiles.load("h100x4-llama-70b")
+LENGTHS = traces.Lengths()
+OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
+
+
+def both(name: str, scaler: Scaler, hours: float = 0.5) -> tuple[Outcome, Outcome]:
+    trace = traces.build(name, 3 * sustainable(PROFILE, *LENGTHS.means), 5, hours, LENGTHS)
+    at, prompts, outputs = np.array([(one.at, one.prompt, one.output) for one in trace.arrivals], dtype=float).T
+    setting = Setting(PROFILE, Bounds(1, 8), initial=3, seed=5)
+    single = Simulation(setting, scaler, trace.arrivals, trace.seconds).run()
+    return single, FluidSimulation(setting, scaler, flow(at, prompts, outputs, trace.seconds)).run()
+
+
+@pytest.mark.parametrize("name", ["steady", "step"])
+def test_flows_cost_what_requests_cost(name: str) -> None:
+    single, fluid = both(name, Hpa(60.0, Metric.CONCURRENCY))
+    assert fluid.accelerator_hours == pytest.approx(single.accelerator_hours, rel=0.12)
+    assert fluid.attainment(OBJECTIVE) == pytest.approx(single.attainment(OBJECTIVE), abs=0.04)
+    medians = [one.latencies.quantile(one.latencies.tpot, 0.5) for one in (single, fluid)]
+    assert medians[1] == pytest.approx(medians[0], rel=0.15)
+
+
+def test_an_overload_has_the_same_depth() -> None:
+    """One replica for three replicas' work: both must serve the same share and miss the objective alike."""
+    single, fluid = both("steady", Fixed(1), hours=0.2)
+    assert fluid.attainment(OBJECTIVE) == pytest.approx(single.attainment(OBJECTIVE), abs=0.06)
+    assert fluid.dropped == pytest.approx(single.dropped, rel=0.15)
+
+
+def test_flows_are_conserved_and_the_operator_scales_them() -> None:
+    _, fluid = both("step", Ours(Scaling(min=1, max=8)))
+    assert fluid.served + fluid.dropped + fluid.left == pytest.approx(fluid.requests, rel=1e-6)
+    assert fluid.latencies.weight.sum() <= fluid.requests * (1 + 1e-9)
+    assert fluid.events
+
+
+class Fixed(Hpa):
+    """Always so many replicas."""
+
+    def __init__(self, replicas: int) -> None:
+        super().__init__(1.0)
+        object.__setattr__(self, "replicas", replicas)
+
+    def decide(self, view, memory, bounds):  # type: ignore[no-untyped-def]
+        from pagefleet_simulator.view import Decision
+
+        return Decision(self.replicas, memory)  # type: ignore[attr-defined]
