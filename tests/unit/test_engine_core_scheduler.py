@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pagefleet_engine.core.limits import Limits
-from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams, TokenOutput
-from pagefleet_engine.core.scheduler import Scheduler, Work
+from pagefleet_engine.core.requests import Batching, EngineRequest, Policy, SamplingParams, TokenOutput
+from pagefleet_engine.core.scheduler import Scheduler
+from pagefleet_engine.core.work import Work
 
 EOS = 99
 LIMITS = Limits(
@@ -202,10 +203,11 @@ def test_an_aborted_request_leaves_nothing_behind() -> None:
         ({"sampling": SamplingParams(1, temperature=float("nan"))}, "temperature"),
         ({"sampling": SamplingParams(62)}, "more than the 64 tokens of the KV cache"),
         ({"request_id": "used"}, "in use"),
+        ({"priority": 1}, "priority 1 needs the scheduling policy priority"),
     ],
 )
 def test_what_could_never_be_served_is_refused(change: dict[str, object], message: str) -> None:
-    scheduler = Scheduler(replace(LIMITS, pages=16))
+    scheduler = Scheduler(replace(LIMITS, pages=16, policy=Policy.FCFS))
     scheduler.add(request("used", 3))
     with pytest.raises(ValueError, match=message):
         scheduler.add(replace(request("a", 3), **change))  # type: ignore[arg-type]
@@ -239,7 +241,7 @@ def test_answers_share_full_pages_and_copy_the_one_they_write() -> None:
     assert scheduler.copies == [(first.pages[2], second.pages[2]), (first.pages[2], third.pages[2])]
     assert len({first.pages[2], second.pages[2], third.pages[2]}) == 3
     assert [work.start for work in scheduler.schedule(2.0)] == [10, 10, 10]
-    assert scheduler.abort("a")
+    assert scheduler.abort("a") == (0, 1, 2)
     assert scheduler.pool.available == scheduler.pool.total
 
 
@@ -256,8 +258,8 @@ def test_one_answer_can_be_given_up_without_the_others() -> None:
     scheduler = Scheduler(LIMITS)
     scheduler.add(replace(request("a", 10, 4), n=3))
     step(scheduler)
-    assert scheduler.abort("a", 1)
-    assert not scheduler.abort("a", 1)
+    assert scheduler.abort("a", 1) == (1,)
+    assert scheduler.abort("a", 1) == ()
     scheduler.check()
     assert {output.index for output in run(scheduler)} == {0, 2}
     assert scheduler.pool.available == scheduler.pool.total

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pagefleet_engine.core.requests import Batching, EngineRequest
+from pagefleet_engine.core.requests import Batching, EngineRequest, Policy
 
 MOST_ANSWERS = 64  # to one prompt
 
@@ -27,6 +27,7 @@ class Limits:
     eos_token_ids: frozenset[int]
     max_chunk_tokens: int = 1 << 30
     prefix_caching: bool = True
+    policy: Policy = Policy.PRIORITY
 
     def __post_init__(self) -> None:
         for name in ("page_size", "pages", "max_num_seqs", "max_num_batched_tokens", "max_chunk_tokens", "vocab_size"):
@@ -53,6 +54,8 @@ class Limits:
             return f"n must be 1 to {MOST_ANSWERS}, not {request.n}"
         if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
             return f"temperature must be a number from 0, not {sampling.temperature}"
+        if request.priority and self.policy is not Policy.PRIORITY:
+            return f"priority {request.priority} needs the scheduling policy {Policy.PRIORITY}, this is {self.policy}"
         named = [*sampling.stop_token_ids, *(token for token, _ in sampling.logit_bias)]
         if any(not 0 <= token < self.vocab_size for token in named):
             return f"token ids are 0 to {self.vocab_size - 1}; stop_token_ids or logit_bias name others"

@@ -13,6 +13,13 @@ class Batching(StrEnum):
     STATIC = "static"
 
 
+class Policy(StrEnum):
+    """`PRIORITY`: a higher priority goes first, then who came first. `FCFS`: only who came first."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
 class Finish(StrEnum):
     STOP = "stop"
     LENGTH = "length"
@@ -146,7 +153,7 @@ class EngineConfig:
     max_chunk_tokens: int = 128
     batching: str = Batching.CONTINUOUS
     prefix_caching: bool = True
-    scheduling_policy: str = "priority"
+    scheduling_policy: str = Policy.PRIORITY
     speculation: Speculation | None = None
     adapters: tuple[tuple[str, str], ...] = ()
     max_adapters: int = 16

@@ -12,49 +12,12 @@ Static batching is here only to be compared with: a batch runs to completion bef
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence as Items
-from dataclasses import dataclass
 
 from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_hash
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineRequest, Finish, TokenOutput
 from pagefleet_engine.core.sequence import Sequence
-
-# What a work's sampling brought: for each answer its tokens. Several answers at a prompt's end, several tokens where
-# guesses were right.
-Results = Items[tuple[tuple[int, ...], ...]]
-
-
-@dataclass(frozen=True)
-class Work:
-    """Compute `count` tokens of `sequence` from position `start`, the last `drafts` of them guesses."""
-
-    sequence: Sequence
-    start: int
-    count: int
-    drafts: int = 0
-
-    @property
-    def ends(self) -> bool:
-        """Whether the sequence's last known token is computed."""
-        return self.start + self.count - self.drafts == len(self.sequence.tokens)
-
-    @property
-    def samples(self) -> bool:
-        return self.ends and not self.sequence.request.embed
-
-    @property
-    def answers(self) -> int:
-        """How many first tokens are drawn from the same logits."""
-        return self.sequence.request.n if self.sequence.generated == 0 else 1
-
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens to compute: known ones, then guesses."""
-        sequence = self.sequence
-        known = sequence.tokens[self.start : self.start + self.count]
-        begin = max(0, self.start - len(sequence.tokens))
-        return [*known, *sequence.draft[begin : begin + self.count - len(known)]]
+from pagefleet_engine.core.work import Results, Work
 
 
 def _rank(sequence: Sequence) -> tuple[int, int, int]:
@@ -97,12 +60,12 @@ class Scheduler:
         self._by_id[request.request_id] = [sequence]
         insort(self.waiting, sequence, key=_rank)
 
-    def abort(self, request_id: str, index: int | None = None) -> bool:
-        """Forget a request, or one answer of it; whether it was there."""
+    def abort(self, request_id: str, index: int | None = None) -> tuple[int, ...]:
+        """Forget a request, or one answer of it: the indexes of the answers that were given up, none if it is unknown."""
         found = [one for one in self._by_id.get(request_id, []) if index in (None, one.index)]
         for sequence in found:
             self._remove(sequence)
-        return bool(found)
+        return tuple(sequence.index for sequence in found)
 
     def expire(self, now: float) -> list[TokenOutput]:
         """End the requests whose deadline has passed. `now` is seconds of the clock of the requests' arrival."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy
 import torch
 
-from pagefleet_engine.core.scheduler import Work
+from pagefleet_engine.core.work import Work
 from pagefleet_kernels.cpu import Batch
 
 

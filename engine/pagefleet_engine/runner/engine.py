@@ -9,17 +9,19 @@ from pathlib import Path
 
 import torch
 
-from pagefleet_engine.core.limits import MOST_ANSWERS, Limits
+from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import (
     Batching,
     EngineConfig,
     EngineRequest,
     EngineStats,
+    Policy,
     SamplingParams,
     TokenLogprobs,
     TokenOutput,
 )
-from pagefleet_engine.core.scheduler import Scheduler, Work
+from pagefleet_engine.core.scheduler import Scheduler
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.model import adapters, source, tokenizer
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.runner import batch, machine, sampling
@@ -83,8 +85,8 @@ class Engine:
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Forget a request, or one answer of it, known or not. No output of it follows."""
-        self._scheduler.abort(request_id, index)
-        self._forget(request_id, index)
+        for given_up in self._scheduler.abort(request_id, index):
+            self._forget(request_id, given_up)
 
     def has_work(self) -> bool:
         return self._loaded is not None and bool(self._scheduler.running or self._scheduler.waiting)
@@ -106,9 +108,8 @@ class Engine:
             drafted, accepted = self._scheduler.drafted, self._scheduler.accepted
             outputs += self._run(works)
             if self._speculator is not None:
-                right = self._scheduler.accepted - accepted
-                self._speculator.pace.outcomes(self._scheduler.drafted - drafted, right)
-                self._speculator.learn(works, right, time.perf_counter() - began)
+                guessed, right = self._scheduler.drafted - drafted, self._scheduler.accepted - accepted
+                self._speculator.learn(works, guessed, right, time.perf_counter() - began)
             self._steps += 1
         for output in outputs:
             if output.finish_reason is not None:
@@ -194,8 +195,9 @@ class Engine:
             self._speculator = Speculator(config.speculation)
             if loaded.draft is not None:
                 self._speculator = DraftModel(
-                    config.speculation, loaded.draft, loaded.draft_cache, self._sampler, self._operations
-                )
+                    config.speculation, loaded.draft, loaded.draft_cache, self._sampler, self._operations,
+                    config.max_num_batched_tokens,
+                )  # fmt: skip
         self._warm_up()
 
     def _run(self, works: list[Work]) -> list[TokenOutput]:
@@ -234,15 +236,16 @@ class Engine:
         for origin, target in self._scheduler.copies:
             for pages in (*self.loaded.cache, *self.loaded.draft_cache):
                 pages.copy(origin, target)
+            if self._speculator is not None:
+                self._speculator.copied(origin, target)
         self._scheduler.copies.clear()
 
-    def _forget(self, request_id: str, index: int | None = None) -> None:
-        if index in (None, 0):
+    def _forget(self, request_id: str, index: int) -> None:
+        if index == 0:
             self._prompts.forget(request_id)
-        for one in range(MOST_ANSWERS) if index is None else (index,):
-            self._sampler.forget(request_id, one)
-            if self._speculator is not None:
-                self._speculator.forget(request_id, one)
+        self._sampler.forget(request_id, index)
+        if self._speculator is not None:
+            self._speculator.forget(request_id, index)
 
     def _all_grammars(self) -> Grammars:
         if self._grammars is None:
@@ -280,6 +283,7 @@ def _limits(config: EngineConfig, loaded: Loaded) -> Limits:
             batching=Batching(config.batching),
             eos_token_ids=frozenset(loaded.model.config.eos_token_ids),
             prefix_caching=config.prefix_caching,
+            policy=Policy(config.scheduling_policy),
         )
     except ValueError as error:
         raise ModelError("spec.engine.args", str(error)) from error

@@ -31,12 +31,11 @@ class Grammars:
 
 
 class Matcher:
-    """Where one sequence is within its grammar. Not thread-safe; `copy` is independent of the original."""
+    """Where one sequence is within its grammar. Not thread-safe."""
 
     def __init__(self, inner: LLMatcher, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self._inner, self._vocab_size = inner, vocab_size
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.intp)
-        self._after_end = 0  # tokens accepted after the grammar's own end
 
     def fill(self, row: torch.Tensor) -> None:
         """Sets what the grammar does not allow next to -inf, in place. row: float [vocab], or [1, vocab].
@@ -63,9 +62,7 @@ class Matcher:
 
     def accept(self, token: int) -> None:
         """Moves on by a token that `fill` allowed. Any other ends the grammar: from then on only eos may come."""
-        if self._inner.is_stopped():
-            self._after_end += 1
-        else:
+        if not self._inner.is_stopped():
             self._inner.consume_token(token)
 
     @property
@@ -74,40 +71,6 @@ class Matcher:
         return bool(self._inner.is_stopped())
 
     @property
-    def accepting(self) -> bool:
-        """What was written so far is complete, though more may be allowed."""
-        return not self._inner.is_error() and bool(self._inner.is_accepting())
-
-    @property
     def error(self) -> str | None:
         """Why the matcher gave up, or None. What was written so far is then not complete."""
         return self._inner.get_error() or None if self._inner.is_error() else None
-
-    def rollback(self, count: int) -> None:
-        """Forgets the last `count` accepted tokens, as a rejected draft needs. Raises ValueError."""
-        if self._inner.is_error():
-            raise ValueError("a matcher that gave up cannot go back")
-        ignored = min(count, self._after_end)
-        if count > ignored and not self._inner.rollback(count - ignored):
-            raise ValueError(f"cannot go back {count} tokens")
-        self._after_end -= ignored
-
-    def copy(self) -> Matcher:
-        made = Matcher(self._inner.deep_copy(), self._vocab_size, self._eos.tolist())
-        made._after_end = self._after_end
-        return made
-
-
-def fill(logits: torch.Tensor, matchers: Sequence[Matcher | None]) -> None:
-    """`Matcher.fill` for a batch: logits [rows, vocab], one matcher a row or None where anything goes."""
-    rows = [(index, matcher) for index, matcher in enumerate(matchers) if matcher is not None]
-    if not rows:
-        return
-    if logits.device.type == "cpu":
-        for index, matcher in rows:
-            matcher.fill(logits[index])
-        return
-    refused = torch.zeros(logits.shape, dtype=torch.bool)
-    for index, matcher in rows:
-        refused[index] = torch.from_numpy(matcher.refused())
-    logits.masked_fill_(refused.to(logits.device, non_blocking=True), float("-inf"))

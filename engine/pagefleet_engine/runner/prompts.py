@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from pagefleet_engine.core.requests import TokenLogprobs, TokenOutput
-from pagefleet_engine.core.scheduler import Work
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.sampling import logprobs
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 
 from pagefleet_engine.core.requests import SamplingParams, TokenLogprobs
-from pagefleet_engine.core.scheduler import Work
 from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.grammar import Grammars, Matcher
 from pagefleet_kernels.cpu import Draw, Operations
 

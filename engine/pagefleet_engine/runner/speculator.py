@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from pagefleet_engine.core.requests import Speculation
-from pagefleet_engine.core.scheduler import Scheduler, Work
+from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.speculation import NgramIndex, Pace
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.llama import Llama
 from pagefleet_engine.runner import batch
 from pagefleet_engine.runner.sampling import Sampler
@@ -19,7 +20,7 @@ PLACEHOLDER = 0
 
 
 class Speculator:
-    """`plan` before a step is scheduled, `fill` after; `learn` when its results are in."""
+    """`plan` before a step is scheduled, `fill` after; `learn` when its results are in, `copied` for each page copied."""
 
     def __init__(self, settings: Speculation) -> None:
         self.pace = Pace(settings.tokens)
@@ -30,37 +31,57 @@ class Speculator:
         ready = [answer for answer in scheduler.running if answer.pending == 1 and answer.request.sampling.plain]
         count = self.pace.guesses(len(ready))
         for answer in ready:
-            answer.draft = self._guess(answer, count) if count else ()
+            answer.draft = ()
+        if count:
+            self._guess(ready, count)
 
     def fill(self, works: Sequence[Work]) -> None:
         """Replace placeholders, now that pages are reserved."""
 
-    def learn(self, works: Sequence[Work], accepted: int, seconds: float) -> None:
-        """A step took `seconds`, and `accepted` of its guesses stood."""
+    def learn(self, works: Sequence[Work], guessed: int, right: int, seconds: float) -> None:
+        """A step took `seconds`; of its `guessed` tokens `right` stood."""
+        self.pace.outcomes(guessed, right)
         if all(work.count == work.drafts + 1 for work in works):
             self.pace.took(sum(work.count for work in works), seconds)
+
+    def copied(self, origin: int, target: int) -> None:
+        """A page holds now what another does."""
 
     def forget(self, request_id: str, index: int) -> None:
         self._indexes.pop((request_id, index), None)
 
-    def _guess(self, answer: Answer, count: int) -> tuple[int, ...]:
-        index = self._indexes.setdefault((answer.request_id, answer.index), NgramIndex())
-        return index.guess(answer.tokens, count)
+    def _guess(self, ready: list[Answer], count: int) -> None:
+        for answer in ready:
+            index = self._indexes.setdefault((answer.request_id, answer.index), NgramIndex())
+            answer.draft = index.guess(answer.tokens, count)
 
 
 class DraftModel(Speculator):
     """Guesses what the smaller model would say next, with the draw's own noise.
 
-    Its KV lies at the same slots of pages of its own: whatever the served model computes, it computes as well.
+    Its KV lies at the same slots of pages of its own. It computes nothing while guessing does not pay: what it has
+    missed by then it makes up for just before it guesses, `most` tokens a step, so that no step becomes a long one.
     """
 
     def __init__(
-        self, settings: Speculation, model: Llama, cache: list[KVPages], sampler: Sampler, operations: Operations
+        self,
+        settings: Speculation,
+        model: Llama,
+        cache: list[KVPages],
+        sampler: Sampler,
+        operations: Operations,
+        most: int,
     ) -> None:
         super().__init__(settings)
         self._model, self._cache, self._sampler, self._operations = model, cache, sampler, operations
+        self._most, self._size = most, cache[0].page_size
+        self._known: dict[int, int] = {}  # by page: how many of its first positions have the smaller model's KV
+        self._caught_up = False
 
     def fill(self, works: Sequence[Work]) -> None:
+        # Who writes a page's position ends what was known of it from there on.
+        for work in works:
+            self._set(work, work.start)
         guessing = [work for work in works if work.drafts]
         for place in range(max((work.drafts for work in guessing), default=0)):
             # The token before each guess; those that guess fewer are done.
@@ -69,14 +90,52 @@ class DraftModel(Speculator):
             for work, token in zip(step, tokens, strict=True):
                 draft = work.sequence.draft
                 work.sequence.draft = (*draft[:place], token, *draft[place + 1 :])
-        rest = [
-            Work(work.sequence, work.start + work.drafts, 1, min(work.drafts, 1)) if work.drafts else work
-            for work in works
-        ]
-        self._forward(rest)
+        if guessing:  # the last guesses' own KV: they may all be right
+            self._forward([Work(work.sequence, work.start + work.drafts, 1, 1) for work in guessing])
+        for work in guessing:
+            self._set(work, work.start + work.count)
 
-    def _guess(self, answer: Answer, count: int) -> tuple[int, ...]:
-        return (PLACEHOLDER,) * count
+    def learn(self, works: Sequence[Work], guessed: int, right: int, seconds: float) -> None:
+        if self._caught_up:  # such a step says nothing of what steps cost
+            self._caught_up = False
+            self.pace.outcomes(guessed, right)
+        else:
+            super().learn(works, guessed, right, seconds)
+
+    def copied(self, origin: int, target: int) -> None:
+        self._known[target] = self._known.get(origin, 0)
+
+    def _guess(self, ready: list[Answer], count: int) -> None:
+        missed, left = [], self._most
+        for answer in ready:
+            begin = self._begin(answer)
+            missing = min(answer.computed - begin, left)
+            if missing:
+                missed.append(Work(answer, begin, missing))
+                left -= missing
+            if begin + missing == answer.computed:
+                answer.draft = (PLACEHOLDER,) * count
+        if missed:
+            self._caught_up = True
+            self._forward(missed)
+            for work in missed:
+                self._set(work, work.start + work.count)
+
+    def _begin(self, answer: Answer) -> int:
+        """The first of its computed positions that the smaller model has not computed."""
+        begin = 0
+        for page in answer.pages:
+            known = self._known.get(page, 0)
+            begin += known
+            if known < self._size:
+                break
+        return min(begin, answer.computed)
+
+    def _set(self, work: Work, end: int) -> None:
+        """Of the pages that `work` writes, the positions before `end` are known, and no more."""
+        for index in range(work.start // self._size, -(-(work.start + work.count) // self._size)):
+            page, known = work.sequence.pages[index], max(0, min(self._size, end - index * self._size))
+            self._known[page] = min(known, self._known.get(page, 0)) if end == work.start else known
 
     def _next(self, step: list[Work], ahead: int) -> list[int]:
         logits = self._model.logits(self._forward(step))
@@ -84,5 +143,5 @@ class DraftModel(Speculator):
         return self._operations.sample(logits, draws)
 
     def _forward(self, works: list[Work]) -> torch.Tensor:
-        tokens, laid_out = batch.lay_out(works, self._cache[0].page_size)
+        tokens, laid_out = batch.lay_out(works, self._size)
         return self._model.forward(tokens, laid_out, self._cache)
