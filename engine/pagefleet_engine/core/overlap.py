@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.offload import Move, OffloadPool
 from pagefleet_engine.core.requests import TokenOutput
-from pagefleet_engine.core.scheduler import Scheduler, Work, output_of
+from pagefleet_engine.core.scheduler import Scheduler, output_of
 from pagefleet_engine.core.sequence import Sequence
+from pagefleet_engine.core.work import Work
 
 PENDING = -1  # in place of a token that the device knows and the host does not
 

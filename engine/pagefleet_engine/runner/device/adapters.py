@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest
-from pagefleet_engine.core.scheduler import Work
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.model import adapters
 from pagefleet_engine.model.adapters import Adapter, Applied, Part
 from pagefleet_engine.runner.device.rank import Rank

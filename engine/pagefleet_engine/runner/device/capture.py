@@ -17,7 +17,7 @@ def capture(executor: Executor, sizes: Sequence[int]) -> dict[int, Graph]:
     graphs: dict[int, Graph] = {}
     pool = torch.cuda.graph_pool_handle()
     nothing = Step(none(), none(), none(), none(), none())
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     for size in sorted(sizes, reverse=True):
         columns = torch.from_numpy(np.ascontiguousarray(padded(nothing, size))).to("cuda")
         side.wait_stream(torch.cuda.current_stream())

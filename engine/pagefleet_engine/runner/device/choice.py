@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from pagefleet_engine.core.requests import TokenLogprobs
-from pagefleet_engine.core.scheduler import Work
 from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.device.executor import Landed
 from pagefleet_engine.runner.device.state import State
 from pagefleet_engine.runner.sampling import Key, Sampler, logprobs, mixed

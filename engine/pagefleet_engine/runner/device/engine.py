@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from pagefleet_engine.core.limits import MOST_ANSWERS
 from pagefleet_engine.core.overlap import OverlapScheduler
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, SamplingParams, TokenOutput
-from pagefleet_engine.core.scheduler import Work
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.model import source, tokenizer
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.runner.device.adapters import Adapters
@@ -20,7 +19,7 @@ from pagefleet_engine.runner.device.seats import Seats
 from pagefleet_engine.runner.device.step import Step
 from pagefleet_engine.runner.device.workers import Workers
 from pagefleet_engine.runner.grammar import Grammars
-from pagefleet_engine.runner.loading import computed, levels, limits
+from pagefleet_engine.runner.levels import computed, levels, limits
 from pagefleet_engine.runner.prompts import Prompts
 from pagefleet_engine.runner.sampling import Sampler
 from pagefleet_kernels.cpu import operations
@@ -37,6 +36,7 @@ class DeviceEngine:
         self._rank = Rank(config, self._workers.device(0), self._workers.join())
         self._adapters = Adapters(config, self._rank)
         self._asleep = True
+        self._flight: Flight | None = None
         self._woken()
         for name, path in config.adapters:
             try:
@@ -63,8 +63,8 @@ class DeviceEngine:
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         """Forget a request, or one answer of it, known or not. No output of it follows."""
-        self._scheduler.abort(request_id, index)
-        self._forget(request_id, index)
+        for given_up in self._scheduler.abort(request_id, index):
+            self._forget(request_id, given_up)
 
     def has_work(self) -> bool:
         scheduler = self._scheduler
@@ -136,10 +136,11 @@ class DeviceEngine:
         )  # fmt: skip
         bounds = limits(self._config, config, rank.pages, rank.max_model_len)
         self._scheduler = OverlapScheduler(bounds, rank.host_places)
-        self._flight: Flight | None = None
+        self._flight = None
+        self._told: list[torch.Tensor] = []
         self._grammars: Grammars | None = None
         self._sampler = Sampler(operations(1, "reference"), config.eos_token_ids, self._all_grammars)
-        self._prompts = Prompts(lambda hidden: self._rank.executor.model.logits(hidden).float().cpu())
+        self._prompts = Prompts(lambda hidden: self._told.pop(0))
         self._warm_up()
         self._seats = self._new_seats()
         self._asleep = False
@@ -181,19 +182,18 @@ class DeviceEngine:
         return outputs
 
     def _take_prompts(self, works: list[Work], landed: Landed) -> None:
-        if any(work.sequence.request.embed or work.sequence.request.sampling.prompt_logprobs is not None
-               for work in works):  # fmt: skip
-            self._prompts.take(works, landed.hidden)
+        if landed.told or any(work.sequence.request.embed for work in works):
+            self._told = list(landed.told)
+            self._prompts.take(works, landed.hidden.float().cpu())
 
     def _in_use(self) -> set[str]:
         open_ones = (*self._scheduler.running, *self._scheduler.waiting)
         return {name for one in open_ones if (name := one.request.adapter) is not None}
 
-    def _forget(self, request_id: str, index: int | None = None) -> None:
-        if index in (None, 0):
+    def _forget(self, request_id: str, index: int) -> None:
+        if index == 0:
             self._prompts.forget(request_id)
-        for one in range(MOST_ANSWERS) if index is None else (index,):
-            self._sampler.forget(request_id, one)
+        self._sampler.forget(request_id, index)
 
     def _all_grammars(self) -> Grammars:
         if self._grammars is None:

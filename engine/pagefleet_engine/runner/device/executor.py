@@ -24,7 +24,7 @@ class Flight:
         if tokens.is_cuda:
             self._tokens = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
             self._tokens.copy_(tokens, non_blocking=True)
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
     def tokens(self) -> list[int]:
@@ -36,12 +36,16 @@ class Flight:
 
 @dataclass(frozen=True)
 class Landed:
-    """A step whose tokens the host chooses: last states [n, hidden], and for each that samples logits and position."""
+    """A step whose tokens the host chooses: last states [n, hidden], and for each that samples logits and position.
+
+    told: logits [tokens, vocab] on the CPU, for each entry of the step's.
+    """
 
     hidden: torch.Tensor
     logits: torch.Tensor
     rows: torch.Tensor
     positions: torch.Tensor
+    told: tuple[torch.Tensor, ...]
 
 
 Graph = Callable[[torch.Tensor], torch.Tensor]
@@ -101,7 +105,11 @@ class Executor:
         owners = state.sent(step.owners).long()
         last = state.sent(first[1:][step.owners] - 1).long()
         logits = self.model.logits(hidden.index_select(0, last))
-        return Landed(hidden, logits, rows.index_select(0, owners), layout.kv_lens.index_select(0, owners).long())
+        told = tuple(
+            self.model.logits(hidden[begin : begin + count]).float().cpu() for begin, count in step.told.tolist()
+        )
+        positions = layout.kv_lens.index_select(0, owners).long()
+        return Landed(hidden, logits, rows.index_select(0, owners), positions, told)
 
     def _layout(
         self, tokens: torch.Tensor, seats: torch.Tensor, starts: torch.Tensor, query_starts: torch.Tensor,

@@ -80,9 +80,7 @@ class DeviceLlama:
         self._embedding = reader.embedding(config.vocab_size, config.hidden_size, dtype)
         self.dtype, self.device = reader.dtype, device
         begin, end = shard.rows(config.vocab_size)
-        self._head = (
-            self._embedding[begin:end] if config.tied else reader.head(config.vocab_size, config.hidden_size)
-        )
+        self._head = self._embedding[begin:end] if config.tied else reader.head(config.vocab_size, config.hidden_size)
         self._norm = reader.vector("model.norm.weight", config.hidden_size)
         self._layers = [self._layer(reader, index) for index in range(config.layers)]
         left = [name for name in reader.left() if name != "lm_head.weight"]
@@ -146,7 +144,7 @@ class DeviceLlama:
     def _attend(self, index: int, layer: Layer, qkv: torch.Tensor, layout: Layout, pool: Pool) -> torch.Tensor:
         own, kernels = self._own, self._kernels
         heads = qkv.view(qkv.shape[0], -1, own.head_dim)
-        q, k, v = heads.split((own.heads, own.kv_heads, own.kv_heads), dim=1)
+        q, k, v = torch.split(heads, [own.heads, own.kv_heads, own.kv_heads], dim=1)
         keys, values = pool.keys(index), pool.values(index)
         q_norm, k_norm = layer.head_norms or (None, None)
         q = kernels.rope_write(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model import source, weights
-from pagefleet_engine.model.config import ModelConfig
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.quantization import Method
 from pagefleet_engine.model.source import Format
@@ -20,7 +18,8 @@ from pagefleet_engine.runner.device.shard import Shard
 from pagefleet_engine.runner.device.sizes import graph_sizes
 from pagefleet_engine.runner.device.state import State
 from pagefleet_engine.runner.device.weights import Reader
-from pagefleet_kernels.kernels import kernels
+from pagefleet_engine.runner.levels import longest
+from pagefleet_kernels.kernels import REFERENCE, kernels
 from pagefleet_kernels.plan import MOST_HEAD_DIM
 
 QUANTIZATIONS = ("none", "fp8", "awq")
@@ -32,7 +31,7 @@ class Rank:
     def __init__(self, config: EngineConfig, device: torch.device, shard: Shard) -> None:
         self.config, self.device, self.shard = config, device, shard
         try:
-            self.kernels = kernels(device)
+            self.kernels = REFERENCE if config.kernels == "reference" else kernels(device)
         except ValueError as error:
             raise ModelError("spec.engine.image", str(error)) from error
         self._model: DeviceLlama | None = None
@@ -76,7 +75,7 @@ class Rank:
             raise ModelError("spec.model.quantization", f"{config.quantization!r} is not for a GPU; for it: {allowed}")
         found = source.resolve(config.model)
         self.model_config, unread = weights.load(found)
-        self.max_model_len = _length(config, self.model_config)
+        self.max_model_len = longest(config, self.model_config)
         stored = None if self.model_config.stored is None else self.model_config.stored.method
         if config.quantization == "awq" and stored is not Method.AWQ:
             raise ModelError("spec.model.quantization", "awq is for checkpoints that are stored so; this one is not")
@@ -86,9 +85,7 @@ class Rank:
         if found.format is Format.GGUF:  # its blocks are floats of no dtype
             dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         reader = Reader(unread, self.shard, self.device, self.kernels, fp8=config.quantization == "fp8")
-        return DeviceLlama(
-            self.model_config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype
-        )
+        return DeviceLlama(self.model_config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype)
 
     def _made(self, model: DeviceLlama) -> Executor:
         config, dtype = self.config, memory.kv_dtype(self.config, model.dtype)
@@ -115,12 +112,3 @@ class Rank:
         places = -(-self.max_model_len // self.config.page_size)
         state = State(self.config.max_num_seqs, places, self.config.page_size, self.device, self.kernels)
         return Executor(model, pool, state, self.kernels, self.max_model_len, host)
-
-
-def _length(config: EngineConfig, model: ModelConfig) -> int:
-    wanted = model.max_position if config.max_model_len is None else config.max_model_len
-    if not 2 <= wanted <= model.max_position:
-        raise ModelError(
-            "spec.model.maxLength", f"{wanted} is not within 2..{model.max_position}, the model's own length"
-        )
-    return wanted

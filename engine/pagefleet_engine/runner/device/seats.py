@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagefleet_engine.core.scheduler import Work
 from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.device.step import Drawing, Numbers, Step, none
 
 EVERY = np.iinfo(np.int32).max  # a top_k that keeps all
@@ -45,7 +45,10 @@ class Seats:
         changes: list[tuple[int, int, int]] = []
         new: list[tuple[int, Answer]] = []
         numbers: list[int] = []
+        told: list[tuple[int, int]] = []
         for index, work in enumerate(works):
+            if count := _told(work):
+                told.append((len(tokens), count))
             tokens += work.tokens
             if work.samples:
                 owners.append(index)
@@ -60,6 +63,7 @@ class Seats:
             drawing=self._drawing(new),
             copies=_rows(copies, 2),
             moves=_rows(moves, 3),
+            told=_rows(told, 2),
             chosen_by_host=chosen_by_host,
         )
 
@@ -93,6 +97,14 @@ class Seats:
             ),
             np.array([self._seed(answer) for _, answer in new], np.int64),
         )
+
+
+def _told(work: Work) -> int:
+    """Tokens whose logits say something of a prompt: all but the prompt's last."""
+    request = work.sequence.request
+    if request.embed or request.sampling.prompt_logprobs is None or work.sequence.generated:
+        return 0
+    return min(work.count, work.sequence.prompt_tokens - 1 - work.start)
 
 
 def _rows(values: Sequence[tuple[int, ...]], width: int) -> Numbers:

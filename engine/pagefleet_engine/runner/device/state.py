@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pagefleet_engine.runner.device.step import Numbers, Step
+from pagefleet_engine.runner.device.step import Step, Wide
 from pagefleet_kernels.kernels import Kernels
 
 
@@ -58,7 +58,7 @@ class State:
         return tokens
 
     def drawn_again(
-        self, logits: torch.Tensor, rows: torch.Tensor, seeds: Numbers, positions: torch.Tensor
+        self, logits: torch.Tensor, rows: torch.Tensor, seeds: Wide, positions: torch.Tensor
     ) -> torch.Tensor:
         """As `draw`, with other seeds [n] and keeping nothing: the other answers to a prompt."""
         heat = self._heat.index_select(1, rows)

@@ -38,6 +38,7 @@ class Step:
     [sequences]: new tokens, tokens computed before, the seat; owners [drawn]: the sequences whose last token's logits
     are sampled. pages [changes, 3]: (seat, place in the seat's table, page). drawing: of newly taken seats. copies
     [n, 2]: (from, to) pages of forks. moves [n, 3]: (0 out or 1 in, page, place on the host), in this order.
+    told [n, 2]: (first, how many) tokens whose logits are wanted besides, for what is said of a prompt.
     `chosen_by_host`: the scheduling rank takes the logits and chooses; nothing is sampled on the device.
     """
 
@@ -50,6 +51,7 @@ class Step:
     drawing: Drawing = field(default_factory=Drawing.none)
     copies: Numbers = field(default_factory=lambda: none(0, 2))
     moves: Numbers = field(default_factory=lambda: none(0, 3))
+    told: Numbers = field(default_factory=lambda: none(0, 2))
     chosen_by_host: bool = False
 
     @property
@@ -71,7 +73,7 @@ class Step:
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes,
-                                         bytes, bool])  # fmt: skip
+                                         bytes, bytes, bool])  # fmt: skip
 
 
 def encode(step: Step) -> bytes:
@@ -79,6 +81,7 @@ def encode(step: Step) -> bytes:
     arrays = (
         step.tokens, step.counts, step.starts, step.seats, step.owners, step.pages, drawing.seats, drawing.top_k,
         drawing.heat, drawing.seeds, step.copies, step.moves,
+        step.told,
     )  # fmt: skip
     return _encoder.encode((*(array.tobytes() for array in arrays), step.chosen_by_host))
 
@@ -86,7 +89,7 @@ def encode(step: Step) -> bytes:
 def decode(body: bytes) -> Step:
     """Raises msgspec.MsgspecError or ValueError for what `encode` did not make."""
     *parts, chosen_by_host = _decoder.decode(body)
-    tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves = parts
+    tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves, told = parts
 
     def numbers(part: bytes, width: int = 0) -> Numbers:
         flat: Numbers = np.frombuffer(part, np.int32)
@@ -96,5 +99,5 @@ def decode(body: bytes) -> Step:
         numbers(tokens), numbers(counts), numbers(starts), numbers(seats), numbers(owners), numbers(pages, 3),
         Drawing(numbers(taken), numbers(top_k), np.frombuffer(heat, np.float32).reshape(3, -1),
                 np.frombuffer(seeds, np.int64)),
-        numbers(copies, 2), numbers(moves, 3), chosen_by_host,
+        numbers(copies, 2), numbers(moves, 3), numbers(told, 2), chosen_by_host,
     )  # fmt: skip

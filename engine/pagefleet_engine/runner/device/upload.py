@@ -40,7 +40,7 @@ class Upload:
 
     def _sent(self) -> None:
         if self._device.type == "cuda":
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
             self._events[self._turn] = event
         self._turn = 1 - self._turn

@@ -73,7 +73,7 @@ class Reader:
         own = [rows // size if cut is Cut.ROWS else rows for rows in parts.values()]
         wide = columns // size if cut is Cut.COLUMNS else columns
         weight = torch.empty(sum(own), wide, dtype=self.dtype, device=self._device)
-        for (name, rows), part, target in zip(parts.items(), packed, weight.split(own), strict=True):
+        for (name, rows), part, target in zip(parts.items(), packed, torch.split(weight, own), strict=True):
             if part is None:
                 source = self._weights.take_stored(f"{prefix}{name}.weight", rows, columns)
             else:
@@ -86,7 +86,7 @@ class Reader:
         weight = torch.empty(
             sum(len(one) for one in own), own[0].shape[1], dtype=torch.float8_e4m3fn, device=self._device
         )
-        for one, target in zip(own, weight.split([len(one) for one in own]), strict=True):
+        for one, target in zip(own, torch.split(weight, [len(one) for one in own]), strict=True):
             self._upload(one.view(torch.uint8), target.view(torch.uint8))
         scales = []
         for part in parts:

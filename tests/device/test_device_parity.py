@@ -1,0 +1,93 @@
+"""Protects the device runner's exact greedy parity with transformers, on the CPU: Triton in its interpreter, and the
+kernels' references, over mixed prefill and decode, prefix hits, preemption, and requests in which the host has a say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from device_engine import FAMILIES, device_engine, finish, prompts, saved
+from engine_reference import ask, assert_greedy, engine, serve
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_mixed_batches_are_token_exact(family: str, kernels: str, tmp_path: Path) -> None:
+    uri, reference = saved(tmp_path, family)
+    served = device_engine(uri, kernels=kernels, max_num_batched_tokens=48, max_chunk_tokens=32)
+    assert served.description["kernels"] == ("triton" if kernels == "auto" else "reference")
+    asked = prompts(4 if kernels == "auto" else 12)
+    most = 5 if kernels == "auto" else 14
+    found = finish(served, [ask(str(index), prompt, most) for index, prompt in enumerate(asked)])
+    for index, prompt in enumerate(asked):
+        assert len(found[str(index), 0]) == most
+        assert_greedy(reference, prompt, found[str(index), 0])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_preemption_in_a_tiny_pool_is_token_exact(seed: int, tmp_path: Path) -> None:
+    uri, reference = saved(tmp_path, seed=seed)
+    served = device_engine(uri, num_pages=9, max_model_len=128, max_num_batched_tokens=48)
+    asked = prompts(16, longest=20)
+    found = finish(served, [ask(str(index), prompt, 50) for index, prompt in enumerate(asked)])
+    for index, prompt in enumerate(asked):
+        assert_greedy(reference, prompt, found[str(index), 0])
+    stats = served.stats()
+    assert stats.preemptions > 0
+    assert stats.prefix_hits > 0
+    assert stats.pages_free + stats.pages_cached == stats.pages_total
+
+
+def test_an_end_of_text_token_ends_an_answer_that_is_already_computed_further(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    asked = prompts(10)
+    whole = finish(device_engine(uri), [ask(str(index), prompt, 20) for index, prompt in enumerate(asked)])
+    # Whatever comes fifth is made the stop token: known to the host only when the sixth is being computed.
+    stops = [whole[str(index), 0][4] for index in range(len(asked))]
+    served = device_engine(uri, num_pages=40)
+    found = finish(
+        served,
+        [ask(str(index), prompt, 20, stop_token_ids=(stops[index],)) for index, prompt in enumerate(asked)],
+    )
+    for index, stop in enumerate(stops):
+        expected = whole[str(index), 0]
+        assert found[str(index), 0] == expected[: expected.index(stop) + 1]
+
+
+def test_what_the_host_has_a_say_in_is_as_on_the_cpu(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    asked = prompts(6)
+    requests = [
+        ask("plain", asked[0], 9),
+        ask("penalised", asked[1], 9, frequency_penalty=1.5, presence_penalty=0.5),
+        ask("biased", asked[2], 9, logit_bias=((17, 4.0), (23, 3.0))),
+        ask("said", asked[3], 9, logprobs=3, prompt_logprobs=2),
+        ask("forked", asked[4], 9, n=3),
+        ask("repeated", asked[5], 9, repetition_penalty=1.4),
+    ]
+    expected = serve(engine(uri, kernels="reference"), requests)
+    here = device_engine(uri, max_num_batched_tokens=40)
+    found = serve(here, requests)  # type: ignore[arg-type]
+    assert {key: one.tokens for key, one in found.items()} == {key: one.tokens for key, one in expected.items()}
+    for mine, theirs in zip(found["said", 0].logprobs, expected["said", 0].logprobs, strict=True):
+        assert (mine.token, mine.rank) == (theirs.token, theirs.rank)
+        assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+    told = found["said", 0].prompt_logprobs or ()
+    assert len(told) == len(asked[3]) - 1
+    assert [one.token for one in told] == asked[3][1:]
+    assert [one.logprob for one in told] == pytest.approx(
+        [one.logprob for one in expected["said", 0].prompt_logprobs or ()], abs=1e-4
+    )
+
+
+def test_a_seeded_request_draws_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    served, asked = device_engine(uri), prompts(8)
+    sampling = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "min_p": 0.001, "seed": 11}
+    together = finish(served, [ask(str(index), prompt, 8, **sampling) for index, prompt in enumerate(asked)])
+    for index, prompt in enumerate(asked):
+        assert finish(served, [ask(str(index), prompt, 8, **sampling)])[str(index), 0] == together[str(index), 0]
+    beside_a_bias = [ask("0", asked[0], 8, **sampling), ask("b", asked[1], 8, logit_bias=((5, 1.0),))]
+    assert finish(served, beside_a_bias)["0", 0] == together["0", 0]
+    other = finish(served, [ask(str(i), p, 8, **{**sampling, "seed": 12}) for i, p in enumerate(asked)])
+    assert other != together
