@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from pagefleet_engine.api.metrics import Metrics
 from pagefleet_engine.api.parameters.generation import MOST_N
 from pagefleet_engine.api.parameters.others import ADAPTER_NAME
 from pagefleet_engine.api.tools import Style
-from pagefleet_engine.core.requests import EngineConfig, Speculation
+from pagefleet_engine.core.requests import EngineConfig, EngineStats, Speculation
 from pagefleet_engine.main import configure
+from pagefleet_gateway.readings import Reading, reading_in
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain import schema, schema_engine
 from pagefleet_operator.domain import sketch as ours
@@ -124,6 +126,23 @@ def test_the_engine_exposes_what_the_operator_reads() -> None:
     text = Metrics("m", EngineConfig("file:///m")).text().decode()
     for name in GAUGES:
         assert f'{name}{{model_name="m"}}' in text
+
+
+def test_the_engine_exposes_what_the_gateway_reads() -> None:
+    """The names of adapters are those of vLLM's metric: running, waiting, and how many may be loaded."""
+    metrics = Metrics("m", EngineConfig("file:///m", max_adapters=4))
+    stats = EngineStats(
+        3, 2, 100, 20, 5, 0, 0, 0, 9, running_adapters=("legal", "team-a/tone"), waiting_adapters=("rude",)
+    )
+    metrics.levels(stats)
+    labels = 'max_lora="4",running_lora_adapters="legal,team-a/tone",waiting_lora_adapters="rude"'
+    assert f"pagefleet_lora_requests_info{{{labels}}} " in metrics.text().decode()
+    assert reading_in(metrics.text()) == Reading(3, 2, 0, 0.75, frozenset({"legal", "team-a/tone"}))
+    metrics.levels(EngineStats(0, 0, 100, 20, 80, 0, 0, 0, 10))
+    assert reading_in(metrics.text()) == Reading(), "what ran before is told no more"
+    began = time.time()
+    (value,) = [line.split()[-1] for line in metrics.text().decode().splitlines() if line.startswith("pagefleet_lora")]
+    assert began - 1 < float(value) < time.time() + 1
 
 
 STEP = st.fixed_dictionaries(

@@ -153,6 +153,11 @@ def test_adapters_are_counted_named_and_not_taken_from_a_request(tmp_path: Path)
         served.unload_adapter("three")
     served.add(ask("a", [5], 3, adapter="one"))
     served.step(0.0)
+    for name in ("b", "c"):
+        served.add(ask(name, [6], 3, adapter="two"))
+    assert (served.stats().running_adapters, served.stats().waiting_adapters) == (("one",), ("two",))
+    served.abort("b")
+    served.abort("c")
     with pytest.raises(ValueError, match="in use"):
         served.unload_adapter("one")
     served.unload_adapter("two")

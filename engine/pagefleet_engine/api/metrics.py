@@ -70,6 +70,9 @@ class Metrics:
         self._batch = histogram("pagefleet_batch_size", "Sequences running at the end of a step", BATCH)
         self._prompts = histogram("pagefleet_request_prompt_tokens", "Prompt tokens of a request", TOKENS)
         self._generated = histogram("pagefleet_request_generation_tokens", "Generated tokens of a request", TOKENS)
+        adapters = ["running_lora_adapters", "waiting_lora_adapters", "max_lora"]
+        text = "Adapters of running and waiting requests, and how many can be loaded; seconds since 1970"
+        self._adapters = Gauge("pagefleet_lora_requests_info", text, adapters, registry=self.registry)
         self._info: Gauge | None = None
         self.describe({})
         self._last: EngineStats | None = None
@@ -130,6 +133,11 @@ class Metrics:
             self.queue.observe(max(0.0, output.queue_seconds))
 
     def text(self) -> bytes:
+        """What /metrics says. Of the adapters only the present ones: vLLM keeps a series for each set it ever had."""
+        if (stats := self._last) is not None:
+            self._adapters.clear()
+            names = ",".join(stats.running_adapters), ",".join(stats.waiting_adapters)
+            self._adapters.labels(*names, self._config.max_adapters).set_to_current_time()
         return generate_latest(self.registry) + "".join(one.text() for one in self._histograms).encode()
 
 

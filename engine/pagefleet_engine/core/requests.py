@@ -165,7 +165,10 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters and levels. pages_free + pages_cached + pages held by running requests = pages_total."""
+    """Counters and levels. pages_free + pages_cached + pages held by running requests = pages_total.
+
+    The adapters are the names that running and waiting requests asked for, in the order of the alphabet.
+    """
 
     running: int
     waiting: int
@@ -181,3 +184,5 @@ class EngineStats:
     slots_used: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    running_adapters: tuple[str, ...] = ()
+    waiting_adapters: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineConfig, EngineStats, Policy
 from pagefleet_engine.core.scheduler import Scheduler
+from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.config import ModelConfig
 from pagefleet_engine.model.errors import ModelError
@@ -28,7 +29,15 @@ def levels(scheduler: Scheduler, page_size: int, steps: int) -> EngineStats:
         slots_used=sum(sequence.computed for sequence in scheduler.running),
         draft_tokens=scheduler.drafted,
         accepted_tokens=scheduler.accepted,
+        running_adapters=_adapters(scheduler.running),
+        waiting_adapters=_adapters(scheduler.waiting),
     )
+
+
+def _adapters(sequences: Sequence[Answer]) -> tuple[str, ...]:
+    """Names that these ask for, whatever their version (the text after #)."""
+    versions = {sequence.request.adapter for sequence in sequences}
+    return tuple(sorted({version.rpartition("#")[0] for version in versions if version is not None}))
 
 
 def computed(works: Sequence[Work]) -> tuple[int, int]:

@@ -57,9 +57,9 @@ class Shard:
         part = -(-width // self.size)
         if x.shape[1] < part:
             x = torch.nn.functional.pad(x, (0, part - x.shape[1]))
-        parts = x.new_empty(self.size, x.shape[0], part)
-        distributed.all_gather_into_tensor(parts, x.contiguous())
-        return parts.transpose(0, 1).reshape(x.shape[0], -1)[:, :width].contiguous()
+        parts = [x.new_empty(x.shape[0], part) for _ in range(self.size)]
+        distributed.all_gather(parts, x.contiguous())
+        return torch.cat(parts, dim=1)[:, :width].contiguous()
 
     def least(self, value: int, device: torch.device) -> int:
         """The smallest of the ranks' values."""

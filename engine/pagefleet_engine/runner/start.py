@@ -1,0 +1,28 @@
+"""Which engine serves a configuration: the CPU's own, or the device runner on a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.runner.engine import Engine
+
+if TYPE_CHECKING:
+    from pagefleet_engine.runner.device.engine import DeviceEngine
+
+    AnyEngine = Engine | DeviceEngine
+
+
+def start(config: EngineConfig) -> AnyEngine:
+    """`device` auto is a GPU where torch sees one. Raises ModelError when the model cannot be served so."""
+    sees = torch.cuda.is_available()
+    if config.device == "cuda" and not sees:
+        raise ModelError("spec.resources.accelerator", "torch sees no GPU: ask for one, or use --device=cpu")
+    if config.device == "cpu" or not sees:
+        return Engine(config)
+    from pagefleet_engine.runner.device.engine import DeviceEngine  # imports Triton
+
+    return DeviceEngine(config, torch.device("cuda", 0))
