@@ -72,9 +72,19 @@ class DeviceEngine:
 
     @torch.inference_mode()
     def step(self, now: float) -> list[TokenOutput]:
-        """Launch the next step, then take what the one before it has brought. `now`: seconds of `arrival`'s clock."""
+        """Launch the next step, then take what the one before it has brought. `now`: seconds of `arrival`'s clock.
+
+        Raises WorkerDied when another rank has ended.
+        """
         if self._asleep:
             return []
+        try:
+            return self._stepped(now)
+        except RuntimeError as error:
+            self._workers.blame(error)
+            raise
+
+    def _stepped(self, now: float) -> list[TokenOutput]:
         outputs = self._scheduler.expire(now)
         if self._scheduler.must_wait:
             outputs += self._settle()

@@ -25,6 +25,7 @@ from pagefleet_engine.runner.device.wire import Compute, Joining, Order, Rest, R
 
 EXIT_CONFIGURATION = 78
 EXIT_WORKER_DIED = 70
+BLAME_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0  # for rank 0 to meet the same error as a worker, and to say so better
 
 
@@ -38,6 +39,10 @@ def meet(kind: str, rank: int, size: int, store: Store) -> None:
     if kind == "cuda":
         torch.cuda.set_device(rank)
     distributed.init_process_group("nccl" if kind == "cuda" else "gloo", store=store, rank=rank, world_size=size)
+
+
+class WorkerDied(RuntimeError):
+    """A rank's process has ended; the engine cannot go on without it."""
 
 
 class Workers:
@@ -79,6 +84,15 @@ class Workers:
     def wake(self) -> None:
         self._send(Rouse())
 
+    def blame(self, error: RuntimeError) -> None:
+        """Raises WorkerDied when `error` came of a rank's end, which may show here before the process has ended."""
+        patience = time.monotonic() + BLAME_SECONDS
+        while self._processes and time.monotonic() < patience:
+            for rank, process in enumerate(self._processes, 1):
+                if (status := process.poll()) is not None:
+                    raise WorkerDied(self._obituary(rank, status)) from error
+            time.sleep(0.01)
+
     def close(self) -> None:
         """Workers end when their sockets do."""
         self._closing = True
@@ -111,6 +125,9 @@ class Workers:
             time.sleep(PATIENCE_SECONDS)
         if self._closing:
             return
-        sys.stderr.write(f"rank {rank} of {self._size} ended with status {status}: the engine cannot go on\n")
+        sys.stderr.write(self._obituary(rank, status) + "\n")
         sys.stderr.flush()
         os._exit(EXIT_WORKER_DIED)
+
+    def _obituary(self, rank: int, status: int) -> str:
+        return f"rank {rank} of {self._size} ended with status {status}: the engine cannot go on"
