@@ -76,10 +76,19 @@ class OffloadPool(PagePool):
         return super().allocate(count)
 
     def fetch(self, hashes: Sequence[bytes], spare: int) -> list[int]:
-        """Pages, held once, for as many of `hashes` from the first on as the host has; leaves `spare` available."""
+        """Pages, held once more, for as many of `hashes` from the first on as are known; leaves `spare` available.
+
+        Behind a page that only the host has there may be some that are still on the device.
+        """
         pages: list[int] = []
         for digest in hashes:
-            if digest not in self.host or self.available <= spare:
+            if self.available <= spare:
+                break
+            if here := self.find([digest]):
+                self.hold(here)
+                pages += here
+                continue
+            if digest not in self.host:
                 break
             place = self.host.lend(digest)
             (page,) = self.allocate(1)
@@ -87,7 +96,7 @@ class OffloadPool(PagePool):
             self.host.give_back(digest, place)
             self.register(page, digest)
             pages.append(page)
-        self.brought_back += len(pages)
+            self.brought_back += 1
         return pages
 
     def check(self) -> None:

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 
 def start(config: EngineConfig) -> AnyEngine:
-    """`device` auto is a GPU where torch sees one. Raises ModelError when the model cannot be served so."""
-    sees = torch.cuda.is_available()
-    if config.device == "cuda" and not sees:
-        raise ModelError("spec.resources.accelerator", "torch sees no GPU: ask for one, or use --device=cpu")
-    if config.device == "cpu" or not sees:
+    """Raises ModelError when the model cannot be served so."""
+    if config.device == "cpu":
         return Engine(config)
+    if not torch.cuda.is_available():
+        raise ModelError("spec.resources.accelerator", "torch sees no GPU: ask for one, or use --device=cpu")
     from pagefleet_engine.runner.device.engine import DeviceEngine  # imports Triton
 
     return DeviceEngine(config, torch.device("cuda", 0))
