@@ -9,12 +9,18 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
 from pagefleet_engine.runner.device.engine import DeviceEngine
+
+
+def worker() -> int:
+    """The process id of the only child."""
+    return int(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[0])
 
 
 def main() -> None:
@@ -43,7 +49,7 @@ def main() -> None:
             found.setdefault(output.request_id, []).extend(output.token_ids)
         steps += 1
         if kill and steps == 3:
-            os.kill(engine._workers.pids[0], signal.SIGKILL)
+            os.kill(worker(), signal.SIGKILL)
     engine.close()
     sys.stdout.write(json.dumps(found) + "\n")
 

@@ -3,11 +3,14 @@ kernels' references, over mixed prefill and decode, prefix hits, preemption, and
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 from device_engine import FAMILIES, device_engine, finish, prompts, saved
 from engine_reference import ask, assert_greedy, engine, serve
+from safetensors.torch import save_file
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -91,3 +94,65 @@ def test_a_seeded_request_draws_the_same_alone_and_in_a_batch(tmp_path: Path) ->
     assert finish(served, beside_a_bias)["0", 0] == together["0", 0]
     other = finish(served, [ask(str(i), p, 8, **{**sampling, "seed": 12}) for i, p in enumerate(asked)])
     assert other != together
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_padded_decode_steps_are_token_exact(kernels: str, tmp_path: Path) -> None:
+    """What graphs are captured of, launched without one: batches padded to sizes that are larger."""
+    uri, reference = saved(tmp_path)
+    served = device_engine(uri, kernels=kernels)
+    executor, taken = served._rank.executor, []
+
+    def single(columns: torch.Tensor) -> torch.Tensor:
+        taken.append(columns.shape[1])
+        return executor.single(columns)
+
+    executor.graphs = dict.fromkeys((2, 4, 16), single)
+    asked = prompts(3 if kernels == "auto" else 7)
+    found = finish(
+        served,
+        [
+            ask(str(index), prompt, 4 + index, temperature=0.0 if index else 0.8, seed=5)
+            for index, prompt in enumerate(asked)
+        ],
+    )
+    for index, prompt in enumerate(asked[1:], 1):
+        assert_greedy(reference, prompt, found[str(index), 0])
+    assert set(taken) == ({2, 4} if kernels == "auto" else {2, 4, 16})
+    alone = device_engine(uri, kernels="reference")
+    assert finish(alone, [ask("0", asked[0], 4, temperature=0.8, seed=5)])["0", 0] == found["0", 0]
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_pages_come_back_from_the_host_as_they_were(kernels: str, tmp_path: Path) -> None:
+    uri, reference = saved(tmp_path)
+    page = 2 * 2 * 2 * 16 * 16 * 4  # keys and values, layers, heads, tokens, elements, bytes
+    served = device_engine(uri, kernels=kernels, num_pages=4, max_model_len=64, kv_offload_memory=40 * page)
+    asked = [list(range(3 + 50 * index, 50 + 50 * index)) for index in range(2)]
+    for turn in range(2):
+        for index, prompt in enumerate(asked):
+            answer = finish(served, [ask(f"{turn} {index}", prompt, 3)])[f"{turn} {index}", 0]
+            assert_greedy(reference, prompt, answer)
+    stats = served.stats()
+    assert stats.prefix_hits == 2 * 32  # two full pages of each prompt, in the second turn
+
+
+def test_an_adapter_changes_its_own_requests_only(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path / "model")
+    path = tmp_path / "adapter"
+    path.mkdir()
+    prefix = "base_model.model.model.layers.1.self_attn.v_proj.lora_"
+    torch.manual_seed(2)
+    save_file(
+        {f"{prefix}A.weight": torch.randn(4, 64), f"{prefix}B.weight": torch.randn(32, 4)},
+        path / "adapter_model.safetensors",
+    )
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["v_proj"], "bias": "none"}
+    (path / "adapter_config.json").write_text(json.dumps(settings))
+    asked = prompts(4)
+    plain = finish(device_engine(uri), [ask(str(index), prompt, 8) for index, prompt in enumerate(asked)])
+    requests = [ask(str(i), prompt, 8, adapter="one" if i % 2 else None) for i, prompt in enumerate(asked)]
+    expected = serve(engine(uri, kernels="reference", adapters=(("one", str(path)),)), requests)
+    found = finish(device_engine(uri, adapters=(("one", str(path)),)), requests)
+    assert found == {key: one.tokens for key, one in expected.items()}
+    assert [found[str(i), 0] == plain[str(i), 0] for i in range(4)] == [True, False, True, False]

@@ -19,8 +19,9 @@ from pagefleet_engine.model.errors import ModelError
 from pagefleet_engine.runner.device import memory
 from pagefleet_engine.runner.device.seats import Seats
 from pagefleet_engine.runner.device.sizes import MOST, graph_size, graph_sizes, padded
-from pagefleet_engine.runner.device.step import Drawing, Step, decode, encode
+from pagefleet_engine.runner.device.step import Drawing, Step
 from pagefleet_engine.runner.device.upload import Upload
+from pagefleet_engine.runner.device.wire import decode, encode
 
 
 def answer(name: str, tokens: int = 5, **sampling: float) -> Sequence:

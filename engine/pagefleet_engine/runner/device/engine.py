@@ -13,11 +13,11 @@ from pagefleet_engine.model import source, tokenizer
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.runner.device.adapters import Adapters
 from pagefleet_engine.runner.device.choice import choose, chosen_by_host, seed
+from pagefleet_engine.runner.device.company import company
 from pagefleet_engine.runner.device.executor import Flight, Landed
 from pagefleet_engine.runner.device.rank import Rank
 from pagefleet_engine.runner.device.seats import Seats
 from pagefleet_engine.runner.device.step import Step
-from pagefleet_engine.runner.device.workers import Workers
 from pagefleet_engine.runner.grammar import Grammars
 from pagefleet_engine.runner.levels import computed, levels, limits
 from pagefleet_engine.runner.prompts import Prompts
@@ -32,7 +32,7 @@ class DeviceEngine:
         self._config, self._steps, self._computed = config, 0, (0, 0)
         if config.speculation is not None:
             raise ModelError("spec.model.speculation", "is not supported on a GPU; remove it")
-        self._workers = Workers(config, device)
+        self._workers = company(config, device)
         self._rank = Rank(config, self._workers.device(0), self._workers.join())
         self._adapters = Adapters(config, self._rank)
         self._asleep = True

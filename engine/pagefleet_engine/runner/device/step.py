@@ -1,10 +1,9 @@
-"""One step as numbers: what the scheduling rank tells every rank to compute. Encoded as msgpack. No torch."""
+"""One step as numbers: what the scheduling rank tells every rank to compute. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
@@ -69,35 +68,3 @@ class Step:
         first = np.zeros(len(self.counts) + 1, dtype=np.int32)
         np.cumsum(self.counts, out=first[1:])
         return first
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes,
-                                         bytes, bytes, bool])  # fmt: skip
-
-
-def encode(step: Step) -> bytes:
-    drawing = step.drawing
-    arrays = (
-        step.tokens, step.counts, step.starts, step.seats, step.owners, step.pages, drawing.seats, drawing.top_k,
-        drawing.heat, drawing.seeds, step.copies, step.moves,
-        step.told,
-    )  # fmt: skip
-    return _encoder.encode((*(array.tobytes() for array in arrays), step.chosen_by_host))
-
-
-def decode(body: bytes) -> Step:
-    """Raises msgspec.MsgspecError or ValueError for what `encode` did not make."""
-    *parts, chosen_by_host = _decoder.decode(body)
-    tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves, told = parts
-
-    def numbers(part: bytes, width: int = 0) -> Numbers:
-        flat: Numbers = np.frombuffer(part, np.int32)
-        return flat.reshape(-1, width) if width else flat
-
-    return Step(
-        numbers(tokens), numbers(counts), numbers(starts), numbers(seats), numbers(owners), numbers(pages, 3),
-        Drawing(numbers(taken), numbers(top_k), np.frombuffer(heat, np.float32).reshape(3, -1),
-                np.frombuffer(seeds, np.int64)),
-        numbers(copies, 2), numbers(moves, 3), numbers(told, 2), chosen_by_host,
-    )  # fmt: skip

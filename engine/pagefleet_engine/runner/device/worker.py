@@ -19,8 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 from pagefleet_engine.model.errors import ModelError
 from pagefleet_engine.runner.device.rank import Rank
 from pagefleet_engine.runner.device.shard import Shard
-from pagefleet_engine.runner.device.step import decode
-from pagefleet_engine.runner.device.wire import Compute, Joining, Orders, Rest, Rouse
+from pagefleet_engine.runner.device.wire import Compute, Joining, Orders, Rest, Rouse, decode
 from pagefleet_engine.runner.device.workers import EXIT_CONFIGURATION, device_of, meet
 
 PR_SET_PDEATHSIG = 1

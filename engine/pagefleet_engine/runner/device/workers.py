@@ -20,8 +20,8 @@ from torch._C._distributed_c10d import Store, TCPStore
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.errors import ModelError
 from pagefleet_engine.runner.device.shard import FIELD, Shard
-from pagefleet_engine.runner.device.step import Step, encode
-from pagefleet_engine.runner.device.wire import Compute, Joining, Order, Rest, Rouse, frame
+from pagefleet_engine.runner.device.step import Step
+from pagefleet_engine.runner.device.wire import Compute, Joining, Order, Rest, Rouse, encode, frame
 
 EXIT_CONFIGURATION = 78
 EXIT_WORKER_DIED = 70
@@ -50,7 +50,6 @@ class Workers:
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         self._config, self._kind, self._size = config, device.type, config.tensor_parallel_size
-        self._own = device
         if self._kind == "cuda" and torch.cuda.device_count() < self._size:
             raise ModelError(FIELD, f"{self._size} GPUs are wanted, {torch.cuda.device_count()} are here")
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -62,12 +61,10 @@ class Workers:
         return [process.pid for process in self._processes]
 
     def device(self, rank: int) -> torch.device:
-        return self._own if self._size == 1 else device_of(self._kind, rank)
+        return device_of(self._kind, rank)
 
     def join(self) -> Shard:
         """Start the workers and meet them; rank 0's part."""
-        if self._size == 1:
-            return Shard()
         store = TCPStore("127.0.0.1", 0, self._size, is_master=True, wait_for_workers=False)
         for rank in range(1, self._size):
             self._start(Joining(self._config, self._kind, rank, self._size, store.port))
@@ -75,8 +72,7 @@ class Workers:
         return Shard(0, self._size)
 
     def tell(self, step: Step) -> None:
-        if self._sockets:
-            self._send(Compute(encode(step)))
+        self._send(Compute(encode(step)))
 
     def sleep(self, level: int) -> None:
         self._send(Rest(level))
@@ -100,8 +96,7 @@ class Workers:
             connection.close()
         for process in self._processes:
             process.wait()
-        if self._processes:
-            distributed.destroy_process_group()
+        distributed.destroy_process_group()
         self._sockets, self._processes = [], []
 
     def _send(self, order: Order) -> None:
