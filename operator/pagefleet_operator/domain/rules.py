@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_operator.domain.rule import Rule
+from pagefleet_operator.domain.rules_accelerator import ACCELERATOR_RULES
 from pagefleet_operator.domain.rules_rollout import ROLLOUT_RULES, weights
 from pagefleet_operator.domain.structure import SpecError
 
@@ -95,6 +96,7 @@ RULES = (
         lambda scaling: scaling["min"] <= scaling["max"],
     ),
     *ROLLOUT_RULES,
+    *ACCELERATOR_RULES,
 )
 
 
