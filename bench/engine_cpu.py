@@ -22,13 +22,20 @@ from rich.console import Console
 
 TEXT = Path(__file__).parent / "cpubench/text.txt"
 QUICK = ("pagefleet", "vllm", "llama")
+SWEPT = ("pagefleet", "pagefleet-int8", "vllm", "vllm-bf16")
 QUICK_REQUESTS, REQUESTS = 24, 64
+ROUNDS, SWEPT_ROUNDS = 5, 3
 
 console = Console(width=int(os.environ.get("COLUMNS", "132")))
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=1, help="rounds; every number shown is the median of them")] = 5,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, show_default=f"{ROUNDS}, {SWEPT_ROUNDS} with --sweep", help="every number shown is their median"
+        ),
+    ] = None,
     requests: Annotated[int, typer.Option(min=2, help="requests of one run")] = REQUESTS,
     seed: Annotated[int, typer.Option(help="of lengths and prompts")] = 1,
     quick: Annotated[
@@ -37,6 +44,7 @@ def main(
     only: Annotated[str | None, typer.Option(help=f"names with commas between, of: {', '.join(everything())}")] = None,
     check: Annotated[bool, typer.Option("--check", help="end with 1 when a ratio falls short")] = False,
     sweeping: Annotated[bool, typer.Option("--sweep", help="latency at rates instead of all requests at once")] = False,
+    fractions: Annotated[str, typer.Option(help="of saturation, for --sweep, with commas between")] = "0.7",
     json: Annotated[Path | None, typer.Option(help="write every number to this file")] = None,
     png: Annotated[Path | None, typer.Option(help="draw the medians into this file (needs matplotlib)")] = None,
     patience: Annotated[float, typer.Option(min=0, help="seconds to wait for a quiet machine before a run")] = 60,
@@ -45,7 +53,8 @@ def main(
 ) -> None:
     """Compare CPU serving systems. See bench/README.md."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that no server outlives this program
-    chosen = choose(only.split(",") if only else list(QUICK) if quick else None)
+    chosen = choose(only.split(",") if only else list(QUICK) if quick else list(SWEPT) if sweeping else None)
+    rounds = rounds or (SWEPT_ROUNDS if sweeping else ROUNDS)
     if png and importlib.util.find_spec("matplotlib") is None:
         raise typer.BadParameter("--png needs matplotlib: pip install matplotlib")
     if quick:
@@ -53,7 +62,8 @@ def main(
     folder = logs or Path(tempfile.mkdtemp(prefix="pagefleet-bench-"))
     text = tokens()
     if sweeping:
-        sweep_all(chosen, text, requests, seed, folder, json)
+        if not sweep_all(chosen, text, requests, seed, rounds, rates(fractions), folder, json):
+            raise typer.Exit(2)
         return
     measured = measure_all(chosen, workload.make(text, requests, seed), rounds, folder, patience, repeats)
     if not measured:
@@ -130,20 +140,46 @@ def least_disturbed(
     return min(tried, key=lambda run: run.others_cpu)
 
 
+def rates(fractions: str) -> list[float]:
+    """Raises BadParameter."""
+    try:
+        chosen = [float(part) for part in fractions.split(",")]
+    except ValueError:
+        chosen = []
+    if not chosen or not all(0 < fraction < 1 for fraction in chosen):
+        raise typer.BadParameter(f"--fractions are numbers between 0 and 1 with commas between, not {fractions!r}")
+    return chosen
+
+
 def sweep_all(
-    systems: list[System], text: list[int], requests: int, seed: int, folder: Path, json: Path | None
-) -> None:
-    points = []
-    for system in systems:
-        if not system.streams:
-            continue
-        try:
-            points += sweep.sweep(system, text, requests, seed, folder / f"{system.name}-sweep.log", say)
-        except RuntimeError as error:
-            console.print(str(error), style="red", markup=False)
-    sweep.show(console, points)
-    if json:
-        sweep.write_json(json, points)
+    systems: list[System],
+    text: list[int],
+    requests: int,
+    seed: int,
+    rounds: int,
+    fractions: list[float],
+    folder: Path,
+    json: Path | None,
+) -> bool:
+    """Rounds over all systems, every other one the other way, with other requests each; whether all were measured.
+
+    What is known is in the file after every system.
+    """
+    points: list[sweep.Point] = []
+    streaming = [system for system in systems if system.streams]
+    for number in range(1, rounds + 1):
+        for system in streaming if number % 2 else reversed(streaming):
+            say(f"round {number} of {rounds}, {system.name}")
+            log = folder / f"{system.name}-sweep-{number}.log"
+            try:
+                points += sweep.sweep(system, text, requests, seed + number, fractions, log, say)
+            except RuntimeError as error:
+                console.print(str(error), style="red", markup=False)
+            if json:
+                sweep.write_json(json, points)
+    if points:
+        sweep.show(console, points)
+    return len(points) == len(streaming) * rounds * (1 + len(fractions))
 
 
 def say(line: str) -> None:

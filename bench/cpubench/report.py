@@ -64,7 +64,8 @@ def ratios(middle: Mapping[str, Measured]) -> list[Ratio]:
 def show(console: Console, runs: Sequence[Measured], systems: Mapping[str, System]) -> None:
     middle = medians(runs)
     count = max(sum(run.system == name for run in runs) for name in middle)
-    first = next(iter(middle.values()))
+    first = max(middle.values(), key=lambda run: run.requests)
+    most = first.requests
     table = Table(
         title=f"{first.requests:.0f} requests at once, {first.prompt_tokens:.0f} prompt and {first.output_tokens:.0f} "
         f"output tokens; median of {count}"
@@ -82,7 +83,9 @@ def show(console: Console, runs: Sequence[Measured], systems: Mapping[str, Syste
         )  # fmt: skip
     console.print(table)
     for name in middle:
-        console.print(f"  {name}: {systems[name].what}", highlight=False)
+        fewer = middle[name].requests < most
+        count_said = f"; the first {middle[name].requests:.0f} of the requests only" if fewer else ""
+        console.print(f"  {name}: {systems[name].what}{count_said}", highlight=False)
     for ratio in ratios(middle):
         if ratio.value is None:
             console.print(f"  {ratio.name}: not measured (wanted: {ratio.needed:.1f}x)", highlight=False)

@@ -37,7 +37,7 @@ def measure(system: System, requests: Sequence[Request], log: Path) -> Measured:
     with running(system, log) as served:
         if system.streams:
             warm_up(served)
-        return once(served, requests, log)
+        return once(served, requests[: system.most], log)
 
 
 def warm_up(served: Running) -> None:
@@ -46,29 +46,36 @@ def warm_up(served: Running) -> None:
         asyncio.run(client.drive(served.url, MODEL, [request], TIMEOUT))
 
 
-def once(served: Running, requests: Sequence[Request], log: Path) -> Measured:
+def once(served: Running, requests: Sequence[Request], log: Path, limit: float = TIMEOUT) -> Measured:
+    """One run on a system that is ready. Raises RuntimeError when it fails, or takes more than `limit` seconds."""
     busy, own, start = _busy(), served.cpu_seconds() + _mine(), time.monotonic()
     try:
-        answers = _streamed(served, requests) if served.system.streams else _in_batches(served, requests)
+        answers = (_streamed if served.system.streams else _in_batches)(served, requests, limit)
+    except TimeoutError as error:
+        raise RuntimeError(f"{served.system.name}: not done after {limit:.0f} s") from error
     except (ExceptionGroup, OSError, ValueError) as error:
         causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
-        raise RuntimeError(f"{served.system.name}: {causes[0]}; its log ends:\n{tail(log)}") from error
+        raise RuntimeError(f"{served.system.name}: {causes[0]!r}; its log ends:\n{tail(log)}") from error
     seconds = time.monotonic() - start
     others = (_busy() - busy) - (served.cpu_seconds() + _mine() - own)
     return summarise(served.system.name, answers, served.measured(), max(0.0, 100 * others / seconds))
 
 
-def _streamed(served: Running, requests: Sequence[Request]) -> list[Answer]:
-    return asyncio.run(client.drive(served.url, MODEL, requests, TIMEOUT))
+def _streamed(served: Running, requests: Sequence[Request], limit: float) -> list[Answer]:
+    async def bounded() -> list[Answer]:
+        async with asyncio.timeout(limit):
+            return await client.drive(served.url, MODEL, requests, TIMEOUT)
+
+    return asyncio.run(bounded())
 
 
-def _in_batches(served: Running, requests: Sequence[Request]) -> list[Answer]:
+def _in_batches(served: Running, requests: Sequence[Request], limit: float) -> list[Answer]:
     asked = {"prompts": [request.prompt for request in requests], "outputs": [request.output for request in requests]}
     if served.process.stdin is None:
         raise ValueError("the program has no standard input")
     served.process.stdin.write(json.dumps(asked) + "\n")
     served.process.stdin.flush()
-    times = json.loads(line(served.process.stdout))
+    times = json.loads(line(served.process.stdout, limit))
     return [
         Answer(0.0, tuple(moments), len(request.prompt), request.output)
         for request, moments in zip(requests, times, strict=True)

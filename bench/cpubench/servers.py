@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -122,7 +123,7 @@ def running(system: System, log: Path) -> Iterator[Running]:
 
 def ready(served: Running) -> bool:
     if not served.system.streams:
-        return line(served.process.stdout) == "ready"
+        return line(served.process.stdout, READY_SECONDS) == "ready"
     try:
         with urllib.request.urlopen(served.url + served.system.ready_path, timeout=2) as reply:
             return bool(reply.status == 200)
@@ -130,8 +131,13 @@ def ready(served: Running) -> bool:
         return False
 
 
-def line(stream: IO[str] | None) -> str:
-    return stream.readline().strip() if stream else ""
+def line(stream: IO[str] | None, seconds: float) -> str:
+    """The next line of a pipe, empty at its end. Raises TimeoutError when none begins in so many seconds."""
+    if stream is None:
+        return ""
+    if not select.select([stream], [], [], seconds)[0]:
+        raise TimeoutError(f"nothing said in {seconds:.0f} s")
+    return stream.readline().strip()
 
 
 def tail(log: Path) -> str:

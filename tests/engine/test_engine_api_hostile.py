@@ -4,6 +4,7 @@ without a pause. Against a real engine.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
@@ -27,6 +28,13 @@ MANY = 1_000_000
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder: Path = tmp_path_factory.mktemp("hostile")
     with serving(make_model(folder / "model"), folder / "termination", "--max-model-len=2048") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder: Path = tmp_path_factory.mktemp("trusting")
+    with serving(make_model(folder / "model"), folder / "termination", "--trust-request-chat-template") as running:
         yield running
 
 
@@ -132,6 +140,20 @@ BODIES = {
     "tools": (CHAT, chat(tools=[{"type": "function", "function": {"name": f"f{i}"}} for i in range(1000)])),
     "tool pattern": (CHAT, chat(tool_choice="required", tools=[{"type": "function", "function": {
         "name": "f", "parameters": {"properties": {"a": {"type": "string", "pattern": "(" * 500}}}}}])),
+    "tool type": (CHAT, chat(tool_choice="required", tools=[{"type": "function", "function": {
+        "name": "f", "parameters": {"properties": {"a": {"type": "something"}}}}}])),
+    "schema type": (CHAT, chat(guided_json={"properties": {"a": {"type": ["string", {"a": []}]}}})),
+    "schema that is none": (CHAT, chat(guided_json="{")),
+    "schema of patterns": (CHAT, chat(guided_json={
+        "type": "string", "allOf": [{"pattern": f"a{{{i}}}b*"} for i in range(200)]})),
+    "nested regex": (CHAT, chat(guided_regex="(" * 2000 + "a" + ")" * 2000)),
+    "deep grammar": (CHAT, chat(guided_grammar="root ::= " + "(" * 5000)),
+    "endless grammar": (CHAT, chat(guided_grammar="start: start")),
+    "prompt_embeds": (COMPLETION, completion(prompt_embeds="gASVAAAAAAAAAA==")),
+    "template of /tokenize": ("/tokenize", json.dumps({
+        "messages": [{"role": "user", "content": "a"}], "chat_template": "{{ 'a' * 10**9 }}"}).encode()),
+    "kwargs of /tokenize": ("/tokenize", json.dumps({
+        "messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"messages": ["a"] * 10**5}}).encode()),
     "embedding inputs": ("/v1/embeddings", json.dumps({"model": NAME, "input": ["a"] * 10**4}).encode()),
     "detokenize": ("/detokenize", json.dumps({"tokens": [-1]}).encode()),
 }  # fmt: skip
@@ -171,6 +193,7 @@ def test_what_looks_strange_and_is_right_is_answered(served: Serving) -> None:
         ("/tokenize", {"prompt": "ab " * 300_000, "return_token_strs": True}),
         ("/detokenize", {"tokens": [5] * 190_000}),
         ("/v1/embeddings", {"input": ["x" * 100] * 256}),
+        (COMPLETION, {"prompt": "a", "guided_regex": "((((a{0,1000}){0,1000}){0,1000}){0,1000})" * 20}),
     ],
 )
 def test_a_large_answer_keeps_nobody_waiting(served: Serving, path: str, document: dict[str, Any]) -> None:
@@ -185,6 +208,37 @@ def test_a_body_that_never_ends_answers_408(served: Serving) -> None:
         answer = slow.recv(4096)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_timeout"
+
+
+def test_a_body_of_unknown_length_is_cut_at_the_limit(served: Serving) -> None:
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    with watched(served) as took, socket.create_connection(("127.0.0.1", served.port), timeout=60) as endless:
+        endless.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(ConnectionError):  # cut while it is still sent
+            for _ in range(1000):
+                endless.sendall(chunk)
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            answer = endless.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 413 ") or not answer, answer[:200]
+    assert served.ask("GET", "/health").status == 200
+    assert max(took) < STALL_SECONDS, f"/health took {max(took) * 1000:.0f} ms"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 'x' * 9999999999 }}",
+        "{% set ns = namespace(x='xx') %}{% for i in range(64) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{{ ''.__class__.__mro__ }}",
+    ],
+)
+def test_a_template_that_is_let_in_is_bounded_all_the_same(trusting: Serving, template: str) -> None:
+    with watched(trusting) as took:
+        reply = trusting.ask("POST", CHAT, chat(chat_template=template))
+    assert (reply.status, reply.error["param"]) == (400, "messages"), reply.body[:300]
+    assert max(took) < STALL_SECONDS, f"/health took {max(took) * 1000:.0f} ms"
 
 
 def test_a_head_that_never_ends_is_cut_and_others_are_served(served: Serving) -> None:

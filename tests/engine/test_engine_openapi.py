@@ -1,5 +1,7 @@
 """The served OpenAPI document says what the engine does: schemathesis finds no 5xx, no status that is not told of, and
 no answer in another form, whatever it sends.
+
+PAGEFLEET_API_CASES sets how many cases are sent at least (nightly: 50,000).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +21,8 @@ from engine_api_process import NAME, Serving, make_model, serving
 from pagefleet_engine.api import openapi
 from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, NOT_SUPPORTED
 
-EXAMPLES = 60  # of each operation and phase
+EXAMPLES, NIGHTLY_EXAMPLES = 60, 400  # of each operation and phase
+CASES = int(os.environ.get("PAGEFLEET_API_CASES", "0"))
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 # These end or pause the server: what follows would rightly be a 503.
 LEFT_OUT = ("/drain", "/sleep", "/wake_up")
@@ -61,21 +65,32 @@ def test_the_document_tells_of_every_parameter_and_every_route(served: Serving) 
             assert reply is None or reply.status not in (404, 405), path
 
 
-def test_schemathesis_finds_nothing(served: Serving, tmp_path: Path) -> None:
-    (tmp_path / "hooks.py").write_text(HOOKS)
+def fuzzed(served: Serving, folder: Path, seed: int, examples: int, phases: str) -> int:
+    """How many cases schemathesis sent; fails where it found something."""
     left_out = [flag for path in LEFT_OUT for flag in ("--exclude-path", path)]
     command = [
         str(Path(sys.executable).with_name("st")), "run", f"http://127.0.0.1:{served.port}/openapi.json",
-        "--checks", CHECKS, "--phases", "examples,coverage,fuzzing", "--max-examples", str(EXAMPLES),
-        "--continue-on-failure", "--request-timeout", "20", "--suppress-health-check", "all", "--seed", "1",
+        "--checks", CHECKS, "--phases", phases, "--max-examples", str(examples),
+        "--continue-on-failure", "--request-timeout", "20", "--suppress-health-check", "all", "--seed", str(seed),
         "--no-shrink", *left_out,
     ]  # fmt: skip
-    paths = {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(tmp_path)}
+    paths = {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(folder)}
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, cwd=tmp_path, env={**os.environ, **paths}
+        command, capture_output=True, text=True, timeout=3600, cwd=folder, env={**os.environ, **paths}
     )
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]
     cases = re.search(r"(\d[\d,]*) generated", ended.stdout)
-    assert cases is not None and int(cases[1].replace(",", "")) > 500, ended.stdout[-3000:]
+    assert cases is not None, ended.stdout[-3000:]
+    return int(cases[1].replace(",", ""))
+
+
+def test_schemathesis_finds_nothing(served: Serving, tmp_path: Path) -> None:
+    (tmp_path / "hooks.py").write_text(HOOKS)
+    cases, seed = fuzzed(served, tmp_path, 1, EXAMPLES, "examples,coverage,fuzzing"), 1
+    assert cases > 500
+    while cases < CASES:
+        seed += 1
+        cases += fuzzed(served, tmp_path, seed, NIGHTLY_EXAMPLES, "fuzzing")
+        sys.stdout.write(f"{time.strftime('%H:%M:%S')} {cases} cases of {CASES}\n")
     assert served.ask("GET", "/ready").status == 200
     assert served.metric("pagefleet_num_requests_running") == 0

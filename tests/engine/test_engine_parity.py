@@ -79,7 +79,7 @@ def test_two_hundred_requests_are_token_exact_in_a_full_pool(reference: LlamaFor
 
 
 def test_int8_stays_close_to_float32(reference: LlamaForCausalLM) -> None:
-    """The perplexity of 6,000 tokens of prose. Measured: +1.1 % here, +0.3 % to +0.5 % on the repository's other texts."""
+    """The perplexity of 6,000 tokens of prose. Measured: +0.8 % here, +0.4 % to +0.9 % on the repository's other texts."""
     ids = text()[:6000]
     pieces = [ids[begin : begin + 1000] for begin in range(0, 6000, 1000)]
     tables = all_logits(SMOLLM2, pieces, "int8")
@@ -90,7 +90,7 @@ def test_int8_stays_close_to_float32(reference: LlamaForCausalLM) -> None:
     assert loss(exact, pieces[0]) == pytest.approx(EXACT[0], abs=1e-4), "EXACT is not of this text and model"
     assert (exact.argmax(dim=1) == rough.argmax(dim=1)).float().mean() > 0.92
     losses = [loss(rough, pieces[0]), *(loss(table, piece) for table, piece in zip(tables, pieces[1:], strict=True))]
-    assert abs(math.exp((sum(losses) - sum(EXACT)) / 6) - 1) < 0.015, losses
+    assert abs(math.exp((sum(losses) - sum(EXACT)) / 6) - 1) < 0.01, losses
 
 
 def loss(logits: torch.Tensor, tokens: list[int]) -> float:

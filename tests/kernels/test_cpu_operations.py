@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagefleet_kernels.cpu import Batch, Draw, KVPages, native, reference
+from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, Draw, KVPages, native, reference
 
 pytestmark = pytest.mark.skipif(
     (reason := native.missing()) is not None and "lacks" in reason, reason="this CPU has no AVX-512 with VNNI"
@@ -46,10 +46,10 @@ def paged(lengths: list[tuple[int, int]], page_size: int, seed: int = 0) -> tupl
 @pytest.mark.parametrize(("n", "k"), [(96, 64), (33, 100), (1000, 576), (5, 16)])
 def test_linear_is_the_product(compiled: native.Native, rows: int, n: int, k: int) -> None:
     x, weight, bias = random(rows, k, seed=1), random(n, k, seed=2), random(n, seed=3)
-    for int8, tolerance in ((False, 1e-5), (True, 1e-5)):
-        found = compiled.linear(weight, bias, int8)(x)
-        expected = PLAIN.linear(weight, bias, int8)(x)
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * k)
+    for int8, group in ((False, GROUP), (True, GROUP), (True, FINE_GROUP)):
+        found = compiled.linear(weight, bias, int8, group)(x)
+        expected = PLAIN.linear(weight, bias, int8, group)(x)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * k)
     into = random(rows, n, seed=4)
     added = compiled.linear(weight, None, False)(x, into.clone())
     torch.testing.assert_close(added, into + x @ weight.t(), rtol=1e-5, atol=1e-5 * k)
@@ -58,13 +58,15 @@ def test_linear_is_the_product(compiled: native.Native, rows: int, n: int, k: in
 def test_int8_stays_close_to_the_weights_it_stands_for(compiled: native.Native) -> None:
     x, weight = random(32, 576, seed=1), random(400, 576, seed=2)
     exact = x @ weight.t()
-    error = (compiled.linear(weight, None, True)(x) - exact).norm() / exact.norm()
-    assert 0 < error < 0.01
+    coarse, fine = (
+        (compiled.linear(weight, None, True, group)(x) - exact).norm() / exact.norm() for group in (GROUP, FINE_GROUP)
+    )
+    assert 0 < fine < coarse < 0.01
 
 
-@pytest.mark.parametrize("int8", [False, True])
-def test_a_row_does_not_depend_on_its_batch(compiled: native.Native, int8: bool) -> None:
-    x, linear = random(150, 576, seed=1), compiled.linear(random(960, 576, seed=2), None, int8)
+@pytest.mark.parametrize(("int8", "group"), [(False, GROUP), (True, GROUP), (True, FINE_GROUP)])
+def test_a_row_does_not_depend_on_its_batch(compiled: native.Native, int8: bool, group: int) -> None:
+    x, linear = random(150, 576, seed=1), compiled.linear(random(960, 576, seed=2), None, int8, group)
     whole = linear(x)
     for begin, end in ((0, 1), (3, 10), (97, 150), (140, 147)):
         assert torch.equal(linear(x[begin:end].contiguous()), whole[begin:end])

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pagefleet_engine.api import body, shapes, tools
+from pagefleet_engine.api import body, shapes, tools, traces
 from pagefleet_engine.api.answers import Piece
 from pagefleet_engine.api.aside import aside
 from pagefleet_engine.api.engine import EngineClient
@@ -50,14 +50,22 @@ class Completions:
         shape = Shape(plan.id, parameters.model, chat=chat)
         style = self._planner.rules.tool_style
         generation = Generation(plan, self._client, self._tokenizer, self._words, self._metrics, style)
-        if parameters.stream:
-            return await Stream(generation, shape, Events(request, self._write_timeout)).run()
-        got: list[list[Piece]] = [[] for _ in generation.answers]
-        async with aclosing(generation.pieces()) as batches:
-            async for batch in batches:
-                for at, piece in batch:
-                    got[at].append(piece)
-        return shapes.answer(await aside(generation.entries(), lambda: _whole(generation, shape, got)))
+        try:
+            if parameters.stream:
+                return await Stream(generation, shape, Events(request, self._write_timeout)).run()
+            got: list[list[Piece]] = [[] for _ in generation.answers]
+            async with aclosing(generation.pieces()) as batches:
+                async for batch in batches:
+                    for at, piece in batch:
+                        got[at].append(piece)
+            return shapes.answer(await aside(generation.entries(), lambda: _whole(generation, shape, got)))
+        finally:
+            used = generation.usage
+            traces.of(request).tell({
+                "gen_ai.operation.name": "chat" if chat else "text_completion", "gen_ai.response.id": plan.id,
+                "gen_ai.request.model": parameters.model, "gen_ai.usage.input_tokens": used.prompt,
+                "gen_ai.usage.output_tokens": used.completion,
+            })  # fmt: skip
 
 
 def _whole(generation: Generation, shape: Shape, got: list[list[Piece]]) -> dict[str, Any]:

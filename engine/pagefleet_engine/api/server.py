@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from pagefleet_engine.api import traces
 from pagefleet_engine.api.admin import Admin
 from pagefleet_engine.api.auth import Keys
 from pagefleet_engine.api.completions import Completions
@@ -67,6 +69,7 @@ class Server:
         self._models = Models(config.served_model_names, config.engine.adapters)
         self._admin = Admin(self._client, self._models, self._metrics, config.adapter_root, self._drain.begin)
         self._connections: Connections | None = None
+        self._traces = traces.start(os.environ)
 
     async def run(self) -> int:
         config = self._config
@@ -95,6 +98,7 @@ class Server:
         listener.close()
         await runner.cleanup()
         planner.grammars.close()
+        await asyncio.to_thread(self._traces.close)
         failed = self._client.failed
         return explain(failed.field, failed.message) if failed else int(died)
 
@@ -154,6 +158,8 @@ class Server:
         inference = request.path in INFERENCE and request.method == "POST"
         began = time.monotonic()
         status: int | str = "cancelled"
+        span = self._traces.begin(request) if inference else traces.of(request)
+        request[traces.KEY] = span
         self._drain.count(int(inference))
         try:
             self._config.keys.check(request)
@@ -172,15 +178,18 @@ class Server:
             self._metrics.cancellations.inc(int(inference))
             raise
         except Exception as error:
-            log("error", f"{type(error).__name__}: {error}", request_id=request.headers.get("x-request-id"))
+            name = request.headers.get("x-request-id")
+            log("error", f"{type(error).__name__}: {error}", request_id=name, trace_id=span.trace_id)
             response, status = ApiError(500, "internal error", code="internal_error").response(), 500
         finally:
             self._drain.count(-int(inference))
             if inference:
+                span.end(status)
                 log(
                     "info",
                     f"{request.method} {request.path}",
                     request_id=request.headers.get("x-request-id"),
+                    trace_id=span.trace_id,
                     status=status,
                     seconds=round(time.monotonic() - began, 4),
                 )

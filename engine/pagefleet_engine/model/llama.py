@@ -12,7 +12,7 @@ from pagefleet_engine.model.adapters import Applied
 from pagefleet_engine.model.config import ModelConfig
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.weights import Weights
-from pagefleet_kernels.cpu import Batch, KVPages, Linear, Operations
+from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, KVPages, Linear, Operations
 
 QUANTIZATIONS = ("none", "int8")
 
@@ -46,7 +46,8 @@ class Llama:
         matrix = (config.vocab_size, config.hidden_size)
         self._embedding = weights.take("model.embed_tokens.weight", *matrix)
         head = self._embedding if config.tied else weights.take("lm_head.weight", *matrix)
-        self._head = operations.linear(head, None, self._int8)
+        # Of int8's error most comes from here and from Q, K and V: finer groups for these are worth their time.
+        self._head = operations.linear(head, None, self._int8, FINE_GROUP)
         if self._int8:  # rows of it are only looked up: half precision is far finer than int8
             self._embedding = self._embedding.to(torch.float16)
         self._norm = weights.take("model.norm.weight", config.hidden_size)
@@ -69,7 +70,9 @@ class Llama:
             norms = q_norm, take(f"{prefix}self_attn.k_norm.weight", config.head_dim), config.norm_eps
         return Layer(
             take(f"{prefix}input_layernorm.weight", hidden),
-            self._merged(prefix, {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}, hidden),
+            self._merged(
+                prefix, {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}, hidden, FINE_GROUP
+            ),
             norms,
             self._merged(prefix, {"self_attn.o_proj": hidden}, q),
             take(f"{prefix}post_attention_layernorm.weight", hidden),
@@ -78,14 +81,14 @@ class Llama:
             config.window(index) or 0,
         )
 
-    def _merged(self, prefix: str, parts: dict[str, int], columns: int) -> Linear:
+    def _merged(self, prefix: str, parts: dict[str, int], columns: int, group: int = GROUP) -> Linear:
         """One product in place of several on the same input: {name: rows}."""
         weight = self._weights.take_rows({f"{prefix}{name}.weight": rows for name, rows in parts.items()}, columns)
         bias = None
         promised = self.config.attention_bias and "self_attn.q_proj" in parts
         if promised or any(f"{prefix}{name}.bias" in self._weights for name in parts):
             bias = torch.cat([self._weights.take(f"{prefix}{name}.bias", rows) for name, rows in parts.items()])
-        return self._operations.linear(weight, bias, self._int8)
+        return self._operations.linear(weight, bias, self._int8, group)
 
     def pages(self, count: int, page_size: int, dtype: torch.dtype) -> list[KVPages]:
         """A KV pool, one entry per layer. Raises ValueError for sizes that the layout cannot hold."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from pagefleet_kernels.compile import LIBRARY
-from pagefleet_kernels.cpu.layout import Batch, Draw, KVPages
+from pagefleet_kernels.cpu.layout import GROUP, Batch, Draw, KVPages
 
 NEEDED = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"})
-VERSION = 2
+VERSION = 3
 
 
 def missing() -> str | None:
@@ -63,7 +63,7 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(LIBRARY))
     signatures = {
         "threads": (None, [c_int]),
-        "linear": (c_void_p, [c_void_p, c_void_p, c_int64, c_int64, c_int]),
+        "linear": (c_void_p, [c_void_p, c_void_p, c_int64, c_int64, c_int64]),
         "linear_free": (None, [c_void_p]),
         "linear_apply": (None, [c_void_p, c_void_p, c_int64, c_void_p, c_int]),
         "rms_norm": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float]),
@@ -84,11 +84,11 @@ def _library() -> ctypes.CDLL:
 class NativeLinear:
     """A packed weight; freed with this object."""
 
-    def __init__(self, library: ctypes.CDLL, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool) -> None:
+    def __init__(self, library: ctypes.CDLL, weight: torch.Tensor, bias: torch.Tensor | None, group: int) -> None:
         self._library, self._n = library, weight.shape[0]
         weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
         pointer = None if bias is None else bias.data_ptr()
-        self._handle = library.pagefleet_linear(weight.data_ptr(), pointer, *weight.shape, int8)
+        self._handle = library.pagefleet_linear(weight.data_ptr(), pointer, *weight.shape, group)
 
     def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
         y = x.new_empty(x.shape[0], self._n) if into is None else into
@@ -114,8 +114,8 @@ class Native:
         self._library = _library()
         self._library.pagefleet_threads(threads)
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool) -> NativeLinear:
-        return NativeLinear(self._library, weight, bias, int8)
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool, group: int = GROUP) -> NativeLinear:
+        return NativeLinear(self._library, weight, bias, group if int8 else 0)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         y = torch.empty_like(x)

@@ -10,17 +10,18 @@ from torch.nn import functional
 from pagefleet_kernels.cpu.layout import GROUP, Batch, Draw, KVPages, Linear
 
 
-def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [rows, k] -> int8 [rows, groups, 64] (zeros after k) and scales [rows, groups] of symmetric rounding."""
-    grouped = functional.pad(x, (0, -x.shape[1] % GROUP)).view(x.shape[0], -1, GROUP)
+def quantise(x: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [rows, k] -> int8 [rows, groups, group] (zeros after k) and scales [rows, groups] of symmetric rounding."""
+    grouped = functional.pad(x, (0, -x.shape[1] % group)).view(x.shape[0], -1, group)
     most = grouped.abs().amax(dim=2)
-    inverse = torch.where(most > 0, 127.0 / most, torch.zeros_like(most))
+    # A tensor is divided: 127.0 / most would be 127 times a rounded reciprocal, and not what the compiled ones compute.
+    inverse = torch.where(most > 0, torch.tensor(127.0) / most, torch.zeros_like(most))
     return (grouped * inverse.unsqueeze(2)).round_().to(torch.int8), most / 127.0
 
 
-def dequantise(x: torch.Tensor) -> torch.Tensor:
+def dequantise(x: torch.Tensor, group: int = GROUP) -> torch.Tensor:
     """What is left of x [rows, k] after `quantise`."""
-    values, scales = quantise(x)
+    values, scales = quantise(x, group)
     return (values * scales.unsqueeze(2)).view(x.shape[0], -1)[:, : x.shape[1]]
 
 
@@ -29,11 +30,11 @@ class Reference:
 
     name = "reference"
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool) -> Linear:
-        kept = dequantise(weight) if int8 else weight
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool, group: int = GROUP) -> Linear:
+        kept = dequantise(weight, group) if int8 else weight
 
         def apply(x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
-            product = functional.linear(dequantise(x) if int8 else x, kept, bias)
+            product = functional.linear(dequantise(x, group) if int8 else x, kept, bias)
             return product if into is None else into.add_(product)
 
         return apply

@@ -1,9 +1,9 @@
-// y [rows, n] (+)= x [rows, k] w^T + bias with weights packed once: float32, or int8 in groups of 64 along k.
+// y [rows, n] (+)= x [rows, k] w^T + bias with weights packed once: float32, or int8 in groups along k.
 //
-// int8: weights and activations are symmetric int8 with one float32 scale per row and group of 64 (llama.cpp's Q8_0
-// has groups of 32); products accumulate in int32 by VNNI's vpdpbusd, whose first operand is unsigned: weights are
+// int8: weights and activations are symmetric int8 with one float32 scale per row and group of 64 or 32 (as
+// llama.cpp's Q8_0 has); products accumulate in int32 by VNNI's vpdpbusd, whose first operand is unsigned: weights are
 // stored + 128 and each row's group starts from -128 times the sum of its activations.
-// Floor: packed bytes (k * n * 17/16, or 4 k * n) read once per 96 rows; rows * k * n multiply-adds.
+// Floor: packed bytes (k * n * 17/16, 9/8 with groups of 32, or 4 k * n) read once per 96 rows; rows * k * n multiply-adds.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -11,19 +11,19 @@
 #include <vector>
 
 #include "pool.h"
+#include "rows.h"
 #include "vector.h"
 
 namespace pagefleet {
 
 constexpr int64_t kColumns = 32;    // of one packed block: two registers
-constexpr int64_t kGroup = 64;      // of k that share a scale
 constexpr int64_t kTaskRows = 96;   // of one task: a multiple of both kernels' rows
 constexpr int kRowsInt8 = 6, kRowsFloat = 12;
 
 struct Linear {
-  int64_t n, k, blocks, groups;
-  bool int8;
-  std::vector<uint8_t> weights;   // [blocks][groups][16][2][16 columns][4 of k], + 128
+  int64_t n, k, blocks;
+  int64_t group, groups;          // elements of k that share a scale, 64 or 32, and how many of these; 0: float32
+  std::vector<uint8_t> weights;   // [blocks][groups][group / 4][2][16 columns][4 of k], + 128
   std::vector<float> scales;      // [blocks][groups][32]
   std::vector<float> floats;      // [blocks][k][32]
   std::vector<float> bias;        // [blocks * 32], or empty
@@ -31,8 +31,8 @@ struct Linear {
 
 inline void pack(Pool& pool, Linear& linear, const float* weight) {
   const int64_t n = linear.n, k = linear.k;
-  if (linear.int8) {
-    linear.weights.assign(linear.blocks * linear.groups * 16 * 128, 128);
+  if (linear.group) {
+    linear.weights.assign(linear.blocks * linear.groups * linear.group * kColumns, 128);
     linear.scales.assign(linear.blocks * linear.groups * kColumns, 0.0f);
   } else {
     linear.floats.assign(linear.blocks * k * kColumns, 0.0f);
@@ -40,17 +40,17 @@ inline void pack(Pool& pool, Linear& linear, const float* weight) {
   parallel(pool, linear.blocks, [&](int64_t block) {
     for (int64_t c = 0; c < kColumns && block * kColumns + c < n; ++c) {
       const float* row = weight + (block * kColumns + c) * k;
-      if (!linear.int8) {
+      if (!linear.group) {
         for (int64_t i = 0; i < k; ++i) linear.floats[(block * k + i) * kColumns + c] = row[i];
         continue;
       }
       for (int64_t g = 0; g < linear.groups; ++g) {
-        const int64_t begin = g * kGroup, end = std::min(k, begin + kGroup);
+        const int64_t begin = g * linear.group, end = std::min(k, begin + linear.group), at = block * linear.groups + g;
         float most = 0;
         for (int64_t i = begin; i < end; ++i) most = std::max(most, std::fabs(row[i]));
-        linear.scales[(block * linear.groups + g) * kColumns + c] = most / 127.0f;
+        linear.scales[at * kColumns + c] = most / 127.0f;
         const float inverse = most > 0 ? 127.0f / most : 0.0f;
-        uint8_t* out = linear.weights.data() + (block * linear.groups + g) * 2048 + (c / 16) * 64 + (c % 16) * 4;
+        uint8_t* out = linear.weights.data() + at * linear.group * kColumns + (c / 16) * 64 + (c % 16) * 4;
         for (int64_t i = begin; i < end; ++i)
           out[(i - begin) / 4 * 128 + (i - begin) % 4] = uint8_t(std::lrintf(row[i] * inverse) + 128);
       }
@@ -59,17 +59,18 @@ inline void pack(Pool& pool, Linear& linear, const float* weight) {
 }
 
 struct Quantised {
-  std::vector<int8_t> values;        // [rows][groups * 64]
+  std::vector<int8_t> values;        // [rows][groups * group]
   std::vector<float> scales;         // [rows][groups]
   std::vector<int32_t> corrections;  // [rows][groups]
 };
 
-inline void quantise_row(const Linear& linear, const float* x, int8_t* values, float* scales, int32_t* corrections) {
+template <int G>
+void quantise_row(const Linear& linear, const float* x, int8_t* values, float* scales, int32_t* corrections) {
   const __m512 sign = _mm512_set1_ps(-0.0f);
   for (int64_t g = 0; g < linear.groups; ++g) {
-    __m512 part[4], most = _mm512_setzero_ps();
-    for (int i = 0; i < 4; ++i) {
-      const int64_t at = g * kGroup + i * 16;
+    __m512 part[G / 16], most = _mm512_setzero_ps();
+    for (int i = 0; i < G / 16; ++i) {
+      const int64_t at = g * G + i * 16;
       part[i] = _mm512_maskz_loadu_ps(lanes(std::max<int64_t>(0, linear.k - at)), x + at);
       most = _mm512_max_ps(most, _mm512_andnot_ps(sign, part[i]));
     }
@@ -77,10 +78,10 @@ inline void quantise_row(const Linear& linear, const float* x, int8_t* values, f
     scales[g] = top / 127.0f;
     const __m512 inverse = _mm512_set1_ps(top > 0 ? 127.0f / top : 0.0f);
     __m512i sum = _mm512_setzero_si512();
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < G / 16; ++i) {
       const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(part[i], inverse));
       sum = _mm512_add_epi32(sum, whole);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(values + g * kGroup + i * 16), _mm512_cvtepi32_epi8(whole));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(values + g * G + i * 16), _mm512_cvtepi32_epi8(whole));
     }
     corrections[g] = -128 * _mm512_reduce_add_epi32(sum);
   }
@@ -94,22 +95,22 @@ inline void finish(const Linear& linear, float* y, int64_t block, int half, __m5
   _mm512_mask_storeu_ps(y + column, mask, value);
 }
 
-template <int R>
+template <int R, int G>
 void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t block, float* y, bool accumulate) {
-  const int64_t groups = linear.groups, width = groups * kGroup;
+  const int64_t groups = linear.groups, width = groups * G;
   const int8_t* values = x.values.data() + row * width;
-  const uint8_t* weights = linear.weights.data() + block * groups * 2048;
+  const uint8_t* weights = linear.weights.data() + block * groups * G * kColumns;
   const float* scales = linear.scales.data() + block * groups * kColumns;
   __m512 total[R][2];
   for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
-  for (int64_t g = 0; g < groups; ++g, weights += 2048, scales += kColumns) {
+  for (int64_t g = 0; g < groups; ++g, weights += G * kColumns, scales += kColumns) {
     __m512i sum[R][2];
     for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.corrections[(row + r) * groups + g]);
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < G / 4; ++i) {
       const __m512i low = _mm512_loadu_si512(weights + i * 128), high = _mm512_loadu_si512(weights + i * 128 + 64);
       for (int r = 0; r < R; ++r) {
         int32_t four;
-        std::memcpy(&four, values + r * width + g * kGroup + i * 4, 4);
+        std::memcpy(&four, values + r * width + g * G + i * 4, 4);
         const __m512i spread = _mm512_set1_epi32(four);
         sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], low, spread);
         sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], high, spread);
@@ -153,33 +154,42 @@ void tiles(int64_t rows, Body&& body) {
   }
 }
 
-inline void apply(Pool& pool, const Linear& linear, const float* x, int64_t rows, float* y, bool accumulate) {
-  static Quantised quantised;  // one caller at a time
-  const int64_t width = linear.groups * kGroup;
-  if (linear.int8) {
-    quantised.values.resize(std::max<size_t>(quantised.values.size(), rows * width));
-    quantised.scales.resize(std::max<size_t>(quantised.scales.size(), rows * linear.groups));
-    quantised.corrections.resize(std::max<size_t>(quantised.corrections.size(), rows * linear.groups));
-    parallel(pool, (rows + 7) / 8, [&](int64_t part) {
-      for (int64_t row = part * 8; row < std::min(rows, part * 8 + 8); ++row)
-        quantise_row(linear, x + row * linear.k, quantised.values.data() + row * width,
-                     quantised.scales.data() + row * linear.groups, quantised.corrections.data() + row * linear.groups);
-    });
-  }
+// Calls body(block, first row, rows) over all blocks and rows, at most kTaskRows of them at a time.
+template <typename Body>
+void by_tasks(Pool& pool, const Linear& linear, int64_t rows, Body&& body) {
   const int64_t parts = (rows + kTaskRows - 1) / kTaskRows;
   parallel(pool, linear.blocks * parts, [&](int64_t task) {
-    const int64_t block = task / parts, begin = task % parts * kTaskRows;
-    const int64_t count = std::min(kTaskRows, rows - begin);
-    if (linear.int8) {
-      tiles<kRowsInt8>(count, [&](auto size, int64_t at) {
-        tile_int8<size()>(linear, quantised, begin + at, block, y + (begin + at) * linear.n, accumulate);
-      });
-    } else {
-      tiles<kRowsFloat>(count, [&](auto size, int64_t at) {
-        const int64_t row = begin + at;
-        tile_float<size()>(linear, x + row * linear.k, block, y + row * linear.n, accumulate);
-      });
-    }
+    const int64_t begin = task % parts * kTaskRows;
+    body(task / parts, begin, std::min(kTaskRows, rows - begin));
+  });
+}
+
+template <int G>
+void apply_int8(Pool& pool, const Linear& linear, const float* x, int64_t rows, float* y, bool accumulate) {
+  static Quantised quantised;  // one caller at a time
+  const int64_t groups = linear.groups, width = groups * G;
+  quantised.values.resize(std::max<size_t>(quantised.values.size(), rows * width));
+  quantised.scales.resize(std::max<size_t>(quantised.scales.size(), rows * groups));
+  quantised.corrections.resize(std::max<size_t>(quantised.corrections.size(), rows * groups));
+  by_rows(pool, rows, [&](int64_t row) {
+    quantise_row<G>(linear, x + row * linear.k, quantised.values.data() + row * width,
+                    quantised.scales.data() + row * groups, quantised.corrections.data() + row * groups);
+  });
+  by_tasks(pool, linear, rows, [&](int64_t block, int64_t begin, int64_t count) {
+    tiles<kRowsInt8>(count, [&](auto size, int64_t at) {
+      tile_int8<size(), G>(linear, quantised, begin + at, block, y + (begin + at) * linear.n, accumulate);
+    });
+  });
+}
+
+inline void apply(Pool& pool, const Linear& linear, const float* x, int64_t rows, float* y, bool accumulate) {
+  if (linear.group == 64) return apply_int8<64>(pool, linear, x, rows, y, accumulate);
+  if (linear.group == 32) return apply_int8<32>(pool, linear, x, rows, y, accumulate);
+  by_tasks(pool, linear, rows, [&](int64_t block, int64_t begin, int64_t count) {
+    tiles<kRowsFloat>(count, [&](auto size, int64_t at) {
+      const int64_t row = begin + at;
+      tile_float<size()>(linear, x + row * linear.k, block, y + row * linear.n, accumulate);
+    });
   });
 }
 

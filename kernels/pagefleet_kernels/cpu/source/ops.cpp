@@ -13,15 +13,15 @@ Pool* pool = nullptr;
 
 extern "C" {
 
-int pagefleet_version() { return 2; }
+int pagefleet_version() { return 3; }
 
 void pagefleet_threads(int threads) {
   if (pool == nullptr) pool = new Pool(threads);  // for the life of the process, as its threads are
 }
 
-void* pagefleet_linear(const float* weight, const float* bias, int64_t n, int64_t k, int int8) {
+void* pagefleet_linear(const float* weight, const float* bias, int64_t n, int64_t k, int64_t group) {
   const int64_t blocks = (n + kColumns - 1) / kColumns;
-  auto* linear = new Linear{n, k, blocks, (k + kGroup - 1) / kGroup, int8 != 0, {}, {}, {}, {}};
+  auto* linear = new Linear{n, k, blocks, group, group ? (k + group - 1) / group : 0, {}, {}, {}, {}};
   pack(*pool, *linear, weight);
   if (bias) {
     linear->bias.assign(blocks * kColumns, 0.0f);
