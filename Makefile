@@ -68,6 +68,8 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter, unit and property tests
 test: check operations ## everything: check, kernels, engine parity, the real control plane, the real node
 	$(call say,"kernels (Triton's interpreter) and engine (parity with transformers)")
 	@$(BIN)/pytest -q tests/kernels
+	$(call say,"device runner: the GPU's code on the CPU (Triton's interpreter; two ranks over gloo)")
+	@$(BIN)/pytest -q tests/device
 	@$(BIN)/pytest -q tests/engine
 	$(call say,"cluster: a real control plane and a real node (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare
@@ -78,9 +80,12 @@ campaign: $(STAMP) ## every fault of the reliability table on a real control pla
 	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.campaign --report docs/reliability.md
 
 .PHONY: test-gpu
-test-gpu: ## kernels and their figures on a GPU machine (PYTHON: torch, triton, pytest; status 2: no GPU)
+test-gpu: ## kernels, engine and their figures on a GPU machine (PYTHON: torch, triton, transformers, pytest; status 2: no GPU)
+	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or (sys.stderr.write("There is no GPU here: nothing was run.\n"), sys.exit(2))'
 	@PYTHONPATH=kernels:tests $(PYTHON) -m pytest -q tests/kernels
-	@PYTHONPATH=kernels $(PYTHON) bench/kernels_gpu.py --check
+	@PYTHONPATH=engine:kernels:tests $(PYTHON) -m pytest -q tests/gpu
+	@PYTHONPATH=engine:kernels $(PYTHON) bench/kernels_gpu.py --check
+	@PYTHONPATH=engine:kernels $(PYTHON) bench/engine_gpu.py --check
 
 .PHONY: clean
 clean: ## remove .venv and build products (not the cache)

@@ -95,10 +95,16 @@ class Report:
               f"  {row.peer}", flush=True)  # fmt: skip
 
     def write(self) -> Path:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / (re.sub(r"[^a-z0-9]+", "-", self.gpu.lower()).strip("-") + ".json")
-        path.write_text(json.dumps(asdict(self) | {"torch": torch.__version__}, indent=2) + "\n")
-        return path
+        return write_results(self.gpu, **asdict(self))
+
+
+def write_results(gpu: str, **sections: object) -> Path:
+    """Into the GPU's file; sections of other benchmarks stay."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / (re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".json")
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(kept | sections | {"gpu": gpu, "torch": torch.__version__}, indent=2) + "\n")
+    return path
 
 
 def limits(quick: bool) -> Report:

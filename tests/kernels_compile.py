@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,7 @@ def resources(compiled: Any) -> dict[str, int]:
     return {name.lower(): int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", text)}
 
 
-def main() -> None:
-    from kernels_compile_cases import CASES
-
+def main(cases: Mapping[str, Callable[[], object]]) -> None:
     launch, seen = JITFunction.run, []
 
     def record(self: Any, *arguments: Any, warmup: bool = False, **options: Any) -> Any:
@@ -60,10 +59,10 @@ def main() -> None:
     driver.set_active(Absent())
     JITFunction.run = record
     answers: dict[str, Any] = {}
-    for name in sys.argv[1:] or CASES:
+    for name in sys.argv[1:] or cases:
         seen.clear()
         try:
-            CASES[name]()
+            cases[name]()
             answers[name] = list(seen)
         except Exception as error:
             answers[name] = repr(error)[-2000:]
@@ -71,5 +70,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    from kernels_compile_cases import CASES
+
     torch.manual_seed(0)
-    main()
+    main(CASES)

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pagefleet_engine import device_flags
 from pagefleet_engine.api.auth import VARIABLE, Keys
 from pagefleet_engine.api.limits import Limits, Rules
 from pagefleet_engine.api.logs import explain
@@ -23,9 +24,9 @@ from pagefleet_engine.api.server import ServeConfig, Server
 from pagefleet_engine.api.tools import Style
 from pagefleet_engine.core.requests import Batching, EngineConfig, Policy, Speculation
 
-QUANTIZATIONS = ("none", "int8")
+QUANTIZATIONS = ("none", "int8", "fp8", "awq")
 PAGE_SIZES = (16, 32, 64, 128, 256)
-KV_CACHE_TYPES = ("auto", "float32", "float16")
+KV_CACHE_TYPES = ("auto", "float32", "float16", "bfloat16", "fp8")
 POLICIES = tuple(policy.value for policy in Policy)
 KERNELS = ("auto", "native", "reference")
 SPECULATIONS = ("ngram", "draft")
@@ -78,13 +79,14 @@ def _engine_flags(serve: argparse.ArgumentParser) -> None:
     add("--num-pages", type=_positive, default=None, help="KV pages; sized from memory when not given")
     add("--kv-memory-fraction", type=_fraction, default=0.9)
     add("--kv-cache-dtype", choices=KV_CACHE_TYPES, default="auto")
-    add("--max-num-seqs", type=_positive, default=64, help="most sequences in one batch")
-    add("--max-num-batched-tokens", type=_positive, default=256, help="token budget of one step")
-    add("--max-chunk-tokens", type=_positive, default=None, help="of one long prompt in one step; 128")
+    add("--max-num-seqs", type=_positive, default=None, help="most sequences in one batch; 64, on a GPU 256")
+    add("--max-num-batched-tokens", type=_positive, default=None, help="token budget of one step; 256, on a GPU 8192")
+    add("--max-chunk-tokens", type=_positive, default=None, help="of one long prompt in one step; 128, on a GPU 2048")
     add("--batching", choices=[mode.value for mode in Batching], default=Batching.CONTINUOUS.value)
     add("--no-prefix-caching", action="store_true")
     add("--scheduling-policy", choices=POLICIES, default="priority")
     add("--kernels", choices=KERNELS, default="auto")
+    device_flags.add_flags(serve)
 
 
 def _server_flags(serve: argparse.ArgumentParser) -> None:
@@ -111,6 +113,9 @@ def _server_flags(serve: argparse.ArgumentParser) -> None:
 def configure(arguments: list[str]) -> ServeConfig:
     """Raises ValueError naming the flags that are wrong, or whose combination is impossible."""
     flags = parser().parse_args(arguments)
+    device = device_flags.resolved(flags)
+    device_flags.check(flags, device)
+    _fill_sizes(flags, device)
     _check_sizes(flags)
     _check_names(flags)
     return ServeConfig(
@@ -124,7 +129,7 @@ def configure(arguments: list[str]) -> ServeConfig:
             kv_cache_dtype=flags.kv_cache_dtype,
             max_num_seqs=flags.max_num_seqs,
             max_num_batched_tokens=flags.max_num_batched_tokens,
-            max_chunk_tokens=flags.max_chunk_tokens or EngineConfig.max_chunk_tokens,
+            max_chunk_tokens=flags.max_chunk_tokens,
             batching=flags.batching,
             prefix_caching=not flags.no_prefix_caching,
             scheduling_policy=flags.scheduling_policy,
@@ -132,6 +137,9 @@ def configure(arguments: list[str]) -> ServeConfig:
             adapters=tuple(flags.lora_adapter),
             max_adapters=flags.max_adapters,
             kernels=flags.kernels,
+            device=device,
+            tensor_parallel_size=flags.tensor_parallel_size,
+            kv_offload_memory=flags.kv_offload_memory,
         ),
         served_model_names=tuple(flags.served_model_name),
         host=flags.host,
@@ -154,6 +162,14 @@ def configure(arguments: list[str]) -> ServeConfig:
         chat_template=flags.chat_template,
         adapter_root=flags.adapter_root,
     )
+
+
+def _fill_sizes(flags: argparse.Namespace, device: str) -> None:
+    """What was not given is the device's; a chunk is never more than the budget that was."""
+    seqs, budget, chunk = device_flags.SIZES[device]
+    flags.max_num_seqs = flags.max_num_seqs or seqs
+    flags.max_num_batched_tokens = flags.max_num_batched_tokens or budget
+    flags.max_chunk_tokens = flags.max_chunk_tokens or min(chunk, flags.max_num_batched_tokens)
 
 
 def _check_sizes(flags: argparse.Namespace) -> None:

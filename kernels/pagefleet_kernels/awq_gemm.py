@@ -50,7 +50,7 @@ def awq_gemm_triton(x: torch.Tensor, qweight: torch.Tensor, qzeros: torch.Tensor
     group = inner // scales.shape[0]
     if not rows:
         return torch.empty(0, columns, dtype=x.dtype, device=x.device)
-    plan = gemm_plan(rows, fp8=False)
+    plan = gemm_plan(rows, fp8=False, device=x.device)
     step = min(plan.depth, group & -group)  # the largest power of two that divides the group
     if step < 16 or inner % group:
         raise ValueError(f"scales: {scales.shape[0]} groups of {inner} rows; a group must be a multiple of 16")

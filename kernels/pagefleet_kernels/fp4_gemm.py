@@ -53,7 +53,7 @@ def fp4_gemm_triton(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor,
         raise ValueError(f"scales: {scales.shape[1]} blocks of {block} for {inner} columns, a multiple of 64")
     if not rows:
         return torch.empty(0, columns, dtype=x.dtype, device=x.device)
-    plan = gemm_plan(rows, fp8=False)
+    plan = gemm_plan(rows, fp8=False, device=x.device)
     step = min(plan.depth, inner & -inner)
     grid = gemm_grid(plan, rows, columns, inner, step, x.device, x.dtype)
     _kernel[grid.grid](

@@ -41,7 +41,7 @@ def fp8_gemm_triton(
     (rows, inner), columns = x.shape, weight.shape[0]
     if not rows:
         return torch.empty(0, columns, dtype=dtype, device=x.device)
-    plan = gemm_plan(rows, fp8=True)
+    plan = gemm_plan(rows, fp8=True, device=x.device)
     grid = gemm_grid(plan, rows, columns, inner, plan.depth, x.device, dtype)
     strides = [scales.stride(0) if len(scales) > 1 else 0 for scales in (x_scales, weight_scales)]
     _kernel[grid.grid](

@@ -14,7 +14,7 @@ try:
 except ImportError:
     triton = tl = None
 
-__all__ = ["FP8_MOST", "INTERPRETED", "jit", "jit_varying", "power_of_two", "runs_on", "tl", "to_fp8"]
+__all__ = ["FP8_MOST", "INTERPRETED", "jit", "jit_varying", "power_of_two", "runs_on", "tl", "to_fp8", "triton"]
 
 # Triton's interpreter runs kernels on the CPU in numpy: exact for float32, wrong for bfloat16 products.
 FP8_MOST = 448.0  # the largest finite float8_e4m3fn

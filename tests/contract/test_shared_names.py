@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pagefleet_gateway.sketch as theirs
-from pagefleet_engine import main
+from pagefleet_engine import device_flags, main
 from pagefleet_engine.api.limits import Limits
 from pagefleet_engine.api.metrics import Metrics
 from pagefleet_engine.api.parameters.generation import MOST_N
@@ -27,6 +27,7 @@ from pagefleet_gateway.readings import Reading, reading_in
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain import schema, schema_engine
 from pagefleet_operator.domain import sketch as ours
+from pagefleet_operator.domain.accelerator import NVIDIA
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.flags import SLOTS
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
@@ -70,8 +71,21 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
     assert config.chat_template == Path(CHAT_TEMPLATE.path)
     assert config.keys.needed
     assert config.keys.valid("secret")
-    names = {argument.split("=")[0] for argument in written if argument.startswith("--")}
-    assert names - {"--kernels"} == set(OWNED_FLAGS) | set(SHARED_FLAGS)
+    names = {argument.split("=")[0] for argument in [*written, *_written("gpu")] if argument.startswith("--")}
+    assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(OWNED_FLAGS) | set(SHARED_FLAGS)
+
+
+def _written(name: str) -> list[str]:
+    """The engine's arguments in the Deployment of a golden spec."""
+    pod = deployment(child_of(spec_of(name)), 1)["spec"]["template"]["spec"]
+    arguments: list[str] = pod["containers"][0]["args"]
+    return arguments
+
+
+def test_gpus_reach_the_engine() -> None:
+    engine = configure(_written("gpu")).engine
+    assert (engine.device, engine.tensor_parallel_size, engine.quantization) == ("cuda", 2, "fp8")
+    assert engine.kv_offload_memory == 32 << 30
 
 
 def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
@@ -85,7 +99,7 @@ def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
     ("path", "taken"),
     [
         ("engine.kvCache.pageSize", main.PAGE_SIZES),
-        ("engine.kvCache.dtype", main.KV_CACHE_TYPES),
+        ("engine.kvCache.dtype", device_flags.KV_CACHE_TYPES["cpu"]),
         ("engine.scheduling.policy", main.POLICIES),
         ("engine.toolCallParser", tuple(style.value for style in Style)),
         ("model.speculation.method", main.SPECULATIONS),
@@ -173,14 +187,28 @@ SCHEDULING = {"maxSequences": LENGTH, "tokensPerStep": LENGTH, "chunkTokens": LE
 SCHEDULE = st.fixed_dictionaries({}, optional={"min": st.integers(0, 6), "max": st.integers(1, 6)})
 PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     (): st.fixed_dictionaries(
-        {"model": st.fixed_dictionaries({"source": st.just("file:///m")}, optional={"maxLength": LENGTH})},
+        {
+            "model": st.fixed_dictionaries(
+                {"source": st.just("file:///m"), "quantization": st.sampled_from(["none", "int8", "fp8", "awq"])},
+                optional={"maxLength": LENGTH, "speculation": st.just({}), "adapters": st.just([{"name": "a"}])},
+            )
+        },
         optional={
+            "resources": st.fixed_dictionaries(
+                {},
+                optional={
+                    "accelerator": st.fixed_dictionaries(
+                        {"name": st.sampled_from([NVIDIA, "example.com/npu"]), "count": st.sampled_from([1, 2, 8, 9])}
+                    )
+                },
+            ),
             "engine": st.fixed_dictionaries(
                 {},
                 optional={
+                    "image": st.just("x"),
                     "limits": st.fixed_dictionaries({}, optional={"promptTokens": LENGTH, "outputTokens": LENGTH}),
                 },
-            )
+            ),
         },
     ),
     ("model",): st.fixed_dictionaries(

@@ -57,7 +57,7 @@ def stages() -> dict[str, tuple[str, str]]:
     return {parts[at + 1]: (parts[at], parts[at + 2]) for at in range(0, len(parts), 3)}
 
 
-@pytest.mark.parametrize("image", ["operator", "gateway", "engine-cpu", "engine-cpu-smollm2"])
+@pytest.mark.parametrize("image", ["operator", "gateway", "engine-cpu", "engine-cpu-smollm2", "engine-cuda"])
 def test_no_image_starts_from_the_compilers_stage(image: str) -> None:
     found, name = stages(), image
     while name in found:

@@ -128,6 +128,8 @@ def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:
         (("engine", "limits"), {"queuedTokens": 0}, "spec.engine.limits.queuedTokens"),
         (("engine", "args"), ["--kernels=auto", "--lora-adapter=a=/a"], "spec.engine.args[1]"),
         (("model", "quantization"), "fp8", "spec.model.quantization"),
+        (("resources",), {"accelerator": {"name": "nvidia.com/gpu", "count": 9}}, "spec.resources.accelerator.count"),
+        (("engine", "args"), ["--tensor-parallel-size=2"], "spec.engine.args[0]"),
         (("engine", "runtime"), "vllm", "spec.engine.runtime"),
         (("scaling", "idleToZero"), "5 minutes", "spec.scaling.idleToZero"),
         (("scaling", "mode"), "hpa", "spec.scaling.mode"),
@@ -194,6 +196,23 @@ def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:
 )
 def test_each_mistake_is_refused_by_its_field(path: tuple[str, ...], value: object, field: str) -> None:
     assert field in errors(merged(*path, value))
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "count", "field"),
+    [
+        ({"quantization": "fp8"}, "example.com/npu", 1, "spec.model.quantization"),
+        ({"quantization": "int8"}, "nvidia.com/gpu", 1, "spec.model.quantization"),
+        ({"speculation": {"method": "ngram"}}, "nvidia.com/gpu", 1, "spec.model.speculation"),
+        ({"adapters": [{"name": "a", "source": "file:///a"}]}, "nvidia.com/gpu", 2, "spec.model.adapters"),
+        ({"adapters": [{"name": "a", "source": "file:///a"}], "quantization": "awq"}, "nvidia.com/gpu", 1, None),
+        ({"quantization": "int8", "speculation": {"method": "ngram"}}, "example.com/npu", 9, None),
+    ],
+)
+def test_what_goes_with_gpus(model: dict[str, Any], name: str, count: int, field: str | None) -> None:
+    spec = merged("resources", "accelerator", {"name": name, "count": count})
+    spec["model"] |= model
+    assert list(errors(spec)) == ([] if field is None else [field])
 
 
 @pytest.mark.parametrize("limit", [{"promptTokens": 16}, {"outputTokens": 17}], ids=str)

@@ -10,6 +10,7 @@ import hashlib
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 
 class PageError(RuntimeError):
@@ -82,6 +83,10 @@ class PagePool:
             self._owners[page] = 1
             pages.append(page)
         return pages
+
+    def oldest(self, count: int) -> list[tuple[int, bytes]]:
+        """The cached pages that are reused next, and what is known of them."""
+        return [(page, self._hash_of[page]) for page in islice(self._cached, count)]
 
     def hold(self, pages: Iterable[int]) -> None:
         """One more owner for pages that are held or cached. Raises PageError for a blank page."""

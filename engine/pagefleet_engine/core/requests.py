@@ -158,6 +158,9 @@ class EngineConfig:
     adapters: tuple[tuple[str, str], ...] = ()
     max_adapters: int = 16
     kernels: str = "auto"
+    device: str = "cpu"
+    tensor_parallel_size: int = 1
+    kv_offload_memory: int = 0  # bytes of the host for cached pages, of all ranks together
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Scheduler:
         for sequence in late:
             self._remove(sequence)
             unborn = range(1, 1 if sequence.request.embed or sequence.generated else sequence.request.n)
-            outputs += [_output(sequence, (), Finish.DEADLINE, index=index) for index in (sequence.index, *unborn)]
+            outputs += [output_of(sequence, (), Finish.DEADLINE, index=index) for index in (sequence.index, *unborn)]
         return outputs
 
     def schedule(self, now: float) -> list[Work]:
@@ -91,7 +91,7 @@ class Scheduler:
         for place, sequence in enumerate(line):
             behind = len(line) - place - 1
             allowed = min(budget, max(1, budget - behind))  # a token is left for each of them
-            if not sequence.runs or allowed == 0:
+            if not sequence.runs or sequence.closing or allowed == 0:
                 continue
             count, drafts = self._share(sequence, allowed)
             if drafts and not self._reserve(sequence, count, spare=len(line) - 1):
@@ -116,7 +116,7 @@ class Scheduler:
                 self._register(sequence)
             elif sequence.request.embed:
                 self._remove(sequence)
-                outputs.append(_output(sequence, (), Finish.STOP, first=True))
+                outputs.append(output_of(sequence, (), Finish.STOP, first=True))
             else:
                 outputs += self._take(work, answers)
         return outputs
@@ -141,9 +141,9 @@ class Scheduler:
         outputs = [self._append(sequence, answers[0], first)]
         for child in children:
             if (finish := self._ending(child)) is not None:
-                outputs.append(_output(child, (child.tokens[-1],), finish, first))
+                outputs.append(output_of(child, (child.tokens[-1],), finish, first))
                 continue
-            outputs.append(_output(child, (child.tokens[-1],), None, first))
+            outputs.append(output_of(child, (child.tokens[-1],), None, first))
             self._by_id[child.request_id] = [*self._by_id.get(child.request_id, []), child]
             self._seat(child, sequence)
         if outputs[0].finish_reason is not None:
@@ -160,7 +160,7 @@ class Scheduler:
         sequence.draft = ()
         sequence.computed = min(sequence.computed, len(sequence.tokens))
         self._register(sequence)
-        return _output(sequence, tokens[:taken], finish, first)
+        return output_of(sequence, tokens[:taken], finish, first)
 
     def _ending(self, child: Sequence) -> Finish | None:
         token = child.tokens.pop()
@@ -308,7 +308,7 @@ class Scheduler:
         sequence.pages, sequence.registered, sequence.computed = [], 0, 0
 
 
-def _output(
+def output_of(
     sequence: Sequence, tokens: tuple[int, ...], finish: Finish | None, first: bool = False, index: int | None = None
 ) -> TokenOutput:
     queued = None

@@ -44,6 +44,10 @@ class Weights:
         """The tensor `name`, once. Raises ModelError when it is missing, unreadable or of another shape."""
         return self._read(name, shape, None).to(dtype)
 
+    def take_stored(self, name: str, *shape: int) -> torch.Tensor:
+        """As `take`, in the dtype of the file and without a copy where it is memory-mapped."""
+        return self._read(name, shape, None)
+
     def take_rows(self, rows: Mapping[str, int], columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Several matrices below one another, [sum of rows, columns], without a copy of each. Raises as `take`."""
         result = torch.empty(sum(rows.values()), columns, dtype=dtype)

@@ -9,24 +9,21 @@ from pathlib import Path
 
 import torch
 
-from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import (
-    Batching,
     EngineConfig,
     EngineRequest,
     EngineStats,
-    Policy,
     SamplingParams,
     TokenLogprobs,
     TokenOutput,
 )
 from pagefleet_engine.core.scheduler import Scheduler
-from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model import adapters, source, tokenizer
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.runner import batch, machine, sampling
 from pagefleet_engine.runner.grammar import Grammars
+from pagefleet_engine.runner.levels import computed, levels, limits
 from pagefleet_engine.runner.loading import Loaded, load
 from pagefleet_engine.runner.prompts import Prompts
 from pagefleet_engine.runner.speculator import DraftModel, Speculator
@@ -102,7 +99,7 @@ class Engine:
         if self._speculator is not None:
             self._speculator.plan(self._scheduler)
         works = self._scheduler.schedule(now)
-        self._computed = _computed(works)
+        self._computed = computed(works)
         if works:
             if self._speculator is not None:
                 self._speculator.fill(works)
@@ -154,36 +151,11 @@ class Engine:
             self._asleep = None
 
     def stats(self) -> EngineStats:
-        scheduler = self._scheduler
-        return EngineStats(
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            pages_total=scheduler.pool.total,
-            pages_free=scheduler.pool.blank,
-            pages_cached=scheduler.pool.cached,
-            preemptions=scheduler.preemptions,
-            prefix_queries=scheduler.prefix_queries,
-            prefix_hits=scheduler.prefix_hits,
-            steps=self._steps,
-            waiting_tokens=sum(len(sequence.tokens) for sequence in scheduler.waiting),
-            slots_held=sum(len(sequence.pages) for sequence in scheduler.running) * self._config.page_size,
-            slots_used=sum(sequence.computed for sequence in scheduler.running),
-            draft_tokens=scheduler.drafted,
-            accepted_tokens=scheduler.accepted,
-            running_adapters=self._names(scheduler.running),
-            waiting_adapters=self._names(scheduler.waiting),
-        )
+        return levels(self._scheduler, self._config.page_size, self._steps)
 
     def check(self) -> None:
         """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""
         self._scheduler.check()
-
-    def _names(self, sequences: Sequence[Answer]) -> tuple[str, ...]:
-        """Of the adapters that these ask for, whatever their version."""
-        if not self._adapters:
-            return ()
-        versions = {sequence.request.adapter for sequence in sequences}
-        return tuple(sorted({version.rpartition("#")[0] for version in versions if version is not None}))
 
     def _adapters_in_use(self) -> set[str | None]:
         return {sequence.request.adapter for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
@@ -196,7 +168,7 @@ class Engine:
         self.eos_token_ids, self.vocab_size, self.hidden_size = (
             model.eos_token_ids, model.vocab_size, model.hidden_size,
         )  # fmt: skip
-        self._scheduler = Scheduler(_limits(config, loaded))
+        self._scheduler = Scheduler(limits(config, model, loaded.pages, loaded.max_model_len))
         self._grammars: Grammars | None = None
         self._sampler = sampling.Sampler(self._operations, model.eos_token_ids, self._all_grammars)
         self._prompts = Prompts(lambda hidden: self.loaded.model.logits(hidden))  # sleep frees the model
@@ -278,27 +250,3 @@ class Engine:
                     f"{self._config.model!r}: the model's output is not finite; its weights are damaged",
                 )
             rehearsal.commit(works, [((int(logits.argmax()),),) if work.samples else () for work in works])
-
-
-def _limits(config: EngineConfig, loaded: Loaded) -> Limits:
-    try:
-        return Limits(
-            page_size=config.page_size,
-            pages=loaded.pages,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_chunk_tokens=config.max_chunk_tokens,
-            max_model_len=loaded.max_model_len,
-            vocab_size=loaded.model.config.vocab_size,
-            batching=Batching(config.batching),
-            eos_token_ids=frozenset(loaded.model.config.eos_token_ids),
-            prefix_caching=config.prefix_caching,
-            policy=Policy(config.scheduling_policy),
-        )
-    except ValueError as error:
-        raise ModelError("spec.engine.args", str(error)) from error
-
-
-def _computed(works: Sequence[Work]) -> tuple[int, int]:
-    singles = sum(work.count for work in works if work.count == work.drafts + 1)
-    return sum(work.count for work in works) - singles, singles

@@ -12,6 +12,7 @@ from pagefleet_engine.model.config import ModelConfig
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.llama import Llama
 from pagefleet_engine.runner import machine, memory
+from pagefleet_engine.runner.levels import longest
 from pagefleet_kernels.cpu import KVPages, Operations
 from pagefleet_kernels.cpu.layout import LANES, MOST_HEAD_DIM
 
@@ -44,7 +45,7 @@ def load(config: EngineConfig, operations: Operations, kept: Loaded | None) -> L
 
 def _models(config: EngineConfig, operations: Operations) -> Loaded:
     model, unread = weights.load(source.resolve(config.model))
-    length = _length(config, model)
+    length = longest(config, model)
     if config.page_size < 1 or config.page_size % LANES:
         raise ModelError("spec.engine.kvCache.pageSize", f"must be a multiple of {LANES}, not {config.page_size}")
     _check_heads(model, SOURCE)
@@ -77,12 +78,3 @@ def _check_draft(draft: ModelConfig, model: ModelConfig, length: int) -> None:
         )
     if draft.max_position < length:
         raise ModelError(where, f"the draft model's length is {draft.max_position}, less than the served {length}")
-
-
-def _length(config: EngineConfig, model: ModelConfig) -> int:
-    wanted = model.max_position if config.max_model_len is None else config.max_model_len
-    if not 2 <= wanted <= model.max_position:
-        raise ModelError(
-            "spec.model.maxLength", f"{wanted} is not within 2..{model.max_position}, the model's own length"
-        )
-    return wanted

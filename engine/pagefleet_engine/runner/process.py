@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,7 +33,10 @@ from pagefleet_engine.core.messages import (
 )
 from pagefleet_engine.core.requests import EngineConfig, TokenOutput
 from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.runner.start import start
+
+if TYPE_CHECKING:
+    from pagefleet_engine.runner.start import AnyEngine
 
 EXIT_CONFIGURATION = 78
 READ_BYTES = 1 << 20
@@ -41,7 +45,7 @@ READ_BYTES = 1 << 20
 def serve(connection: socket.socket, config: EngineConfig) -> int:
     """Run until the peer closes. Returns the exit status."""
     try:
-        engine = Engine(config)
+        engine = start(config)
     except ModelError as error:
         connection.sendall(frame(Failed(error.field, error.message)))
         return EXIT_CONFIGURATION
@@ -64,7 +68,7 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
         connection.sendall(frame(Step(outputs, engine.stats(), time.monotonic() - began, *engine.computed)))
 
 
-def _take(engine: Engine, body: bytes, connection: socket.socket) -> list[TokenOutput]:
+def _take(engine: AnyEngine, body: bytes, connection: socket.socket) -> list[TokenOutput]:
     match to_engine.decode(body):
         case Add(request):
             try:
@@ -79,7 +83,7 @@ def _take(engine: Engine, body: bytes, connection: socket.socket) -> list[TokenO
     return []
 
 
-def _carry_out(engine: Engine, command: Command) -> str | None:
+def _carry_out(engine: AnyEngine, command: Command) -> str | None:
     """Why a command could not be carried out."""
     try:
         match command:

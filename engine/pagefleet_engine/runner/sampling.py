@@ -18,15 +18,20 @@ MASK = 2**64 - 1
 Key = tuple[str, int]
 
 
-def uniform(seed: int, index: int, position: int) -> float:
-    """A number in [0, 1) that depends on nothing else: SplitMix64 (Steele et al., OOPSLA 2014) over the three."""
+def mixed(*values: int) -> int:
+    """64 bits that depend on nothing else: SplitMix64 (Steele et al., OOPSLA 2014) over the values."""
     state = 0
-    for value in (seed, index, position):
+    for value in values:
         state = (state ^ (value & MASK)) + 0x9E3779B97F4A7C15 & MASK
         state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & MASK
         state = (state ^ state >> 27) * 0x94D049BB133111EB & MASK
         state ^= state >> 31
-    return (state >> 11) * 2.0**-53
+    return state
+
+
+def uniform(seed: int, index: int, position: int) -> float:
+    """A number in [0, 1) that depends on nothing but the three."""
+    return (mixed(seed, index, position) >> 11) * 2.0**-53
 
 
 @dataclass
@@ -72,7 +77,7 @@ class Sampler:
         row = 0
         for work in works:
             if not work.sequence.request.sampling.plain:
-                self._adjust(logits[row], work.sequence)
+                self.adjust(logits[row], work.sequence)
             row += work.drafts + 1
         chosen = self._tokens(works, logits)
         results: list[tuple[tuple[int, ...], ...]] = []
@@ -98,9 +103,13 @@ class Sampler:
         sampling = answer.request.sampling
         if sampling.temperature <= 0:
             return Draw(row, 0.0, 0.0)
-        seed = self._entropy ^ hash(answer.request_id) if sampling.seed is None else sampling.seed
-        number = uniform(seed, answer.index if index is None else index, len(answer.tokens) + ahead)
+        number = uniform(self.seed(answer), answer.index if index is None else index, len(answer.tokens) + ahead)
         return Draw(row, number, sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
+
+    def seed(self, answer: Answer) -> int:
+        """The request's own, or one that no other request is likely to have."""
+        given = answer.request.sampling.seed
+        return self._entropy ^ hash(answer.request_id) if given is None else given
 
     def _tokens(self, works: Sequence[Work], logits: torch.Tensor) -> list[list[int]]:
         """For each row its token, and those of the other answers at the end of a prompt."""
@@ -125,7 +134,8 @@ class Sampler:
             row += work.drafts + 1
         return raw
 
-    def _adjust(self, row: torch.Tensor, answer: Answer) -> None:
+    def adjust(self, row: torch.Tensor, answer: Answer) -> None:
+        """Bias, penalties and grammar of the answer's next token, on its logits [vocab] on the CPU, in place."""
         sampling = answer.request.sampling
         history = self._history(answer)
         if sampling.logit_bias:

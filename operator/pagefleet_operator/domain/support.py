@@ -20,6 +20,7 @@ OWNED_FLAGS = {
     "--max-prompt-tokens": "spec.engine.limits.promptTokens", "--max-output-tokens": "spec.engine.limits.outputTokens",
     "--max-queued-requests": "spec.engine.limits.queued", "--max-queued-tokens": "spec.engine.limits.queuedTokens",
     "--max-n": "spec.engine.limits.answers", "--api-key-file": "spec.engine.apiKeySecretRef",
+    "--tensor-parallel-size": "spec.resources.accelerator.count",
     "--tool-call-parser": "spec.engine.toolCallParser", "--drain-timeout": "",
 }  # fmt: skip
 # These were given in spec.engine.args before they had fields: there or in their field, not in both.
@@ -37,10 +38,7 @@ def _present(_: Any) -> bool:
     return True
 
 
-NOT_YET: tuple[tuple[tuple[str, ...], Used], ...] = (
-    (("model", "quantization"), lambda value: value in ("fp8", "awq")),
-    (("engine", "runtime"), lambda value: value != "pagefleet"),
-)
+NOT_YET: tuple[tuple[tuple[str, ...], Used], ...] = ((("engine", "runtime"), lambda value: value != "pagefleet"),)
 
 
 def check(spec: Mapping[str, Any]) -> list[SpecError]:

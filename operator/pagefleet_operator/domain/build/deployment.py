@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from pagefleet_operator.domain.accelerator import gpus
 from pagefleet_operator.domain.build.flags import drain_seconds, flags
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.volumes import volumes
@@ -94,12 +95,12 @@ def _container(child: Child, mounts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def default_image(snapshot: Mapping[str, Any]) -> str:
-    """Pagefleet's own engine of the operator's version: for CUDA when an accelerator is asked for."""
+    """Pagefleet's own engine of the operator's version: for CUDA when GPUs are asked for."""
     try:
         release = version("pagefleet")
     except PackageNotFoundError:
         release = "latest"
-    kind = "engine-cuda" if (snapshot.get("resources") or {}).get("accelerator") else "engine-cpu"
+    kind = "engine-cuda" if gpus(snapshot) else "engine-cpu"
     return f"docker.io/pagefleet/{kind}:{release}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
+from pagefleet_operator.domain.accelerator import gpus, runs_cuda
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import in_pod, path_in_pod
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
@@ -19,7 +20,7 @@ SLOTS_FLAG, SLOTS = "--max-num-seqs", 64  # the engine's default
 def flags(child: Child) -> list[str]:
     """In a fixed order; fields that are not given leave the engine its defaults."""
     engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
-    values = {**_model(child), **_engine(engine), **_server(engine)}
+    values = {**_model(child), **_device(child), **_engine(engine), **_server(engine)}
     written = [f"{flag}={value}" for flag, value in values.items() if value is not None]
     if (engine.get("kvCache") or {}).get("prefixCaching") is False:
         written.append("--no-prefix-caching")
@@ -58,6 +59,14 @@ def _model(child: Child) -> dict[str, Any]:
         "--speculation-tokens": speculation.get("tokens"),
         "--speculation-model": in_pod(draft) if draft else None,
         "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
+    }
+
+
+def _device(child: Child) -> dict[str, Any]:
+    count = gpus(child.snapshot)
+    return {
+        "--device": "cuda" if runs_cuda(child.snapshot) else None,
+        "--tensor-parallel-size": count if count > 1 else None,
     }
 
 

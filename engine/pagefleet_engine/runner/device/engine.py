@@ -1,0 +1,230 @@
+"""The engine on a device: the scheduler one step ahead of the GPU, behind the same add, abort and step as on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from pagefleet_engine.core.overlap import OverlapScheduler
+from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, SamplingParams, TokenOutput
+from pagefleet_engine.core.work import Work
+from pagefleet_engine.model import source, tokenizer
+from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.runner.device.adapters import Adapters
+from pagefleet_engine.runner.device.choice import choose, chosen_by_host, seed
+from pagefleet_engine.runner.device.company import company
+from pagefleet_engine.runner.device.executor import Flight, Landed
+from pagefleet_engine.runner.device.rank import Rank
+from pagefleet_engine.runner.device.seats import Seats
+from pagefleet_engine.runner.device.step import Step
+from pagefleet_engine.runner.grammar import Grammars
+from pagefleet_engine.runner.levels import computed, levels, limits
+from pagefleet_engine.runner.prompts import Prompts
+from pagefleet_engine.runner.sampling import Sampler
+from pagefleet_kernels.cpu import operations
+
+
+class DeviceEngine:
+    """Raises ModelError at construction. `device` is a GPU, or the CPU, where the same steps run without one."""
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        self._config, self._steps, self._computed = config, 0, (0, 0)
+        if config.speculation is not None:
+            raise ModelError("spec.model.speculation", "is not supported on a GPU; remove it")
+        self._workers = company(config, device)
+        self._rank = Rank(config, self._workers.device(0), self._workers.join())
+        self._adapters = Adapters(config, self._rank)
+        self._asleep = True
+        self._flight: Flight | None = None
+        self._woken()
+        for name, path in config.adapters:
+            try:
+                self.load_adapter(name, path)
+            except ValueError as error:
+                raise ModelError("spec.engine.args", f"--lora-adapter {name}: {error}") from error
+
+    @property
+    def description(self) -> dict[str, str]:
+        return self._rank.description
+
+    @property
+    def computed(self) -> tuple[int, int]:
+        """Tokens of prompts, and single tokens, that the last step computed."""
+        return self._computed
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request. Raises ValueError when it could never be served, or its id is in use."""
+        if self._asleep:
+            raise ValueError("the engine is asleep")
+        request = self._adapters.versioned(request)
+        self._sampler.check(request.sampling)
+        self._scheduler.add(request, request.adapter or "")
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Forget a request, or one answer of it, known or not. No output of it follows."""
+        for given_up in self._scheduler.abort(request_id, index):
+            self._forget(request_id, given_up)
+
+    def has_work(self) -> bool:
+        scheduler = self._scheduler
+        return not self._asleep and bool(scheduler.running or scheduler.waiting or scheduler.flying)
+
+    @torch.inference_mode()
+    def step(self, now: float) -> list[TokenOutput]:
+        """Launch the next step, then take what the one before it has brought. `now`: seconds of `arrival`'s clock.
+
+        Raises WorkerDied when another rank has ended.
+        """
+        if self._asleep:
+            return []
+        try:
+            return self._stepped(now)
+        except RuntimeError as error:
+            self._workers.blame(error)
+            raise
+
+    def _stepped(self, now: float) -> list[TokenOutput]:
+        outputs = self._scheduler.expire(now)
+        if self._scheduler.must_wait:
+            outputs += self._settle()
+        works = self._scheduler.schedule(now)
+        self._computed = computed(works)
+        if any(chosen_by_host(work) for work in works):
+            outputs += self._together(works)
+        else:
+            flight = self._launch(works) if works else None
+            outputs += self._settle()
+            if flight is not None:
+                self._scheduler.advance(works)
+                self._flight = flight
+        self._steps += bool(works)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._forget(output.request_id, output.index)
+        return outputs
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Raises ValueError when it cannot be used; an adapter of the same name is replaced for requests to come."""
+        self._adapters.load(name, path, self._in_use())
+
+    def unload_adapter(self, name: str) -> None:
+        """Raises ValueError when it is not loaded, or in use."""
+        self._adapters.unload(name, self._in_use())
+
+    def sleep(self, level: int) -> None:
+        """Give the KV pages back, and with level 2 the weights too. Raises ValueError when requests are open."""
+        if self.has_work():
+            raise ValueError("requests are open")
+        self._asleep = True
+        self._workers.sleep(level)
+        self._rank.sleep(level)
+
+    def wake(self) -> None:
+        """Be ready again. Raises ModelError when the model cannot be loaded again."""
+        if self._asleep:
+            self._workers.wake()
+            self._rank.wake()
+            self._woken()
+
+    def stats(self) -> EngineStats:
+        return levels(self._scheduler, self._config.page_size, self._steps)
+
+    def check(self) -> None:
+        """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""
+        self._scheduler.check()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._workers.close()
+
+    def _woken(self) -> None:
+        rank, config = self._rank, self._rank.model_config
+        self.max_model_len = rank.max_model_len
+        self.eos_token_ids, self.vocab_size, self.hidden_size = (
+            config.eos_token_ids, config.vocab_size, config.hidden_size,
+        )  # fmt: skip
+        bounds = limits(self._config, config, rank.pages, rank.max_model_len)
+        self._scheduler = OverlapScheduler(bounds, rank.host_places)
+        self._flight = None
+        self._told: list[torch.Tensor] = []
+        self._grammars: Grammars | None = None
+        self._sampler = Sampler(operations(1, "reference"), config.eos_token_ids, self._all_grammars)
+        self._prompts = Prompts(lambda hidden: self._told.pop(0))
+        self._warm_up()
+        self._seats = self._new_seats()
+        self._asleep = False
+
+    def _new_seats(self) -> Seats:
+        return Seats(self._config.max_num_seqs, lambda answer: seed(self._sampler, answer, answer.index))
+
+    def _launch(self, works: list[Work]) -> Flight:
+        changes = self._adapters.applied(works)
+        return self._rank.executor.launch(self._described(works, chosen_by_host=False), changes)
+
+    def _described(self, works: list[Work], *, chosen_by_host: bool) -> Step:
+        scheduler = self._scheduler
+        copies, scheduler.copies = scheduler.copies, []
+        step = self._seats.describe(works, copies, scheduler.take_moves(), chosen_by_host)
+        self._workers.tell(step)
+        return step
+
+    def _settle(self) -> list[TokenOutput]:
+        if self._flight is None:
+            return []
+        flight, self._flight = self._flight, None
+        return self._scheduler.settle(flight.tokens())
+
+    def _together(self, works: list[Work]) -> list[TokenOutput]:
+        """A step in which the host has a say: its results are waited for, and those of the one before it."""
+        changes = self._adapters.applied(works)
+        landed = self._rank.executor.land(self._described(works, chosen_by_host=True), changes)
+        outputs = self._settle()
+        self._take_prompts(works, landed)
+        ending = [work for work in works if work.samples]
+        results, said = choose(ending, landed, self._rank.executor.state, self._sampler)
+        answers = {id(work): result for work, result in zip(ending, results, strict=True)}
+        found = self._scheduler.commit(works, [answers.get(id(work), ()) for work in works])
+        outputs += [
+            replace(self._prompts.complete(output), logprobs=said.get((output.request_id, output.index)))
+            for output in found
+        ]
+        return outputs
+
+    def _take_prompts(self, works: list[Work], landed: Landed) -> None:
+        if landed.told or any(work.sequence.request.embed for work in works):
+            self._told = list(landed.told)
+            self._prompts.take(works, landed.hidden.float().cpu())
+
+    def _in_use(self) -> set[str]:
+        open_ones = (*self._scheduler.running, *self._scheduler.waiting)
+        return {name for one in open_ones if (name := one.request.adapter) is not None}
+
+    def _forget(self, request_id: str, index: int) -> None:
+        if index == 0:
+            self._prompts.forget(request_id)
+        self._sampler.forget(request_id, index)
+
+    def _all_grammars(self) -> Grammars:
+        if self._grammars is None:
+            found = tokenizer.load(source.resolve(self._config.model))
+            self._grammars = Grammars(found.backend, self.vocab_size, self.eos_token_ids)
+        return self._grammars
+
+    @torch.inference_mode()
+    def _warm_up(self) -> None:
+        """A prompt and a token after it: what /ready stands for. Leaves no trace in the pool's books."""
+        count = min(8, self._scheduler.limits.capacity - 1, self.max_model_len - 1)
+        prompt = tuple(index % self.vocab_size for index in range(1, count + 1))
+        rehearsal = OverlapScheduler(self._scheduler.limits)
+        rehearsal.add(EngineRequest("warm-up", prompt, SamplingParams(max_tokens=2, ignore_eos=True), 0.0))
+        self._seats = self._new_seats()
+        while works := rehearsal.schedule(0.0):
+            step = self._seats.describe(works, chosen_by_host=True)
+            self._workers.tell(step)
+            landed = self._rank.executor.land(step)
+            if not bool(landed.logits.isfinite().all()):
+                raise ModelError(
+                    SOURCE, f"{self._config.model!r}: the model's output is not finite; its weights are damaged"
+                )
+            rehearsal.commit(works, [((int(landed.logits[0].argmax()),),) if work.samples else () for work in works])

@@ -1,0 +1,70 @@
+"""One step as numbers: what the scheduling rank tells every rank to compute. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+Wide = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Reals = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
+def none(*shape: int) -> Numbers:
+    return np.empty(shape or (0,), dtype=np.int32)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How tokens are drawn on some seats: heat [3, seats] is temperature, top_p, min_p; seeds [seats]."""
+
+    seats: Numbers
+    top_k: Numbers
+    heat: Reals
+    seeds: Wide
+
+    @classmethod
+    def none(cls) -> Drawing:
+        return cls(none(), none(), np.empty((3, 0), np.float32), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Each sequence sits on a seat: a row of the state that lies on the device.
+
+    tokens [n], one sequence after the other, negative: the last one sampled on its seat; counts, starts and seats
+    [sequences]: new tokens, tokens computed before, the seat; owners [drawn]: the sequences whose last token's logits
+    are sampled. pages [changes, 3]: (seat, place in the seat's table, page). drawing: of newly taken seats. copies
+    [n, 2]: (from, to) pages of forks. moves [n, 3]: (0 out or 1 in, page, place on the host), in this order.
+    told [n, 2]: (first, how many) tokens whose logits are wanted besides, for what is said of a prompt.
+    `chosen_by_host`: the scheduling rank takes the logits and chooses; nothing is sampled on the device.
+    """
+
+    tokens: Numbers
+    counts: Numbers
+    starts: Numbers
+    seats: Numbers
+    owners: Numbers
+    pages: Numbers = field(default_factory=lambda: none(0, 3))
+    drawing: Drawing = field(default_factory=Drawing.none)
+    copies: Numbers = field(default_factory=lambda: none(0, 2))
+    moves: Numbers = field(default_factory=lambda: none(0, 3))
+    told: Numbers = field(default_factory=lambda: none(0, 2))
+    chosen_by_host: bool = False
+
+    @property
+    def single(self) -> bool:
+        """Whether each sequence brings one token and has its next one sampled: what a decode graph computes."""
+        return (
+            not self.chosen_by_host
+            and len(self.tokens) == len(self.seats) == len(self.owners)
+            and bool((self.counts == 1).all())
+        )
+
+    @property
+    def query_starts(self) -> Numbers:
+        """[sequences + 1]: where each sequence's tokens begin, and the end."""
+        first = np.zeros(len(self.counts) + 1, dtype=np.int32)
+        np.cumsum(self.counts, out=first[1:])
+        return first

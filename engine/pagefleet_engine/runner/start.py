@@ -1,0 +1,27 @@
+"""Which engine serves a configuration: the CPU's own, or the device runner on a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.runner.engine import Engine
+
+if TYPE_CHECKING:
+    from pagefleet_engine.runner.device.engine import DeviceEngine
+
+    AnyEngine = Engine | DeviceEngine
+
+
+def start(config: EngineConfig) -> AnyEngine:
+    """Raises ModelError when the model cannot be served so."""
+    if config.device == "cpu":
+        return Engine(config)
+    if not torch.cuda.is_available():
+        raise ModelError("spec.resources.accelerator", "torch sees no GPU: ask for one, or use --device=cpu")
+    from pagefleet_engine.runner.device.engine import DeviceEngine  # imports Triton
+
+    return DeviceEngine(config, torch.device("cuda", 0))

@@ -1,0 +1,66 @@
+"""The ops that a device runner is built of, as one set: Triton's, or the torch references where there is no Triton.
+
+Triton runs on a GPU, and on the CPU in its interpreter (TRITON_INTERPRET=1): the same launches, slowly, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pagefleet_kernels import (
+    awq_gemm,
+    build_inputs,
+    fp8_gemm,
+    fp8_quantise,
+    page_copy,
+    paged_attention,
+    rms_norm,
+    rope_write,
+    sample,
+    silu_mul,
+)
+from pagefleet_kernels.language import INTERPRETED, triton
+
+__all__ = ["REFERENCE", "TRITON", "Kernels", "kernels"]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Signatures are those of the modules' functions without a suffix."""
+
+    name: str
+    awq_gemm: Callable[..., torch.Tensor]
+    build_inputs: Callable[..., build_inputs.Inputs]
+    fp8_gemm: Callable[..., torch.Tensor]
+    fp8_quantise: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    page_copy: Callable[..., None]
+    paged_attention: Callable[..., torch.Tensor]
+    rms_norm: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    rope_write: Callable[..., torch.Tensor]
+    sample: Callable[..., torch.Tensor]
+    silu_mul: Callable[..., torch.Tensor]
+
+
+_MODULES: tuple[Any, ...] = (
+    awq_gemm, build_inputs, fp8_gemm, fp8_quantise, page_copy, paged_attention, rms_norm, rope_write, sample, silu_mul,
+)  # fmt: skip
+
+
+def _named(kind: str) -> Kernels:
+    names = [module.__name__.rpartition(".")[2] for module in _MODULES]
+    found = {name: getattr(module, f"{name}_{kind}") for name, module in zip(names, _MODULES, strict=True)}
+    return Kernels(kind, **found)
+
+
+TRITON, REFERENCE = _named("triton"), _named("reference")
+
+
+def kernels(device: torch.device) -> Kernels:
+    """Raises ValueError for a GPU without Triton: the references are far too slow to serve with."""
+    if device.type == "cuda" and triton is None:
+        raise ValueError("Triton is not installed: pip install 'pagefleet[cuda]'")
+    return TRITON if triton is not None and (device.type == "cuda" or INTERPRETED) else REFERENCE

@@ -1,0 +1,138 @@
+"""How launches are cut up by shape: the tables that ship with the package, and those that `tune` wrote for one GPU.
+
+A GPU's own table is `tables/<name>.json` beside this file, or in the folder that PAGEFLEET_KERNEL_TABLES names; what it
+does not hold comes from the defaults. Nothing is tuned when an engine starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+import torch
+
+VARIABLE = "PAGEFLEET_KERNEL_TABLES"
+SHIPPED = Path(__file__).with_name("tables")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One program: `rows` (new tokens x heads of a group) against `tile` tokens of KV at a time."""
+
+    rows: int
+    tile: int
+    warps: int
+    stages: int
+    resident: int  # programs that fit a multiprocessor at once
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """One program: `rows` x `columns` of the product, `depth` of the inner dimension at a time."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    resident: int
+
+
+# By the padded head size. Of the pipeline's stages the first ones look pages up: only from 5 on do the tiles of K and V
+# have two buffers, so that one loads while the other is used (seen in the compiled code: 72 KiB for 64 x 128 x 2 bytes).
+_DECODE = {
+    16: Attention(16, 128, 4, 5, 4),
+    32: Attention(16, 128, 4, 5, 4),
+    64: Attention(16, 128, 4, 5, 2),
+    128: Attention(16, 64, 4, 5, 2),
+    256: Attention(16, 32, 4, 5, 2),
+}
+# Prefill: 64 rows are what one warpgroup's wgmma takes, 128 keep two of them busy on the same keys.
+_SHORT = {
+    16: Attention(64, 64, 4, 5, 4),
+    32: Attention(64, 64, 4, 5, 4),
+    64: Attention(64, 64, 4, 5, 2),
+    128: Attention(64, 64, 4, 5, 1),
+    256: Attention(64, 32, 4, 5, 1),
+}
+_LONG = {
+    16: Attention(128, 64, 4, 5, 2),
+    32: Attention(128, 64, 4, 5, 2),
+    64: Attention(128, 64, 8, 5, 2),
+    128: Attention(128, 64, 8, 5, 1),
+    256: Attention(128, 32, 8, 5, 1),
+}
+# By rows of x, at most. Weights stream once while all rows fit one program.
+_WEIGHT_ONLY = {16: Gemm(16, 64, 128, 4, 3, 3), 32: Gemm(32, 64, 128, 4, 3, 3), 64: Gemm(64, 64, 128, 4, 3, 2)}
+_FP8 = {
+    16: Gemm(16, 64, 256, 4, 4, 3),
+    32: Gemm(32, 64, 256, 4, 4, 2),
+    64: Gemm(64, 128, 128, 4, 4, 2),
+    128: Gemm(128, 128, 128, 8, 3, 1),
+}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Attention by the padded head size: decode, up to 64 rows, more; products by rows of x, at most."""
+
+    decode: Mapping[int, Attention] = field(default_factory=lambda: _DECODE)
+    short: Mapping[int, Attention] = field(default_factory=lambda: _SHORT)
+    long: Mapping[int, Attention] = field(default_factory=lambda: _LONG)
+    weight_only: Mapping[int, Gemm] = field(default_factory=lambda: _WEIGHT_ONLY)
+    fp8: Mapping[int, Gemm] = field(default_factory=lambda: _FP8)
+
+
+DEFAULT = Tables()
+
+
+def dumped(tables: Tables) -> str:
+    """JSON that `loaded` reads."""
+    document = {
+        part.name: {str(key): asdict(entry) for key, entry in getattr(tables, part.name).items()}
+        for part in fields(tables)
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def loaded(text: str) -> Tables:
+    """A GPU's table over the defaults. Raises ValueError for what is not one."""
+    try:
+        document = json.loads(text)
+        parts = {}
+        for part in fields(Tables):
+            given = getattr(DEFAULT, part.name)
+            kind = type(next(iter(given.values())))
+            own = {int(key): kind(**entry) for key, entry in document.get(part.name, {}).items()}
+            parts[part.name] = {**given, **own}
+        unknown = set(document) - set(parts)
+    except (TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"not a table of launches: {error}") from error
+    if unknown:
+        raise ValueError(f"not a table of launches: it holds {', '.join(sorted(unknown))}")
+    return Tables(**parts)
+
+
+def file_name(gpu: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".json"
+
+
+def tables(device: torch.device | None) -> Tables:
+    """Of a GPU; the defaults for the CPU, on which the interpreter runs what a GPU would."""
+    if device is None or device.type != "cuda":
+        return DEFAULT
+    return _of(torch.cuda.get_device_name(device), os.environ.get(VARIABLE, ""))
+
+
+@functools.cache
+def _of(gpu: str, folder: str) -> Tables:
+    for place in ([Path(folder)] if folder else []) + [SHIPPED]:
+        path = place / file_name(gpu)
+        if path.is_file():
+            return loaded(path.read_text())
+    return DEFAULT

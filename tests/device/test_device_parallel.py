@@ -1,0 +1,91 @@
+"""Protects tensor parallelism: two ranks over gloo give the tokens of one, and a rank that dies ends the engine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from device_engine import FAMILIES, device_engine, finish, prompts, saved
+from engine_reference import ask
+
+from pagefleet_engine.core.requests import SamplingParams
+from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.runner.device.shard import Shard
+
+PROGRAM = Path(__file__).parent.parent / "device_rank.py"
+
+
+def two_ranks(uri: str, asked: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROGRAM), uri, json.dumps(asked), json.dumps(options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_ranks_give_the_tokens_of_one(family: str, tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path, family)  # 301 tokens: the ranks' parts of the vocabulary differ in size
+    asked = prompts(6)
+    alone = finish(
+        device_engine(uri, max_num_batched_tokens=48), [ask(str(i), prompt, 10) for i, prompt in enumerate(asked)]
+    )
+    ended = two_ranks(uri, asked)
+    assert ended.returncode == 0, ended.stderr
+    together = json.loads(ended.stdout.splitlines()[-1])
+    assert {(name, 0): tokens for name, tokens in together.items()} == alone
+
+
+def test_two_ranks_agree_on_draws_sleep_and_what_the_host_chooses(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    asked = [
+        {"tokens": prompt, "temperature": 0.8, "seed": index, **extra}
+        for index, (prompt, extra) in enumerate(
+            zip(prompts(4), [{}, {"frequency_penalty": 1.0}, {"prompt_logprobs": 1}, {}], strict=True)
+        )
+    ]
+    here = device_engine(uri, max_num_batched_tokens=48)
+    requests = [
+        ask(str(index), one["tokens"], 10, **{name: value for name, value in one.items() if name != "tokens"})
+        for index, one in enumerate(asked)
+    ]
+    assert isinstance(requests[0].sampling, SamplingParams)
+    alone = finish(here, requests)
+    ended = two_ranks(uri, asked, rests=[1, 2], num_pages=12, kv_offload_memory=1 << 20)
+    assert ended.returncode == 0, ended.stderr
+    together = json.loads(ended.stdout.splitlines()[-1])
+    assert {(name, 0): tokens for name, tokens in together.items()} == alone
+
+
+def test_the_death_of_a_rank_ends_the_engine_and_says_so(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    ended = two_ranks(uri, prompts(4), kill=True)
+    assert ended.returncode != 0
+    assert "ready" in ended.stdout
+    assert "rank 1 of 2 ended with status -9" in ended.stderr
+
+
+def test_what_the_ranks_cannot_share_is_refused() -> None:
+    with pytest.raises(ModelError, match="3 GPUs cannot share the model's heads of 4"):
+        Shard(0, 3).config(_model(heads=4, kv_heads=2))
+    with pytest.raises(ModelError, match="kv_heads of 2"):
+        Shard(0, 4).config(_model(heads=4, kv_heads=2))
+
+
+@pytest.mark.parametrize(("count", "size"), [(301, 2), (10, 4), (9, 8)])
+def test_every_row_of_the_vocabulary_has_one_rank(count: int, size: int) -> None:
+    bounds = [Shard(rank, size).rows(count) for rank in range(size)]
+    assert [row for begin, end in bounds for row in range(begin, end)] == list(range(count))
+    matrix = torch.arange(count * 8).view(count, 8)
+    cut = [Shard(rank, size).cut(matrix, 1) for rank in range(size)]
+    assert torch.equal(torch.cat(cut, dim=1), matrix)
+
+
+def _model(heads: int, kv_heads: int) -> Any:
+    from pagefleet_engine.model.config import ModelConfig
+
+    return ModelConfig(
+        "llama", 100, 64, 96, 2, heads, kv_heads, 16, 10000.0, 1e-6, 512, tied=True, eos_token_ids=(2,)
+    )  # fmt: skip

@@ -1,0 +1,158 @@
+"""Protects the device runner's exact greedy parity with transformers, on the CPU: Triton in its interpreter, and the
+kernels' references, over mixed prefill and decode, prefix hits, preemption, and requests in which the host has a say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from device_engine import FAMILIES, device_engine, finish, prompts, saved
+from engine_reference import ask, assert_greedy, engine, serve
+from safetensors.torch import save_file
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_mixed_batches_are_token_exact(family: str, kernels: str, tmp_path: Path) -> None:
+    uri, reference = saved(tmp_path, family)
+    served = device_engine(uri, kernels=kernels, max_num_batched_tokens=48, max_chunk_tokens=32)
+    assert served.description["kernels"] == ("triton" if kernels == "auto" else "reference")
+    asked = prompts(4 if kernels == "auto" else 12)
+    most = 5 if kernels == "auto" else 14
+    found = finish(served, [ask(str(index), prompt, most) for index, prompt in enumerate(asked)])
+    for index, prompt in enumerate(asked):
+        assert len(found[str(index), 0]) == most
+        assert_greedy(reference, prompt, found[str(index), 0])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_preemption_in_a_tiny_pool_is_token_exact(seed: int, tmp_path: Path) -> None:
+    uri, reference = saved(tmp_path, seed=seed)
+    served = device_engine(uri, num_pages=9, max_model_len=128, max_num_batched_tokens=48)
+    asked = prompts(16, longest=20)
+    found = finish(served, [ask(str(index), prompt, 50) for index, prompt in enumerate(asked)])
+    for index, prompt in enumerate(asked):
+        assert_greedy(reference, prompt, found[str(index), 0])
+    stats = served.stats()
+    assert stats.preemptions > 0
+    assert stats.prefix_hits > 0
+    assert stats.pages_free + stats.pages_cached == stats.pages_total
+
+
+def test_an_end_of_text_token_ends_an_answer_that_is_already_computed_further(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    asked = prompts(10)
+    whole = finish(device_engine(uri), [ask(str(index), prompt, 20) for index, prompt in enumerate(asked)])
+    # Whatever comes fifth is made the stop token: known to the host only when the sixth is being computed.
+    stops = [whole[str(index), 0][4] for index in range(len(asked))]
+    served = device_engine(uri, num_pages=40)
+    found = finish(
+        served,
+        [ask(str(index), prompt, 20, stop_token_ids=(stops[index],)) for index, prompt in enumerate(asked)],
+    )
+    for index, stop in enumerate(stops):
+        expected = whole[str(index), 0]
+        assert found[str(index), 0] == expected[: expected.index(stop) + 1]
+
+
+def test_what_the_host_has_a_say_in_is_as_on_the_cpu(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    asked = prompts(6)
+    requests = [
+        ask("plain", asked[0], 9),
+        ask("penalised", asked[1], 9, frequency_penalty=1.5, presence_penalty=0.5),
+        ask("biased", asked[2], 9, logit_bias=((17, 4.0), (23, 3.0))),
+        ask("said", asked[3], 9, logprobs=3, prompt_logprobs=2),
+        ask("forked", asked[4], 9, n=3),
+        ask("repeated", asked[5], 9, repetition_penalty=1.4),
+    ]
+    expected = serve(engine(uri, kernels="reference"), requests)
+    here = device_engine(uri, max_num_batched_tokens=40)
+    found = serve(here, requests)  # type: ignore[arg-type]
+    assert {key: one.tokens for key, one in found.items()} == {key: one.tokens for key, one in expected.items()}
+    for mine, theirs in zip(found["said", 0].logprobs, expected["said", 0].logprobs, strict=True):
+        assert (mine.token, mine.rank) == (theirs.token, theirs.rank)
+        assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+    told = found["said", 0].prompt_logprobs or ()
+    assert len(told) == len(asked[3]) - 1
+    assert [one.token for one in told] == asked[3][1:]
+    assert [one.logprob for one in told] == pytest.approx(
+        [one.logprob for one in expected["said", 0].prompt_logprobs or ()], abs=1e-4
+    )
+
+
+def test_a_seeded_request_draws_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    served, asked = device_engine(uri), prompts(8)
+    sampling = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "min_p": 0.001, "seed": 11}
+    together = finish(served, [ask(str(index), prompt, 8, **sampling) for index, prompt in enumerate(asked)])
+    for index, prompt in enumerate(asked):
+        assert finish(served, [ask(str(index), prompt, 8, **sampling)])[str(index), 0] == together[str(index), 0]
+    beside_a_bias = [ask("0", asked[0], 8, **sampling), ask("b", asked[1], 8, logit_bias=((5, 1.0),))]
+    assert finish(served, beside_a_bias)["0", 0] == together["0", 0]
+    other = finish(served, [ask(str(i), p, 8, **{**sampling, "seed": 12}) for i, p in enumerate(asked)])
+    assert other != together
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_padded_decode_steps_are_token_exact(kernels: str, tmp_path: Path) -> None:
+    """What graphs are captured of, launched without one: batches padded to sizes that are larger."""
+    uri, reference = saved(tmp_path)
+    served = device_engine(uri, kernels=kernels)
+    executor, taken = served._rank.executor, []
+
+    def single(columns: torch.Tensor) -> torch.Tensor:
+        taken.append(columns.shape[1])
+        return executor.single(columns)
+
+    executor.graphs = dict.fromkeys((2, 4, 16), single)
+    asked = prompts(3 if kernels == "auto" else 7)
+    found = finish(
+        served,
+        [
+            ask(str(index), prompt, 4 + index, temperature=0.0 if index else 0.8, seed=5)
+            for index, prompt in enumerate(asked)
+        ],
+    )
+    for index, prompt in enumerate(asked[1:], 1):
+        assert_greedy(reference, prompt, found[str(index), 0])
+    assert set(taken) == ({2, 4} if kernels == "auto" else {2, 4, 16})
+    alone = device_engine(uri, kernels="reference")
+    assert finish(alone, [ask("0", asked[0], 4, temperature=0.8, seed=5)])["0", 0] == found["0", 0]
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_pages_come_back_from_the_host_as_they_were(kernels: str, tmp_path: Path) -> None:
+    uri, reference = saved(tmp_path)
+    page = 2 * 2 * 2 * 16 * 16 * 4  # keys and values, layers, heads, tokens, elements, bytes
+    served = device_engine(uri, kernels=kernels, num_pages=4, max_model_len=64, kv_offload_memory=40 * page)
+    asked = [list(range(3 + 50 * index, 50 + 50 * index)) for index in range(2)]
+    for turn in range(2):
+        for index, prompt in enumerate(asked):
+            answer = finish(served, [ask(f"{turn} {index}", prompt, 3)])[f"{turn} {index}", 0]
+            assert_greedy(reference, prompt, answer)
+    stats = served.stats()
+    assert stats.prefix_hits == 2 * 32  # two full pages of each prompt, in the second turn
+
+
+def test_an_adapter_changes_its_own_requests_only(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path / "model")
+    path = tmp_path / "adapter"
+    path.mkdir()
+    prefix = "base_model.model.model.layers.1.self_attn.v_proj.lora_"
+    torch.manual_seed(2)
+    save_file(
+        {f"{prefix}A.weight": torch.randn(4, 64), f"{prefix}B.weight": torch.randn(32, 4)},
+        path / "adapter_model.safetensors",
+    )
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "target_modules": ["v_proj"], "bias": "none"}
+    (path / "adapter_config.json").write_text(json.dumps(settings))
+    asked = prompts(4)
+    plain = finish(device_engine(uri), [ask(str(index), prompt, 8) for index, prompt in enumerate(asked)])
+    requests = [ask(str(i), prompt, 8, adapter="one" if i % 2 else None) for i, prompt in enumerate(asked)]
+    expected = serve(engine(uri, kernels="reference", adapters=(("one", str(path)),)), requests)
+    found = finish(device_engine(uri, adapters=(("one", str(path)),)), requests)
+    assert found == {key: one.tokens for key, one in expected.items()}
+    assert [found[str(i), 0] == plain[str(i), 0] for i in range(4)] == [True, False, True, False]

@@ -1,0 +1,78 @@
+"""Protects the engine on a GPU: graphs, kernels and overlap give transformers' tokens. Skipped where there is no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from device_engine import FAMILIES, device_engine, finish, prompts, saved
+from engine_reference import ask, assert_greedy
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+@pytest.fixture(autouse=True)
+def exact() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def cuda(uri: str, **changes: Any) -> Any:
+    return device_engine(uri, "cuda:0", **{"kernels": "auto", **changes})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_is_token_exact(family: str, tmp_path: Path) -> None:
+    uri, reference = saved(tmp_path, family)
+    served = cuda(uri, max_num_batched_tokens=64, max_chunk_tokens=32)
+    asked = prompts(16)
+    found = finish(served, [ask(str(index), prompt, 24) for index, prompt in enumerate(asked)])
+    for index, prompt in enumerate(asked):
+        assert_greedy(reference, prompt, found[str(index), 0])
+
+
+def test_preemption_and_pages_on_the_host_are_token_exact(tmp_path: Path) -> None:
+    uri, reference = saved(tmp_path)
+    served = cuda(uri, num_pages=9, max_model_len=128, max_num_batched_tokens=48, kv_offload_memory=1 << 22)
+    asked = prompts(16, longest=20)
+    found = finish(served, [ask(str(index), prompt, 50) for index, prompt in enumerate(asked)])
+    for index, prompt in enumerate(asked):
+        assert_greedy(reference, prompt, found[str(index), 0])
+    assert served.stats().preemptions > 0
+
+
+def test_graphs_give_the_tokens_of_single_launches(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    asked = [ask(str(i), prompt, 30, temperature=0.7, seed=i) for i, prompt in enumerate(prompts(13))]
+    with_graphs, without = cuda(uri), cuda(uri)
+    assert with_graphs._rank.executor.graphs
+    without._rank.executor.graphs = {}
+    assert finish(with_graphs, asked) == finish(without, asked)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kv", ["auto", "fp8"])
+def test_half_precision_is_near_float32(dtype: str, kv: str, tmp_path: Path) -> None:
+    """Logarithms of the first token's probability; in half precision later tokens may rightly differ."""
+    uri, reference = saved(tmp_path, "qwen3", initializer_range=0.05)
+    reference.to(getattr(torch, dtype)).save_pretrained(tmp_path)
+    served = cuda(uri, kv_cache_dtype=kv)
+    prompt = prompts(1)[0]
+    served.add(ask("one", prompt, 1, logprobs=5))
+    (output,) = [output for _ in range(4) for output in served.step(0.0) if output.token_ids]
+    with torch.inference_mode():
+        exact = reference.float()(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+    assert output.logprobs[0].logprob == pytest.approx(float(exact[output.token_ids[0]]), abs=0.15)
+
+
+def test_sleep_gives_memory_back_and_waking_changes_nothing(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    served, asked = cuda(uri), [ask(str(i), prompt, 8) for i, prompt in enumerate(prompts(3))]
+    before, held = finish(served, asked), torch.cuda.memory_allocated()
+    for level in (1, 2):
+        served.sleep(level)
+        assert torch.cuda.memory_allocated() < held
+        served.wake()
+        assert finish(served, asked) == before

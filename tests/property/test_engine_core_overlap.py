@@ -1,0 +1,201 @@
+"""Protects scheduling ahead of the device, and pages kept on the host: whatever the sizes and the order of events,
+each answer is what its prompt leads to, every page that is read holds the right tokens, and no page is lost."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagefleet_engine.core.limits import Limits
+from pagefleet_engine.core.offload import IN, OUT, HostIndex
+from pagefleet_engine.core.overlap import PENDING, OverlapScheduler
+from pagefleet_engine.core.requests import Batching, EngineRequest, SamplingParams, TokenOutput
+from pagefleet_engine.core.work import Work
+
+STEPS, EOS, VOCABULARY = 150, 3, 5
+
+
+def following(tokens: list[int]) -> int:
+    """The token that a text leads to: any function of all of it will do."""
+    value = 7
+    for token in tokens:
+        value = (value * 31 + token + 1) % 1_000_003
+    return value % VOCABULARY
+
+
+def answer_to(request: EngineRequest, most: int) -> list[int]:
+    """What the request must be answered with."""
+    tokens = list(request.prompt_token_ids)
+    answer: list[int] = []
+    while len(answer) < request.sampling.max_tokens and len(tokens) < most:
+        tokens.append(following(tokens))
+        answer.append(tokens[-1])
+        if answer[-1] == EOS:
+            break
+    return answer
+
+
+class Device:
+    """Pages that hold tokens. A step is carried out when it is launched; its results are looked at later."""
+
+    def __init__(self, scheduler: OverlapScheduler) -> None:
+        self.scheduler, self.size = scheduler, scheduler.limits.page_size
+        self.pages: dict[int, list[int | None]] = {page: [None] * self.size for page in range(scheduler.limits.pages)}
+        self.host: dict[int, list[int | None]] = {}
+        self.last: dict[int, int] = {}
+
+    def launch(self, works: list[Work]) -> list[int]:
+        for direction, page, place in self.scheduler.take_moves():
+            if direction == OUT:
+                self.host[place] = self.pages[page][:]
+            else:
+                assert direction == IN
+                self.pages[page] = self.host[place][:]
+        drawn = []
+        for work in works:
+            sequence = work.sequence
+            tokens = [self.last[id(sequence)] if token == PENDING else token for token in work.tokens]
+            for place, token in enumerate(tokens, work.start):
+                self.pages[sequence.pages[place // self.size]][place % self.size] = token
+        for work in works:
+            if work.samples:
+                sequence = work.sequence
+                seen = [
+                    self.pages[sequence.pages[at // self.size]][at % self.size] for at in range(len(sequence.tokens))
+                ]
+                known = [token for token in sequence.tokens if token != PENDING]
+                assert seen[: len(known)] == known
+                self.last[id(sequence)] = following([token for token in seen if token is not None])
+                drawn.append(self.last[id(sequence)])
+        return drawn
+
+
+def scenario(random: Random, scheduler: OverlapScheduler) -> None:
+    device, kept = Device(scheduler), []
+    limits = scheduler.limits
+    shared = [random.randrange(3) for _ in range(40)]
+    open_ones: dict[str, EngineRequest] = {}
+    said: dict[str, list[int]] = {}
+    flight: list[int] = []
+
+    def take(outputs: list[TokenOutput]) -> None:
+        for output in outputs:
+            said.setdefault(output.request_id, []).extend(output.token_ids)
+            if output.finish_reason is not None:
+                request = open_ones.pop(output.request_id)
+                expected = answer_to(request, limits.max_model_len)
+                if output.finish_reason == "deadline":
+                    assert said[output.request_id] == expected[: len(said[output.request_id])]
+                else:
+                    assert said[output.request_id] == expected
+
+    def step(now: float, together: bool) -> None:
+        nonlocal flight
+        take(scheduler.expire(now))
+        if scheduler.must_wait:
+            take(scheduler.settle(flight))
+        works = scheduler.schedule(now)
+        kept.extend(work.sequence for work in works)  # ids stay theirs
+        scheduler.check()
+        drawn = device.launch(works)
+        if scheduler.flying:
+            take(scheduler.settle(flight))
+        if works and together:
+            tokens = iter(drawn)
+            take(scheduler.commit(works, [((next(tokens),),) if work.samples else () for work in works]))
+        elif works:
+            scheduler.advance(works)
+            flight = drawn
+        scheduler.check()
+
+    for now in range(STEPS):
+        if random.random() < 0.4 and len(open_ones) < 8:
+            name = str(now)
+            prompt = shared[: random.randint(0, 30)] + [random.randrange(3) for _ in range(random.randint(1, 6))]
+            request = EngineRequest(
+                name, tuple(prompt), SamplingParams(random.randint(1, 12)), float(now),
+                priority=random.choice((0, 0, 0, 1)), deadline=random.choice((None, None, None, now + 9.0)),
+            )  # fmt: skip
+            if limits.refusal(request) is None:
+                scheduler.add(request)
+                open_ones[name] = request
+        if open_ones and random.random() < 0.05:
+            name = random.choice(sorted(open_ones))
+            assert scheduler.abort(name)
+            del open_ones[name]
+        step(float(now), together=random.random() < 0.2)
+    for now in range(STEPS, 60 * STEPS):
+        if not (scheduler.running or scheduler.waiting or scheduler.flying):
+            break
+        step(float(now), together=False)
+    assert not open_ones
+    assert scheduler.pool.available == scheduler.pool.total
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 2**32), page_size=st.sampled_from([1, 2, 4]), pages=st.integers(10, 40),
+    seqs=st.integers(1, 5), budget=st.integers(1, 24), chunk=st.integers(1, 12), places=st.sampled_from([0, 1, 3, 20]),
+)  # fmt: skip
+def test_answers_and_pages_are_right_whatever_happens(
+    seed: int, page_size: int, pages: int, seqs: int, budget: int, chunk: int, places: int
+) -> None:
+    limits = Limits(page_size, pages, seqs, budget, 44, VOCABULARY, Batching.CONTINUOUS, frozenset({EOS}), chunk)
+    scenario(Random(seed), OverlapScheduler(limits, places))
+
+
+def test_the_host_brings_pages_back() -> None:
+    """A prompt whose pages were evicted is not computed a second time."""
+    limits = Limits(4, 8, 2, 64, 40, VOCABULARY, Batching.CONTINUOUS, frozenset(), 32)
+    scheduler = OverlapScheduler(limits, 16)
+    device = Device(scheduler)
+
+    def run(name: str, prompt: tuple[int, ...]) -> int:
+        scheduler.add(EngineRequest(name, prompt, SamplingParams(1), 0.0))
+        computed = 0
+        while scheduler.running or scheduler.waiting:
+            works = scheduler.schedule(0.0)
+            computed += sum(work.count for work in works)
+            drawn = iter(device.launch(works))
+            scheduler.commit(works, [((next(drawn),),) if work.samples else () for work in works])
+        return computed
+
+    first, other = tuple([0, 1, 2] * 7), tuple([2, 2, 1] * 9)
+    assert run("a", first) == 21
+    assert run("b", other) == 27  # takes the pages of the first
+    assert run("a again", first) == 1
+    assert scheduler.prefix_hits == 20
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5), st.lists(st.integers(0, 9), max_size=60))
+def test_the_host_keeps_what_was_used_last(places: int, used: list[int]) -> None:
+    index, newest = HostIndex(places), []
+    for number in used:
+        index.put(bytes([number]))
+        newest = [one for one in newest if one != number] + [number]
+        assert [one for one in range(10) if bytes([one]) in index] == sorted(newest[-places:])
+        index.check()
+
+
+def test_a_lent_place_is_nobody_elses() -> None:
+    index = HostIndex(1)
+    assert index.put(b"a") == 0
+    assert index.lend(b"a") == 0
+    assert index.put(b"b") is None
+    index.give_back(b"a", 0)
+    assert index.put(b"b") == 0
+    assert b"a" not in index
+
+
+def test_tokens_that_nobody_awaits_are_an_error() -> None:
+    scheduler = OverlapScheduler(Limits(4, 8, 2, 64, 40, VOCABULARY, Batching.CONTINUOUS, frozenset()))
+    with pytest.raises(RuntimeError, match="no step"):
+        scheduler.settle([])
+    scheduler.add(EngineRequest("a", (1,), SamplingParams(3), 0.0))
+    scheduler.advance(scheduler.schedule(0.0))
+    with pytest.raises(RuntimeError, match="2 tokens came, 1 were awaited"):
+        scheduler.settle([1, 2])
