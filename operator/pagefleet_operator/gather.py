@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from pagefleet_operator.cluster import paths, readings
 from pagefleet_operator.cluster.api import Api, Document
+from pagefleet_operator.cluster.store import Store
 from pagefleet_operator.domain import status_json
-from pagefleet_operator.domain.build.names import REVISION_LABEL, SERVICE_LABEL
+from pagefleet_operator.domain.build.names import KIND, REVISION_LABEL
 from pagefleet_operator.domain.observation import Observation, PodReading, Slice
 from pagefleet_operator.signals.engine import EngineSignals
 from pagefleet_operator.signals.windows import GatewayWindows
@@ -19,22 +20,23 @@ SYSTEM_GATEWAYS = "app.kubernetes.io/name=pagefleet-gateway"
 class Gatherer:
     """`system` is the namespace that operator and gateways run in."""
 
-    def __init__(self, api: Api, engines: EngineSignals, windows: GatewayWindows, system: str) -> None:
-        self._api, self._engines, self._windows, self._system = api, engines, windows, system
+    def __init__(self, api: Api, store: Store, engines: EngineSignals, windows: GatewayWindows, system: str) -> None:
+        self._api, self._store, self._engines, self._windows, self._system = api, store, engines, windows, system
 
-    async def service(self, namespace: str, name: str) -> Document | None:
+    def service(self, namespace: str, name: str) -> Document | None:
+        """As the watches know it."""
+        return self._store.find(KIND, namespace, name)
+
+    async def fresh(self, namespace: str, name: str) -> Document | None:
+        """As the API server has it."""
         return await self._api.find(paths.inference_service(namespace, name))
 
     async def observe(self, service: Document) -> Observation:
-        """Raises ApiError or aiohttp.ClientError when the API server does not answer; signals only turn None."""
+        """Raises ApiError or aiohttp.ClientError when gateways cannot be listed; signals only turn None."""
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        selector = f"{SERVICE_LABEL}={name}"
-        deployments, pods = await asyncio.gather(
-            self._api.get(paths.collection("apps/v1", "Deployment", namespace), labelSelector=selector),
-            self._api.get(paths.collection("v1", "Pod", namespace), labelSelector=selector),
-        )
-        items = [item for item in pods.get("items") or () if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+        pods = self._store.children("Pod", namespace, name)
+        items = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
         status = status_json.load(service.get("status"))
         measured, slices = await asyncio.gather(
             asyncio.gather(*(self._read(item) for item in items)),
@@ -48,7 +50,7 @@ class Gatherer:
             generation=metadata.get("generation", 0),
             spec=service.get("spec") or {},
             status=status,
-            revisions=readings.revisions(deployments.get("items") or (), measured, owners),
+            revisions=readings.revisions(self._store.children("Deployment", namespace, name), measured, owners),
             slices=slices,
         )
 

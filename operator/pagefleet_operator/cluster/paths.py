@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.build.names import GROUP, PLURAL, VERSION
+from pagefleet_operator.domain.build.names import GROUP, KIND, PLURAL, VERSION
 
 PLURALS = {
     "Deployment": "deployments",
@@ -13,7 +13,13 @@ PLURALS = {
     "PodDisruptionBudget": "poddisruptionbudgets",
     "Event": "events",
     "Pod": "pods",
+    KIND: PLURAL,
 }
+
+
+def everywhere(api_version: str, kind: str, namespace: str = "") -> str:
+    """A kind's collection in the whole cluster, or in `namespace`."""
+    return collection(api_version, kind, namespace).replace("/namespaces//", "/")
 
 
 def collection(api_version: str, kind: str, namespace: str) -> str:
