@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pagefleet_operator.cluster import gatewayapi, paths, readings
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.gatewayapi import GatewayApis
+from pagefleet_operator.cluster.store import Store
 from pagefleet_operator.domain import spec, status_json
 from pagefleet_operator.domain.actions import ANNOTATION
 from pagefleet_operator.domain.build.loadtest import job_name
-from pagefleet_operator.domain.build.names import REVISION_LABEL, SERVICE_LABEL, Child
+from pagefleet_operator.domain.build.names import KIND, REVISION_LABEL, Child
 from pagefleet_operator.domain.gatewayapi import GatewayApiReading
 from pagefleet_operator.domain.guard import ENGINE_SIGNALS
 from pagefleet_operator.domain.observation import GateReading, LoadTestReading, Observation, PodReading, Slice
@@ -28,6 +29,7 @@ from pagefleet_operator.signals.windows import GatewayWindows
 
 log = logging.getLogger(__name__)
 SYSTEM_GATEWAYS = "app.kubernetes.io/name=pagefleet-gateway"
+GATEWAY_SECONDS = 2.0
 JOB_NAME_LABEL = "job-name"
 
 
@@ -45,25 +47,27 @@ class Sources:
 class Gatherer:
     """`system` is the namespace that operator and gateways run in."""
 
-    def __init__(self, api: Api, sources: Sources, system: str) -> None:
-        self._api, self._sources, self._system = api, sources, system
+    def __init__(self, api: Api, store: Store, sources: Sources, system: str) -> None:
+        self._api, self._store, self._sources, self._system = api, store, sources, system
         self._engines, self._windows, self._engine_windows = sources.engines, sources.windows, sources.engine_windows
         self._gateway_apis = GatewayApis(api)
         self._past = Past()
+        self._gateway_pods: dict[str, tuple[float, list[str]]] = {}
 
-    async def service(self, namespace: str, name: str) -> Document | None:
+    def service(self, namespace: str, name: str) -> Document | None:
+        """As the watches know it."""
+        return self._store.find(KIND, namespace, name)
+
+    async def fresh(self, namespace: str, name: str) -> Document | None:
+        """As the API server has it."""
         return await self._api.find(paths.inference_service(namespace, name))
 
     async def observe(self, service: Document) -> Observation:
-        """Raises ApiError or aiohttp.ClientError when the API server does not answer; signals only turn None."""
+        """Raises ApiError or aiohttp.ClientError when gateways cannot be listed; signals only turn None."""
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        selector = f"{SERVICE_LABEL}={name}"
-        deployments, pods = await asyncio.gather(
-            self._api.get(paths.collection("apps/v1", "Deployment", namespace), labelSelector=selector),
-            self._api.get(paths.collection("v1", "Pod", namespace), labelSelector=selector),
-        )
-        items = [item for item in pods.get("items") or () if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+        deployments, pods = (self._store.children(kind, namespace, name) for kind in ("Deployment", "Pod"))
+        items = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
         raw = service.get("spec") or {}
         routed = gatewayapi.wanted(raw, service.get("status") or {})
         status = status_json.load(service.get("status"))
@@ -88,7 +92,7 @@ class Gatherer:
             spec=raw,
             status=status,
             revisions=self._past.remembered(
-                (namespace, name), readings.revisions(deployments.get("items") or (), measured, owners), time.time()
+                (namespace, name), readings.revisions(deployments, measured, owners), time.time()
             ),
             slices=slices,
             gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
@@ -145,12 +149,18 @@ class Gatherer:
         return await self._gateways(self._system)
 
     async def _gateways(self, namespace: str) -> list[str]:
+        """Asked for at most every GATEWAY_SECONDS: every service's decision needs the same."""
+        kept = self._gateway_pods.get(namespace)
+        if kept is not None and time.monotonic() - kept[0] < GATEWAY_SECONDS:
+            return kept[1]
         listed = await self._api.get(paths.collection("v1", "Pod", namespace), labelSelector=SYSTEM_GATEWAYS)
-        return [
+        addresses = [
             item["status"]["podIP"]
             for item in listed.get("items") or ()
             if (item.get("status") or {}).get("podIP") and "deletionTimestamp" not in item["metadata"]
         ]
+        self._gateway_pods[namespace] = (time.monotonic(), addresses)
+        return addresses
 
     async def _engine_slices(
         self, items: list[Document], status: Status, namespace: str, name: str

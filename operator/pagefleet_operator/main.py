@@ -1,4 +1,4 @@
-"""`pagefleet-operator`: wires kopf, the queue and the web server. kopf only watches: it writes to no object."""
+"""`pagefleet-operator`: wires the watches, the queue and the web server."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import kopf
 
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.cluster import paths
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.apply import Applier
 from pagefleet_operator.cluster.leadership import Leadership
-from pagefleet_operator.domain.build.names import GROUP, PLURAL, SERVICE_LABEL, VERSION
+from pagefleet_operator.cluster.lists import Lists
+from pagefleet_operator.cluster.store import Key, Store
+from pagefleet_operator.cluster.versions import Versions
+from pagefleet_operator.domain.build.names import KIND
 from pagefleet_operator.gather import Gatherer, Sources
 from pagefleet_operator.reconcile import CONFLICT, Queue, Reconciler
 from pagefleet_operator.signals.engine import EngineSignals
@@ -31,14 +33,14 @@ from pagefleet_operator.signals.histograms import EngineWindows
 from pagefleet_operator.signals.prometheus import PrometheusGates
 from pagefleet_operator.signals.wakes import Wakes
 from pagefleet_operator.signals.windows import GatewayWindows
+from pagefleet_operator.watching import Watching
 from pagefleet_operator.web.metrics import Metrics
 from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.server import Server
 
-MANAGED = {"app.kubernetes.io/managed-by": "pagefleet"}
 TOKEN_FILE = "/var/run/secrets/pagefleet/alert-token/token"  # noqa: S105 - a path
 TLS_FOLDER = "/var/run/secrets/pagefleet/tls"
-WATCH_SECONDS = 60
+CHILD_DELAY = 0.1
 
 
 class JsonFormatter(logging.Formatter):
@@ -54,30 +56,24 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
-def watches(registry: kopf.OperatorRegistry, queue: Queue) -> None:
-    """kopf's handlers: each only says which service is due."""
+def due(queue: Queue, store: Store, key: Key) -> None:
+    """Whose decision an object concerns."""
+    kind, namespace, name = key
+    if kind == KIND:
+        queue.add((namespace, name))
+    elif owner := store.owner(key):
+        queue.add((namespace, owner), delay=CHILD_DELAY)
 
-    @kopf.on.login(registry=registry)
-    def login(**kwargs: Any) -> Any:
-        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
-    @kopf.on.startup(registry=registry)
-    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
-        settings.posting.enabled = False
-        settings.scanning.disabled = True
-        settings.watching.server_timeout = WATCH_SECONDS
-        settings.watching.client_timeout = WATCH_SECONDS + 10
-        settings.networking.request_timeout = 30
-
-    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    def service(namespace: str | None, name: str | None, **_: Any) -> None:
-        queue.add((str(namespace), str(name)))
-
-    @kopf.on.event("apps", "v1", "deployments", labels=MANAGED, registry=registry)
-    @kopf.on.event("", "v1", "pods", labels=MANAGED, registry=registry)
-    def child(namespace: str | None, labels: Any, **_: Any) -> None:
-        if owner := labels.get(SERVICE_LABEL):
-            queue.add((str(namespace), str(owner)), delay=0.1)
+def _seen(store: Store, lists: Lists, queue: Queue, kind: str, event: str | None, document: Document) -> None:
+    metadata = document["metadata"]
+    key = (kind, metadata.get("namespace", ""), metadata["name"])
+    if event == "DELETED":
+        due(queue, store, key)
+    store.took(kind, document, deleted=event == "DELETED")
+    due(queue, store, key)
+    if event is None:  # kopf has listed anew: what vanished meanwhile it does not tell
+        lists.soon()
 
 
 async def operate(
@@ -89,34 +85,32 @@ async def operate(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Api(kubeconfig) as api, aiohttp.ClientSession() as session:
-        gatherer = Gatherer(api, _sources(session), system)
+        store, versions = Store(), Versions(api)
+        gatherer = Gatherer(api, store, _sources(session), system)
         leadership = Leadership(api, system, lease, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
         metrics.leader.set_function(lambda: float(leadership.leads.is_set()))
         wakes = Wakes(session, gatherer.gateways, lambda key: queue.add(key))
-        applier = Applier(api, leadership.check)
+        applier = Applier(api, versions, store, leadership.check)
         queue = Queue(Reconciler(gatherer, applier, metrics, wakes.note).reconcile, metrics)
-        intake = Intake(
-            token_file, gatherer.service, lambda document: _store(api, document), lambda *key: queue.add(key)
-        )
+        intake = Intake(token_file, gatherer.fresh, lambda document: _store(api, document), lambda *key: queue.add(key))
         server = Server(metrics, intake.handle, ready.is_set)
         secure = _secure()
         runner = await server.start(port, secure)
-        registry = kopf.OperatorRegistry()
-        watches(registry, queue)
-        settings = kopf.OperatorSettings()
-        settings.scanning.disabled = True
-        watching = asyncio.create_task(
-            kopf.operator(
-                registry=registry,
-                settings=settings,
-                standalone=True,
-                clusterwide=not namespaces,
-                namespaces=tuple(namespaces),
-                ready_flag=ready,
-                stop_flag=stop,
-            )
+        lists = Lists(api, versions, store, namespaces, lambda key: due(queue, store, key))
+        watch = Watching(
+            lambda kind, event, document: _seen(store, lists, queue, kind, event, document),
+            namespaces,
+            ready,
+            metrics.watch_restarts.inc,
         )
-        working = (queue.run(leadership.leads), server.measure_lag(), leadership.run(), wakes.run())
+        watching = asyncio.create_task(watch.run(stop))
+        working = (
+            lists.run(),
+            queue.run(lists.synced, leadership.leads),
+            server.measure_lag(),
+            leadership.run(),
+            wakes.run(),
+        )
         others = [asyncio.create_task(work) for work in working]
         if secure is not None:
             others.append(asyncio.create_task(secure.keep()))

@@ -34,7 +34,7 @@ class Reconciler:
     async def reconcile(self, key: Key) -> float | None:
         """Seconds until the next decision is due; None when the service is gone."""
         namespace, name = key
-        service = await self._gatherer.service(namespace, name)
+        service = self._gatherer.service(namespace, name)
         if service is None or "deletionTimestamp" in service["metadata"]:
             self._metrics.forget(namespace, name)
             self._gatherer.forget(namespace, name)
@@ -66,9 +66,10 @@ class Queue:
         self._metrics.queue.set(len(self._due))
         self._changed.set()
 
-    async def run(self, allowed: asyncio.Event) -> None:
-        """For ever, from when `allowed` is set; what becomes due before that is kept."""
-        await allowed.wait()
+    async def run(self, *needed: asyncio.Event) -> None:
+        """For ever, from when all of `needed` are set; what becomes due before that is kept."""
+        for event in needed:
+            await event.wait()
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
                 group.create_task(self._worker())

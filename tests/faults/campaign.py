@@ -30,7 +30,7 @@ from pagefleet_operator.cluster.api import Api
 ROWS = {
     2: "killed at every write, before and after its commit",
     3: "killed twice",
-    4: "an old list of children",
+    4: "killed, then old lists of children",
     6: "watches: cut, truncated, 410, another ERROR, silent",
     7: "writes answered 409, 422, 429, 500, 503, 403, or hung after the commit",
 }
@@ -86,7 +86,7 @@ async def _tell(ground: Ground, rows: list[int], name: str, seed: int, at_once: 
     console.print("two stories without faults, for the truth ...")
     calm = await ground.calm()
     known = {} if fresh else _known(seed)
-    wanted = [one for one in cases(calm.size, seed) if one.row in rows and name in ("", one.name)]
+    wanted = [one for one in cases(calm.writes, seed) if one.row in rows and name in ("", one.name)]
     left = [one for one in wanted if one.name not in known]
     KEPT.parent.mkdir(exist_ok=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -6,7 +6,7 @@ A script is made afresh for each run, because it remembers whether it has struck
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from faults.proxy import Call, Fault, Script, Watching
@@ -23,19 +23,6 @@ class Case:
     name: str
     script: Callable[[], Script]
     slack: float = 30.0
-
-
-@dataclass(frozen=True)
-class Size:
-    """How many writes and how many reads of children a story takes without faults (the least seen)."""
-
-    writes: int
-    lists: int
-
-
-def counted(calls: Iterable[Call]) -> Size:
-    calls = list(calls)
-    return Size(max(call.write for call in calls), sum(map(reads_children, calls)))
 
 
 def reads_children(call: Call) -> bool:
@@ -84,27 +71,29 @@ def at_watch(path: str, nth: int, fault: Fault) -> Callable[[], Script]:
     return make
 
 
-def at_list(nth: int) -> Callable[[], Script]:
-    """The nth read of children is answered with the first answer that was ever given: nothing was there yet."""
+def old_lists_after(number: int, lists: int = 8) -> Callable[[], Script]:
+    """Killed after a write; the lists of children that the next one begins with are the first that were ever given."""
 
     def make() -> Script:
-        seen = 0
+        killed, served = False, 0
 
         def script(call: Call) -> Fault | None:
-            nonlocal seen
-            if not reads_children(call):
+            nonlocal killed, served
+            if call.write == number and not killed:
+                killed = True
+                return Fault(kill_after=True)
+            if not killed or served >= lists or not reads_children(call):
                 return None
-            seen += 1
-            return Fault(old_list=True) if seen == nth else None
+            served += 1
+            return Fault(old_list=True)
 
         return script
 
     return make
 
 
-def cases(size: Size, seed: int = 0) -> Iterator[Case]:
-    """All cases for a story of this size; the same for the same seed."""
-    writes = size.writes
+def cases(writes: int, seed: int = 0) -> Iterator[Case]:
+    """All cases for a story of so many writes; the same for the same seed."""
     chance = random.Random(seed)
     before, after = Fault(kill_before=True), Fault(kill_after=True)
     for number in range(1, writes + 1):
@@ -117,8 +106,8 @@ def cases(size: Size, seed: int = 0) -> Iterator[Case]:
             f"{number}{'a' if fault.kill_after else 'b'}" for number, fault in zip(pair, faults, strict=True)
         )
         yield Case(3, f"double-kill-{words}", at_each(pair, faults))
-    for nth in sorted(chance.sample(range(2, size.lists), 20)):
-        yield Case(4, f"old-list-{nth}", at_list(nth))
+    for number in sorted(chance.sample(range(1, writes + 1), min(20, writes))):
+        yield Case(4, f"old-lists-after-write-{number}", old_lists_after(number))
     for how in Watching:
         for events in (0, 1, 4):
             for path in (SERVICES, "/pods"):
@@ -133,10 +122,10 @@ def cases(size: Size, seed: int = 0) -> Iterator[Case]:
         yield Case(7, f"hang-after-write-{number}", at_write(number, Fault(hang_after=True)))
 
 
-def subset(size: Size, seed: int, most: int) -> list[Case]:
+def subset(writes: int, seed: int, most: int) -> list[Case]:
     """A few of every row, chosen by seed: what `make test` can afford."""
     chance = random.Random(seed)
-    everything = list(cases(size, seed))
+    everything = list(cases(writes, seed))
     rows = sorted({case.row for case in everything})
     chosen: list[Case] = []
     for row in rows:

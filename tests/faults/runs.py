@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.cases import Case, Size
-from faults.cases import counted as size_of
+from faults.cases import Case
 from faults.operator_process import Operator
 from faults.oracle import Truth, counted, learn
 from faults.proxy import Script, never
@@ -37,10 +36,10 @@ class Told:
 
 @dataclass(frozen=True)
 class Calm:
-    """Runs without faults: what is true, how large a story is, how long each chapter takes."""
+    """Runs without faults: what is true, how many writes a story takes, how long each chapter takes."""
 
     truth: Truth
-    size: Size
+    writes: int
     took: dict[str, float]
 
 
@@ -62,9 +61,8 @@ class Ground:
         if counts != self._counts(other):
             raise NotConverged(f"two runs without faults differ: {counts} {self._counts(other)}")
         took = {chapter: max(one.took[chapter], other.took[chapter]) for chapter in CHAPTERS}
-        sizes = [size_of(run.operator.proxy.calls) for run in (one, other)]
-        size = Size(min(size.writes for size in sizes), min(size.lists for size in sizes))
-        return Calm(learn(one.states, other.states, counts), size, took)
+        writes = min(max(call.write for call in run.operator.proxy.calls) for run in (one, other))
+        return Calm(learn(one.states, other.states, counts), writes, took)
 
     async def tell(self, case: Case, calm: Calm) -> Told:
         """One story with a case's faults, judged."""

@@ -16,14 +16,17 @@ from typing import Any
 
 from pagefleet_operator.cluster import paths
 from pagefleet_operator.cluster.api import Api, ApiError, Document
+from pagefleet_operator.cluster.store import Store
+from pagefleet_operator.cluster.versions import Versions
 from pagefleet_operator.domain import status_json
-from pagefleet_operator.domain.build.names import GROUP, KIND, REVISION_LABEL, SERVICE_LABEL, VERSION
+from pagefleet_operator.domain.build.names import GROUP, KIND, REVISION_LABEL, VERSION
 from pagefleet_operator.domain.plan import Event, Plan
 from pagefleet_operator.domain.victims import ANNOTATION
 
 MANAGER = "pagefleet-operator"
 CONFLICT = 409
 APPLIED = "pagefleet.io/applied-hash"
+CONFLICT, NOT_FOUND = 409, 404
 CHILD_KINDS = (("apps/v1", "Deployment"), ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"))
 log = logging.getLogger(__name__)
 
@@ -31,16 +34,17 @@ log = logging.getLogger(__name__)
 class Applier:
     """Writes to one cluster. `may_write` raises when this process is not the one to write (any more). `policy_version` is what it serves PodDisruptionBudgets under, found out once."""
 
-    def __init__(self, api: Api, may_write: Callable[[], None] = lambda: None) -> None:
-        self._api, self._may_write = api, may_write
-        self._policy_version = ""
+    def __init__(
+        self, api: Api, versions: Versions, store: Store, may_write: Callable[[], None] = lambda: None
+    ) -> None:
+        self._api, self._versions, self._store, self._may_write = api, versions, store, may_write
         self._told: dict[str, str] = {}  # by uid: the last refusal of a route
 
     async def apply(self, service: Document, plan: Plan) -> None:
         """Raises ApiError or aiohttp.ClientError for the first write that failed, after trying the rest."""
         failures: list[Exception] = []
         moved = False
-        live = await self._live(service)
+        live = self._live(service)
         # The present weights are still in force while children are applied: what they need is never taken away here,
         # because a plan that shrinks a revision was made when its weight was already gone.
         status_first = self._takes_weight_away(service, plan)
@@ -83,6 +87,7 @@ class Applier:
                 return True
         for gone in () if moved else plan.withdrawn:
             path = paths.collection(gone.api_version, gone.kind, service["metadata"]["namespace"])
+            self._may_write()
             await self._api.delete(f"{path}/{gone.name}", gone.uid)
         return moved
 
@@ -98,6 +103,7 @@ class Applier:
         found = await self._api.find(paths.of(manifest))
         if found is not None and not drifted(manifest, found):
             return False
+        self._may_write()
         await self._api.apply(paths.of(manifest), manifest, MANAGER)
         return True
 
@@ -109,32 +115,36 @@ class Applier:
         after = {entry.revision for entry in plan.status.traffic if entry.weight}
         return bool(before - after)
 
-    async def _live(self, service: Document) -> dict[tuple[str, str], Document]:
-        metadata = service["metadata"]
-        live = {}
-        for version, kind in CHILD_KINDS:
-            api_version = await self._version(version, kind)
-            path = paths.collection(api_version, kind, metadata["namespace"])
-            listed = await self._api.get(path, labelSelector=f"{SERVICE_LABEL}={metadata['name']}")
-            for item in listed.get("items") or ():
-                live[kind, item["metadata"]["name"]] = item
-        return live
+    def _live(self, service: Document) -> dict[tuple[str, str], Document]:
+        namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
+        return {
+            (kind, item["metadata"]["name"]): item
+            for _, kind in CHILD_KINDS
+            for item in self._store.children(kind, namespace, name)
+        }
 
     async def _child(self, manifest: dict[str, Any], live: Mapping[tuple[str, str], Document]) -> None:
-        manifest["apiVersion"] = await self._version(manifest["apiVersion"], manifest["kind"])
+        manifest["apiVersion"] = await self._versions.of(manifest["apiVersion"], manifest["kind"])
         _stamp(manifest)
-        found = live.get((manifest["kind"], manifest["metadata"]["name"]))
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        found = live.get((kind, metadata["name"]))
         if found is None or drifted(manifest, found):
             if found is not None:  # what was decided on, or not at all
-                manifest["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+                metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
             self._may_write()
-            await self._api.apply(paths.of(manifest), manifest, MANAGER)
+            try:
+                self._store.took(kind, await self._api.apply(paths.of(manifest), manifest, MANAGER))
+            except ApiError as error:
+                if error.status in (CONFLICT, NOT_FOUND):
+                    await self._refresh(kind, metadata["namespace"], metadata["name"], paths.of(manifest))
+                raise
 
     async def _job(self, manifest: dict[str, Any]) -> None:
         """A Job is created once: its name tells the attempt, and its template cannot change."""
         path = paths.collection(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
         if await self._api.find(f"{path}/{manifest['metadata']['name']}") is not None:
             return
+        self._may_write()
         try:
             await self._api.create(path, manifest)
         except ApiError as error:
@@ -159,12 +169,25 @@ class Applier:
         metadata = service["metadata"]
         path = paths.inference_service(metadata["namespace"], metadata["name"])
         self._may_write()
-        await self._api.replace(f"{path}/status", body)
+        try:
+            self._store.took(KIND, await self._api.replace(f"{path}/status", body))
+        except ApiError as error:
+            if error.status in (CONFLICT, NOT_FOUND):
+                await self._refresh(KIND, metadata["namespace"], metadata["name"], path)
+            raise
+
+    async def _refresh(self, kind: str, namespace: str, name: str, path: str) -> None:
+        """The store said otherwise than the API server: take what there is."""
+        found = await self._api.find(path)
+        if found is None:
+            self._store.went(kind, namespace, name)
+        else:
+            self._store.took(kind, found)
 
     async def _delete(self, service: Document, revision: str, live: Mapping[tuple[str, str], Document]) -> None:
         """The Deployment last: as long as it is there, a restarted operator sees that the rest is still to be deleted."""
         for version, kind in reversed(CHILD_KINDS):
-            path = paths.collection(await self._version(version, kind), kind, service["metadata"]["namespace"])
+            path = paths.collection(await self._versions.of(version, kind), kind, service["metadata"]["namespace"])
             for (found, name), item in live.items():
                 if found == kind and (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
                     self._may_write()
@@ -198,16 +221,6 @@ class Applier:
         except ApiError as error:
             # An Event is for reading only; a namespace that is being deleted takes none.
             log.warning("event %s of %s is lost: %s", event.reason, metadata["name"], error)
-
-    async def _version(self, version: str, kind: str) -> str:
-        """What the API server serves `kind` under: policy/v1 came with Kubernetes 1.21."""
-        if kind != "PodDisruptionBudget":
-            return version
-        if not self._policy_version:
-            group = await self._api.get("/apis/policy")
-            served = {entry["groupVersion"] for entry in group["versions"]}
-            self._policy_version = "policy/v1" if "policy/v1" in served else "policy/v1beta1"
-        return self._policy_version
 
 
 def _stamp(manifest: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.build.names import GROUP, PLURAL, VERSION
+from pagefleet_operator.domain.build.names import GROUP, KIND, PLURAL, VERSION
 from pagefleet_operator.domain.fields import OBJECT_NAME
 
 PLURALS = {
@@ -18,7 +18,13 @@ PLURALS = {
     "HTTPRoute": "httproutes",
     "InferencePool": "inferencepools",
     "Job": "jobs",
+    KIND: PLURAL,
 }
+
+
+def everywhere(api_version: str, kind: str, namespace: str = "") -> str:
+    """A kind's collection in the whole cluster, or in `namespace`."""
+    return collection(api_version, kind, namespace).replace("/namespaces//", "/")
 
 
 def collection(api_version: str, kind: str, namespace: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 GROUP, VERSION, KIND, PLURAL = "pagefleet.io", "v1alpha1", "InferenceService", "inferenceservices"
 PORT = 8000
+MANAGED_LABEL, MANAGED = "app.kubernetes.io/managed-by", "pagefleet"
 SERVICE_LABEL, REVISION_LABEL = "pagefleet.io/service", "pagefleet.io/revision"
 
 
@@ -32,7 +33,7 @@ class Child:
     @property
     def labels(self) -> dict[str, str]:
         return {
-            "app.kubernetes.io/managed-by": "pagefleet",
+            MANAGED_LABEL: MANAGED,
             "app.kubernetes.io/name": "pagefleet-engine",
             **self.selector,
         }
