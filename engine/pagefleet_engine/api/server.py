@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -81,6 +82,9 @@ class Server:
             # Loads beside the engine process, which takes longer.
             loaded = await asyncio.to_thread(_tokenizer, config.engine.model, config.chat_template)
             planner = Planner(self._client, loaded, self._models, config.limits, config.rules)
+            # What is loaded by now stays: a full collection over it would stop the loop for 100 ms, at any request.
+            gc.collect()
+            gc.freeze()
             runner, listener = await self._serve(planner, loaded)
         except ModelError as error:
             await self._client.stop()
