@@ -22,6 +22,7 @@ from pagefleet_engine.runner.device.sizes import MOST, graph_size, graph_sizes, 
 from pagefleet_engine.runner.device.step import Drawing, Step
 from pagefleet_engine.runner.device.upload import Upload
 from pagefleet_engine.runner.device.wire import decode, encode
+from pagefleet_engine.runner.start import start
 
 
 def answer(name: str, tokens: int = 5, **sampling: float) -> Sequence:
@@ -156,6 +157,14 @@ def test_a_gpu_has_sizes_of_its_own() -> None:
 def test_flags_that_do_not_go_together_are_named(flags: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         serve(*flags)
+
+
+def test_a_gpu_that_is_not_there_is_named() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ModelError, match="torch sees no GPU") as raised:
+        start(EngineConfig("file:///m", device="cuda"))
+    assert raised.value.field == "spec.resources.accelerator"
 
 
 def test_auto_is_the_cpu_where_torch_has_no_cuda() -> None:

@@ -26,7 +26,8 @@ def capture(executor: Executor, sizes: Sequence[int]) -> dict[int, Graph]:
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # Thread-local: NCCL's own thread may ask for its events meanwhile.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             tokens = executor.single(columns)
         graphs[size] = _replay(graph, columns, tokens)
     return dict(sorted(graphs.items()))

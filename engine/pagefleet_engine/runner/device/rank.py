@@ -63,10 +63,13 @@ class Rank:
     @torch.inference_mode()
     def wake(self) -> None:
         """Be ready again. Raises ModelError."""
-        if self._model is None:
-            self._model = self._read()
-        if self._executor is None:
-            self._executor = self._made(self._model)
+        try:
+            if self._model is None:
+                self._model = self._read()
+            if self._executor is None:
+                self._executor = self._made(self._model)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(SOURCE, f"{self.config.model!r} does not fit the GPU's memory: {error}") from error
 
     def _read(self) -> DeviceLlama:
         config = self.config

@@ -39,9 +39,9 @@ class State:
     def sent(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
         """The numbers on the device. Pinned, the copy is only launched; the allocator keeps the memory until it is done."""
         held = torch.from_numpy(np.array(array, order="C"))
-        if self._device.type == "cuda":
+        if self._device.type == "cuda" and held.numel():
             return held.pin_memory().to(self._device, non_blocking=True)
-        return held
+        return held.to(self._device)
 
     def seated(self, seats: torch.Tensor) -> torch.Tensor:
         """[n] int64 rows: padding's seats of -1 have the spare one."""
