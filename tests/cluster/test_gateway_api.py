@@ -124,6 +124,7 @@ async def test_a_cluster_without_the_kinds_serves_and_is_told_what_to_install(pl
 
 
 async def test_a_route_of_the_first_api_has_only_fields_that_it_knows(plane: Plane) -> None:
+    await plane.kubectl.apply(routed("bare"))
     await install(plane, "httproutes", first_api=True)
     live = await route_of(plane, "bare", "a route, half a minute after its kind came", lambda spec: spec["rules"])
     assert "timeouts" not in live["spec"]["rules"][0]
@@ -190,6 +191,7 @@ async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_conditi
 
 
 async def test_a_route_that_the_api_server_refuses_is_an_event_and_stops_nothing_else(plane: Plane) -> None:
+    await install(plane, "httproutes")
     refused = routed("refused")
     # A match of an HTTPRoute has at most 16 headers.
     refused["spec"]["rollout"]["route"]["header"] = {f"x-canary-{number}": "always" for number in range(17)}
@@ -210,6 +212,9 @@ async def test_a_route_that_the_api_server_refuses_is_an_event_and_stops_nothing
 
 
 async def test_where_pools_are_served_the_route_leads_to_one_and_both_go_with_the_provider(plane: Plane) -> None:
+    await install(plane, "httproutes")
+    await plane.kubectl.apply(routed("split", timeout="90s"))
+    await settled(plane, "split", "split is Ready", lambda v: v.is_true("Ready"))
     await install(plane, "inferencepools")
     live = await route_of(
         plane, "split", "a pool behind the route", lambda spec: spec["rules"][0]["backendRefs"][0]["kind"] != "Service"
@@ -253,6 +258,7 @@ async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace
     for document in yaml.safe_load_all(printed.replace("namespace: pagefleet-system", f"namespace: {NAMESPACE}")):
         if document["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
             await plane.kubectl.apply(document)
+    await install(plane, "inferencepools")
     authority = Authority(plane.layout.pki)
     account = authority.issue("picker", f"system:serviceaccount:{NAMESPACE}:pagefleet-gateway")
     own = authority.kubeconfig(tmp_path / "kubeconfig", f"https://127.0.0.1:{plane.layout.api_port}", account)
@@ -309,6 +315,7 @@ async def test_somebody_elses_route_is_not_taken_over(plane: Plane) -> None:
         "metadata": {"name": "taken", "namespace": NAMESPACE},
         "spec": {"hostnames": ["mine.example.org"]},
     }
+    await install(plane, "httproutes")
     before = await plane.api.create(ROUTES, own)
     await plane.kubectl.apply(routed("taken"))
     seen = await settled(plane, "taken", "taken is Ready", lambda v: v.is_true("Ready"))
