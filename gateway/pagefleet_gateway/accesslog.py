@@ -5,9 +5,10 @@ Pure but for the ledger it closes. Never judges a revision: it only counts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import msgspec
 
 from .ledger import Ledger, Ticket
 from .routing import Refusal
@@ -54,8 +55,8 @@ class Line:
 def parse(text: bytes) -> Line | None:
     """A line of LOG_FIELDS; None when it is not one (Envoy was cut off)."""
     try:
-        fields = json.loads(text)
-    except ValueError:
+        fields = msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError):
         return None
     if not isinstance(fields, dict) or not isinstance(fields.get("id"), str):
         return None
@@ -136,7 +137,7 @@ def shown(line: Line, ended: Ended | None, refusal: Refusal | None = None) -> by
         if refusal.key:
             document["key"] = refusal.key
     document["streamed"] = line.streamed
-    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+    return msgspec.json.encode(document) + b"\n"
 
 
 def _tokens(fields: Mapping[str, object]) -> int | None:

@@ -27,6 +27,7 @@ class Ask:
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
     blocks: tuple[bytes, ...] = ()
     streams: bool = False  # wants its answer as it comes
+    usage: bool = False  # and how many tokens it had at the end of it
 
     @property
     def tokens(self) -> int:
@@ -52,6 +53,7 @@ def ask_of(body: bytes) -> Ask:
         output_tokens=_limit(document),
         blocks=chained(text, model),
         streams=document.get("stream") is True,
+        usage=_usage(document.get("stream_options")),
     )
 
 
@@ -67,6 +69,10 @@ def chained(text: bytes, salt: str) -> tuple[bytes, ...]:
         parent = hashlib.blake2b(parent + text[start : start + BLOCK_BYTES], digest_size=16).digest()
         hashes.append(parent)
     return tuple(hashes)
+
+
+def _usage(options: object) -> bool:
+    return isinstance(options, Mapping) and options.get("include_usage") is True
 
 
 def _limit(document: Mapping[str, object]) -> int:

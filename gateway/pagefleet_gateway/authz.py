@@ -21,6 +21,7 @@ from .replies import REFUSED_503
 from .routes import PATIENCE
 from .routing import Refusal
 from .traces import begun
+from .watcher import USAGE
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,8 @@ def rendered(decision: Pick | Refusal, trace: str | None = None) -> bytes:
                 headers.append(("x-envoy-upstream-rq-per-try-timeout-ms", str(milliseconds)))
             if decision.patience.route:
                 headers.append((PATIENCE, decision.patience.route))
+            if decision.usage:
+                headers.append((USAGE, "1"))
             if decision.mirror is not None:
                 headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
             if trace is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from .clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, PICKER, typed
 from .replies import local_replies
 from .routes import PATIENCE, routes
-from .watcher import SEEN, TOKENS, watcher
+from .watcher import SEEN, TOKENS, USAGE, watcher
 
 STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
 
@@ -45,6 +45,7 @@ PICKED = (
     MIRROR_CLUSTER,
     FALLBACK,
     PATIENCE,
+    USAGE,
     "x-envoy-upstream-rq-timeout-ms",
     "x-envoy-upstream-rq-per-try-timeout-ms",
     "x-envoy-max-retries",
@@ -131,6 +132,7 @@ def _authorization(limits: Limits) -> dict[str, object]:
             "server_uri": {"uri": "http://picker", "cluster": PICKER, "timeout": f"{limits.hold_seconds + 10}s"},
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"exact": name} for name in PICKED]},
+                "dynamic_metadata_from_headers": {"patterns": [{"exact": USAGE}]},
                 "allowed_client_headers": {
                     "patterns": [{"exact": name} for name in ("content-type", "retry-after", "www-authenticate")]
                 },

@@ -21,7 +21,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
 from .accesslog import Line
-from .extproc_messages import answered, headers_of, picked, refused, served_of, streamed, subset_of
+from .extproc_messages import answered, headers_of, picked, refused, served_of, streamed, subset_of, tokens_of
 from .picker import Pick, Request
 from .routing import Refusal
 
@@ -51,6 +51,7 @@ class Exchange:
     first_byte: float | None = None
     silent: bool = True  # whether the gateway will not show us the answer's body
     ended: bool = False
+    tokens: int | None = None  # output tokens, where the engine says them
     _asked: asyncio.Future[Pick | Refusal] | None = None
 
     async def answers(self, message: proto.ProcessingRequest) -> list[proto.ProcessingResponse]:
@@ -74,6 +75,7 @@ class Exchange:
                 return [proto.ProcessingResponse(response_body=proto.BodyResponse(response=one)) for one in back]
             case "response_trailers":
                 self.ended = True
+                self.tokens = tokens_of(message.response_trailers.trailers) or self.tokens
                 return [proto.ProcessingResponse(response_trailers=proto.TrailersResponse())]
         return []
 
@@ -98,6 +100,7 @@ class Exchange:
                 attempts=choices.index(self.served) + 1 if self.served in choices else 1,
                 upstream=self.served or (choices[0] if self.code else ""),
                 streamed=self.streams,
+                tokens=self.tokens,
                 fields={"id": self.id, "path": self.headers.get(":path", ""), "code": self.code},
             )
         )
@@ -158,6 +161,7 @@ class Exchange:
         self.streams = headers.get("content-type", "").startswith("text/event-stream")
         self.first_byte = time.monotonic() - self.began
         self.served = served_of(message)
+        self.tokens = tokens_of(message.response_headers.headers)
         self.ended = self.silent or message.response_headers.end_of_stream
 
 

@@ -15,6 +15,7 @@ from google.protobuf import struct_pb2
 from .clusters import DESTINATION, FALLBACK
 from .picker import Pick
 from .routing import Refusal
+from .watcher import TOKENS
 
 METADATA = "envoy.lb"  # namespace of the picked and of the served endpoint
 SERVED = "x-gateway-destination-endpoint-served"
@@ -28,6 +29,15 @@ def headers_of(message: proto.HttpHeaders) -> dict[str, str]:
     return {
         header.key.lower(): header.raw_value.decode("latin-1") or header.value for header in message.headers.headers
     }
+
+
+def tokens_of(headers: base_pb2.HeaderMap) -> int | None:
+    """The output tokens that an engine says its answer had, in its headers or trailers."""
+    for header in headers.headers:
+        if header.key.lower() == TOKENS:
+            text = header.raw_value.decode("latin-1") or header.value
+            return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    return None
 
 
 def subset_of(request: proto.ProcessingRequest) -> frozenset[str] | None:

@@ -49,6 +49,7 @@ class Pick:
     mirror: Pod | None = None  # gets a copy, whose answer is thrown away
     patience: Patience = USUAL  # with a silent engine
     key: str = ""  # name of the API key that asked: the key itself goes no further
+    usage: bool = False  # the end of its streamed answer says how many tokens it had
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ class Picker:
             patience=patience(service.first_token_seconds, service.next_token_seconds, retries)
             if ask.streams
             else USUAL,
+            usage=ask.streams and ask.usage,
         )
 
     def _mirror(

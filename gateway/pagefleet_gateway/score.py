@@ -21,12 +21,14 @@ BOUND = 1.25  # times the mean in-flight tokens; above it affinity does not coun
 PRESSURE_FROM = 0.8  # share of KV pages in use above which a pod begins to hold requests back
 INTERFERENCE = 1 / 8  # by how many tokens one in flight delays the next first token: most of it is decode
 ADAPTER_TOKENS = 2000  # work that loading an adapter costs, about
+MOST = 1e12
 ALIKE = 8  # costs nearer than 1/8 of the request's own tokens are equal
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+# Not frozen: that triples the cost of making one, and one is made for every pod at every request.
+@dataclass(slots=True)
 class Observation:
     """One pod as the picker sees it for one request. Anything may be wrong: it is clamped, never refused."""
 
@@ -35,24 +37,21 @@ class Observation:
     foreign: float = 0.0  # other gateways' requests in the engine, at its last scrape
     waiting: float = 0.0  # requests in the engine's queue, at its last scrape
     kv_usage: float = 0.0  # share of KV pages in use, 0 to 1
-    backlog: float = 0.0  # tokens of prompts sent there that it has probably not computed yet
     matched_tokens: float = 0.0  # tokens of the prompt that it has probably cached
     adapter: bool = False  # holds the adapter that the request names
     ejected: bool = False  # failed a moment ago
-
-
-def load(seen: Observation, typical: float) -> float:
-    """Tokens in flight on a pod: ours as counted, other gateways' as `typical` tokens a request."""
-    return _sane(seen.in_flight_tokens) + _sane(seen.foreign) * typical
+    backlog: float = 0.0  # tokens of prompts sent there that it has probably not computed yet
 
 
 def costs(pods: Sequence[Observation], prompt_tokens: float, tokens: float) -> list[float]:
     """The cost of each pod, in tokens. `tokens`: the request's prompt and output together."""
     tokens = max(1.0, _sane(tokens))
     prompt = min(_sane(prompt_tokens), tokens)
-    ours, requests = sum(_sane(seen.in_flight_tokens) for seen in pods), sum(_sane(seen.in_flight) for seen in pods)
-    typical = ours / requests if requests >= 1 else tokens
-    loads = [load(seen, typical) for seen in pods]
+    own = [_sane(seen.in_flight_tokens) for seen in pods]
+    requests = sum(_sane(seen.in_flight) for seen in pods)
+    typical = sum(own) / requests if requests >= 1 else tokens
+    # Tokens in flight on each: ours as counted, other gateways' as `typical` tokens a request.
+    loads = [carried + _sane(seen.foreign) * typical for seen, carried in zip(pods, own, strict=True)]
     limit = BOUND * sum(loads) / len(loads) if loads else 0.0
     found = []
     for seen, carried in zip(pods, loads, strict=True):
@@ -85,4 +84,6 @@ def rank(
 
 def _sane(value: float) -> float:
     """A count that can be reckoned with: finite and not below 0."""
-    return min(max(value, 0.0), 1e12) if math.isfinite(value) else 0.0
+    if 0.0 <= value <= MOST:  # nearly always; false for NaN
+        return value
+    return MOST if MOST < value < math.inf else 0.0

@@ -39,7 +39,6 @@ def transport(file: Path) -> dict[str, object]:
         "name": "envoy.transport_sockets.tls",
         "typed_config": {
             "@type": TYPE + "extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-            "disable_stateless_session_resumption": True,
             "common_tls_context": {
                 "tls_params": {"tls_minimum_protocol_version": "TLSv1_2", "tls_maximum_protocol_version": "TLSv1_3"},
                 "alpn_protocols": list(PROTOCOLS),

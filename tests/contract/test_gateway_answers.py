@@ -27,10 +27,11 @@ async def fleet() -> AsyncIterator[Fleet]:
         yield fleet
 
 
-async def stream(fleet: Fleet, **options: object) -> tuple[int, bytes, dict[str, str]]:
+async def stream(fleet: Fleet, usage: bool = False) -> tuple[int, bytes, dict[str, str]]:
     """A streamed chat's status, bytes and headers; raises aiohttp.ClientError when it is cut off."""
     url = f"{fleet.url}/team/chat/v1/chat/completions"
-    async with fleet.http.post(url, json=STREAM, **options) as response:  # type: ignore[arg-type]
+    asked = STREAM | ({"stream_options": {"include_usage": True}} if usage else {})
+    async with fleet.http.post(url, json=asked) as response:
         headers = {name.lower(): value for name, value in response.headers.items()}
         return response.status, await response.read(), headers
 
@@ -40,7 +41,7 @@ async def test_output_tokens_and_the_time_of_each_are_measured(fleet: Fleet, sai
     await fleet.engine(STABLE, between=0.2, says_tokens=said)
     fleet.serve((STABLE, 100))
     for _ in range(2):
-        status, body, headers = await stream(fleet)
+        status, body, headers = await stream(fleet, usage=said == "usage")
         assert status == 200 and body.endswith(b"data: [DONE]\n\n")
         assert "te" not in headers
     assert (await fleet.chat())[0] == 200

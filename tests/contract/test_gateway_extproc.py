@@ -89,10 +89,11 @@ class Call:
     async def body(self, data: bytes = BODY, end: bool = True) -> None:
         await self.send(request_body=proto.HttpBody(body=data, end_of_stream=end))
 
-    async def answered(self, served: str, status: str = "200") -> dict[str, str]:
+    async def answered(self, served: str, status: str = "200", **headers: str) -> dict[str, str]:
         """The headers that the client gets besides the engine's."""
         context = metadata("envoy.lb", "x-gateway-destination-endpoint-served", served)
-        await self.send(response_headers=http_headers({":status": status}, False), metadata_context=context)
+        own = {":status": status} | {name.replace("_", "-"): value for name, value in headers.items()}
+        await self.send(response_headers=http_headers(own, False), metadata_context=context)
         answer = await self.read()
         assert answer.HasField("response_headers")
         options = answer.response_headers.response.header_mutation.set_headers
@@ -253,6 +254,21 @@ async def test_the_served_endpoint_tells_which_pods_failed(world: World) -> None
     assert [f"10.0.0.{number}:8000" for number in failed] == [chosen[0]]
     assert len(world.ledger) == 0
     assert (await world.call().pick())[2] == chosen[0]  # left alone for a while
+
+
+async def test_output_tokens_are_taken_from_the_engines_headers_or_trailers(world: World) -> None:
+    for number, header in enumerate(({"x_pagefleet_output_tokens": "12"}, {})):
+        call = world.call()
+        chosen = await call.pick(answer="STREAMED")
+        await call.answered(chosen[0], **header)
+        if not header:
+            trailer = base_pb2.HeaderValue(key="x-pagefleet-output-tokens", raw_value=b"34")
+            await call.send(response_trailers=proto.HttpTrailers(trailers=base_pb2.HeaderMap(headers=[trailer])))
+            assert (await call.read()).HasField("response_trailers")
+        await call.end()
+        ended = world.ended[number]
+        assert ended is not None and ended.outcome is not None
+        assert ended.outcome.tokens == (12 if header else 34)
 
 
 async def test_a_fallback_is_picked_and_named(world: World) -> None:

@@ -15,11 +15,19 @@ from pagefleet_gateway.score import BOUND, Observation, costs, rank
 
 COUNT = st.floats(0, 1e5)
 SEEN = st.builds(
-    Observation, COUNT, st.floats(0, 100), st.floats(0, 100), st.floats(0, 100), st.floats(0, 1), COUNT, st.booleans()
+    Observation,
+    COUNT,
+    st.floats(0, 100),
+    st.floats(0, 100),
+    st.floats(0, 100),
+    st.floats(0, 1),
+    COUNT,
+    st.booleans(),
+    backlog=COUNT,
 )
 PODS = st.lists(SEEN, min_size=1, max_size=12)
 ANY = st.floats()
-WRONG = st.lists(st.builds(Observation, ANY, ANY, ANY, ANY, ANY, ANY, st.booleans(), st.booleans()), max_size=8)
+WRONG = st.lists(st.builds(Observation, ANY, ANY, ANY, ANY, ANY, ANY, st.booleans(), st.booleans(), ANY), max_size=8)
 TEXT = st.binary(max_size=5 * BLOCK_BYTES)
 
 
