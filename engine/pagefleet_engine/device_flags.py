@@ -53,6 +53,8 @@ def check(flags: argparse.Namespace, device: str) -> None:
         if flags.kv_offload_memory:
             raise ValueError("--kv-offload-memory needs --device=cuda")
         return
+    if flags.kernels == "native":
+        raise ValueError("--kernels=native needs --device=cpu")
     if flags.speculation is not None:
         raise ValueError("--speculation needs --device=cpu")
     if flags.lora_adapter and flags.tensor_parallel_size > 1:

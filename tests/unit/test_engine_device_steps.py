@@ -118,6 +118,15 @@ def test_free_memory_becomes_pages() -> None:
     assert memory.pages(EngineConfig("m", num_pages=100), 1 << 20, 160, 100 << 20) == 100
 
 
+def test_the_hosts_memory_is_the_ranks_together() -> None:
+    config = EngineConfig("m", kv_offload_memory=10 << 20)
+    assert memory.host_places(config, 1 << 20, 1) == 10
+    assert memory.host_places(config, 1 << 20, 4) == 2
+    assert memory.host_places(EngineConfig("m"), 1 << 20, 4) == 0
+    with pytest.raises(ModelError, match="holds no page: a page takes 16777216 bytes"):
+        memory.host_places(config, 4 << 20, 4)
+
+
 @pytest.mark.parametrize("shape", [(7,), (300, 5), (64, 64), (2, 5000), ()])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_upload_is_the_tensor_whatever_the_buffer_holds(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -148,6 +157,7 @@ def test_a_gpu_has_sizes_of_its_own() -> None:
         (["--device=cpu", "--tensor-parallel-size=2"], "--tensor-parallel-size needs --device=cuda"),
         (["--device=cpu", "--kv-offload-memory=1Gi"], "--kv-offload-memory needs --device=cuda"),
         (["--device=cuda", "--kv-offload-memory=1Gi", "--no-prefix-caching"], "does not go with --no-prefix-caching"),
+        (["--device=cuda", "--kernels=native"], "--kernels=native needs --device=cpu"),
         (["--device=cuda", "--speculation=ngram"], "--speculation needs --device=cpu"),
         (["--device=cuda", "--tensor-parallel-size=9"], "must be 1 to 8"),
         (["--device=cuda", "--kv-offload-memory=12Q"], "must be bytes"),

@@ -55,6 +55,17 @@ def pages(config: EngineConfig, page_bytes: int, longest: int, free: int) -> int
     return found
 
 
+def host_places(config: EngineConfig, page_bytes: int, ranks: int) -> int:
+    """Pages that a rank keeps on the host, 0 when none are wanted. Raises ModelError for memory that holds no page."""
+    found = config.kv_offload_memory // ranks // page_bytes
+    if config.kv_offload_memory and not found:
+        raise ModelError(
+            "spec.engine.args",
+            f"--kv-offload-memory {config.kv_offload_memory} holds no page: a page takes {page_bytes * ranks} bytes",
+        )
+    return found
+
+
 def largest_step(config: EngineConfig, longest: int) -> Step:
     """The most tokens and sequences of one step, on a pool of one page: what the profile pass computes."""
     sequences = min(config.max_num_seqs, config.max_num_batched_tokens)

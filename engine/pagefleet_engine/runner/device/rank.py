@@ -95,7 +95,7 @@ class Rank:
         page_bytes = model.page_bytes(config.page_size, dtype)
         if not self.pages:
             self.pages = self.shard.least(self._sized(model, dtype, page_bytes), self.device)
-            self.host_places = config.kv_offload_memory // self.shard.size // page_bytes
+            self.host_places = memory.host_places(config, page_bytes, self.shard.size)
         pool = model.pool(self.pages, config.page_size, dtype)
         host = HostPages(pool, self.host_places, self.kernels) if self.host_places else None
         executor = self._on(model, pool, host)
