@@ -71,7 +71,11 @@ test: check operations ## everything: check, kernels, engine parity, the real co
 	@$(BIN)/pytest -q tests/engine
 	$(call say,"cluster: a real control plane and a real node (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare
-	@$(ROOT) $(BIN)/pytest -q tests/cluster
+	@$(ROOT) $(BIN)/pytest -q tests/cluster tests/faults
+
+.PHONY: campaign
+campaign: $(STAMP) ## every fault of the reliability table on a real control plane (resumable; root needed)
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.campaign --report docs/reliability.md
 
 .PHONY: test-gpu
 test-gpu: ## kernels and their figures on a GPU machine (PYTHON: torch, triton, pytest; status 2: no GPU)

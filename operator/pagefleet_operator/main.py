@@ -7,7 +7,10 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
+import uuid
+from collections.abc import Collection
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.cluster import paths
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.apply import Applier
+from pagefleet_operator.cluster.leadership import Leadership
 from pagefleet_operator.domain.build.names import GROUP, PLURAL, SERVICE_LABEL, VERSION
 from pagefleet_operator.gather import Gatherer, Sources
 from pagefleet_operator.reconcile import CONFLICT, Queue, Reconciler
@@ -75,14 +79,19 @@ def watches(registry: kopf.OperatorRegistry, queue: Queue) -> None:
             queue.add((str(namespace), str(owner)), delay=0.1)
 
 
-async def operate(port: int, kubeconfig: str | None, token_file: Path, system: str) -> None:
-    """Run until SIGTERM."""
+async def operate(
+    port: int, kubeconfig: str | None, token_file: Path, system: str, lease: str, namespaces: Collection[str]
+) -> None:
+    """Run until SIGTERM, or until the Lease `lease` ("": none) is lost. Without `namespaces` the services of the whole
+    cluster are looked after."""
     metrics, stop, ready = Metrics(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Api(kubeconfig) as api, aiohttp.ClientSession() as session:
         gatherer = Gatherer(api, _sources(session), system)
-        queue = Queue(Reconciler(gatherer, Applier(api), metrics).reconcile, metrics)
+        leadership = Leadership(api, system, lease, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
+        metrics.leader.set_function(lambda: float(leadership.leads.is_set()))
+        queue = Queue(Reconciler(gatherer, Applier(api, leadership.check), metrics).reconcile, metrics)
         intake = Intake(
             token_file, gatherer.service, lambda document: _store(api, document), lambda *key: queue.add(key)
         )
@@ -98,12 +107,14 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
                 registry=registry,
                 settings=settings,
                 standalone=True,
-                clusterwide=True,
+                clusterwide=not namespaces,
+                namespaces=tuple(namespaces),
                 ready_flag=ready,
                 stop_flag=stop,
             )
         )
-        others = [asyncio.create_task(queue.run()), asyncio.create_task(server.measure_lag())]
+        working = (queue.run(leadership.leads), server.measure_lag(), leadership.run())
+        others = [asyncio.create_task(work) for work in working]
         if secure is not None:
             others.append(asyncio.create_task(secure.keep()))
         try:
@@ -114,6 +125,7 @@ async def operate(port: int, kubeconfig: str | None, token_file: Path, system: s
             for task in (watching, *others):
                 task.cancel()
             await asyncio.gather(watching, *others, return_exceptions=True)
+            await leadership.give_up()
             await runner.cleanup()
 
 
@@ -155,5 +167,7 @@ def run() -> None:
             kubeconfig=os.environ.get("KUBECONFIG") or None,
             token_file=Path(os.environ.get("PAGEFLEET_ALERT_TOKEN_FILE", TOKEN_FILE)),
             system=os.environ.get("POD_NAMESPACE", "pagefleet-system"),
+            lease=os.environ.get("PAGEFLEET_LEASE", ""),
+            namespaces=os.environ.get("PAGEFLEET_NAMESPACES", "").replace(",", " ").split(),
         )
     )

@@ -58,7 +58,9 @@ class Queue:
         self._metrics.queue.set(len(self._due))
         self._changed.set()
 
-    async def run(self) -> None:
+    async def run(self, allowed: asyncio.Event) -> None:
+        """For ever, from when `allowed` is set; what becomes due before that is kept."""
+        await allowed.wait()
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
                 group.create_task(self._worker())

@@ -24,7 +24,6 @@ from pagefleet_local.paths import Layout, control_plane_layout
 from pagefleet_local.up import Cluster, Options, up
 from pagefleet_operator.cluster.api import Api
 
-sys.path.insert(0, str(Path(__file__).parent))
 from statusnode import StatusNode
 
 CHECKOUT = Path(__file__).resolve().parents[2]

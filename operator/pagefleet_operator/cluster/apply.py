@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pagefleet_operator.cluster import paths
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class Applier:
-    """Writes to one cluster. `policy_version` is what it serves PodDisruptionBudgets under, found out once."""
+    """Writes to one cluster. `may_write` raises when this process is not the one to write (any more). `policy_version` is what it serves PodDisruptionBudgets under, found out once."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, api: Api, may_write: Callable[[], None] = lambda: None) -> None:
+        self._api, self._may_write = api, may_write
         self._policy_version = ""
 
     async def apply(self, service: Document, plan: Plan) -> None:
@@ -84,6 +84,9 @@ class Applier:
         manifest["metadata"] = {**manifest["metadata"], "annotations": {APPLIED: digest}}
         found = live.get((manifest["kind"], manifest["metadata"]["name"]))
         if found is None or drifted(manifest, found):
+            if found is not None:  # what was decided on, or not at all
+                manifest["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+            self._may_write()
             await self._api.apply(paths.of(manifest), manifest, MANAGER)
 
     async def _job(self, manifest: dict[str, Any]) -> None:
@@ -91,6 +94,7 @@ class Applier:
         path = paths.collection(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
         if await self._api.find(f"{path}/{manifest['metadata']['name']}") is not None:
             return
+        self._may_write()
         try:
             await self._api.create(path, manifest)
         except ApiError as error:
@@ -104,15 +108,17 @@ class Applier:
         body = {**service, "status": wanted}
         metadata = service["metadata"]
         path = paths.inference_service(metadata["namespace"], metadata["name"])
+        self._may_write()
         await self._api.replace(f"{path}/status", body)
 
     async def _delete(self, service: Document, revision: str, live: Mapping[tuple[str, str], Document]) -> None:
-        for (kind, name), item in live.items():
-            if (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
-                version = next(version for version, known in CHILD_KINDS if known == kind)
-                api_version = await self._version(version, kind)
-                path = paths.collection(api_version, kind, service["metadata"]["namespace"])
-                await self._api.delete(f"{path}/{name}", item["metadata"]["uid"])
+        """The Deployment last: as long as it is there, a restarted operator sees that the rest is still to be deleted."""
+        for version, kind in reversed(CHILD_KINDS):
+            path = paths.collection(await self._version(version, kind), kind, service["metadata"]["namespace"])
+            for (found, name), item in live.items():
+                if found == kind and (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
+                    self._may_write()
+                    await self._api.delete(f"{path}/{name}", item["metadata"]["uid"])
 
     async def _event(self, service: Document, event: Event) -> None:
         metadata, now = service["metadata"], status_json.time_text(time.time())

@@ -18,6 +18,7 @@ class Metrics:
         )
         self.queue = Gauge("pagefleet_operator_queue_depth", "Services due for a decision", registry=self.registry)
         self.lag = Gauge("pagefleet_operator_loop_lag_seconds", "Event loop lag, last measured", registry=self.registry)
+        self.leader = Gauge("pagefleet_operator_leader", "1 when this replica decides", registry=self.registry)
         service = ["namespace", "service"]
         self.decisions = Counter(
             "pagefleet_operator_decisions", "Decisions taken", [*service, "kind"], registry=self.registry

@@ -1,0 +1,133 @@
+"""The whole campaign: `PYTHONPATH=tests python -m faults.campaign [--row N]... [--case NAME] [--seed N] [--report FILE]`.
+
+Every case of every row, a few at once, on a control plane of its own. What has been told is kept in a file of lines, so
+an interrupted campaign goes on where it was. A failing case is named with the command that plays it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from faults.cases import cases
+from faults.runs import Ground, Told, tell_all
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from statusnode import StatusNode
+
+from pagefleet_local import cleanup
+from pagefleet_local.fleet.install import CHECKOUT, install_crd
+from pagefleet_local.fleet.kubectl import Kubectl
+from pagefleet_local.paths import control_plane_layout
+from pagefleet_local.up import Options, up
+from pagefleet_operator.cluster.api import Api
+
+ROWS = {
+    2: "killed at every write, before and after its commit",
+    3: "killed twice",
+    4: "an old list of children",
+    6: "watches: cut, truncated, 410, another ERROR, silent",
+    7: "writes answered 409, 422, 429, 500, 503, 403, or hung after the commit",
+}
+KEPT = CHECKOUT / "build/campaign.jsonl"
+console = Console(highlight=False)
+
+
+def main(
+    row: Annotated[list[int] | None, typer.Option(help="only this row; may be given again")] = None,
+    case: Annotated[str, typer.Option(help="only this case")] = "",
+    seed: Annotated[int, typer.Option(help="chooses the cases that are sampled")] = 0,
+    at_once: Annotated[int, typer.Option(help="stories told at the same time")] = 3,
+    report: Annotated[Path | None, typer.Option(help="write a Markdown table here")] = None,
+    fresh: Annotated[bool, typer.Option(help="forget what an earlier campaign told")] = False,
+) -> None:
+    """Play the reliability campaign."""
+    told = asyncio.run(_play(row or list(ROWS), case, seed, at_once, fresh))
+    failed = [one for one in told if one.problems or not one.struck]
+    for one in failed:
+        console.print(f"[red]{one.name}[/red]: {'; '.join(one.problems[:3]) or 'the fault never struck'}")
+        console.print(f"  again: PYTHONPATH=tests python -m faults.campaign --seed {seed} --case {one.name}")
+    console.print(table(told))
+    if report:
+        report.write_text(table(told) + "\n")
+    raise typer.Exit(1 if failed else 0)
+
+
+async def _play(rows: list[int], name: str, seed: int, at_once: int, fresh: bool) -> list[Told]:
+    layout = control_plane_layout()
+    cluster = up(Options(layout=layout, node=False))
+    try:
+        kubectl = Kubectl(cluster.kubeconfig)
+        await install_crd(kubectl, console.print)
+        for manifest in ("namespace", "operator-rbac"):
+            await kubectl.run("apply", "-f", str(CHECKOUT / f"manifests/base/{manifest}.yaml"))
+        async with Api(str(cluster.kubeconfig)) as api:
+            node = StatusNode(api)
+            await node.register()
+            serving = asyncio.create_task(node.run())
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    return await _tell(
+                        Ground(api, layout, Path(folder)), rows, name, seed, at_once, fresh or bool(name)
+                    )
+                finally:
+                    serving.cancel()
+                    await asyncio.gather(serving, return_exceptions=True)
+    finally:
+        cleanup.down(layout)
+
+
+async def _tell(ground: Ground, rows: list[int], name: str, seed: int, at_once: int, fresh: bool) -> list[Told]:
+    console.print("two stories without faults, for the truth ...")
+    calm = await ground.calm()
+    known = {} if fresh else _known(seed)
+    wanted = [one for one in cases(calm.size, seed) if one.row in rows and name in ("", one.name)]
+    left = [one for one in wanted if one.name not in known]
+    KEPT.parent.mkdir(exist_ok=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with KEPT.open("w" if fresh and not name else "a") as kept, Progress(*columns, console=console) as progress:
+        task = progress.add_task("stories", total=len(left))
+
+        def done(told: Told) -> None:
+            kept.write(json.dumps({"seed": seed, **asdict(told)}) + "\n")
+            kept.flush()
+            progress.advance(task)
+            if not console.is_terminal:
+                console.print(f"{told.name}: {'; '.join(told.problems[:2]) or 'ok'}")
+
+        fresh_told = await tell_all(ground, left, calm, at_once, done)
+    return [known[one.name] for one in wanted if one.name in known] + fresh_told
+
+
+def _known(seed: int) -> dict[str, Told]:
+    if not KEPT.exists():
+        return {}
+    lines = [json.loads(line) for line in KEPT.read_text().splitlines()]
+    return {
+        line["name"]: Told(
+            line["name"], line["row"], tuple(line["problems"]), line["seconds"], tuple(line["struck"]), line["deaths"]
+        )
+        for line in lines
+        if line["seed"] == seed
+    }
+
+
+def table(told: list[Told]) -> str:
+    """Markdown: a line for each row."""
+    lines = ["| row | faults | tries | failures | slowest chapter |", "|---|---|---|---|---|"]
+    for row, what in ROWS.items():
+        ours = [one for one in told if one.row == row]
+        if ours:
+            failures = sum(bool(one.problems) or not one.struck for one in ours)
+            slowest = max((max(one.seconds.values(), default=0.0) for one in ours), default=0.0)
+            lines.append(f"| {row} | {what} | {len(ours)} | {failures} | {slowest:.1f} s |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    typer.run(main)

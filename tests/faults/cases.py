@@ -1,0 +1,145 @@
+"""Which faults are tried: every case is a row of the reliability table, a name that replays it, and a script.
+
+A script is made afresh for each run, because it remembers whether it has struck.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from faults.proxy import Call, Fault, Script, Watching
+
+ANSWERS = (409, 422, 429, 500, 503, 403)
+SERVICES = "/inferenceservices"
+
+
+@dataclass(frozen=True)
+class Case:
+    """`slack`: seconds that a chapter may take longer than without the fault."""
+
+    row: int
+    name: str
+    script: Callable[[], Script]
+    slack: float = 30.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many writes and how many reads of children a story takes without faults (the least seen)."""
+
+    writes: int
+    lists: int
+
+
+def counted(calls: Iterable[Call]) -> Size:
+    calls = list(calls)
+    return Size(max(call.write for call in calls), sum(map(reads_children, calls)))
+
+
+def reads_children(call: Call) -> bool:
+    return call.method == "GET" and not call.watch and "labelSelector" in call.query
+
+
+def once(fault: Fault, applies: Callable[[Call], bool]) -> Script:
+    """`fault` for the first call that it applies to."""
+    struck = False
+
+    def script(call: Call) -> Fault | None:
+        nonlocal struck
+        if struck or not applies(call):
+            return None
+        struck = True
+        return fault
+
+    return script
+
+
+def at_write(number: int, fault: Fault) -> Callable[[], Script]:
+    return lambda: once(fault, lambda call: call.write == number)
+
+
+def at_each(numbers: tuple[int, ...], faults: tuple[Fault, ...]) -> Callable[[], Script]:
+    """Several writes, each with its fault."""
+    table = dict(zip(numbers, faults, strict=True))
+    return lambda: lambda call: table.get(call.write) if call.write else None
+
+
+def at_watch(path: str, nth: int, fault: Fault) -> Callable[[], Script]:
+    """The nth watch (from 1) of a collection."""
+
+    def make() -> Script:
+        seen = 0
+
+        def script(call: Call) -> Fault | None:
+            nonlocal seen
+            if not call.watch or not call.path.endswith(path):
+                return None
+            seen += 1
+            return fault if seen == nth else None
+
+        return script
+
+    return make
+
+
+def at_list(nth: int) -> Callable[[], Script]:
+    """The nth read of children is answered with the first answer that was ever given: nothing was there yet."""
+
+    def make() -> Script:
+        seen = 0
+
+        def script(call: Call) -> Fault | None:
+            nonlocal seen
+            if not reads_children(call):
+                return None
+            seen += 1
+            return Fault(old_list=True) if seen == nth else None
+
+        return script
+
+    return make
+
+
+def cases(size: Size, seed: int = 0) -> Iterator[Case]:
+    """All cases for a story of this size; the same for the same seed."""
+    writes = size.writes
+    chance = random.Random(seed)
+    before, after = Fault(kill_before=True), Fault(kill_after=True)
+    for number in range(1, writes + 1):
+        yield Case(2, f"kill-before-write-{number}", at_write(number, before))
+        yield Case(2, f"kill-after-write-{number}", at_write(number, after))
+    for _ in range(40):
+        pair = tuple(sorted(chance.sample(range(1, writes + 3), 2)))
+        faults = tuple(chance.choice((before, after)) for _ in pair)
+        words = "-".join(
+            f"{number}{'a' if fault.kill_after else 'b'}" for number, fault in zip(pair, faults, strict=True)
+        )
+        yield Case(3, f"double-kill-{words}", at_each(pair, faults))
+    for nth in sorted(chance.sample(range(2, size.lists), 20)):
+        yield Case(4, f"old-list-{nth}", at_list(nth))
+    for how in Watching:
+        for events in (0, 1, 4):
+            for path in (SERVICES, "/pods"):
+                # kopf's guard ends a silent watch after its client timeout, 70 s.
+                slack = 75.0 if how is Watching.SILENT else 10.0
+                name = f"watch-{how.value}-{path[1:]}-{events}"
+                yield Case(6, name, at_watch(path, 1, Fault(watching=how, events=events)), slack)
+    for number in sorted(chance.sample(range(1, writes + 1), min(12, writes))):
+        for code in ANSWERS:
+            headers = {"Retry-After": "1"} if code == 429 else {}
+            yield Case(7, f"answer-{code}-at-write-{number}", at_write(number, Fault(answer=(code, headers))))
+        yield Case(7, f"hang-after-write-{number}", at_write(number, Fault(hang_after=True)))
+
+
+def subset(size: Size, seed: int, most: int) -> list[Case]:
+    """A few of every row, chosen by seed: what `make test` can afford."""
+    chance = random.Random(seed)
+    everything = list(cases(size, seed))
+    rows = sorted({case.row for case in everything})
+    chosen: list[Case] = []
+    for row in rows:
+        of_row = [case for case in everything if case.row == row and case.slack <= 30]
+        chosen += chance.sample(of_row, max(1, most // len(rows)))
+    return chosen

@@ -1,0 +1,42 @@
+"""One real control plane with a status-only node; every story brings an operator of its own for its own namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+from faults.runs import Ground
+from statusnode import StatusNode
+
+from pagefleet_local import cleanup
+from pagefleet_local.fleet.install import CHECKOUT, install_crd
+from pagefleet_local.fleet.kubectl import Kubectl
+from pagefleet_local.paths import control_plane_layout
+from pagefleet_local.up import Cluster, Options, up
+from pagefleet_operator.cluster.api import Api
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[Cluster]:
+    layout = control_plane_layout()
+    cluster = up(Options(layout=layout, node=False))
+    yield cluster
+    cleanup.down(layout)
+    assert cleanup.leftovers(layout) == []
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def ground(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    kubectl = Kubectl(control_plane.kubeconfig)
+    await install_crd(kubectl, print)
+    for name in ("namespace", "operator-rbac"):
+        await kubectl.run("apply", "-f", str(CHECKOUT / f"manifests/base/{name}.yaml"))
+    async with Api(str(control_plane.kubeconfig)) as api:
+        node = StatusNode(api)
+        await node.register()
+        serving = asyncio.create_task(node.run())
+        yield Ground(api, control_plane.layout, tmp_path_factory.mktemp("faults"))
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)

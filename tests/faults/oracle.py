@@ -1,0 +1,112 @@
+"""The differential oracle (Sieve, OSDI'22): a run with faults must end in the same state, by the same number of
+creations and deletions, as runs without any. What differs between two fault-free runs (times, uids, generated names)
+is learned as a mask and left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults.operator_process import USER
+
+Flat = dict[str, object]
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+# Whoever was first or last to write, and how often, is no part of the state; nor is what people read as a log.
+IGNORED = ("managedFields", "resourceVersion", "decisions", "uid")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What every run must look like: flattened states per chapter, the mask, creations and deletions."""
+
+    states: Mapping[str, Flat]
+    mask: frozenset[str]
+    counts: Mapping[str, int]
+
+    def differences(self, states: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int]) -> list[str]:
+        """Where a run differs, in words."""
+        found = []
+        for chapter, state in self.states.items():
+            other = flat(states[chapter])
+            for path in sorted((set(state) | set(other)) - self.mask):
+                if state.get(path) != other.get(path):
+                    found.append(f"{chapter}: {path}: {state.get(path)!r} -> {other.get(path)!r}")
+        for key in sorted(set(self.counts) | set(counts)):
+            if self.counts.get(key, 0) != counts.get(key, 0):
+                found.append(f"{key}: {self.counts.get(key, 0)} -> {counts.get(key, 0)} times")
+        return found
+
+
+def learn(
+    one: Mapping[str, Mapping[str, Any]], other: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int]
+) -> Truth:
+    """The truth from two fault-free runs."""
+    mask = set()
+    states = {chapter: flat(state) for chapter, state in one.items()}
+    for chapter, state in states.items():
+        again = flat(other[chapter])
+        mask |= {path for path in set(state) | set(again) if state.get(path) != again.get(path)}
+    return Truth(states, frozenset(mask), counts)
+
+
+def flat(state: Mapping[str, Any]) -> Flat:
+    """Documents as path -> leaf. Objects with generated names are numbered within their kind and revision."""
+    found: Flat = {}
+    for name, document in named(state):
+        found.update({f"{name}{path}": value for path, value in _leaves(document, "")})
+    return found
+
+
+def named(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    seen: Counter[str] = Counter()
+    for key in sorted(state):
+        kind, _, name = key.partition("/")
+        if kind in ("Pod", "ReplicaSet"):
+            base = f"{kind}/{state[key]['metadata']['labels'].get('pagefleet.io/revision', name)}"
+            seen[base] += 1
+            yield f"{base}#{seen[base]}", state[key]
+        else:
+            yield key, state[key]
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key not in IGNORED:
+                yield from _leaves(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{index}]")
+    elif isinstance(value, str) and TIME.match(value):
+        yield path, "a time"
+    else:
+        yield path, value
+
+
+def counted(audit: Path, namespace: str) -> dict[str, int]:
+    """Creations and deletions by the operator in a namespace, from the API server's audit log, in its order. Events do not count:
+    they are for reading only. Server-side apply creates when it answers 201. Nor does what happens once the service itself is
+    deleted: a decision under way may then repair a child that the garbage collector took, which takes it again."""
+    counts: Counter[str] = Counter()
+    for line in audit.read_text().splitlines():
+        if namespace not in line or not line.endswith("}"):
+            continue
+        event = json.loads(line)
+        reference = event.get("objectRef") or {}
+        if (event["verb"], reference.get("resource")) == ("delete", "inferenceservices"):
+            break
+        if event["user"]["username"] != USER or reference.get("namespace") != namespace:
+            continue
+        code = (event.get("responseStatus") or {}).get("code")
+        if reference.get("resource") == "events":
+            continue
+        if code == 201:
+            counts[f"CREATE {reference['resource']}"] += 1
+        elif event["verb"] == "delete" and code == 200:
+            counts[f"DELETE {reference['resource']}"] += 1
+    return dict(counts)

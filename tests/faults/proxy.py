@@ -1,0 +1,213 @@
+"""The fault proxy: a TLS reverse proxy between one operator and the API server that numbers every request and, by a
+script, kills the operator before or after a write's commit, answers in the server's stead, hangs after the commit,
+serves an old list, and cuts, truncates, poisons or silences watches.
+
+It speaks upstream with the operator's own certificate, so the API server sees (and audits) the operator itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from pagefleet_local.certificates import Pair
+
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host", "keep-alive"}
+
+
+class Watching(Enum):
+    """What becomes of a watch after the events it may still deliver."""
+
+    CUT = "cut"  # the connection ends properly
+    TRUNCATE = "truncate"  # it breaks within a line
+    GONE = "410"  # an ERROR event 410: resourceVersion too old
+    FAILED = "500"  # an ERROR event of another kind
+    SILENT = "silent"  # the connection stays, nothing comes: a half-open peer
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request. `number` counts all requests of the run from 1, `write` the writes (0: not a write)."""
+
+    number: int
+    write: int
+    method: str
+    path: str
+    query: str
+
+    @property
+    def watch(self) -> bool:
+        return "watch=true" in self.query
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What to do to a call: the first that is set. `answer` is (status, headers)."""
+
+    kill_before: bool = False
+    kill_after: bool = False
+    answer: tuple[int, dict[str, str]] | None = None
+    hang_after: bool = False
+    old_list: bool = False
+    watching: Watching | None = None
+    events: int = 0
+
+
+Script = Callable[[Call], Fault | None]
+
+
+def never(_: Call) -> Fault | None:
+    return None
+
+
+@dataclass
+class FaultProxy:
+    """`async with FaultProxy(...)`: listens on 127.0.0.1:`port`. `kill` ends the operator at once (SIGKILL). `committed`
+    are the writes that the API server took, in order."""
+
+    upstream: str
+    authority: str
+    serving: Pair
+    client: Pair
+    port: int
+    kill: Callable[[], None] = lambda: None
+    script: Script = never
+    calls: list[Call] = field(default_factory=list)
+    struck: list[Call] = field(default_factory=list)
+    committed: list[Call] = field(default_factory=list)
+    _writes: int = 0
+    _lists: dict[str, bytes] = field(default_factory=dict)
+    _runner: web.AppRunner | None = None
+    _session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> FaultProxy:
+        outward = ssl.create_default_context(cafile=self.authority)
+        outward.load_cert_chain(self.client.certificate, self.client.key)
+        inward = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        inward.load_cert_chain(self.serving.certificate, self.serving.key)
+        timeout = aiohttp.ClientTimeout(total=None, connect=10)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=outward, limit=0), timeout=timeout, auto_decompress=True
+        )
+        app = web.Application(client_max_size=64 << 20)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=inward).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        call = self._numbered(request)
+        fault = self.script(call) or Fault()
+        if fault != Fault():
+            self.struck.append(call)
+        if fault.kill_before:
+            return self._die(request)
+        if fault.answer is not None:
+            status, headers = fault.answer
+            return web.json_response(refusal(status), status=status, headers=headers)
+        if fault.old_list and call.path in self._lists:
+            return web.Response(body=self._lists[call.path], content_type="application/json")
+        body = await request.read()
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
+        if self._session is None:
+            raise RuntimeError("the proxy is not running")
+        target = f"{self.upstream}{request.path_qs}"
+        async with self._session.request(request.method, target, data=body or None, headers=headers) as answer:
+            if call.watch and answer.status == 200:
+                return await self._stream(request, answer, fault)
+            content = await answer.read()
+        if call.write and answer.status < 300:
+            self.committed.append(call)
+        if fault.kill_after:
+            return self._die(request)
+        if fault.hang_after:
+            await asyncio.Event().wait()
+        if call.method == "GET" and call.path not in self._lists:
+            self._lists[call.path] = content
+        kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
+        return web.Response(status=answer.status, body=content, headers=kept)
+
+    def _numbered(self, request: web.Request) -> Call:
+        write = request.method in WRITES
+        self._writes += write
+        call = Call(
+            len(self.calls) + 1, self._writes if write else 0, request.method, request.path, request.query_string
+        )
+        self.calls.append(call)
+        return call
+
+    def _die(self, request: web.Request) -> web.Response:
+        """Kill the operator; nobody is left to read the answer."""
+        self.kill()
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=503)
+
+    async def _stream(self, request: web.Request, answer: aiohttp.ClientResponse, fault: Fault) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        passed = 0
+        with contextlib.suppress(ConnectionError, aiohttp.ClientError):
+            if fault.watching is not None and fault.events == 0:
+                return await self._end(request, response, fault.watching, b"")
+            async for line in lines(answer):
+                if fault.watching is not None and passed >= fault.events:
+                    return await self._end(request, response, fault.watching, line)
+                passed += 1
+                await response.write(line)
+        return response
+
+    async def _end(
+        self, request: web.Request, response: web.StreamResponse, how: Watching, line: bytes
+    ) -> web.StreamResponse:
+        match how:
+            case Watching.CUT:
+                pass
+            case Watching.TRUNCATE:
+                await response.write(line[: len(line) // 2] or b'{"type": "MODI')
+                if request.transport is not None:
+                    request.transport.abort()
+            case Watching.GONE | Watching.FAILED:
+                event = {"type": "ERROR", "object": refusal(int(how.value))}
+                await response.write(json.dumps(event).encode() + b"\n")
+            case Watching.SILENT:
+                await asyncio.Event().wait()
+        return response
+
+
+async def lines(answer: aiohttp.ClientResponse) -> Any:
+    """The answer's lines, however long (a StreamReader's own readline has a limit)."""
+    rest = b""
+    async for chunk in answer.content.iter_any():
+        rest += chunk
+        *whole, rest = rest.split(b"\n")
+        for line in whole:
+            yield line + b"\n"
+
+
+def refusal(status: int) -> dict[str, object]:
+    """A metav1.Status as the API server answers it."""
+    reasons = {403: "Forbidden", 409: "Conflict", 410: "Expired", 422: "Invalid", 429: "TooManyRequests"}
+    reason = reasons.get(status, "InternalError")
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": status,
+            "reason": reason, "message": f"injected {status}"}  # fmt: skip

@@ -1,0 +1,159 @@
+"""One service's life, told through the API server alone: created, a canary promoted, a canary rolled back by a page,
+scaled, deleted. After each chapter the end state is read; how long it took is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from faults.operator_process import Operator
+
+from pagefleet_local.demo.stage import View, sample
+from pagefleet_operator.cluster.api import Api, ApiError
+
+NAME = "story"
+GROUP = "/apis/pagefleet.io/v1alpha1"
+KINDS = {
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "Service": "/api/v1/namespaces/{}/services",
+    "PodDisruptionBudget": "/apis/policy/v1beta1/namespaces/{}/poddisruptionbudgets",
+    "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets",
+    "Pod": "/api/v1/namespaces/{}/pods",
+}
+CHAPTERS = ("create", "promote", "rollback", "scale", "delete")
+Document = dict[str, Any]
+
+
+class NotConverged(AssertionError):
+    """The world did not get where it should in time."""
+
+
+@dataclass
+class Story:
+    """`states[chapter]` is every object's document by (kind, name); `took[chapter]` seconds."""
+
+    api: Api
+    operator: Operator
+    patience: float = 60.0
+    states: dict[str, dict[str, Document]] = field(default_factory=dict)
+    took: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def namespace(self) -> str:
+        return self.operator.namespace
+
+    async def tell(self) -> None:
+        """Every chapter. Raises NotConverged."""
+        await self.api.create(
+            "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+        )
+        for chapter in CHAPTERS:
+            began = time.monotonic()
+            await getattr(self, f"_{chapter}")()
+            self.took[chapter] = time.monotonic() - began
+            self.states[chapter] = await self.state()
+
+    async def view(self) -> View:
+        found = await self.api.find(f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}")
+        return View(found or {"metadata": {"generation": -1}})
+
+    async def state(self) -> dict[str, Document]:
+        """Every object of the namespace that the story is about, by kind and name."""
+        found: dict[str, Document] = {}
+        for kind, path in KINDS.items():
+            for item in (await self.api.get(path.format(self.namespace)))["items"]:
+                name = item["metadata"]["name"]
+                if kind == "Service" and name == "kubernetes":
+                    continue
+                found[f"{kind}/{name}"] = item
+        service = await self.view()
+        if "spec" in service.document:
+            found[f"InferenceService/{NAME}"] = service.document
+        return found
+
+    async def until(self, what: str, holds: Callable[[View], bool]) -> View:
+        end = time.monotonic() + self.patience
+        while True:
+            seen = await self.view()
+            if holds(seen):
+                return seen
+            if time.monotonic() > end:
+                raise NotConverged(f"{self.namespace}: not within {self.patience:.0f} s: {what}; {seen.line()}")
+            await asyncio.sleep(0.2)
+
+    async def _create(self) -> None:
+        document = sample()
+        document["metadata"] = {"name": NAME, "namespace": self.namespace}
+        document["spec"]["rollout"] = {
+            "steps": [{"weight": 50}],
+            "guard": {"latency": []},
+            "alerts": {"matchLabels": {"severity": "page"}},
+        }
+        await self.api.create(f"{GROUP}/namespaces/{self.namespace}/inferenceservices", document)
+        await self.until("Ready", lambda v: v.is_true("Ready") and quiet(v))
+
+    async def _promote(self) -> None:
+        old = (await self.view()).stable
+        await self._edit(lambda spec: spec["engine"].update(args=["--max-num-seqs=4"]))
+        await self.until("promoted", lambda v: v.stable not in ("", old) and v.phase == "Idle" and quiet(v))
+        await self._gone(old)
+
+    async def _rollback(self) -> None:
+        def worse(spec: Document) -> None:
+            spec["engine"]["args"] = ["--max-num-seqs=2"]
+            spec["rollout"]["steps"] = [{"weight": 50, "hold": "1h"}]
+
+        stable = (await self.view()).stable
+        await self._edit(worse)
+        seen = await self.until("the canary has its weight", lambda v: v.weights.get(v.canary) == 50)
+        end = time.monotonic() + self.patience
+        while not await self.operator.alert(NAME, seen.canary, "page-1"):
+            if time.monotonic() > end:
+                raise NotConverged(f"{self.namespace}: the page was never taken")
+            await asyncio.sleep(0.3)
+        await self.until("rolled back", lambda v: v.phase == "RolledBack" and v.weights == {stable: 100} and quiet(v))
+        await self._gone(seen.canary)
+
+    async def _scale(self) -> None:
+        await self._edit(lambda spec: spec["scaling"].update(min=2))
+        await self.until("two replicas", lambda v: v.status.get("replicas") == 2 and quiet(v))
+
+    async def _delete(self) -> None:
+        path = f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}"
+        await self.api.delete(path, (await self.view()).document["metadata"]["uid"])
+        end = time.monotonic() + self.patience
+        while await self.state():
+            if time.monotonic() > end:
+                raise NotConverged(f"{self.namespace}: left behind: {sorted(await self.state())}")
+            await asyncio.sleep(0.3)
+
+    async def _gone(self, revision: str) -> None:
+        end = time.monotonic() + self.patience
+        while any(revision in name for name in await self.state()):
+            if time.monotonic() > end:
+                raise NotConverged(f"{self.namespace}: revision {revision} is still there")
+            await asyncio.sleep(0.2)
+
+    async def _edit(self, change: Callable[[Document], None]) -> None:
+        """A user's edit: read, change the spec, write; again when somebody wrote in between."""
+        path = f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}"
+        while True:
+            document = await self.api.get(path)
+            change(document["spec"])
+            try:
+                await self.api.replace(path, document)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            else:
+                return
+
+
+def quiet(seen: View) -> bool:
+    """Every replica that is wanted is ready, and the status speaks of the present spec."""
+    observed = seen.status.get("observedGeneration") == seen.document["metadata"]["generation"]
+    revisions = seen.status.get("revisions") or []
+    return observed and all(entry.get("ready", 0) == entry.get("desired", 0) for entry in revisions)

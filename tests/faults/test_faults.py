@@ -1,0 +1,25 @@
+"""Protects what a crash, a lying or failing API server, or a broken watch may do to a service: nothing. Every case
+must end in the state, and by the number of creations and deletions, of runs without faults (rows 2, 3, 4, 6, 7 of the
+reliability table). A few cases of each row here, chosen by a seed; all of them in `make campaign`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from faults.cases import subset
+from faults.runs import Ground, tell_all
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+SEED = int(os.environ.get("PAGEFLEET_FAULT_SEED", "1"))
+MOST = int(os.environ.get("PAGEFLEET_FAULT_CASES", "10"))
+
+
+async def test_faults_change_nothing(ground: Ground) -> None:
+    calm = await ground.calm()
+    assert calm.truth.counts["CREATE deployments"] == 3
+    assert calm.truth.counts["DELETE deployments"] == 2
+    told = await tell_all(ground, subset(calm.size, SEED, MOST), calm, at_once=2)
+    assert {one.name: one.problems for one in told if one.problems} == {}
+    # A case that never struck would prove nothing.
+    assert [one.name for one in told if not one.struck] == []

@@ -1,0 +1,93 @@
+"""Protects the rule that at most one operator may write at any moment, whatever is delayed, lost or frozen, and that
+somebody leads again soon after the last one has gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagefleet_operator.domain import lease
+from pagefleet_operator.domain.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, Move, Watch
+
+
+@dataclass
+class Server:
+    """The Lease object: compare-and-swap on its version."""
+
+    lease: Lease | None = None
+    writes: int = 0
+
+    def swap(self, seen: Lease | None, holder: str) -> bool:
+        if seen != self.lease:
+            return False
+        self.writes += 1
+        self.lease = Lease(holder, str(self.writes))
+        return True
+
+
+@dataclass
+class Candidate:
+    """One operator with a monotonic clock of its own: `offset` seconds from true time."""
+
+    name: str
+    offset: float
+    watch: Watch = field(default_factory=Watch)
+    renewed: float | None = None
+    pending: tuple[float, Lease | None] | None = None  # a decision on the way to the server
+
+    def look(self, server: Server, time: float) -> None:
+        now = time + self.offset
+        self.watch = self.watch.saw(server.lease, now)
+        if lease.move(self.watch, self.name, now) is not Move.WAIT:
+            self.pending = (now, server.lease)
+
+    def write(self, server: Server) -> None:
+        """The request that was decided on arrives, perhaps long after."""
+        if self.pending is not None:
+            sent, seen = self.pending
+            self.pending = None
+            if server.swap(seen, self.name):
+                self.renewed = sent
+
+    def may_write(self, time: float) -> bool:
+        return lease.holds(self.renewed, time + self.offset)
+
+
+@given(
+    offsets=st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)),
+    steps=st.lists(
+        st.tuples(st.floats(0.05, 12.0), st.integers(0, 2), st.sampled_from(["look", "write", "both", "nothing"])),
+        max_size=120,
+    ),
+)
+def test_never_two_writers(offsets: tuple[float, float, float], steps: list[tuple[float, int, str]]) -> None:
+    server, time = Server(), 0.0
+    candidates = [Candidate(f"operator-{index}", offset) for index, offset in enumerate(offsets)]
+    for passed, who, what in steps:
+        time += passed
+        if what in ("look", "both"):
+            candidates[who].look(server, time)
+        if what in ("write", "both"):
+            candidates[who].write(server)
+        assert sum(candidate.may_write(time) for candidate in candidates) <= 1
+
+
+@given(start=st.floats(-1e6, 1e6), phase=st.floats(0.0, RENEW_SECONDS))
+def test_a_dead_holder_is_succeeded_within_the_lease_and_two_turns(start: float, phase: float) -> None:
+    server, dead, heir = Server(), Candidate("dead", start), Candidate("heir", -start)
+    dead.look(server, 0.0)
+    dead.write(server)
+    time = phase
+    while not heir.may_write(time):
+        heir.look(server, time)
+        heir.write(server)
+        time += RENEW_SECONDS
+        assert time <= LEASE_SECONDS + 3 * RENEW_SECONDS
+
+
+def test_a_lease_given_up_is_taken_at_once() -> None:
+    assert lease.move(Watch(Lease("", "7"), 100.0), "me", 100.0) is Move.TAKE
+    assert lease.move(Watch(Lease("other", "7"), 100.0), "me", 100.0) is Move.WAIT
+    assert lease.move(Watch(Lease("me", "7"), 0.0), "me", 100.0) is Move.RENEW
