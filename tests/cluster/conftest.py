@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
+from statusnode import StatusNode
 
 from pagefleet_local import cleanup
 from pagefleet_local.certificates import Authority
@@ -23,8 +24,6 @@ from pagefleet_local.fleet.kubectl import Kubectl, until
 from pagefleet_local.paths import Layout, control_plane_layout
 from pagefleet_local.up import Cluster, Options, up
 from pagefleet_operator.cluster.api import Api
-
-from statusnode import StatusNode
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 OPERATOR_USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
