@@ -197,7 +197,7 @@ def main() -> int:
     detection(bench, 200 // part)
     onset(bench, 100 // part)
     if not arguments.quick:
-        curves = power(bench, 20)
+        curves = power(bench, 40)
         if arguments.plot:
             plot(curves, arguments.plot)
     print(f"\n{time.monotonic() - began:.0f} s on {arguments.processes} processes")
