@@ -1,0 +1,93 @@
+"""Protects the two-sample sequential test: it keeps its level under whatever both revisions share, finds what only one
+has, no block decides alone, and requests that are slow together count as less than independent ones."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagefleet_operator.domain import sketch
+from pagefleet_operator.domain.paired import Block, Paired, Split, common_odds, dispersion, evidence
+
+NEEDED = math.log(200)
+
+
+def histogram(values: list[float]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for value in values:
+        found[sketch.index(value)] = found.get(sketch.index(value), 0) + 1
+    return found
+
+
+def play(seed: int, blocks: int, *, worse: float = 1.0, shared: float = 0.0, own: float = 0.0) -> Paired:
+    """Blocks of 20 and 20 requests; `shared` and `own` are deviations of the logarithm from block to block."""
+    source, test = random.Random(seed), Paired(0.95, 0.15, NEEDED / 4)
+    for _ in range(blocks):
+        common = math.exp(source.gauss(0, shared))
+        sides = []
+        for factor in (1.0, worse):
+            level = 0.1 * common * factor * math.exp(source.gauss(0, own))
+            sides.append(histogram([level * source.lognormvariate(0, 0.5) for _ in range(20)]))
+        test.add(Block(*sides))
+    return test
+
+
+@pytest.mark.parametrize(("shared", "own"), [(0.0, 0.0), (0.7, 0.0), (0.0, 0.2), (0.5, 0.2)])
+def test_identical_revisions_are_not_told_apart(shared: float, own: float) -> None:
+    fired = sum(evidence([play(seed, 150, shared=shared, own=own)]) >= math.exp(NEEDED) for seed in range(100))
+    assert fired <= 1
+
+
+def test_a_worse_one_is_found_also_under_shared_bursts() -> None:
+    for shared in (0.0, 0.4):
+        found = sum(evidence([play(seed, 200, worse=2.0, shared=shared)]) >= math.exp(NEEDED) for seed in range(40))
+        assert found >= 39
+
+
+def test_what_is_accepted_is_not_found() -> None:
+    assert sum(evidence([play(seed, 150, worse=1.1)]) >= math.exp(NEEDED) for seed in range(60)) <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 10_000))
+def test_no_block_decides_alone(seed: int, slow: int) -> None:
+    test = play(seed, 30)
+    before = max(test.logs)
+    test.add(Block(histogram([0.1] * 20), {2000: slow}))
+    assert max(test.logs) <= before + NEEDED / 4 + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50)), max_size=60))
+def test_dispersion_is_total_and_only_lowers(raw: list[tuple[int, int, int, int]]) -> None:
+    splits = [Split(n, m, min(n, h), float(min(m, g))) for n, m, h, g in raw if n and m]
+    assert dispersion(splits) >= 1.0
+    assert common_odds(splits) > 0
+
+
+def test_slow_together_is_less_evidence() -> None:
+    steady = [Split(20, 20, 1, 2.0)] * 40
+    bursts = [Split(20, 20, 1, 0.0)] * 36 + [Split(20, 20, 1, 20.0)] * 4
+    assert dispersion(bursts) > 2 * dispersion(steady)
+
+
+def test_one_side_alone_says_nothing() -> None:
+    test = Paired(0.95, 0.15, NEEDED / 4)
+    for _ in range(50):
+        test.add(Block(histogram([0.1] * 20), {}))
+        test.add(Block({}, histogram([9.0] * 20)))
+    assert evidence([test]) == 1.0
+    assert not test.splits
+
+
+def test_a_coarse_measurement_convicts_only_what_is_certainly_slower() -> None:
+    """Buckets so wide that stable and canary share one: its lower end counts for the canary."""
+    test = Paired(0.95, 0.15, NEEDED / 4)
+    wide, low = sketch.index(1.0), sketch.index(0.1)
+    for _ in range(100):
+        test.add(Block({wide: 20}, {wide: 20}, {low: 20}))
+    assert evidence([test]) <= 1.0
