@@ -33,7 +33,8 @@ from pagefleet_simulator import profile as profiles
 from pagefleet_simulator import traces
 from pagefleet_simulator.calibrate import GOAL, Tried, best
 from pagefleet_simulator.capacity import sustainable
-from pagefleet_simulator.fluid import Flow, FluidSimulation
+from pagefleet_simulator.flow import Flow
+from pagefleet_simulator.fluid import FluidSimulation
 from pagefleet_simulator.outcome import Objective
 from pagefleet_simulator.plots import draw
 from pagefleet_simulator.scalers.catalog import PEERS, candidates, describe, ours

@@ -20,7 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("operator", "engine", "kernels")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "operator"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "engine"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels"))
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
 from pagefleet_engine.runner.engine import Engine
