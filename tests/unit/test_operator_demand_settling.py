@@ -12,7 +12,7 @@ def entry(time: float, serving: int) -> Sample:
     return Sample(time, serving, serving, running=40 * serving, pages=300 * serving, total_pages=1000 * serving)
 
 
-@pytest.mark.parametrize(("joined", "late"), [(20.0, False), (55.0, False), (65.0, True), (600.0, True)])
+@pytest.mark.parametrize(("joined", "late"), [(20.0, False), (50.0, False), (65.0, True), (600.0, True)])
 def test_a_new_replica_explains_late_first_tokens(joined: float, late: bool) -> None:
     now = 1000.0
     times = [now - 5.0 * back for back in range(1, 180)]
