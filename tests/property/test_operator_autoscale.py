@@ -145,6 +145,18 @@ def test_a_bursts_replicas_go_when_it_is_over() -> None:
     assert fleet.desired <= 3
 
 
+def test_a_given_window_is_waited_for_and_no_longer() -> None:
+    fleet = warm(lambda at: 12.0 if at < 600 else 8.0, 6, Scaling(1, 40, stabilization=120.0))
+    fleet.run(600)
+    held = fleet.desired
+    fleet.run(100)
+    assert fleet.desired == held
+    fleet.run(120)
+    assert fleet.desired is not None
+    assert held is not None
+    assert fleet.desired < held, "a drop of a third, which the long window would have kept for 15 minutes"
+
+
 def test_missing_readings_never_shrink_a_fleet() -> None:
     for blind in ("deaf", "cut"):
         fleet = warm(lambda at: 8.0 if at < 600 else 0.1, 4, Scaling(1, 40))

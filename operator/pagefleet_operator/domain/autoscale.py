@@ -99,7 +99,8 @@ def _sized(
         return _changed(current, 0, f"no request for {slept:.0f} s", record, now, None)
     startup = record.startup if record.startup is not None else scaling.startup
     window = _window(startup, scaling)
-    calm = min(CALM_LONGEST, max(window, CALM_WINDOW) * 2 ** policies.turns(record.steps, current, now))
+    calm = window if scaling.stabilization is not None else max(window, CALM_WINDOW)
+    calm = min(CALM_LONGEST, calm * 2 ** policies.turns(record.steps, current, now))
     found = demand(seen, load, scaling, startup, window, calm)
     panicking, record = _panic(found, seen, record, scaling, now)
     wanted = math.ceil(max(found.steady, found.ahead, found.now if panicking else 0.0) - CLOSE)
