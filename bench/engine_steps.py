@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / folder) for folder in ("operator", "engine", "kernels")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "operator"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "engine"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels"))
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
 from pagefleet_engine.runner.engine import Engine
@@ -54,8 +55,12 @@ def main() -> int:
     measured = measure(engine, rounds=1 if arguments.quick else 4)
     kept = faster(measured, arguments.keep)
     found = fit(kept)
-    total, computed = (sum(values) for values in zip(*((one.seconds, one.prefill + one.decode) for one in kept), strict=True))
-    print(f"{len(measured)} steps, {len(kept)} kept; {computed / total:.0f} tokens/s over all; loaded in {loaded:.1f} s")
+    total, computed = (
+        sum(values) for values in zip(*((one.seconds, one.prefill + one.decode) for one in kept), strict=True)
+    )
+    print(
+        f"{len(measured)} steps, {len(kept)} kept; {computed / total:.0f} tokens/s over all; loaded in {loaded:.1f} s"
+    )
     print(f"step = {found.step}")
     print(f"mean error of a step {found.error:.1%}")
     profile = Profile(
@@ -92,7 +97,9 @@ def measure(engine: Engine, rounds: int) -> list[Measured]:
                 tokens = tuple(int(token) for token in random.integers(100, 40_000, prompt))
                 output = int(random.integers(12, 40))
                 engine.add(
-                    EngineRequest(str(number), tokens, SamplingParams(max_tokens=output, ignore_eos=True), time.monotonic())
+                    EngineRequest(
+                        str(number), tokens, SamplingParams(max_tokens=output, ignore_eos=True), time.monotonic()
+                    )
                 )
                 number += 1
             run(engine, 10_000, found)

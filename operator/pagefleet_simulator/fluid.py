@@ -11,53 +11,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pagefleet_simulator.flow import STEP, Flow
 from pagefleet_simulator.outcome import Floats, Latencies, Moment, Outcome, ScaleEvent
 from pagefleet_simulator.pods import Victim
 from pagefleet_simulator.simulation import ARRIVAL_STEP, ARRIVAL_STEPS, TIMELINE_SECONDS, Setting
 from pagefleet_simulator.view import PodView, Scaler, Sums, View
 
-STEP = 2.0
 FREE, PENDING, STARTING, READY, DRAINING = range(5)
 LEAST, RATIO, BUCKETS = 1e-3, 1.1, 128  # of the latency grid: 1 ms to 180 s by 10 %
 EMPTY = 0.25  # sequences: a drained replica with less is gone
-
-
-@dataclass(frozen=True)
-class Flow:
-    """A trace as numbers per STEP: arrivals, and the means of what runs. `context` is the mean KV of a running
-    sequence in tokens (long answers run longer: E[o(p + o/2)] / E[o])."""
-
-    arrivals: Floats
-    prompt: Floats
-    output: Floats
-    context: Floats
-
-    @property
-    def seconds(self) -> float:
-        return len(self.arrivals) * STEP
-
-
-def flow(at: Floats, prompts: Floats, outputs: Floats, seconds: float, mean_over: float = 600.0) -> Flow:
-    """Lengths are means over `mean_over` seconds; the trace's means where nothing arrives."""
-    steps = math.ceil(seconds / STEP)
-    arrivals = np.bincount((at / STEP).astype(int), minlength=steps)[:steps].astype(float)
-    bucket = (at / mean_over).astype(int)
-    count = np.bincount(bucket, minlength=math.ceil(seconds / mean_over) + 1).astype(float)
-
-    def mean(values: Floats) -> Floats:
-        overall = float(values.mean()) if len(values) else 1.0
-        total = np.bincount(bucket, weights=values, minlength=len(count))
-        means = np.where(count > 0, total / np.maximum(count, 1), overall)
-        return np.asarray(means[(np.arange(steps) * STEP / mean_over).astype(int)])
-
-    output = mean(outputs)
-    return Flow(arrivals, mean(prompts), output, mean(outputs * (prompts + outputs / 2)) / output)
 
 
 class FluidSimulation:
@@ -146,8 +113,7 @@ class FluidSimulation:
             self.dropped += float(full.sum())
             self.running[active], self.queue[active] = running, left - full
             self.steps[active] += np.where(running + left > EMPTY, steps, 0.0)
-            made = first + (running + ended) * np.minimum(1.0, steps / np.maximum(steps, 1.0)) * steps
-            self.tokens[active] += np.minimum(made, running * steps + first)
+            self.tokens[active] += first + running * steps
             done = float(ended.sum())
             self.served += done
             self.tokens_served += done * (prompt + output)

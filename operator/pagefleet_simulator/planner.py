@@ -18,7 +18,8 @@ from pagefleet_simulator import profile as profiles
 from pagefleet_simulator import replay, traces
 from pagefleet_simulator.calibrate import calibrate
 from pagefleet_simulator.capacity import sustainable
-from pagefleet_simulator.fluid import FluidSimulation, flow
+from pagefleet_simulator.flow import flow
+from pagefleet_simulator.fluid import FluidSimulation
 from pagefleet_simulator.outcome import Objective, Outcome
 from pagefleet_simulator.profile import Profile
 from pagefleet_simulator.report import summary, timeline

@@ -1,5 +1,7 @@
 """The simulation of flows agrees with the simulation of single requests where both can run, and its books balance."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
@@ -7,16 +9,34 @@ from pagefleet_operator.domain.spec_scaling import Scaling
 from pagefleet_simulator import profile as profiles
 from pagefleet_simulator import traces
 from pagefleet_simulator.capacity import sustainable
-from pagefleet_simulator.fluid import FluidSimulation, flow
+from pagefleet_simulator.flow import flow
+from pagefleet_simulator.fluid import FluidSimulation
 from pagefleet_simulator.outcome import Objective, Outcome
+from pagefleet_simulator.pods import Victim
 from pagefleet_simulator.scalers.hpa import Hpa, Metric
 from pagefleet_simulator.scalers.ours import Ours
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.view import Bounds, Scaler
+from pagefleet_simulator.view import Bounds, Decision, Scaler, View
 
 PROFILE = profiles.load("h100x4-llama-70b")
 LENGTHS = traces.Lengths()
 OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Always so many replicas."""
+
+    replicas: int
+    name: str = "fixed"
+    period: float = 15.0
+    victim: Victim = Victim.NEWEST
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, view: View, memory: None, bounds: Bounds) -> Decision:
+        return Decision(self.replicas, memory)
 
 
 def both(name: str, scaler: Scaler, hours: float = 0.5) -> tuple[Outcome, Outcome]:
@@ -48,16 +68,3 @@ def test_flows_are_conserved_and_the_operator_scales_them() -> None:
     assert fluid.served + fluid.dropped + fluid.left == pytest.approx(fluid.requests, rel=1e-6)
     assert fluid.latencies.weight.sum() <= fluid.requests * (1 + 1e-9)
     assert fluid.events
-
-
-class Fixed(Hpa):
-    """Always so many replicas."""
-
-    def __init__(self, replicas: int) -> None:
-        super().__init__(1.0)
-        object.__setattr__(self, "replicas", replicas)
-
-    def decide(self, view, memory, bounds):  # type: ignore[no-untyped-def]
-        from pagefleet_simulator.view import Decision
-
-        return Decision(self.replicas, memory)  # type: ignore[attr-defined]

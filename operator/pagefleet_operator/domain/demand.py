@@ -25,6 +25,7 @@ SHORTEST_TREND, LONGEST_TREND, ARRIVALS_TREND = 60.0, 300.0, 600.0
 SURE, SURE_OF_ARRIVALS = 5.0, 3.0  # standard errors; neighbouring samples of a queue see the same requests
 MOST_GROWTH = 2.0  # of what is there now, that a trend may add up to
 STALE_LOAD = 30.0
+SETTLING_SECONDS = 60.0  # in which a new replica's crowd is gone, and out of the last 30 s of first tokens
 FULL = 0.8  # of the target concurrency: what waits then waits for a slot
 DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once replicas are there
 LEAST_REQUESTS = 10.0
@@ -81,7 +82,7 @@ def demand(
     growth, factor = _trends(past, load, startup)
     backlog = _backlog(queued, replica, flow)
     steady = max(
-        _load(average, flow.tokens, replica) + backlog, _preempting(recent, latest), _late(latest, load, scaling)
+        _load(average, flow.tokens, replica) + backlog, _preempting(recent, latest), _late(latest, past, load, scaling)
     )
     now = carried + _backlog(_movable(latest, replica) + held, replica, flow)
     return Demand(
@@ -148,8 +149,13 @@ def _preempting(recent: Sequence[Sample], latest: Sample) -> float:
     return latest.serving + 1.0 if len(recent) > 1 and 2 * short >= len(recent) else 0.0
 
 
-def _late(latest: Sample, load: ServiceLoad | None, scaling: Scaling) -> float:
-    """First tokens later than `target.ttft`: in proportion, at most half as many again."""
+def _late(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None, scaling: Scaling) -> float:
+    """First tokens later than `target.ttft`: in proportion, at most half as many again.
+
+    Not while a replica is new: it is the least loaded, so it gets nearly every request for a while, and is late by that.
+    """
+    if any(s.serving < latest.serving for s in past if s.time > latest.time - SETTLING_SECONDS):
+        return 0.0
     if scaling.ttft is None or load is None or load.ttft is None or load.age > STALE_LOAD:
         return 0.0
     if load.ttft <= scaling.ttft or not latest.running + latest.waiting:

@@ -53,12 +53,12 @@ class Ours:
 
 
 def reading(view: View, history: tuple[Sample, ...]) -> RevisionReading:
-    startups = dict(view.startups)
-    pods = tuple(_pod(pod, startups) for pod in view.pods)
+    pods = tuple(_pod(pod) for pod in view.pods)
     return RevisionReading(REVISION, view.desired, pods, history, slots=view.slots)
 
 
-def _pod(pod: PodView, startups: dict[float, float]) -> PodReading:
+def _pod(pod: PodView) -> PodReading:
+    started = pod.ready_since is not None and pod.ready_since > pod.created  # not there from the beginning
     serving = pod.ready or pod.draining
     return PodReading(
         name=pod.name,
@@ -75,7 +75,7 @@ def _pod(pod: PodView, startups: dict[float, float]) -> PodReading:
         waiting_tokens=pod.waiting_tokens if serving else None,
         preemptions=pod.preemptions if serving else None,
         tokens=pod.tokens if serving else None,
-        startup=startups.get(pod.ready_since) if pod.ready_since is not None else None,
+        startup=pod.ready_since - pod.created if started and pod.ready_since is not None else None,
     )
 
 
