@@ -82,11 +82,12 @@ def saturation(quick: bool) -> Figures:
 def streams(quick: bool) -> Figures:
     """Concurrent streams of 50 tokens a second: what a system adds between two tokens."""
     count, seconds = (200, 4.0) if quick else (1000, 10.0)
+    # A second longer than the load generator asks for new ones: one stream each.
     plan: dict[str, object] = {
         "clients": count,
         "seconds": seconds,
         "warm": 0.0,
-        "tokens": int(50 * seconds),
+        "tokens": int(50 * (seconds + 1)),
         "small": True,
     }
     with engines("--interval-ms", "20"):

@@ -77,6 +77,14 @@ def test_an_inference_service_is_read_in_full() -> None:
     )
 
 
+def test_time_limits_before_and_between_tokens_are_read() -> None:
+    traffic: dict[str, object] = {"firstTokenTimeout": "1m30s", "nextTokenTimeout": "500ms", "timeout": "10m"}
+    raw = {"metadata": {"namespace": "n", "name": "s"}, "spec": {"traffic": traffic}}
+    found = service_from(raw)
+    assert (found.first_token_seconds, found.next_token_seconds, found.timeout_seconds) == (90.0, 0.5, 600.0)
+    assert service_from({"spec": {"traffic": {"nextTokenTimeout": 3}}}).next_token_seconds is None
+
+
 def test_holding_priorities_and_limits_are_read() -> None:
     traffic = {
         "circuitBreaker": {"maxRequestsPerPod": 8},
