@@ -29,7 +29,7 @@ from pagefleet_operator.domain import schema, schema_engine
 from pagefleet_operator.domain import sketch as ours
 from pagefleet_operator.domain.accelerator import NVIDIA
 from pagefleet_operator.domain.build.deployment import deployment
-from pagefleet_operator.domain.build.flags import SLOTS
+from pagefleet_operator.domain.build.flags import SLOTS, drain_seconds
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.rules import RULES
 from pagefleet_operator.domain.support import OWNED_FLAGS, SHARED_FLAGS
@@ -55,7 +55,8 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
     written = arguments(spec_of("full"))
     config = configure([argument.replace(API_KEYS.path, str(keys)) for argument in written])
     engine, limits = config.engine, config.limits
-    assert (config.served_model_names, config.port, config.drain_timeout) == (("llama",), 8000, 90)
+    assert (config.served_model_names, config.port) == (("llama",), 8000)
+    assert config.drain_timeout == drain_seconds({"outputTokens": limits.output_tokens})
     assert (engine.model, engine.max_model_len, engine.quantization) == (
         "file:///models/weights/llama/8b",
         8192,

@@ -153,10 +153,11 @@ BAD_WINDOWS: list[tuple[str, Answer, bool]] = [
     ("cut", text('{"instance": "g"'), False),
     ("hang", hang, False),
     ("100 MB", endless, False),
-    ("null", text("null"), True),
-    ("no slices", text('{"instance": "g", "sliceSeconds": 2, "slices": []}'), True),
-    ("NaN", text('{"instance": "g", "sliceSeconds": 2, "slices": [{"start": NaN, "requests": 1, "errors": 0}]}'), True),
-    ("negative", text('{"instance": "g", "sliceSeconds": 2, "slices": [{"start": 1, "requests": -1, "errors": 0}]}'), True),
+    ("null", text("null"), False),
+    ("no slices", text('{"instance": "g", "now": 9, "sliceSeconds": 2, "slices": []}'), True),
+    ("no time", text('{"instance": "g", "sliceSeconds": 2, "slices": []}'), False),
+    ("NaN", text('{"instance": "g", "now": 9, "sliceSeconds": 2, "slices": [{"start": NaN, "requests": 1, "errors": 0}]}'), True),
+    ("negative", text('{"instance": "g", "now": 9, "sliceSeconds": 2, "slices": [{"start": 1, "requests": -1, "errors": 0}]}'), True),
 ]  # fmt: skip
 
 
