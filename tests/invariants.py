@@ -91,7 +91,9 @@ def _only_canaries_and_kept_revisions_become_stable(old: Status, new: Status) ->
     if not old.stable or not old.traffic or new.stable == old.stable:
         return
     if new.stable == old.canary:
-        by_hand = new.action is not None and new.action != old.action and new.action.action in ("promote", "skip", "resume")
+        by_hand = (
+            new.action is not None and new.action != old.action and new.action.action in ("promote", "skip", "resume")
+        )
         if old.rollout.phase is not Phase.PROMOTING and not by_hand:
             yield f"{new.stable} was promoted from {old.rollout.phase}"
     elif not new.rejected or new.rollout.phase not in (Phase.ROLLED_BACK, Phase.ROLLING_BACK):
