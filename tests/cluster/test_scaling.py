@@ -82,7 +82,7 @@ async def test_kubectl_scale_sets_the_floor_and_external_mode_follows_it(plane: 
 
 
 async def test_a_pod_that_fits_on_no_node_is_named_and_asked_for_once(plane: Plane) -> None:
-    resources = {"cpu": "60", "memory": "1Gi"}  # the only node has 64
+    resources = {"cpu": "40", "memory": "1Gi"}  # the only node has 64, and other tests have services on it
     await plane.kubectl.apply(service("large", {"min": 1, "max": 4, "mode": "external"}, resources=resources))
     await settled(plane, "large", "Ready", lambda v: v.is_true("Ready"))
     await plane.kubectl.run("scale", "isvc", "large", "-n", NAMESPACE, "--replicas=2")
