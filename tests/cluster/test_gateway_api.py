@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 import yaml
 from cluster.conftest import CHECKOUT, Plane
-from gateway_api_kinds import documents
 from cluster.test_operator import NAMESPACE, audited, service, settled
+from gateway_api_kinds import documents
 
 from pagefleet_gateway.holding import Holding
 from pagefleet_gateway.kube import ClusterWatch
