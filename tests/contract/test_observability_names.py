@@ -3,26 +3,20 @@ use is one that engine, gateway or operator has; each expression is PromQL; docs
 
 from __future__ import annotations
 
-import random
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from piece_metrics import gateway_metrics
 from prometheus_client import CollectorRegistry
 from promql import groupings, uses
 
 from pagefleet_cli.rollout import commands as rollout
 from pagefleet_engine.api.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig
-from pagefleet_gateway.holding import Holding
-from pagefleet_gateway.ledger import Ledger
-from pagefleet_gateway.metrics import Metrics as GatewayMetrics
-from pagefleet_gateway.picker import Picker
-from pagefleet_gateway.state import State
 from pagefleet_local.assets import debian
 from pagefleet_observability.dashboards import DASHBOARDS
 from pagefleet_observability.files import ALERTS, GROUPS
@@ -37,12 +31,6 @@ SUFFIXES = {
 }  # fmt: skip
 TARGET = {"namespace", "pod", "job", "instance"}  # what every scrape adds
 ENGINE_TARGET = {"service", "revision"}  # from the engine pods' labels (PodMonitor, scrape.yaml)
-
-
-def gateway_metrics() -> GatewayMetrics:
-    ledger = Ledger()
-    picker = Picker(State(), ledger, random.Random(1))
-    return GatewayMetrics(ledger, Holding(picker, time.monotonic, lambda _: None))
 
 
 def registered(registry: CollectorRegistry) -> Iterator[tuple[str, str, set[str]]]:
