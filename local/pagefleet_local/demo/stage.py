@@ -115,10 +115,13 @@ class Stage:
                 raise SceneFailed(f"not within {timeout:.0f} s: {what}")
             await asyncio.sleep(1.0)
 
-    async def edit(self, **changes: object) -> Document:
-        """Apply the sample with `engine.<key>` fields changed, as a user who edits the YAML and applies it again."""
+    async def edit(self, *, most: int | None = None, **changes: object) -> Document:
+        """Apply the sample with `engine.<key>` fields (and scaling.max) changed, as a user who edits the YAML and applies
+        it again."""
         document = sample()
         document["spec"]["engine"].update(copy.deepcopy(changes))
+        if most is not None:
+            document["spec"]["scaling"]["max"] = most
         if changes:
             self.narrator.yaml(yaml.safe_dump({"spec": {"engine": changes}}, sort_keys=False))
         self.narrator.command("kubectl apply -f chat.yaml")

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from pagefleet_operator.domain.plan import Plan
 from pagefleet_operator.web.load_metrics import LoadMetrics
+from pagefleet_operator.web.rollout_metrics import RolloutMetrics
 
 
 class Metrics:
@@ -34,10 +35,12 @@ class Metrics:
         )
         self.weight = Gauge("pagefleet_weight", "Percent of requests", [*service, "revision"], registry=self.registry)
         self.load = LoadMetrics(self.registry)
+        self._rollout = RolloutMetrics(self.registry)
         self._series: dict[tuple[str, str], set[str]] = {}
 
     def planned(self, namespace: str, service: str, plan: Plan) -> None:
         """Take a plan's numbers; revisions that are gone lose their series."""
+        self._rollout.planned(namespace, service, plan.status)
         for event in plan.events:
             self.decisions.labels(namespace, service, event.reason).inc()
         weights = {entry.revision: entry.weight for entry in plan.status.traffic}
@@ -52,6 +55,7 @@ class Metrics:
 
     def forget(self, namespace: str, service: str) -> None:
         self.load.forget(namespace, service)
+        self._rollout.forget(namespace, service)
         self._drop(namespace, service, self._series.pop((namespace, service), set()))
 
     def _drop(self, namespace: str, service: str, revisions: set[str]) -> None:

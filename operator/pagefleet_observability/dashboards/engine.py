@@ -1,0 +1,175 @@
+"""Engine: the replicas of one service: pages, batches, steps and caches."""
+
+from __future__ import annotations
+
+from pagefleet_observability.panel import Dashboard, Panel, Row, Variable
+
+OF = 'namespace="$namespace",service="$service",revision=~"$revision"'
+POD = "{{pod}}"
+WINDOW = "[$__rate_interval]"
+
+
+def _rate(metric: str, by: str = "pod") -> str:
+    return f"sum by ({by}) (rate({metric}{{{OF}}}{WINDOW}))"
+
+
+def _share(part: str, whole: str) -> str:
+    return f"{_rate(part)} / {_rate(whole)}"
+
+
+def _quantiles(metric: str) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (f"histogram_quantile({share}, {_rate(f'{metric}_bucket', 'le')})", f"p{round(share * 100)}")
+        for share in (0.5, 0.95, 0.99)
+    )
+
+
+PAGES = Row(
+    "KV pages",
+    (
+        Panel(
+            "Pages held by requests",
+            ((f"max by (pod) (pagefleet_kv_cache_usage_perc{{{OF}}})", POD),),
+            "Share of all pages.",
+            unit="percentunit",
+        ),
+        Panel(
+            "Pages by state",
+            (
+                (f"sum(pagefleet_kv_pages_free{{{OF}}})", "blank"),
+                (f"sum(pagefleet_kv_pages_cached{{{OF}}})", "hold a reusable prefix"),
+                (
+                    f"sum(pagefleet_kv_pages{{{OF}}} - pagefleet_kv_pages_free{{{OF}}} - pagefleet_kv_pages_cached{{{OF}}})",
+                    "held",
+                ),
+            ),
+            "Of all replicas.",
+            stacked=True,
+        ),
+        Panel(
+            "Slots without a token",
+            ((f"max by (pod) (pagefleet_kv_slot_waste_perc{{{OF}}})", POD),),
+            "Share of held slots: what the last page of each sequence leaves empty.",
+            unit="percentunit",
+        ),
+        Panel(
+            "Preemptions",
+            ((_rate("pagefleet_num_preemptions_total"), POD),),
+            "Sequences that gave up their pages, per second.",
+        ),
+        Panel(
+            "Prefix cache hits",
+            ((_share("pagefleet_prefix_cache_hits_total", "pagefleet_prefix_cache_queries_total"), POD),),
+            "Share of prompt tokens found.",
+            unit="percentunit",
+        ),
+        Panel(
+            "Speculation: accepted tokens",
+            ((_share("pagefleet_spec_decode_num_accepted_tokens_total", "pagefleet_spec_decode_num_draft_tokens_total"), POD),),
+            "Share of drafted tokens that stood.",
+            unit="percentunit",
+        ),
+    ),
+)  # fmt: skip
+
+BATCH = Row(
+    "Batches and steps",
+    (
+        Panel(
+            "Running and waiting",
+            (
+                (f"sum by (pod) (pagefleet_num_requests_running{{{OF}}})", "running {{pod}}"),
+                (f"sum by (pod) (pagefleet_num_requests_waiting{{{OF}}})", "waiting {{pod}}"),
+            ),
+            "Sequences.",
+        ),
+        Panel(
+            "Waiting tokens",
+            ((f"sum by (pod) (pagefleet_num_tokens_waiting{{{OF}}})", POD),),
+            "Of queued prompts.",
+        ),
+        Panel(
+            "Batch size",
+            (
+                (
+                    f"{_rate('pagefleet_batch_size_sum')} / {_rate('pagefleet_batch_size_count')}",
+                    POD,
+                ),
+            ),
+            "Mean of sequences at the end of a step.",
+        ),
+        Panel(
+            "Step time by phase, p95",
+            ((f"histogram_quantile(0.95, {_rate('pagefleet_step_seconds_bucket', 'phase, le')})", "{{phase}}"),),
+            "prefill, decode, or mixed.",
+            unit="s",
+        ),
+        Panel(
+            "Tokens",
+            (
+                (_rate("pagefleet_generation_tokens_total"), "generated {{pod}}"),
+                (_rate("pagefleet_prompt_tokens_total"), "prompts {{pod}}"),
+            ),
+            "Per second.",
+        ),
+        Panel(
+            "Finished requests",
+            ((_rate("pagefleet_request_success_total", "finished_reason"), "{{finished_reason}}"),),
+            "Per second, by reason.",
+            unit="reqps",
+            stacked=True,
+        ),
+    ),
+)
+
+LATENCY = Row(
+    "Latency in the engine",
+    (
+        Panel("Time to first token", _quantiles("pagefleet_time_to_first_token_seconds"), "From arrival.", unit="s"),
+        Panel("Between tokens", _quantiles("pagefleet_inter_token_latency_seconds"), "Of one answer.", unit="s"),
+        Panel("Queue time", _quantiles("pagefleet_request_queue_time_seconds"), "Arrival to scheduled.", unit="s"),
+        Panel("Whole answer", _quantiles("pagefleet_e2e_request_latency_seconds"), "Arrival to last token.", unit="s"),
+        Panel("Prompt tokens", _quantiles("pagefleet_request_prompt_tokens"), "Of a request."),
+        Panel("Generated tokens", _quantiles("pagefleet_request_generation_tokens"), "Of a request."),
+        Panel(
+            "First tokens, by time",
+            ((_rate("pagefleet_time_to_first_token_seconds_bucket", "le"), "{{le}}"),),
+            "Every request of the engines.",
+            unit="s",
+            kind="heatmap",
+            width=16,
+        ),
+        Panel(
+            "Cancellations",
+            ((_rate("pagefleet_request_cancellations_total"), POD),),
+            "Clients that went away, per second.",
+            unit="reqps",
+        ),
+    ),
+)
+
+WHAT = Row(
+    "What runs",
+    (
+        Panel(
+            "Engines",
+            ((f"max by (pod, version, model_name, quantization, batching) (pagefleet_engine_info{{{OF}}})", ""),),
+            "The engine's own description.",
+            kind="table",
+            width=16,
+        ),
+        Panel("Asleep", ((f"max by (pod) (pagefleet_engine_sleeping{{{OF}}})", POD),), "1 while an engine sleeps."),
+    ),
+)
+
+ENGINE = Dashboard(
+    "engine",
+    "Pagefleet: engine",
+    "The replicas of one service: pages, batches, steps and caches.",
+    (
+        Variable("namespace", "pagefleet_kv_pages"),
+        Variable("service", 'pagefleet_kv_pages{namespace="$namespace"}'),
+        Variable("revision", 'pagefleet_kv_pages{namespace="$namespace",service="$service"}', several=True),
+    ),
+    (PAGES, BATCH, LATENCY, WHAT),
+)

@@ -1,0 +1,152 @@
+"""Service: one InferenceService, its revisions side by side."""
+
+from __future__ import annotations
+
+from pagefleet_observability.panel import Dashboard, Panel, Row, Variable
+from pagefleet_observability.recordings import TTFT_BUDGET, TTFT_SECONDS, slow
+
+OF = 'namespace="$namespace",service="$service"'
+REV = "{{revision}}"
+IN_WINDOW = "[$__rate_interval]"
+
+TRAFFIC = Row(
+    "Traffic",
+    (
+        Panel(
+            "Weight", ((f"max by (revision) (pagefleet_weight{{{OF}}})", REV),), "Percent of requests.", stacked=True
+        ),
+        Panel(
+            "Requests",
+            ((f"revision:pagefleet_gateway_requests:rate5m{{{OF}}}", REV),),
+            "Requests that ended, of the last five minutes.",
+            unit="reqps",
+            stacked=True,
+        ),
+        Panel(
+            "Answers by code",
+            ((f"sum by (code) (rate(pagefleet_gateway_requests_total{{{OF}}}{IN_WINDOW}))", "{{code}}"),),
+            "0: the client went away first.",
+            unit="reqps",
+            stacked=True,
+        ),
+        Panel(
+            "In flight and held",
+            (
+                (f"sum by (revision) (pagefleet_gateway_in_flight{{{OF}}})", f"in flight {REV}"),
+                (f"sum(pagefleet_gateway_held{{{OF}}})", "held"),
+            ),
+            "Requests open at the gateways; held: waiting there for a pod.",
+        ),
+        Panel(
+            "Turned away",
+            ((f"service:pagefleet_gateway_shed:ratio_rate5m{{{OF}}}", "429 and 503"),),
+            "Share the gateway answered itself.",
+            unit="percentunit",
+        ),
+        Panel(
+            "Arrivals",
+            ((f"max(pagefleet_arrivals_per_second{{{OF}}})", "arrivals"),),
+            "What the scaler counts on.",
+            unit="reqps",
+        ),
+    ),
+)
+
+LATENCY = Row(
+    "Latency",
+    (
+        Panel(
+            "Time to first token, p95",
+            ((f"revision:pagefleet_gateway_ttft_seconds:p95_5m{{{OF}}}", REV),),
+            "At the gateway, streamed answers.",
+            unit="s",
+        ),
+        Panel(
+            "Whole answer, p95",
+            ((f"revision:pagefleet_gateway_e2e_seconds:p95_5m{{{OF}}}", REV),),
+            "At the gateway.",
+            unit="s",
+        ),
+        Panel(
+            "Burn of the first-token budget",
+            (
+                (f"{slow('service', '5m')}{{{OF}}} / {TTFT_BUDGET}", "5 min"),
+                (f"{slow('service', '1h')}{{{OF}}} / {TTFT_BUDGET}", "1 h"),
+                (f"{slow('service', '6h')}{{{OF}}} / {TTFT_BUDGET}", "6 h"),
+            ),
+            f"Share over {TTFT_SECONDS} s, over the 5 % that are allowed: 1 uses the budget up just in time.",
+        ),
+    ),
+)
+
+CAPACITY = Row(
+    "Capacity",
+    (
+        Panel(
+            "Replicas",
+            (
+                (f'max by (revision) (pagefleet_replicas{{{OF},state="ready"}})', f"ready {REV}"),
+                (f'max by (revision) (pagefleet_replicas{{{OF},state="desired"}})', f"desired {REV}"),
+                (f"max by (revision) (pagefleet_replicas_needed{{{OF}}})", f"needed {REV}"),
+            ),
+            "Needed: what the load takes, not rounded.",
+        ),
+        Panel(
+            "Requests in replicas",
+            (
+                (f"max(pagefleet_requests_running{{{OF}}})", "running"),
+                (f"max(pagefleet_requests_waiting{{{OF}}})", "waiting"),
+            ),
+            "As the scaler sees them.",
+        ),
+        Panel(
+            "Free KV pages",
+            (
+                (f"max(pagefleet_kv_pages_free_ratio{{{OF}}})", "all replicas"),
+                (f"revision:pagefleet_kv_pages_free:ratio{{{OF}}}", f"fullest of {REV}"),
+            ),
+            "Below 10 % for five minutes an alert fires.",
+            unit="percentunit",
+        ),
+        Panel("Cost per hour", ((f"max(pagefleet_cost_per_hour{{{OF}}})", "cost"),), "Of ready replicas."),
+        Panel(
+            "Cost per 1000 tokens",
+            ((f"max(pagefleet_cost_per_1k_tokens{{{OF}}})", "cost"),),
+            "At what is generated now.",
+        ),
+        Panel(
+            "Cost of the last day",
+            ((f"sum(increase(pagefleet_cost_total{{{OF}}}[1d]))", "cost"),),
+            "What ready replicas have cost.",
+            kind="stat",
+        ),
+    ),
+)
+
+STATE = Row(
+    "State",
+    (
+        Panel(
+            "Conditions",
+            ((f"max by (type, status, reason) (pagefleet_condition{{{OF}}})", ""),),
+            "As in .status.conditions.",
+            kind="table",
+            width=12,
+        ),
+        Panel(
+            "Decisions",
+            ((f"sum by (kind) (increase(pagefleet_operator_decisions_total{{{OF}}}[5m]))", "{{kind}}"),),
+            "In five minutes.",
+            width=12,
+            stacked=True,
+        ),
+    ),
+)
+
+SERVICE = Dashboard(
+    "service",
+    "Pagefleet: service",
+    "One InferenceService, its revisions side by side.",
+    (Variable("namespace", "pagefleet_weight"), Variable("service", 'pagefleet_weight{namespace="$namespace"}')),
+    (TRAFFIC, LATENCY, CAPACITY, STATE),
+)

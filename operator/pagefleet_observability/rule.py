@@ -1,0 +1,65 @@
+"""A recording rule and an alert, and the form Prometheus reads them in. Decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+RUNBOOKS = "docs/runbooks.md"  # what `--runbooks` puts the address of your copy in place of
+
+
+class Severity(StrEnum):
+    """PAGE: users suffer now. TICKET: somebody should look within a day."""
+
+    PAGE = "page"
+    TICKET = "ticket"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """`name` is level:metric:operations, as Prometheus' guide has it."""
+
+    name: str
+    expr: str
+
+    def document(self, _: str) -> dict[str, Any]:
+        return {"record": self.name, "expr": self.expr}
+
+
+@dataclass(frozen=True)
+class Alert:
+    """`hold`: how long `expr` must hold. A page with the labels namespace, service and revision may roll a canary back."""
+
+    name: str
+    severity: Severity
+    expr: str
+    hold: str
+    summary: str
+    description: str
+
+    @property
+    def anchor(self) -> str:
+        """Of its section in docs/runbooks.md, as GitHub and mkdocs make it of the heading."""
+        return self.name.lower()
+
+    def document(self, runbooks: str) -> dict[str, Any]:
+        document: dict[str, Any] = {"alert": self.name, "expr": self.expr}
+        if self.hold:
+            document["for"] = self.hold
+        document["labels"] = {"severity": self.severity.value}
+        document["annotations"] = {
+            "summary": self.summary,
+            "description": self.description,
+            "runbook_url": f"{runbooks}#{self.anchor}",
+        }
+        return document
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    rules: tuple[Recording | Alert, ...]
+
+    def document(self, runbooks: str = RUNBOOKS) -> dict[str, Any]:
+        return {"name": self.name, "rules": [rule.document(runbooks) for rule in self.rules]}

@@ -1,0 +1,143 @@
+"""For each alert series that make it fire and series that do not, in promtool's notation (one sample in each interval)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Series = dict[str, str]
+REV = 'namespace="a",service="chat",revision="c1"'
+SVC = 'namespace="a",service="chat"'
+REVISION = {"namespace": "a", "service": "chat", "revision": "c1"}
+SERVICE = {"namespace": "a", "service": "chat"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`labels` are those of the firing alert beside alertname and severity. `at` is promtool's duration."""
+
+    alert: str
+    fires: Series
+    quiet: tuple[Series, ...]
+    at: str = "30m"
+    labels: dict[str, str] = field(default_factory=dict)
+    interval: str = "1m"  # between samples, and between evaluations
+
+
+def requests(by_code: dict[str, int], labels: str = REV) -> Series:
+    """Requests a minute by code, for ten hours."""
+    return {
+        f'pagefleet_gateway_requests_total{{{labels},code="{code}"}}': f"0+{rate}x600" for code, rate in by_code.items()
+    }
+
+
+def first_tokens(fast: int, all_: int, labels: str = REV) -> Series:
+    """Streamed answers a minute within the objective, and in all, for ten hours."""
+    return {
+        f'pagefleet_gateway_ttft_seconds_bucket{{{labels},le="1.0"}}': f"0+{fast}x600",
+        f"pagefleet_gateway_ttft_seconds_count{{{labels}}}": f"0+{all_}x600",
+    }
+
+
+def pages(free: str, cached: str) -> Series:
+    pod = f'{REV},pod="p0"'
+    return {
+        f"pagefleet_kv_pages{{{pod}}}": "100+0x60",
+        f"pagefleet_kv_pages_free{{{pod}}}": free,
+        f"pagefleet_kv_pages_cached{{{pod}}}": cached,
+        # Another replica of the revision has room: the fullest one counts.
+        f'pagefleet_kv_pages{{{REV},pod="p1"}}': "100+0x60",
+        f'pagefleet_kv_pages_free{{{REV},pod="p1"}}': "90+0x60",
+        f'pagefleet_kv_pages_cached{{{REV},pod="p1"}}': "0+0x60",
+    }
+
+
+def replicas(ready: str, desired: str, weight: int) -> Series:
+    return {
+        f'pagefleet_replicas{{{REV},state="ready"}}': ready,
+        f'pagefleet_replicas{{{REV},state="desired"}}': desired,
+        f"pagefleet_weight{{{REV}}}": f"{weight}+0x60",
+    }
+
+
+def condition(kind: str, status: str, reason: str, values: str = "1+0x120") -> Series:
+    return {f'pagefleet_condition{{{SVC},type="{kind}",status="{status}",reason="{reason}"}}': values}
+
+
+def queue(waiting: str, running: str) -> Series:
+    return {
+        f'pagefleet_num_requests_waiting{{{REV},pod="p0"}}': waiting,
+        f'pagefleet_num_requests_running{{{REV},pod="p0"}}': running,
+    }
+
+
+def rollout(phase: str) -> Series:
+    return {f'pagefleet_rollout{{{REV},phase="{phase}"}}': "1+0x120"}
+
+
+PAGES = (
+    Case("PagefleetRequestsRefused", requests({"200": 60, "429": 40}),
+         (requests({"200": 90, "429": 10}), requests({"404": 100}, f'{SVC},revision=""'),
+          requests({"400": 1}, REV)), labels=REVISION),
+    Case("PagefleetRequestsFailed", requests({"200": 90, "500": 10}),
+         (requests({"200": 98, "500": 2}), requests({"200": 60, "429": 40})), labels=REVISION),
+    Case("PagefleetTTFTBurnFast", requests({"200": 100}) | first_tokens(60, 100),
+         (requests({"200": 100}) | first_tokens(80, 100), first_tokens(60, 100)), labels=REVISION),
+    Case("PagefleetFreeKVPagesLow", pages("4+0x60", "5+0x60"),
+         (pages("4+0x60", "6+0x60"), pages("4+0x27 50+0x32", "5+0x60")), labels=REVISION),
+    Case("PagefleetNoReadyReplica", replicas("2+0x20 0+0x39", "2+0x60", 100),
+         (replicas("2+0x60", "2+0x60", 100), replicas("0+0x60", "0+0x60", 100), replicas("0+0x60", "0+0x20 1+0x39", 100),
+          replicas("0+0x60", "1+0x60", 0)), at="40m", labels=REVISION),
+    Case("PagefleetOperatorNotLeading",
+         {'pagefleet_operator_leader{namespace="s",pod="o1"}': "1+0x10 0+0x50",
+          'pagefleet_operator_leader{namespace="s",pod="o2"}': "0+0x60"},
+         ({'pagefleet_operator_leader{namespace="s",pod="o1"}': "0+0x60",
+           'pagefleet_operator_leader{namespace="s",pod="o2"}': "1+0x60"},), labels={"namespace": "s"}),
+    Case("PagefleetGatewayAbsent", {}, ({'pagefleet_gateway_watch_synced{kind="pods"}': "1+0x60"},)),
+)  # fmt: skip
+
+TICKETS = (
+    Case("PagefleetQueueSaturated", queue("20+0x60", "8+0x60"),
+         (queue("6+0x60", "8+0x60"), queue("20+0x24 0+0x36", "8+0x60")), labels=REVISION),
+    Case("PagefleetTTFTBurnSlow", first_tokens(85, 100), (first_tokens(95, 100),), at="7h", labels=SERVICE),
+    Case("PagefleetGatewayShedding",
+         requests({"200": 90}) | requests({"429": 10}, f'{SVC},revision=""'),
+         (requests({"200": 97}) | requests({"429": 3}, f'{SVC},revision=""'), requests({"200": 50, "429": 50})),
+         labels=SERVICE),
+    Case("PagefleetRequestsHeld", {f"pagefleet_gateway_held{{{SVC}}}": "3+0x60"},
+         ({f"pagefleet_gateway_held{{{SVC}}}": "3+0x27 0+0x32"},), labels=SERVICE),
+    Case("PagefleetRolledBack", condition("RolledBack", "True", "LatencyRegression"),
+         (condition("RolledBack", "False", "NotRolledBack"),), labels={**SERVICE, "reason": "LatencyRegression"}),
+    Case("PagefleetGuardInconclusive", rollout("Step") | condition("Analysed", "Unknown", "Inconclusive"),
+         (rollout("Step") | condition("Analysed", "True", "Passed"), condition("Analysed", "Unknown", "Inconclusive"),
+          rollout("Starting") | condition("Analysed", "Unknown", "Inconclusive")), at="70m", labels=REVISION),
+    Case("PagefleetScalerAtMaximum", condition("Scaling", "False", "AtMaximum"),
+         (condition("Scaling", "True", "ReplicasChanging"),), labels={**SERVICE, "reason": "AtMaximum"}),
+    Case("PagefleetCostCeiling", condition("Scaling", "False", "CostCeiling"),
+         (condition("Scaling", "False", "AtMaximum"),), labels={**SERVICE, "reason": "CostCeiling"}),
+    Case("PagefleetTokensDear", {f"pagefleet_cost_per_1k_tokens{{{SVC}}}": "1+0x200 9+0x10"},
+         ({f"pagefleet_cost_per_1k_tokens{{{SVC}}}": "1+0x200 2+0x10"},), at="103h", labels=SERVICE, interval="30m"),
+    Case("PagefleetScalingBlind", condition("Scaling", "False", "SignalsMissing"),
+         (condition("Scaling", "False", "Stable"),), labels={**SERVICE, "reason": "SignalsMissing"}),
+    Case("PagefleetServiceDegraded", condition("Degraded", "True", "ImagePullFailed"),
+         (condition("Degraded", "False", "AsExpected"),), labels={**SERVICE, "reason": "ImagePullFailed"}),
+    Case("PagefleetOperatorLagging", {'pagefleet_operator_loop_lag_seconds{namespace="s",pod="o1"}': "2+0x60"},
+         ({'pagefleet_operator_loop_lag_seconds{namespace="s",pod="o1"}': "0.1+0x60"},),
+         labels={"namespace": "s", "pod": "o1"}),
+    Case("PagefleetOperatorErrors",
+         {'pagefleet_operator_reconcile_errors_total{namespace="s",kind="ApiException"}': "0+12x60"},
+         ({'pagefleet_operator_reconcile_errors_total{namespace="s",kind="ApiException"}': "0+1x60"},),
+         labels={"namespace": "s", "kind": "ApiException"}),
+    Case("PagefleetOperatorWatchRestarts", {'pagefleet_operator_watch_restarts_total{namespace="s"}': "0+1x60"},
+         ({'pagefleet_operator_watch_restarts_total{namespace="s"}': "0+0x20 3+0x40"},), labels={"namespace": "s"}),
+    Case("PagefleetGatewayWatchRestarts",
+         {'pagefleet_gateway_watch_restarts_total{namespace="s",kind="pods"}': "0+1x60"},
+         ({'pagefleet_gateway_watch_restarts_total{namespace="s",kind="pods"}': "0+0x60"},),
+         labels={"namespace": "s", "kind": "pods"}),
+    Case("PagefleetGatewayPodsEjected", {'pagefleet_gateway_pods_ejected{namespace="s"}': "1+0x60"},
+         ({'pagefleet_gateway_pods_ejected{namespace="s"}': "0+0x60"},), labels={"namespace": "s"}),
+    Case("PagefleetGatewayKeysInvalid", {'pagefleet_gateway_api_keys_valid{namespace="s"}': "1+0x10 0+0x50"},
+         ({'pagefleet_gateway_api_keys_valid{namespace="s"}': "0+0x60"},
+          {'pagefleet_gateway_api_keys_valid{namespace="s"}': "1+0x60"}), labels={"namespace": "s"}),
+)  # fmt: skip
+
+CASES = (*PAGES, *TICKETS)

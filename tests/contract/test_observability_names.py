@@ -1,0 +1,190 @@
+"""Protects rules and dashboards from naming what does not exist: every metric, label, bucket, phase and reason that they
+use is one that engine, gateway or operator has; each expression is PromQL; docs/observability.md lists every metric."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from piece_metrics import gateway_metrics
+from prometheus_client import CollectorRegistry
+from promql import groupings, uses
+
+from pagefleet_cli.rollout import commands as rollout
+from pagefleet_engine.api.metrics import Metrics as EngineMetrics
+from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_local.assets import debian
+from pagefleet_observability.dashboards import DASHBOARDS
+from pagefleet_observability.files import ALERTS, GROUPS
+from pagefleet_observability.recordings import TTFT_SECONDS
+from pagefleet_observability.rule import Alert, Recording
+from pagefleet_operator.domain.status import Phase
+from pagefleet_operator.web.metrics import Metrics as OperatorMetrics
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SUFFIXES = {
+    "counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum"), "info": ("_info",),
+}  # fmt: skip
+TARGET = {"namespace", "pod", "job", "instance"}  # what every scrape adds
+ENGINE_TARGET = {"service", "revision"}  # from the engine pods' labels (PodMonitor, scrape.yaml)
+
+
+def registered(registry: CollectorRegistry) -> Iterator[tuple[str, str, set[str]]]:
+    """(family, type, labels) of each collector; prometheus_client keeps label names where only it looks."""
+    for collector in list(registry._collector_to_names):
+        families = list(collector.collect()) if not hasattr(collector, "_labelnames") else []
+        for family in families:
+            yield family.name, family.type, set(family._labelnames)
+        if hasattr(collector, "_labelnames"):
+            yield collector._name, collector._type, set(collector._labelnames)
+
+
+def _series() -> dict[str, set[str]]:
+    """Series name -> labels, of everything that can be scraped."""
+    engine = EngineMetrics("m", EngineConfig("file:///m"))
+    sources = [
+        (engine.registry, TARGET | ENGINE_TARGET),
+        (gateway_metrics().registry, TARGET),
+        (OperatorMetrics().registry, TARGET),
+    ]
+    found = {
+        name + suffix: labels | target | ({"le"} if suffix == "_bucket" else set())
+        for registry, target in sources
+        for name, kind, labels in registered(registry)
+        for suffix in SUFFIXES[kind]
+    }
+    for histogram in engine._histograms:
+        labels = {"model_name", *([histogram._label] if histogram._label else [])} | TARGET | ENGINE_TARGET
+        found |= {f"{histogram._name}{suffix}": labels for suffix in ("_count", "_sum")}
+        found[f"{histogram._name}_bucket"] = labels | {"le"}
+    return found
+
+
+SCRAPED = _series()
+RECORDED = {
+    rule.name: groupings(rule.expr) - {"le"} for group in GROUPS for rule in group.rules if isinstance(rule, Recording)
+}
+SERIES = SCRAPED | RECORDED
+RULES = [rule for group in GROUPS for rule in group.rules]
+PANELS = [
+    (f"{board.name}: {panel.title} {legend}", expr, legend)
+    for board in DASHBOARDS
+    for panel in board.panels
+    for expr, legend in panel.queries
+]
+
+
+def check(expr: str, shown: str = "") -> None:
+    used = uses(expr)
+    assert used, expr
+    for use in used:
+        assert use.metric in SERIES, f"{use.metric} does not exist: {expr}"
+        unknown = {label for label, _ in use.matchers} - SERIES[use.metric]
+        assert not unknown, f"{use.metric} has no labels {unknown}: {expr}"
+    known = set.union(*(SERIES[use.metric] for use in used))
+    assert groupings(expr) <= known, f"{groupings(expr) - known} are no labels of {expr}"
+    labels = set(re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", shown))
+    assert labels <= (groupings(expr) or known) | known_by_record(expr), f"{shown} names labels that {expr} has not"
+
+
+def known_by_record(expr: str) -> set[str]:
+    """Labels of an expression that consists of recorded series."""
+    found = [RECORDED[use.metric] for use in uses(expr) if use.metric in RECORDED]
+    return set.union(*found) if found else set()
+
+
+def test_the_tokenizer_sees_what_is_there() -> None:
+    expr = 'sum by (a, le) (rate(x_bucket{b="1",c=~"2|3"}[5m])) / on (a) group_left max(l:y:z > 3e2) and absent(w)'
+    assert [(use.metric, use.matchers) for use in uses(expr)] == [
+        ("x_bucket", (("b", "1"), ("c", "2|3"))), ("l:y:z", ()), ("w", ()),
+    ]  # fmt: skip
+    assert groupings(expr) == {"a", "le"}
+    with pytest.raises(AssertionError, match="does not exist"):
+        check("sum(pagefleet_kv_blocks)")
+    with pytest.raises(AssertionError, match="has no labels"):
+        check('pagefleet_weight{pods="1"}')
+    with pytest.raises(AssertionError, match="are no labels"):
+        check("sum by (node) (pagefleet_weight)")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_rules_use_what_exists(rule: Recording | Alert) -> None:
+    check(rule.expr, rule.summary if isinstance(rule, Alert) else "")
+
+
+@pytest.mark.parametrize(("expr", "legend"), [panel[1:] for panel in PANELS], ids=[panel[0] for panel in PANELS])
+def test_panels_use_what_exists(expr: str, legend: str) -> None:
+    check(expr, legend)
+
+
+def test_variables_use_what_exists() -> None:
+    for board in DASHBOARDS:
+        for variable in board.variables:
+            check(variable.series)
+            assert variable.label in SERIES[uses(variable.series)[0].metric]
+
+
+def test_panels_are_promql(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{index}:x", "expr": expr.replace("$__rate_interval", "1m")}
+        for index, (_, expr, _) in enumerate(PANELS)
+    ]
+    path = tmp_path / "panels.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run(
+        [debian.tool("promtool"), "check", "rules", path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_matched_values_are_ones_that_are_written() -> None:
+    """The objective's bucket, phases, conditions and their reasons, by the operator's own source."""
+    domain = "".join(path.read_text() for path in (CHECKOUT / "operator/pagefleet_operator/domain").glob("*.py"))
+    phases = {phase.value for phase in Phase}
+    for rule in RULES:
+        for use in uses(rule.expr):
+            for label, value in use.matchers:
+                for one in value.split("|"):
+                    if label == "phase":
+                        assert one in phases, rule.name
+                    elif label in ("type", "reason", "status"):
+                        assert f'"{one}"' in domain, (rule.name, label, one)
+    metrics = gateway_metrics()
+    metrics._ttft.labels("ns", "chat", "r").observe(0.1)
+    assert f'le="{TTFT_SECONDS}",namespace="ns"' in metrics.text().decode()
+
+
+def test_every_metric_is_in_the_documentation() -> None:
+    """And the documentation names none that does not exist."""
+    text = (CHECKOUT / "docs/observability.md").read_text()
+    named = set(re.findall(r"`(pagefleet_[a-z0-9_]+)[`{]", text))
+    assert set(SCRAPED) - named - {name for name in SCRAPED if name.endswith(("_bucket", "_count", "_sum"))} == set()
+    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in SCRAPED}
+    assert families - named == set()
+    assert named - families - set(RECORDED) == set()
+
+
+def test_every_alert_has_a_runbook() -> None:
+    text = (CHECKOUT / "docs/runbooks.md").read_text()
+    anchors = [heading.lower() for heading in re.findall(r"^## (\w+)$", text, re.MULTILINE)]
+    assert sorted(anchors) == sorted(alert.anchor for alert in ALERTS)
+    for alert in ALERTS:
+        document = alert.document("docs/runbooks.md")
+        assert document["annotations"]["runbook_url"] == f"docs/runbooks.md#{alert.name.lower()}"
+        section = text.split(f"## {alert.name}\n")[1].split("\n## ")[0]
+        for part in ("**Means**", "**Look**", "**Do**"):
+            assert part in section, f"{alert.name} has no {part}"
+
+
+def test_runbooks_name_commands_that_exist() -> None:
+    text = (CHECKOUT / "docs/runbooks.md").read_text()
+    named = set(re.findall(r"pagefleet rollout (\w+)", text))
+    registered_commands = {
+        info.name or info.callback.__name__ for info in rollout.app.registered_commands if info.callback
+    }
+    assert named
+    assert named <= registered_commands
