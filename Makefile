@@ -53,7 +53,7 @@ format: $(STAMP) ## ruff format and fixes
 	@$(BIN)/ruff check --fix .
 
 .PHONY: check
-check: $(STAMP) ## ruff, mypy --strict, import-linter, unit and property tests
+check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit and property tests
 	$(call say,"ruff")
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -65,7 +65,7 @@ check: $(STAMP) ## ruff, mypy --strict, import-linter, unit and property tests
 	@$(BIN)/pytest -q tests/unit tests/property tests/contract
 
 .PHONY: test
-test: check operations ## everything: check, kernels, engine parity, the real control plane, the real node
+test: check ## everything: check, kernels, engine parity, the real control plane, the real node
 	$(call say,"kernels (Triton's interpreter) and engine (parity with transformers)")
 	@$(BIN)/pytest -q tests/kernels
 	$(call say,"device runner: the GPU's code on the CPU (Triton's interpreter; two ranks over gloo)")
