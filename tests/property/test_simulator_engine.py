@@ -95,7 +95,9 @@ def test_a_fleet_ends_every_request_once(found: list[Arrival], seed: int, victim
     simulation = Simulation(setting, Restless(), found, 60.0)
     outcome = simulation.run()
     assert outcome.served + outcome.dropped + outcome.left == outcome.requests == len(found)
-    assert all((one.ending is Ending.SERVED) == (not math.isnan(one.first) and one.end > 0) for one in simulation.requests)
+    assert all(
+        (one.ending is Ending.SERVED) == (not math.isnan(one.first) and one.end > 0) for one in simulation.requests
+    )
     assert outcome.left == 0
     assert outcome.accelerator_seconds <= outcome.seconds * 3 + 1e-6
     # In the end nothing is in flight, and pods that were drained are gone.
