@@ -32,7 +32,11 @@ def test_azure_times_have_seven_decimals() -> None:
 
 
 def test_azure_2024_times_have_an_offset() -> None:
-    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens", "2024-05-10 00:00:00.009930+00:00,2162,5", "2024-05-10 00:00:01,9,8"]
+    lines = [
+        "TIMESTAMP,ContextTokens,GeneratedTokens",
+        "2024-05-10 00:00:00.009930+00:00,2162,5",
+        "2024-05-10 00:00:01,9,8",
+    ]
     assert round(parse("t", lines).trace.arrivals[1].at, 4) == 0.9901
 
 
