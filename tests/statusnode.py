@@ -20,10 +20,11 @@ PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NAME}"
 
 
 class StatusNode:
-    """`hold` names revisions whose pods stay pending."""
+    """`hold` names revisions whose pods stay pending. It looks for new pods every `pause` seconds."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, api: Api, most_pods: int = 500, pause: float = 0.2) -> None:
+        self._api, self._pause = api, pause
+        self._capacity = {**CAPACITY, "pods": str(most_pods)}
         self._addresses = itertools.count(1)
         self.hold: set[str] = set()
 
@@ -41,14 +42,14 @@ class StatusNode:
                 listed = await self._api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={NAME}")
                 for pod in listed["items"]:
                     await self._serve(pod)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(self._pause)
 
     async def _heartbeat(self) -> None:
         path = f"/api/v1/nodes/{NAME}"
         node, now = await self._api.get(path), time_text(time.time())[:19] + "Z"
         node["status"] = {
-            "capacity": CAPACITY,
-            "allocatable": CAPACITY,
+            "capacity": self._capacity,
+            "allocatable": self._capacity,
             "conditions": [
                 {
                     "type": "Ready",
