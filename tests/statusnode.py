@@ -11,11 +11,15 @@ import itertools
 import time
 from typing import Any
 
+import aiohttp
+
 from pagefleet_operator.cluster.api import Api, ApiError
 from pagefleet_operator.domain.status_json import time_text
 
 NAME = "status-only"
 CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500", "nvidia.com/gpu": "64"}
+HEARTBEAT_SECONDS, AT_ONCE = 5.0, 16
+PASSING = (ApiError, aiohttp.ClientError, TimeoutError)  # the API server restarts, or is slow under load
 PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NAME}"
 
 
@@ -29,19 +33,29 @@ class StatusNode:
         self.hold: set[str] = set()
 
     async def register(self) -> None:
-        with contextlib.suppress(ApiError):
+        with contextlib.suppress(*PASSING):
             await self._api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})
         await self._heartbeat()
 
     async def run(self) -> None:
         """For ever."""
-        for beat in itertools.count():
-            with contextlib.suppress(ApiError):
-                if beat % 20 == 0:
-                    await self._heartbeat()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat())
+            group.create_task(self._pods())
+
+    async def _beat(self) -> None:
+        """Apart from the pods: a late heartbeat makes all of them unready."""
+        while True:
+            with contextlib.suppress(*PASSING):
+                await self._heartbeat()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _pods(self) -> None:
+        while True:
+            with contextlib.suppress(*PASSING):
                 listed = await self._api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={NAME}")
-                for pod in listed["items"]:
-                    await self._serve(pod)
+                for start in range(0, len(listed["items"]), AT_ONCE):
+                    await asyncio.gather(*map(self._served, listed["items"][start : start + AT_ONCE]))
             await asyncio.sleep(self._pause)
 
     async def _heartbeat(self) -> None:
@@ -64,6 +78,10 @@ class StatusNode:
         fresh = await self._api.get(path)
         if fresh["spec"].pop("taints", None):
             await self._api.replace(path, fresh)
+
+    async def _served(self, pod: dict[str, Any]) -> None:
+        with contextlib.suppress(*PASSING):  # it changed meanwhile: the next look serves it
+            await self._serve(pod)
 
     async def _serve(self, pod: dict[str, Any]) -> None:
         metadata = pod["metadata"]

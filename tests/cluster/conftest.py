@@ -8,8 +8,8 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -31,6 +31,26 @@ PORT = 18099
 TOKEN = "a-test-token"
 
 
+@dataclass
+class Operator:
+    """The console script, with its output in `log`."""
+
+    environment: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    async def start(self) -> None:
+        """Returns when it is ready."""
+        with self.log.open("ab") as log:
+            command = [str(Path(sys.executable).parent / "pagefleet-operator")]
+            self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+        await until(_ready, timeout=60, what="the operator is ready")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+
 @dataclass(frozen=True)
 class Plane:
     """The running control plane with the operator on it."""
@@ -39,6 +59,7 @@ class Plane:
     api: Api
     node: StatusNode
     layout: Layout
+    operator: Operator
     operator_url: str = f"http://127.0.0.1:{PORT}"
 
 
@@ -72,15 +93,13 @@ async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
         node = StatusNode(api)
         await node.register()
         serving = asyncio.create_task(node.run())
-        with (folder / "operator.log").open("wb") as log:
-            command = [str(Path(sys.executable).parent / "pagefleet-operator")]
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        operator = Operator(environment, folder / "operator.log")
         try:
-            await until(_ready, timeout=60, what="the operator is ready")
-            yield Plane(kubectl, api, node, layout)
+            await operator.start()
+            yield Plane(kubectl, api, node, layout, operator)
         finally:
-            process.terminate()
-            assert process.wait(20) == 0, (folder / "operator.log").read_text()[-3000:]
+            operator.process.terminate()
+            assert operator.process.wait(20) == 0, operator.log.read_text()[-3000:]
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
