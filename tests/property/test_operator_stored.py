@@ -96,6 +96,20 @@ def test_every_mutation_of_every_field_is_a_spec_or_is_refused_by_name(path: tup
     assert parse(good) == before, "a refused mutation left something behind"
 
 
+def test_decisions_change_nothing_in_the_spec_that_is_remembered() -> None:
+    for name in SPECS:
+        parsed = parse(spec_of(name))
+        told = copy.deepcopy(parsed)
+        plan = decided(spec_of(name), Status())
+        decided(
+            spec_of(name),
+            status_json.load(status_json.dump(plan.status)),
+            {plan.status.stable: RevisionReading(plan.status.stable, 1)},
+        )
+        assert parse(spec_of(name)) is parsed
+        assert parsed == told
+
+
 def decided(spec: Any, status: Status, revisions: Mapping[str, RevisionReading] | None = None) -> Plan:
     """A decision on a stored object, and its status as it would be written: strict JSON that reads back the same."""
     seen = Observation("team", "chat", "uid", 3, spec, status, revisions or {})

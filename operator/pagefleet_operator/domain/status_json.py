@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import math
 import sys
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ def load(document: object) -> Status:
     return loaded if isinstance(loaded, Status) else Status()
 
 
+@functools.cache
 def camel(name: str) -> str:
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
