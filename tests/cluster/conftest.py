@@ -4,63 +4,21 @@ operator as it is shipped: the console script, under the shipped ClusterRole."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 
-import aiohttp
 import pytest
 import pytest_asyncio
+from cluster_plane import CHECKOUT, OPERATOR_USER, PORT, TOKEN, Operator, Plane
 from statusnode import StatusNode
 
 from pagefleet_local import cleanup
 from pagefleet_local.certificates import Authority
 from pagefleet_local.fleet.install import install_crd
-from pagefleet_local.fleet.kubectl import Kubectl, until
-from pagefleet_local.paths import Layout, control_plane_layout
+from pagefleet_local.fleet.kubectl import Kubectl
+from pagefleet_local.paths import control_plane_layout
 from pagefleet_local.up import Cluster, Options, up
 from pagefleet_operator.cluster.api import Api
-
-CHECKOUT = Path(__file__).resolve().parents[2]
-OPERATOR_USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
-PORT = 18099
-TOKEN = "a-test-token"
-
-
-@dataclass
-class Operator:
-    """The console script, with its output in `log`."""
-
-    environment: Mapping[str, str]
-    log: Path
-    process: subprocess.Popen[bytes] = field(init=False)
-
-    async def start(self) -> None:
-        """Returns when it is ready."""
-        with self.log.open("ab") as log:
-            command = [str(Path(sys.executable).parent / "pagefleet-operator")]
-            self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
-        await until(_ready, timeout=60, what="the operator is ready")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(20)
-
-
-@dataclass(frozen=True)
-class Plane:
-    """The running control plane with the operator on it."""
-
-    kubectl: Kubectl
-    api: Api
-    node: StatusNode
-    layout: Layout
-    operator: Operator
-    operator_url: str = f"http://127.0.0.1:{PORT}"
 
 
 @pytest.fixture(scope="session")
@@ -102,10 +60,3 @@ async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
             assert operator.process.wait(20) == 0, operator.log.read_text()[-3000:]
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-
-
-async def _ready() -> bool:
-    with contextlib.suppress(aiohttp.ClientError):
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{PORT}/readyz") as response:
-            return response.status == 200
-    return False

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import yaml
-from conftest import CHECKOUT, Plane
+from cluster_plane import CHECKOUT, Plane
 from gateway_api_kinds import documents
 from test_operator import NAMESPACE, audited, service, settled
 

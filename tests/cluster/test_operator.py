@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from conftest import OPERATOR_USER, TOKEN, Plane
+from cluster_plane import OPERATOR_USER, TOKEN, Plane
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until

@@ -11,7 +11,7 @@ from typing import Any
 import invariants
 import pytest
 import pytest_asyncio
-from conftest import Plane
+from cluster_plane import Plane
 from test_operator import NAMESPACE, View, ready, service, settled, view
 
 from pagefleet_local.fleet.kubectl import Document

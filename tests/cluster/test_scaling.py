@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from conftest import Plane
+from cluster_plane import Plane
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until

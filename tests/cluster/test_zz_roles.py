@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import OPERATOR_USER, Plane
+from cluster_plane import OPERATOR_USER, Plane
 from rbac import Grant, asked, events, granted
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
