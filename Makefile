@@ -79,6 +79,30 @@ test: check ## everything: check, kernels, engine parity, the real control plane
 campaign: $(STAMP) ## every fault of the reliability table on a real control plane (resumable; root needed)
 	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.campaign --report docs/reliability.md
 
+.PHONY: scale
+scale: $(STAMP) ## N services (PAGEFLEET_SCALE, 1000) on a real control plane: time, memory, restart, edits (root needed)
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m scale.main --services $${PAGEFLEET_SCALE:-1000}
+
+RELEASE := $(VENV)/.release
+$(RELEASE): $(STAMP)
+	@$(BIN)/python -m pip install -q cyclonedx-bom uv
+	@touch $(RELEASE)
+
+.PHONY: lock
+lock: $(RELEASE) ## write images/locks anew (TORCH_WHEELS: where torch's CPU build is)
+	@UV=$(BIN)/uv bash images/lock.sh
+
+.PHONY: sbom
+sbom: $(RELEASE) ## CycloneDX bills of materials of the images, from their locks, in build/sbom
+	@mkdir -p build/sbom
+	@for lock in images/locks/*.txt; do name=$$(basename $$lock .txt); \
+	  $(BIN)/cyclonedx-py requirements $$lock --pyproject pyproject.toml --output-reproducible \
+	    -o build/sbom/$$name.cdx.json && echo build/sbom/$$name.cdx.json; done
+
+.PHONY: audit
+audit: $(STAMP) ## the locks against advisories on disk (ADVISORIES: a file or folder in the OSV format), offline
+	@$(BIN)/python -m pagefleet_local.supplychain $(if $(ADVISORIES),--advisories $(ADVISORIES)) images/locks/*.txt
+
 .PHONY: test-gpu
 test-gpu: ## kernels, engine and their figures on a GPU machine (PYTHON: torch, triton, transformers, pytest; status 2: no GPU)
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or (sys.stderr.write("There is no GPU here: nothing was run.\n"), sys.exit(2))'

@@ -11,44 +11,59 @@ import itertools
 import time
 from typing import Any
 
+import aiohttp
+
 from pagefleet_operator.cluster.api import Api, ApiError
 from pagefleet_operator.domain.status_json import time_text
 
 NAME = "status-only"
 CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "500", "nvidia.com/gpu": "64"}
+HEARTBEAT_SECONDS, AT_ONCE = 5.0, 16
+PASSING = (ApiError, aiohttp.ClientError, TimeoutError)  # the API server restarts, or is slow under load
 PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NAME}"
 
 
 class StatusNode:
-    """`hold` names revisions whose pods stay pending."""
+    """`hold` names revisions whose pods stay pending. It looks for new pods every `pause` seconds."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, api: Api, most_pods: int = 500, pause: float = 0.2) -> None:
+        self._api, self._pause = api, pause
+        self._capacity = {**CAPACITY, "pods": str(most_pods)}
         self._addresses = itertools.count(1)
         self.hold: set[str] = set()
 
     async def register(self) -> None:
-        with contextlib.suppress(ApiError):
+        with contextlib.suppress(*PASSING):
             await self._api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})
         await self._heartbeat()
 
     async def run(self) -> None:
         """For ever."""
-        for beat in itertools.count():
-            with contextlib.suppress(ApiError):
-                if beat % 20 == 0:
-                    await self._heartbeat()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat())
+            group.create_task(self._pods())
+
+    async def _beat(self) -> None:
+        """Apart from the pods: a late heartbeat makes all of them unready."""
+        while True:
+            with contextlib.suppress(*PASSING):
+                await self._heartbeat()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _pods(self) -> None:
+        while True:
+            with contextlib.suppress(*PASSING):
                 listed = await self._api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={NAME}")
-                for pod in listed["items"]:
-                    await self._serve(pod)
-            await asyncio.sleep(0.2)
+                for start in range(0, len(listed["items"]), AT_ONCE):
+                    await asyncio.gather(*map(self._served, listed["items"][start : start + AT_ONCE]))
+            await asyncio.sleep(self._pause)
 
     async def _heartbeat(self) -> None:
         path = f"/api/v1/nodes/{NAME}"
         node, now = await self._api.get(path), time_text(time.time())[:19] + "Z"
         node["status"] = {
-            "capacity": CAPACITY,
-            "allocatable": CAPACITY,
+            "capacity": self._capacity,
+            "allocatable": self._capacity,
             "conditions": [
                 {
                     "type": "Ready",
@@ -63,6 +78,10 @@ class StatusNode:
         fresh = await self._api.get(path)
         if fresh["spec"].pop("taints", None):
             await self._api.replace(path, fresh)
+
+    async def _served(self, pod: dict[str, Any]) -> None:
+        with contextlib.suppress(*PASSING):  # it changed meanwhile: the next look serves it
+            await self._serve(pod)
 
     async def _serve(self, pod: dict[str, Any]) -> None:
         metadata = pod["metadata"]

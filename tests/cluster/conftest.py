@@ -4,42 +4,21 @@ operator as it is shipped: the console script, under the shipped ClusterRole."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
-import aiohttp
 import pytest
 import pytest_asyncio
+from cluster_plane import CHECKOUT, OPERATOR_USER, PORT, TOKEN, Operator, Plane
 from statusnode import StatusNode
 
 from pagefleet_local import cleanup
 from pagefleet_local.certificates import Authority
 from pagefleet_local.fleet.install import install_crd
-from pagefleet_local.fleet.kubectl import Kubectl, until
-from pagefleet_local.paths import Layout, control_plane_layout
+from pagefleet_local.fleet.kubectl import Kubectl
+from pagefleet_local.paths import control_plane_layout
 from pagefleet_local.up import Cluster, Options, up
 from pagefleet_operator.cluster.api import Api
-
-CHECKOUT = Path(__file__).resolve().parents[2]
-OPERATOR_USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
-PORT = 18099
-TOKEN = "a-test-token"
-
-
-@dataclass(frozen=True)
-class Plane:
-    """The running control plane with the operator on it."""
-
-    kubectl: Kubectl
-    api: Api
-    node: StatusNode
-    layout: Layout
-    operator_url: str = f"http://127.0.0.1:{PORT}"
 
 
 @pytest.fixture(scope="session")
@@ -72,21 +51,12 @@ async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
         node = StatusNode(api)
         await node.register()
         serving = asyncio.create_task(node.run())
-        with (folder / "operator.log").open("wb") as log:
-            command = [str(Path(sys.executable).parent / "pagefleet-operator")]
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        operator = Operator(environment, folder / "operator.log")
         try:
-            await until(_ready, timeout=60, what="the operator is ready")
-            yield Plane(kubectl, api, node, layout)
+            await operator.start()
+            yield Plane(kubectl, api, node, layout, operator)
         finally:
-            process.terminate()
-            assert process.wait(20) == 0, (folder / "operator.log").read_text()[-3000:]
+            operator.process.terminate()
+            assert operator.process.wait(20) == 0, operator.log.read_text()[-3000:]
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-
-
-async def _ready() -> bool:
-    with contextlib.suppress(aiohttp.ClientError):
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{PORT}/readyz") as response:
-            return response.status == 200
-    return False

@@ -10,6 +10,7 @@ import aiohttp
 import openai
 import pytest
 import pytest_asyncio
+from rbac import asked, events, granted
 
 from pagefleet_local import cleanup, paths
 from pagefleet_local.demo.load import Load
@@ -143,3 +144,10 @@ async def test_kubectl_get_isvc_shows_the_columns(stage: Stage) -> None:
     table = (await stage.kubectl.run("get", "isvc", "-n", NAMESPACE)).out
     header = table.splitlines()[0].split()
     assert header == ["NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "REPLICAS", "AGE"]
+
+
+async def test_the_gateway_asks_for_what_its_role_names_and_for_nothing_else(stage: Stage) -> None:
+    """By the audit log of all the tests above (row 28; the operator's Role: test_zz_roles)."""
+    found = asked(events(paths.layout().logs), "system:serviceaccount:pagefleet-system:pagefleet-gateway")
+    assert found.requests
+    assert (sorted(found.forbidden), sorted(found.used)) == ([], sorted(granted("base/gateway-rbac.yaml")))

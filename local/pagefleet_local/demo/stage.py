@@ -115,13 +115,15 @@ class Stage:
                 raise SceneFailed(f"not within {timeout:.0f} s: {what}")
             await asyncio.sleep(1.0)
 
-    async def edit(self, *, most: int | None = None, **changes: object) -> Document:
-        """Apply the sample with `engine.<key>` fields (and scaling.max) changed, as a user who edits the YAML and applies
-        it again."""
+    async def edit(self, *, most: int | None = None, first: int | None = None, **changes: object) -> Document:
+        """Apply the sample with `engine.<key>` fields (and scaling.max, and the first step's weight) changed, as a user who edits
+        the YAML and applies it again."""
         document = sample()
         document["spec"]["engine"].update(copy.deepcopy(changes))
         if most is not None:
             document["spec"]["scaling"]["max"] = most
+        if first is not None:
+            document["spec"]["rollout"]["steps"][0]["weight"] = first
         if changes:
             self.narrator.yaml(yaml.safe_dump({"spec": {"engine": changes}}, sort_keys=False))
         self.narrator.command("kubectl apply -f chat.yaml")

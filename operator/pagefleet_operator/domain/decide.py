@@ -152,10 +152,12 @@ def _history(
     records = {record.hash: record for record in seen.status.revisions}
     for name, made_from in fresh.items():
         if name in replicas:
-            records.setdefault(name, RevisionRecord(name, now, made_from))
+            kept = records.setdefault(name, RevisionRecord(name, now, made_from))
+            if not kept.spec:  # what was stored could not be read
+                records[name] = replace(kept, spec=made_from)
     used = {stage.stable, stage.canary, *replicas, *(() if stage.previous is None else (stage.previous.revision,))}
     others = sorted((r for r in records.values() if r.hash not in used), key=lambda r: r.created)
-    kept = used | {record.hash for record in others[len(others) - min(len(others), max(0, most - len(used))) :]}
+    left = used | {record.hash for record in others[len(others) - min(len(others), max(0, most - len(used))) :]}
     result = seen.load_test.result if seen.load_test is not None else None
     return tuple(
         replace(
@@ -165,7 +167,7 @@ def _history(
             load_test=result if result and name == seen.status.canary else record.load_test,
         )
         for name, record in sorted(records.items(), key=lambda item: item[1].created)
-        if name in kept
+        if name in left
     )
 
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,7 +41,24 @@ class Spec:
     replica_cost: float | None = None  # of one replica for an hour
 
 
+MOST_REMEMBERED = 4096
+
+
 def parse(raw: object) -> Spec | SpecErrors:
+    """The latest answers are remembered by the spec's JSON: a spec is decided on every few seconds and seldom edited."""
+    try:
+        text = json.dumps(raw)
+    except (TypeError, ValueError, RecursionError):  # no JSON, so never from the API server
+        return _parse(raw)
+    return _remembered(text)
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def _remembered(text: str) -> Spec | SpecErrors:
+    return _parse(json.loads(text))
+
+
+def _parse(raw: object) -> Spec | SpecErrors:
     errors = structure.check(raw, schema.SPEC, "spec")
     if errors or not isinstance(raw, Mapping):
         return SpecErrors(tuple(errors))

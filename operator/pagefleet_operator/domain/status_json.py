@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import math
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from pagefleet_operator.domain.status import Status
+from pagefleet_operator.domain.status import BaselineRecord, RevisionRecord, Status
+from pagefleet_operator.domain.stored import histogram_of, snapshot_of
 
 # Fields that hold UNIX seconds in Python and a time in JSON.
 TIMES = {"last_transition_time", "since", "started", "created", "time", "starts_at", "received", "panic_since",
          "above_since", "traffic_since", "ticked", "low_since", "idle_since", "learned"}  # fmt: skip
+LATEST = 253_402_300_799.0  # the end of the year 9999: later cannot be written as RFC 3339
+LARGEST = 2**63  # Kubernetes stores no larger integer
+OPEN = {(RevisionRecord, "spec"): snapshot_of, (BaselineRecord, "histogram"): histogram_of}
 _HINTS: dict[type, dict[str, Any]] = {}
 
 
@@ -30,6 +36,7 @@ def load(document: object) -> Status:
     return loaded if isinstance(loaded, Status) else Status()
 
 
+@functools.cache
 def camel(name: str) -> str:
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
@@ -54,7 +61,7 @@ def _dump(value: Any, name: str) -> Any:
         return dict(value)
     if isinstance(value, float):
         if name in TIMES:
-            return time_text(value) if value > 0 else None
+            return time_text(value) if 0 < value <= LATEST else None
         return value if math.isfinite(value) else None
     return value
 
@@ -81,9 +88,9 @@ def _load(value: Any, kind: Any, name: str) -> Any:
         return _seconds(value)
     if kind is float:
         usable = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if usable and math.isfinite(value) else None
+        return float(value) if usable and abs(value) <= sys.float_info.max else None
     if kind is int:
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST else None
     return value if isinstance(value, kind) else None
 
 
@@ -96,6 +103,8 @@ def _load_record(value: Any, kind: type) -> Any:
     for field in dataclasses.fields(kind):
         present = camel(field.name) in value
         loaded = _load(value[camel(field.name)], _HINTS[kind][field.name], field.name) if present else None
+        if loaded is not None and (kind, field.name) in OPEN:
+            loaded = OPEN[kind, field.name](loaded)
         if loaded is not None:
             arguments[field.name] = loaded
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
@@ -127,5 +136,5 @@ def _blank(kind: Any) -> Any:
 def _seconds(text: str) -> float | None:
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

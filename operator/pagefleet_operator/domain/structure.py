@@ -48,6 +48,16 @@ def filled(value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
+def known(value: Any, schema: Mapping[str, Any]) -> Any:
+    """`value` without the fields that `schema` does not know, as the API server prunes it."""
+    if isinstance(value, list):
+        return [known(item, schema["items"]) for item in value] if "items" in schema else value
+    properties = schema.get("properties")
+    if not isinstance(value, Mapping) or properties is None or schema.get("x-kubernetes-preserve-unknown-fields"):
+        return value
+    return {name: known(item, properties[name]) for name, item in value.items() if name in properties}
+
+
 def _has_defaults(schema: Mapping[str, Any]) -> bool:
     subs = (schema.get("properties") or {}).values()
     return any("default" in sub or (sub.get("type") == "object" and _has_defaults(sub)) for sub in subs)

@@ -1,0 +1,190 @@
+"""Protects the operator from objects that got past the API server's validation (an older schema, a write by someone who
+may write the status): whatever JSON `.spec` and `.status` hold, a decision is taken and can be written down. Rows 9 and
+10 of the reliability table. PAGEFLEET_STORED_OBJECTS sets how many are tried (10,000 in the campaign)."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from golden_manifests import SPECS, spec_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from virtual_cluster import Cluster
+
+from pagefleet_operator.domain import schema, status_json
+from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.observation import Observation, PodReading, RevisionReading
+from pagefleet_operator.domain.plan import Plan
+from pagefleet_operator.domain.spec import Spec, SpecErrors, parse
+from pagefleet_operator.domain.status import Status
+
+TRIES = int(os.environ.get("PAGEFLEET_STORED_OBJECTS", "1000"))
+NOW = 1_800_000_000.0
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = st.none() | st.booleans() | NUMBERS | st.text(max_size=20)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=20,
+)
+DEEP: Any = 0
+for _ in range(90):
+    DEEP = [DEEP]
+# Every one of another kind, at or over some bound, or what a careless reader trips over.
+MUTATIONS: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2**31, 2**63, 10**400, 1.5, -0.5, 1e308, "", " ", "0", "-1", "100%", "1e9s", "NaN",
+    "\x00", "x" * 5000, "🦙", "../../etc/passwd", "$(id)", "9" * 400 + "s", "9" * 400 + "%", [], [None], [[]], ["x"], {},
+    {"": None}, {"x": {"x": {}}}, {"name": "x"}, DEEP,
+)  # fmt: skip
+
+
+def leaves(part: Mapping[str, Any], path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The paths of every field of a schema; through arrays by their first entry."""
+    if path:
+        yield path
+    for name, sub in (part.get("properties") or {}).items():
+        yield from leaves(sub, (*path, name))
+    if "items" in part:
+        yield from leaves(part["items"], (*path, 0))
+    if isinstance(part.get("additionalProperties"), Mapping):
+        yield from leaves(part["additionalProperties"], (*path, "x"))
+
+
+def changed(spec: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    """`spec` with `value` at `path`; what is missing on the way is made."""
+    if not path:
+        return value
+    head, *rest = path
+    if isinstance(head, int):
+        inner = list(spec) if isinstance(spec, list) and spec else [{}]
+        inner[0] = changed(inner[0], tuple(rest), value)
+        return inner
+    fields = dict(spec) if isinstance(spec, dict) else {}
+    fields[head] = changed(fields.get(head), tuple(rest), value)
+    return fields
+
+
+LEAVES = tuple(leaves(schema.SPEC))
+
+
+def test_there_are_twenty_mutations_and_every_field_is_reached() -> None:
+    assert len({repr(value) for value in MUTATIONS}) >= 20
+    assert ("rollout", "steps", 0, "hold") in LEAVES or ("rollout", "steps") in LEAVES
+    assert len(LEAVES) > 100
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=lambda path: ".".join(map(str, path)))
+def test_every_mutation_of_every_field_is_a_spec_or_is_refused_by_name(path: tuple[str | int, ...]) -> None:
+    """An error names the field, one above it, or (rules that cross fields) another field of the spec."""
+    good = spec_of("full")
+    before = parse(good)
+    for value in MUTATIONS:
+        spec = changed(copy.deepcopy(good), path, copy.deepcopy(value))
+        parsed = parse(spec)
+        assert isinstance(parsed, Spec | SpecErrors)
+        if isinstance(parsed, SpecErrors):
+            assert parsed.errors
+            assert all(error.field.split(".")[0] == "spec" and error.message for error in parsed.errors), parsed
+            assert any(str(path[0]) in error.field for error in parsed.errors), (value, parsed.message)
+        decided(spec, Status())
+    assert parse(good) == before, "a refused mutation left something behind"
+
+
+def test_decisions_change_nothing_in_the_spec_that_is_remembered() -> None:
+    for name in SPECS:
+        parsed = parse(spec_of(name))
+        told = copy.deepcopy(parsed)
+        plan = decided(spec_of(name), Status())
+        decided(
+            spec_of(name),
+            status_json.load(status_json.dump(plan.status)),
+            {plan.status.stable: RevisionReading(plan.status.stable, 1)},
+        )
+        assert parse(spec_of(name)) is parsed
+        assert parsed == told
+
+
+def decided(spec: Any, status: Status, revisions: Mapping[str, RevisionReading] | None = None) -> Plan:
+    """A decision on a stored object, and its status as it would be written: strict JSON that reads back the same."""
+    seen = Observation("team", "chat", "uid", 3, spec, status, revisions or {})
+    plan = decide(seen, NOW)
+    written = json.dumps(status_json.dump(plan.status), allow_nan=False)
+    assert isinstance(status_json.load(json.loads(written)), Status)
+    return plan
+
+
+def histories() -> list[dict[str, Any]]:
+    """Statuses as the operator writes them, in several phases of a rollout."""
+    cluster, found = Cluster(1), []
+    for tick in range(60):
+        if tick == 15:
+            cluster.edit(4)
+        if tick == 40:
+            cluster.act("abort")
+        found.append(status_json.dump(cluster.tick()))
+    return found
+
+
+HISTORIES = histories()
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    yield path
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from places(item, (*path, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from places(item, (*path, number))
+
+
+def replaced(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copied = copy.copy(value)
+    copied[path[0]] = replaced(value[path[0]], path[1:], new)
+    return copied
+
+
+@st.composite
+def mutated(draw: st.DrawFn, good: st.SearchStrategy[Any]) -> Any:
+    value = copy.deepcopy(draw(good))
+    for _ in range(draw(st.integers(0, 3))):
+        value = replaced(value, draw(st.sampled_from(list(places(value)))), draw(JSON | st.sampled_from(MUTATIONS)))
+    return value
+
+
+STORED_SPECS = JSON | mutated(st.sampled_from([*map(spec_of, SPECS), Cluster(1).spec]))
+STORED_STATUSES = JSON | mutated(st.sampled_from(HISTORIES))
+
+
+@settings(max_examples=TRIES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(spec=STORED_SPECS, status=STORED_STATUSES, replicas=st.none() | st.integers(0, 3), ready=st.booleans())
+def test_any_stored_object_gets_a_decision(spec: Any, status: Any, replicas: int | None, ready: bool) -> None:
+    read = status_json.load(status)
+    pods = tuple(
+        PodReading(f"p{number}", ready, False, NOW - 60, NOW - 30 if ready else None) for number in range(replicas or 0)
+    )
+    names = {name for name in (read.stable, read.canary, *(record.hash for record in read.revisions)) if name}
+    decided(spec, read, {name: RevisionReading(name, replicas, pods) for name in names})
+
+
+@pytest.mark.parametrize("value", MUTATIONS, ids=lambda value: repr(value)[:30])
+def test_every_part_of_a_status_may_be_anything(value: Any) -> None:
+    good = max(HISTORIES, key=lambda status: len(json.dumps(status)))
+    for path in places(good):
+        read = status_json.load(replaced(good, path, value))
+        assert isinstance(read, Status)
+        names = {name for name in (read.stable, read.canary) if name}
+        decided(Cluster(1).spec, read, {name: RevisionReading(name, 1) for name in names})
+
+
+def test_numbers_that_json_cannot_hold_never_leave() -> None:
+    read = status_json.load({"scaling": [{"revision": "a", "startup": math.inf, "learned": "9999-12-31T23:59:59Z"}]})
+    assert json.dumps(status_json.dump(read), allow_nan=False)

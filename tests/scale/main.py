@@ -1,0 +1,237 @@
+"""Many services at once (row 11): `PYTHONPATH=tests python -m scale.main --services 1000`.
+
+A real control plane, a node that only claims to run pods, the operator as it is shipped. Measured: seconds until all
+are Ready, the operator's memory and CPU, a restart's time to have decided about every service and the writes it makes,
+and how long an edit waits for its decision. Prints a table; exit status 1 when a limit is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from scale.operator import USER, Operator
+from statusnode import StatusNode
+
+from pagefleet_local import cleanup
+from pagefleet_local.fleet.install import CHECKOUT, install_crd
+from pagefleet_local.fleet.kubectl import Kubectl, until
+from pagefleet_local.paths import Layout, control_plane_layout
+from pagefleet_local.up import Options, up
+from pagefleet_operator.cluster.api import Api
+
+SERVICES = "/apis/pagefleet.io/v1alpha1/namespaces/scale/inferenceservices"
+WRITES = ("create", "update", "patch", "delete")
+CREATED_AT_ONCE, EDITED_AT_ONCE = 16, 4
+QUIET_SECONDS = 15.0
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Measure:
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+
+    @property
+    def broken(self) -> bool:
+        return self.limit is not None and self.value > self.limit
+
+
+def main(
+    services: Annotated[int, typer.Option(help="how many InferenceServices")] = 1000,
+    edits: Annotated[int, typer.Option(help="how many of them are edited")] = 100,
+    patience: Annotated[float, typer.Option(help="seconds until all must be Ready")] = 900.0,
+    profile: Annotated[Path | None, typer.Option(help="py-spy's folded stacks of the idle fleet go here")] = None,
+) -> None:
+    """Measure the operator with many services."""
+    measures = asyncio.run(_measure(services, edits, patience, profile))
+    table = Table("figure", "measured", "limit", title=f"{services} InferenceServices")
+    for one in measures:
+        limit = "" if one.limit is None else f"<= {one.limit:g} {one.unit}"
+        colour = "red" if one.broken else "default"
+        table.add_row(one.name, f"[{colour}]{one.value:.2f} {one.unit}[/]", limit)
+    console.print(table)
+    raise typer.Exit(1 if any(one.broken for one in measures) else 0)
+
+
+async def _measure(count: int, edits: int, patience: float, profile: Path | None) -> list[Measure]:
+    layout = control_plane_layout()
+    cluster = up(Options(layout=layout, node=False))
+    try:
+        kubectl = Kubectl(cluster.kubeconfig)
+        await install_crd(kubectl, console.print)
+        for manifest in ("namespace", "operator-rbac"):
+            await kubectl.run("apply", "-f", str(CHECKOUT / f"manifests/base/{manifest}.yaml"))
+        await kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "scale"}})
+        async with Api(str(cluster.kubeconfig)) as api:
+            node = StatusNode(api, most_pods=2 * count + 100, pause=1.0)
+            await node.register()
+            serving = asyncio.create_task(node.run())
+            with tempfile.TemporaryDirectory() as folder:
+                operator = Operator(layout, Path(folder))
+                operator.start()
+                try:
+                    return await _figures(api, operator, layout, count, min(edits, count), patience, profile)
+                finally:
+                    operator.stop()
+                    serving.cancel()
+                    await asyncio.gather(serving, return_exceptions=True)
+    finally:
+        cleanup.down(layout)
+
+
+async def _figures(
+    api: Api, operator: Operator, layout: Layout, count: int, edits: int, patience: float, profile: Path | None
+) -> list[Measure]:
+    begun = time.monotonic()
+    await _all((_create(api, number) for number in range(count)), CREATED_AT_ONCE)
+    created = time.monotonic() - begun
+    ready = await _ready(api, begun, count, patience)
+    await _quiet(layout, patience)
+    cpu, at = operator.cpu(), time.monotonic()
+    decisions = await operator.metric("pagefleet_operator_reconcile_seconds_count")
+    if profile is not None:
+        await _profile(operator, profile)
+    await asyncio.sleep(QUIET_SECONDS)
+    idle_seconds = time.monotonic() - at
+    idle = (operator.cpu() - cpu) / idle_seconds * 100
+    rate = (await operator.metric("pagefleet_operator_reconcile_seconds_count") - decisions) / idle_seconds
+    now, most = operator.memory()
+    waits = sorted(await _all((_edit(api, number) for number in range(edits)), EDITED_AT_ONCE))
+    await _quiet(layout, patience)
+    resync, writes = await _restart(operator, layout, count, patience)
+    return [
+        Measure("objects created after", created, "s"),
+        Measure("all Ready after", ready, "s", 270.0),
+        Measure("operator's memory when idle", now, "MiB", 400.0),
+        Measure("operator's memory, most", most, "MiB", 400.0),
+        Measure("operator's CPU when idle", idle, "% of a core"),
+        Measure("decisions when idle", rate, "/s"),
+        Measure("edit decided, median", waits[len(waits) // 2], "s"),
+        Measure("edit decided, p99", waits[min(len(waits) - 1, int(0.99 * len(waits)))], "s", 3.0),
+        Measure("restart: all decided after", resync, "s", 30.0),
+        Measure("restart: writes", float(writes), "", 0.0),
+    ]
+
+
+def _service(number: int, sequences: int = 8) -> dict[str, Any]:
+    return {
+        "apiVersion": "pagefleet.io/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": f"s{number}", "namespace": "scale"},
+        "spec": {
+            "model": {"source": "file:///model"},
+            "engine": {"args": [f"--max-num-seqs={sequences}"]},
+            "resources": {"cpu": "10m", "memory": "16Mi"},
+            "scaling": {"min": 1, "max": 1},
+            # An edit of the engine is a rollout; this one is decided, and then left alone.
+            "rollout": {"steps": [{"pause": {}}]},
+        },
+    }
+
+
+async def _create(api: Api, number: int) -> None:
+    await api.create(SERVICES, _service(number))
+
+
+async def _ready(api: Api, begun: float, count: int, patience: float) -> float:
+    async def all_ready() -> bool:
+        listed = await api.get(SERVICES)
+        found = sum(_is_ready(item) for item in listed["items"])
+        console.print(f"{time.monotonic() - begun:6.0f} s: {found} of {count} Ready")
+        return bool(found == count)
+
+    await until(all_ready, timeout=patience, what=f"{count} services are Ready", interval=2.0)
+    return time.monotonic() - begun
+
+
+def _is_ready(item: dict[str, Any]) -> bool:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+
+async def _edit(api: Api, number: int) -> float:
+    """Seconds from the edit until its generation is observed."""
+    path, begun = f"{SERVICES}/s{number}", time.monotonic()
+    edited = await api.merge(path, {"spec": {"engine": {"args": ["--max-num-seqs=16"]}}})
+
+    async def observed() -> bool:
+        status = (await api.get(path)).get("status") or {}
+        return bool(status.get("observedGeneration") == edited["metadata"]["generation"])
+
+    await until(observed, timeout=60, what=f"the edit of s{number} is decided", interval=0.1)
+    return time.monotonic() - begun
+
+
+async def _restart(operator: Operator, layout: Layout, count: int, patience: float) -> tuple[float, int]:
+    """Seconds until the new process has decided as often as there are services, and what it wrote until some time
+    later."""
+    operator.stop()
+    before = _written(layout)
+    operator.start()
+
+    async def all_decided() -> bool:
+        return await operator.metric("pagefleet_operator_reconcile_seconds_count") >= count
+
+    await until(all_decided, timeout=patience, what="every service is decided once", interval=0.2)
+    took = time.monotonic() - operator.started
+    await asyncio.sleep(QUIET_SECONDS)
+    return took, _written(layout) - before
+
+
+async def _quiet(layout: Layout, patience: float) -> None:
+    """Until the operator has written nothing for QUIET_SECONDS."""
+    last, since = _written(layout), time.monotonic()
+
+    async def silent() -> bool:
+        nonlocal last, since
+        now = _written(layout)
+        if now != last:
+            last, since = now, time.monotonic()
+        return time.monotonic() - since >= QUIET_SECONDS
+
+    await until(silent, timeout=patience, what="the operator writes nothing any more", interval=1.0)
+
+
+def _written(layout: Layout) -> int:
+    """The operator's writes in the audit log; what was rotated away counts too."""
+    total = 0
+    for log in sorted(layout.logs.glob("audit*.log")):
+        with log.open() as lines:
+            for line in lines:
+                if USER in line and line.endswith("\n"):
+                    event = json.loads(line)
+                    total += event["user"]["username"] == USER and event["verb"] in WRITES
+    return total
+
+
+async def _profile(operator: Operator, file: Path) -> None:
+    command = ["py-spy", "record", "-p", str(operator.process.pid), "-d", "15", "-f", "raw", "-o", str(file)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+    if await process.wait():
+        raise RuntimeError("py-spy failed")
+
+
+async def _all(works: Iterable[Any], at_once: int) -> list[Any]:
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(work: Any) -> Any:
+        async with gate:
+            return await work
+
+    return list(await asyncio.gather(*(one(work) for work in works)))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,66 @@
+"""The operator as it is shipped, started and stopped; what it uses of the machine and what it says on /metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from pagefleet_local.certificates import Authority
+from pagefleet_local.paths import Layout
+
+USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
+COMMAND = str(Path(sys.executable).parent / "pagefleet-operator")
+PORT = 18299
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Operator:
+    layout: Layout
+    folder: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+    started: float = 0.0  # time.monotonic()
+
+    def start(self) -> None:
+        authority = Authority(self.layout.pki)
+        server = f"https://127.0.0.1:{self.layout.api_port}"
+        kubeconfig = authority.kubeconfig(self.folder / "kubeconfig", server, authority.issue("operator", USER))
+        environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PAGEFLEET_OPERATOR_PORT": str(PORT)}
+        with (self.folder / "operator.log").open("ab") as log:
+            self.process = subprocess.Popen([COMMAND], env=environment, stdout=log, stderr=log)
+        self.started = time.monotonic()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+    def memory(self) -> tuple[float, float]:
+        """MiB resident now, and the most so far."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        now, most = (re.search(rf"^{name}:\s+(\d+) kB", text, re.M) for name in ("VmRSS", "VmHWM"))
+        if now is None or most is None:
+            raise ValueError("the operator is gone")
+        return int(now[1]) / 1024, int(most[1]) / 1024
+
+    def cpu(self) -> float:
+        """Seconds of CPU used so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    async def metric(self, name: str) -> float:
+        """A series without labels; 0 while nothing answers."""
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            timeout = aiohttp.ClientTimeout(total=5)
+            url = f"http://127.0.0.1:{PORT}/metrics"
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+                found = re.search(rf"^{name} (\S+)$", await response.text(), re.M)
+                return float(found[1]) if found else 0.0
+        return 0.0

@@ -1,0 +1,147 @@
+"""Protects what the shipped code never does: run what a model file, a request or an object contains, start a shell,
+listen where no manifest says so, or fetch a URL that came in a request. Row 26 of the reliability table."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pagefleet_engine.api.errors import ApiError
+from pagefleet_engine.api.parameters import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = {"operator": ("operator",), "engine": ("engine", "kernels"), "gateway": ("gateway",), "local": ("local",)}
+UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "jsonpickle"}
+UNSAFE_CALLS = {
+    "eval", "exec", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all",
+    "asyncio.create_subprocess_shell", "subprocess.getoutput", "subprocess.getstatusoutput", "__import__",
+}  # fmt: skip
+HTTP_CLIENTS = {"requests", "httpx", "urllib.request", "http.client", "urllib3"}
+
+
+def files(*roots: str) -> list[Path]:
+    return sorted(path for root in roots for path in (ROOT / root).rglob("*.py"))
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def faults(source: str) -> list[str]:
+    """What a file does that shipped code never does."""
+    tree, found = ast.parse(source), []
+    found += [f"imports {name}" for name in imported(tree) if name.split(".")[0] in UNSAFE_MODULES]
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name, given = dotted(call.func), {word.arg: word.value for word in call.keywords}
+        if name in UNSAFE_CALLS:
+            found.append(f"calls {name}")
+        if name.endswith("torch.load") and not _is(given.get("weights_only"), True):
+            found.append("calls torch.load without weights_only=True")
+        if name.split(".")[0] in ("np", "numpy") and name.endswith(".load") and _is(given.get("allow_pickle"), True):
+            found.append("calls numpy.load with allow_pickle")
+        if "shell" in given and not _is(given["shell"], False):
+            found.append(f"calls {name} with a shell")
+        if "trust_remote_code" in given:
+            found.append(f"calls {name} with trust_remote_code")
+    return found
+
+
+def _is(node: ast.expr | None, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def test_no_shipped_file_runs_what_it_reads() -> None:
+    looked = files("operator", "engine", "kernels", "gateway", "local")
+    assert len(looked) > 200
+    found = {str(path.relative_to(ROOT)): bad for path in looked if (bad := faults(path.read_text()))}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle", "from pickle import loads", "import joblib", "eval('1')", "exec(code)", "import yaml\nyaml.load(f)",
+        "torch.load(path)", "torch.load(path, weights_only=False)", "np.load(path, allow_pickle=True)",
+        "subprocess.run('ls', shell=True)", "os.system('ls')", "AutoModel.from_pretrained(x, trust_remote_code=False)",
+    ],
+)  # fmt: skip
+def test_the_check_itself_sees(source: str) -> None:
+    assert faults(source)
+
+
+def test_weights_are_only_read_from_safetensors_and_gguf() -> None:
+    """No pattern of what is fetched or opened names a format that carries code."""
+    named = [
+        (path.name, node.value)
+        for path in files("engine")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt")) and len(node.value) < 40
+    ]
+    unwanted = {value for name, value in named if name == "source.py"}
+    assert {value for _, value in named} <= unwanted, named
+
+
+def test_only_the_model_hub_is_called_from_the_engine() -> None:
+    """Of modules that could fetch something, `source` imports the hub's client for hf://; the rest none."""
+    calling = {}
+    for path in files("engine", "kernels"):
+        tree = ast.parse(path.read_text())
+        clients = {name for name in imported(tree) if name in HTTP_CLIENTS or name.startswith("huggingface_hub")}
+        clients |= {name for name in map(dotted, _calls(tree)) if name.endswith("ClientSession")}
+        if clients:
+            calling[path.name] = clients
+    assert set(calling) <= {"source.py", "traces.py"}, calling
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.expr]:
+    return (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest/meta-data"}},
+        {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "x"}},
+        {"type": "video_url", "video_url": {"url": "http://10.0.0.1/"}},
+        {"type": "text", "text": {"url": "http://10.0.0.1/"}},
+    ],
+    ids=lambda part: part["type"],
+)
+def test_a_url_in_a_request_is_refused_and_never_fetched(part: dict[str, object]) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse({"model": "m", "messages": [{"role": "user", "content": [part]}]}, chat=True)
+    assert refused.value.status == 400
+
+
+def test_sockets_are_opened_where_ports_are_declared() -> None:
+    """Who listens on TCP: the three servers, whose ports the manifests name (test_security_manifests), and no other."""
+    listening = {"create_server", "start_server", "TCPSite", "SockSite", "add_insecure_port", "add_secure_port"}
+    found = {
+        str(path.relative_to(ROOT))
+        for path in files("operator", "engine", "kernels", "gateway")
+        for call in _calls(ast.parse(path.read_text()))
+        if dotted(call).split(".")[-1] in listening
+    }
+    assert found == {
+        "engine/pagefleet_engine/api/server.py",
+        "gateway/pagefleet_gateway/extproc.py",
+        "gateway/pagefleet_gateway/gateway.py",
+        "operator/pagefleet_operator/web/server.py",
+    }

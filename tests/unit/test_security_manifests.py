@@ -1,0 +1,206 @@
+"""Protects what pods may do and who may reach them: Pod Security `restricted` on every manifest that is shipped or
+generated, no service-account token in engine pods, a NetworkPolicy for every component, Roles without wildcards, and an
+InferenceService that cannot ask for more than that. Rows 26, 27, 29 of the reliability table."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from golden_manifests import SPECS, child_of, spec_of, violations
+
+from pagefleet_operator.domain.build.deployment import deployment
+from pagefleet_operator.domain.build.loadtest import load_test
+from pagefleet_operator.domain.spec import SpecErrors, parse
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("base", "overlays/local", "picker", "engines")
+DECLARED = {
+    "pagefleet-operator": {"http": 8080, "https": 8443},
+    "pagefleet-gateway": {"http": 8080, "internal": 9002, "picker": 9003, "https": 8443},
+}
+Document = dict[str, Any]
+
+
+def kustomized(folder: str | Path) -> list[Document]:
+    command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(ROOT / "manifests" / folder)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [document for document in yaml.safe_load_all(printed) if document]
+
+
+def secured(folder: Path) -> list[Document]:
+    """The base with every component added."""
+    parts = sorted(path.name for path in (ROOT / "manifests/components").iterdir())
+    up = "/".join([".."] * len(folder.parts[1:]))
+    (folder / "kustomization.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "resources": [f"{up}{ROOT}/manifests/base"],
+                "components": [f"{up}{ROOT}/manifests/components/{name}" for name in parts],
+            }
+        )
+    )
+    command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(folder)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return list(yaml.safe_load_all(printed))
+
+
+def pods(documents: list[Document]) -> list[Document]:
+    return [document for document in documents if document["kind"] in ("Deployment", "Job", "DaemonSet", "StatefulSet")]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_static_pod_passes_restricted(folder: str) -> None:
+    for document in pods(kustomized(folder)):
+        assert list(violations(document["spec"]["template"]["spec"])) == []
+
+
+def test_every_component_leaves_the_pods_restricted(tmp_path: Path) -> None:
+    found = pods(secured(tmp_path))
+    assert len(found) == 2
+    for document in found:
+        assert list(violations(document["spec"]["template"]["spec"])) == []
+        assert document["spec"]["template"]["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_generated_pods_pass_restricted_and_hold_no_token(name: str) -> None:
+    child = child_of(spec_of(name))
+    for manifest in (deployment(child, 1), load_test(child, "operator:1", {}, 60.0, 1.0)):
+        pod = manifest["spec"]["template"]["spec"]
+        assert list(violations(pod)) == []
+        assert pod["automountServiceAccountToken"] is False
+        assert "serviceAccountName" not in pod
+        assert not [volume for volume in pod["volumes"] if {"projected", "hostPath"} & set(volume)]
+        assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in pod["containers"])
+
+
+def test_the_namespace_enforces_restricted() -> None:
+    namespace = next(document for document in kustomized("base") if document["kind"] == "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_ports_are_the_declared_ones_and_each_is_named_by_a_policy(tmp_path: Path) -> None:
+    documents = secured(tmp_path)
+    policies = {document["metadata"]["name"]: document for document in documents if document["kind"] == "NetworkPolicy"}
+    for document in pods(documents):
+        name = document["metadata"]["name"]
+        declared = {
+            port["name"]: port["containerPort"]
+            for port in document["spec"]["template"]["spec"]["containers"][0]["ports"]
+        }
+        assert declared == DECLARED[name]
+        policy = policies[name]["spec"]
+        assert policy["podSelector"]["matchLabels"] == document["spec"]["selector"]["matchLabels"]
+        opened = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
+        assert sorted(opened) == sorted(declared), name
+
+
+def test_the_measuring_port_is_not_for_everybody(tmp_path: Path) -> None:
+    """/windows and /metrics tell of every tenant's requests."""
+    policies = [d for folder in ("picker", "base") for d in kustomized(folder) if d["kind"] == "NetworkPolicy"]
+    rules = [rule for policy in policies for rule in policy["spec"]["ingress"]]
+    internal = [rule for rule in rules if {"port": "internal"} in rule["ports"]]
+    assert internal
+    assert all(rule.get("from") for rule in internal)
+
+
+@pytest.mark.parametrize("generated", ["pagefleet-engine", "pagefleet-load-test"])
+def test_generated_pods_have_a_policy_that_selects_them(generated: str) -> None:
+    child = child_of(spec_of("minimal"))
+    manifests = {"pagefleet-engine": deployment(child, 1), "pagefleet-load-test": load_test(child, "o", {}, 60.0, 1.0)}
+    labels = manifests[generated]["spec"]["template"]["metadata"]["labels"]
+    policy = next(d for d in kustomized("engines") if d["metadata"]["name"] == generated)["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    # Nothing is open to the world, in neither direction.
+    assert all(rule.get("from") for rule in policy["ingress"])
+    assert all(rule.get("to") and rule.get("ports") for rule in policy["egress"])
+
+
+def test_the_load_test_may_reach_the_engines_and_they_it() -> None:
+    engine, load = (document["spec"] for document in sorted(kustomized("engines"), key=lambda d: d["metadata"]["name"]))
+    callers = [value for entry in engine["ingress"][0]["from"] for value in _names(entry["podSelector"])]
+    assert set(callers) == {"pagefleet-gateway", "pagefleet-operator", "pagefleet-load-test", "prometheus"}
+    assert _names(load["egress"][0]["to"][0]["podSelector"]) == ["pagefleet-engine"]
+
+
+def _names(selector: Document) -> list[str]:
+    given = selector.get("matchLabels", {}).values()
+    return [*given, *(value for entry in selector.get("matchExpressions", ()) for value in entry["values"])]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_role_can_widen_itself(folder: str) -> None:
+    for document in kustomized(folder):
+        for rule in document.get("rules") or ():
+            said = {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
+            assert not said & {"*", "escalate", "bind", "impersonate", "secrets", "pods/exec", "pods/attach", "nodes"}
+            assert not {"rbac.authorization.k8s.io", "admissionregistration.k8s.io"} & said
+
+
+TAKEN = (
+    ("hostPath", "/"), ("serviceAccountName", "admin"), ("serviceAccount", "admin"), ("privileged", True),
+    ("hostNetwork", True), ("hostPID", True), ("hostIPC", True), ("securityContext", {"privileged": True}),
+    ("volumes", [{"name": "x", "hostPath": {"path": "/"}}]), ("volumeMounts", [{"name": "x", "mountPath": "/x"}]),
+    ("automountServiceAccountToken", True), ("runtimeClassName", "x"), ("initContainers", [{"name": "x"}]),
+    ("containers", [{"name": "x"}]), ("command", ["sh"]), ("envFrom", [{"secretRef": {"name": "x"}}]),
+    ("lifecycle", {"postStart": {"exec": {"command": ["sh"]}}}), ("hostPort", 80), ("podTemplate", {}), ("namespace", "kube-system"),
+    ("imagePullSecrets", [{"name": "x"}]), ("nodeName", "master"), ("priorityClassName", "system-node-critical"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), TAKEN, ids=[name for name, _ in TAKEN])
+@pytest.mark.parametrize("place", ["", "model", "engine", "resources", "placement", "scaling", "rollout", "traffic"])
+def test_a_service_cannot_ask_for_more_than_its_pods_get(place: str, name: str, value: object) -> None:
+    spec = copy.deepcopy(spec_of("full"))
+    part = spec.setdefault(place, {}) if place else spec
+    part[name] = value
+    refused = parse(spec)
+    assert isinstance(refused, SpecErrors)
+    assert any(error.field == ".".join(filter(None, ("spec", place, name))) for error in refused.errors)
+
+
+FOREIGN: tuple[tuple[tuple[str, ...], Any], ...] = (
+    (("model", "source"), "pvc://../claim"),
+    (("model", "source"), "http://evil/model"), (("model", "source"), "hostpath:///etc"),
+    (("model", "chatTemplate", "configMapKeyRef", "name"), "team-b/templates"),
+    (("model", "chatTemplate", "configMapKeyRef", "namespace"), "team-b"),
+    (("engine", "apiKeySecretRef", "name"), "kube-system/admin"),
+    (("engine", "apiKeySecretRef", "name"), "../admin"),
+    (("engine", "apiKeySecretRef", "key"), "../../keys"),
+    (("engine", "apiKeySecretRef", "namespace"), "kube-system"),
+    (("engine", "env"), [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
+    (("engine", "env"), [{"name": "X", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]),
+    (("traffic", "fallback", "service"), "team-b/chat"), (("traffic", "fallback", "namespace"), "team-b"),
+    (("engine", "args"), ["--model=/etc/shadow"]), (("engine", "args"), ["--api-key-file", "/etc/shadow"]),
+    (("engine", "args"), ["--host=127.0.0.1"]), (("engine", "args"), ["--port", "22"]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value"), FOREIGN, ids=lambda value: str(value)[:60])
+def test_a_service_cannot_refer_to_what_is_not_its_own(path: tuple[str, ...], value: Any) -> None:
+    spec = copy.deepcopy(spec_of("full"))
+    part: Any = spec
+    for name in path[:-1]:
+        part = part.setdefault(name, {})
+    part[path[-1]] = value
+    refused = parse(spec)
+    assert isinstance(refused, SpecErrors), "taken"
+    assert any(path[0] in error.field for error in refused.errors)
+
+
+def test_a_claim_is_one_of_the_own_namespace_and_mounted_read_only() -> None:
+    spec = spec_of("minimal")
+    spec["model"]["source"] = "pvc://team-b/claim/../../x"
+    pod = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
+    claims = [volume["persistentVolumeClaim"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
+    assert claims == [{"claimName": "team-b", "readOnly": True}]
+    assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"] if mount.get("readOnly")] == [
+        "/models/team-b"
+    ]
