@@ -14,11 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from aiohttp import web
-<<<<<<< HEAD
-from cluster.conftest import Plane
-=======
 from cluster_plane import Plane
->>>>>>> sec8
 
 from pagefleet_cli import cluster as cluster_module
 from pagefleet_cli.cluster import Cluster, Target

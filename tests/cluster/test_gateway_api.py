@@ -14,12 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import yaml
-<<<<<<< HEAD
-from cluster.conftest import CHECKOUT, Plane
-from cluster.test_operator import NAMESPACE, audited, service, settled
-=======
 from cluster_plane import CHECKOUT, Plane
->>>>>>> sec8
 from gateway_api_kinds import documents
 
 from pagefleet_gateway.holding import Holding

@@ -9,11 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-<<<<<<< HEAD
-from cluster.conftest import OPERATOR_USER, TOKEN, Plane
-=======
 from cluster_plane import OPERATOR_USER, TOKEN, Plane
->>>>>>> sec8
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until

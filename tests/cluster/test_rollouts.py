@@ -11,13 +11,8 @@ from typing import Any
 import invariants
 import pytest
 import pytest_asyncio
-<<<<<<< HEAD
-from cluster.conftest import Plane
-from cluster.test_operator import NAMESPACE, View, ready, service, settled, view
-=======
 from cluster_plane import Plane
 from test_operator import NAMESPACE, View, ready, service, settled, view
->>>>>>> sec8
 
 from pagefleet_local.fleet.kubectl import Document
 from pagefleet_operator.cluster import paths

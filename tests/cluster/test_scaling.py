@@ -17,11 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-<<<<<<< HEAD
-from cluster.conftest import Plane
-=======
 from cluster_plane import Plane
->>>>>>> sec8
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until
