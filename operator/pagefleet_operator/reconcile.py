@@ -34,7 +34,7 @@ class Reconciler:
         applier: Applier,
         metrics: Metrics,
         asleep: Callable[[Key, bool], None],
-        shown: Callable[[Observation, Status], None],
+        shown: Callable[[Observation, Status, float], None],
     ) -> None:
         self._gatherer, self._applier, self._metrics = gatherer, applier, metrics
         self._asleep, self._shown = asleep, shown
@@ -49,12 +49,13 @@ class Reconciler:
             self._asleep(key, False)
             return None
         seen = await self._gatherer.observe(service)
-        plan = decide(seen, time.time())
+        now = time.time()
+        plan = decide(seen, now)
         await self._applier.apply(service, plan)
         self._metrics.planned(namespace, name, plan)
         self._metrics.load.planned(seen, plan)
         self._asleep(key, plan.asleep)
-        self._shown(seen, plan.status)
+        self._shown(seen, plan.status, now)
         return plan.requeue
 
 

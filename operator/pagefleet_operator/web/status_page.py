@@ -76,10 +76,10 @@ class StatusPage:
         app.router.add_post("/ui/login", self._guarded(self._sign_in))
         app.on_shutdown.append(self._close)
 
-    def decided(self, seen: Observation, status: Status) -> None:
-        """A decision was taken and written."""
+    def decided(self, seen: Observation, status: Status, now: float) -> None:
+        """A decision was taken at `now` and written."""
         key = (seen.namespace, seen.name)
-        self._snapshots[key] = taken(self._snapshots.get(key), seen, status, time.time())
+        self._snapshots[key] = taken(self._snapshots.get(key), seen, status, now)
         self.changed(key)
 
     def changed(self, key: Key) -> None:
