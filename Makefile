@@ -65,7 +65,7 @@ check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit and prope
 	@$(BIN)/pytest -q tests/unit tests/property tests/contract
 
 .PHONY: test
-test: check ## everything: check, kernels, engine parity, the real control plane, the real node
+test: check test-browser ## everything: check, browser, kernels, engine parity, the real control plane, the real node
 	$(call say,"kernels (Triton's interpreter) and engine (parity with transformers)")
 	@$(BIN)/pytest -q tests/kernels
 	$(call say,"device runner: the GPU's code on the CPU (Triton's interpreter; two ranks over gloo)")
@@ -74,6 +74,13 @@ test: check ## everything: check, kernels, engine parity, the real control plane
 	$(call say,"cluster: a real control plane and a real node (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare
 	@$(ROOT) $(BIN)/pytest -q tests/cluster tests/faults
+
+.PHONY: test-browser
+test-browser: $(STAMP) ## the status page in a real headless Chromium (installs Debian's; screenshots in build/)
+	@command -v chromium chromedriver >/dev/null || { $(ROOT) apt-get update -qq && \
+	  $(ROOT) apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core; }
+	$(call say,"status page in headless Chromium")
+	@$(BIN)/pytest -q tests/browser
 
 .PHONY: campaign
 campaign: $(STAMP) ## every fault of the reliability table on a real control plane (resumable; root needed)

@@ -37,8 +37,10 @@ from pagefleet_operator.watching import Watching
 from pagefleet_operator.web.metrics import Metrics
 from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.server import Server
+from pagefleet_operator.web.status_page import StatusPage
 
 TOKEN_FILE = "/var/run/secrets/pagefleet/alert-token/token"  # noqa: S105 - a path
+PAGE_TOKEN_FILE = "/var/run/secrets/pagefleet/status-page-token/token"  # noqa: S105 - a path
 TLS_FOLDER = "/var/run/secrets/pagefleet/tls"
 CHILD_DELAY = 0.1
 
@@ -65,13 +67,24 @@ def due(queue: Queue, store: Store, key: Key) -> None:
         queue.add((namespace, owner), delay=CHILD_DELAY)
 
 
-def _seen(store: Store, lists: Lists, queue: Queue, kind: str, event: str | None, document: Document) -> None:
+def _found(queue: Queue, store: Store, page: StatusPage, key: Key) -> None:
+    """A whole list brought or lacked what no watch had told of."""
+    due(queue, store, key)
+    if key[0] == KIND:  # soon: what a list lacks leaves the store only after this call
+        asyncio.get_running_loop().call_soon(page.changed, (key[1], key[2]))
+
+
+def _seen(
+    store: Store, lists: Lists, queue: Queue, page: StatusPage, kind: str, event: str | None, document: Document
+) -> None:
     metadata = document["metadata"]
     key = (kind, metadata.get("namespace", ""), metadata["name"])
     if event == "DELETED":
         due(queue, store, key)
     store.took(kind, document, deleted=event == "DELETED")
     due(queue, store, key)
+    if kind == KIND:
+        page.changed((key[1], key[2]))
     if event is None:  # kopf has listed anew: what vanished meanwhile it does not tell
         lists.soon()
 
@@ -90,15 +103,16 @@ async def operate(
         leadership = Leadership(api, system, lease, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
         metrics.leader.set_function(lambda: float(leadership.leads.is_set()))
         wakes = Wakes(session, gatherer.gateways, lambda key: queue.add(key))
+        page = StatusPage(store, _page_token(), leadership.leads.is_set)
         applier = Applier(api, versions, store, leadership.check)
-        queue = Queue(Reconciler(gatherer, applier, metrics, wakes.note).reconcile, metrics)
+        queue = Queue(Reconciler(gatherer, applier, metrics, wakes.note, page.decided).reconcile, metrics)
         intake = Intake(token_file, gatherer.fresh, lambda document: _store(api, document), lambda *key: queue.add(key))
-        server = Server(metrics, intake.handle, ready.is_set)
+        server = Server(metrics, intake.handle, ready.is_set, page)
         secure = _secure()
         runner = await server.start(port, secure)
-        lists = Lists(api, versions, store, namespaces, lambda key: due(queue, store, key))
+        lists = Lists(api, versions, store, namespaces, lambda key: _found(queue, store, page, key))
         watch = Watching(
-            lambda kind, event, document: _seen(store, lists, queue, kind, event, document),
+            lambda kind, event, document: _seen(store, lists, queue, page, kind, event, document),
             namespaces,
             ready,
             metrics.watch_restarts.inc,
@@ -124,6 +138,11 @@ async def operate(
             await asyncio.gather(watching, *others, return_exceptions=True)
             await leadership.give_up()
             await runner.cleanup()
+
+
+def _page_token() -> Path:
+    """Without the file the status page is off."""
+    return Path(os.environ.get("PAGEFLEET_STATUS_PAGE_TOKEN_FILE", PAGE_TOKEN_FILE))
 
 
 def _secure() -> Secure | None:

@@ -13,6 +13,8 @@ import aiohttp
 from pagefleet_operator.cluster.api import ApiError
 from pagefleet_operator.cluster.apply import Applier
 from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.observation import Observation
+from pagefleet_operator.domain.status import Status
 from pagefleet_operator.gather import Gatherer
 from pagefleet_operator.web.metrics import Metrics
 
@@ -24,12 +26,18 @@ log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """`asleep` is told after each decision whether the service is at zero."""
+    """`asleep` is told after each decision whether the service is at zero, `shown` what was seen and written."""
 
     def __init__(
-        self, gatherer: Gatherer, applier: Applier, metrics: Metrics, asleep: Callable[[Key, bool], None]
+        self,
+        gatherer: Gatherer,
+        applier: Applier,
+        metrics: Metrics,
+        asleep: Callable[[Key, bool], None],
+        shown: Callable[[Observation, Status, float], None],
     ) -> None:
-        self._gatherer, self._applier, self._metrics, self._asleep = gatherer, applier, metrics, asleep
+        self._gatherer, self._applier, self._metrics = gatherer, applier, metrics
+        self._asleep, self._shown = asleep, shown
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds until the next decision is due; None when the service is gone."""
@@ -41,11 +49,13 @@ class Reconciler:
             self._asleep(key, False)
             return None
         seen = await self._gatherer.observe(service)
-        plan = decide(seen, time.time())
+        now = time.time()
+        plan = decide(seen, now)
         await self._applier.apply(service, plan)
         self._metrics.planned(namespace, name, plan)
         self._metrics.load.planned(seen, plan)
         self._asleep(key, plan.asleep)
+        self._shown(seen, plan.status, now)
         return plan.requeue
 
 

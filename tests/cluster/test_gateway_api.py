@@ -16,6 +16,7 @@ import pytest_asyncio
 import yaml
 from cluster_plane import CHECKOUT, Plane
 from gateway_api_kinds import documents
+from test_operator import NAMESPACE, audited, service, settled
 
 from pagefleet_gateway.holding import Holding
 from pagefleet_gateway.kube import ClusterWatch

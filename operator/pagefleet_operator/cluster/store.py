@@ -82,6 +82,10 @@ class Store:
         names = sorted(self._owned.get((kind, namespace, service), ()))
         return [self._objects[kind, namespace, name] for name in names]
 
+    def names(self, kind: str) -> list[tuple[str, str]]:
+        """Namespace and name of every object of a kind, sorted."""
+        return sorted(key[1:] for key in self._objects if key[0] == kind)
+
     def owner(self, key: Key) -> str:
         """The service that an object is labelled with; "" when it is unknown or labelled with none."""
         known = self._objects.get(key)

@@ -1,4 +1,4 @@
-"""The operator's HTTP port: health that tells the truth, metrics, and the alert webhook."""
+"""The operator's HTTP port: health that tells the truth, metrics, the alert webhook and the status page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from aiohttp import web
 
 from pagefleet_operator.web.metrics import Metrics
 from pagefleet_operator.web.secure import Secure
+from pagefleet_operator.web.status_page import StatusPage
 
 BODY_BYTES = 1 << 20
 LAG_EVERY, MOST_LAG = 1.0, 10.0
@@ -21,8 +22,10 @@ log = logging.getLogger(__name__)
 class Server:
     """`ready` says whether the operator has begun to watch."""
 
-    def __init__(self, metrics: Metrics, alerts: Handler, ready: Callable[[], bool]) -> None:
-        self._metrics, self._alerts, self._ready = metrics, alerts, ready
+    def __init__(
+        self, metrics: Metrics, alerts: Handler, ready: Callable[[], bool], page: StatusPage | None = None
+    ) -> None:
+        self._metrics, self._alerts, self._ready, self._page = metrics, alerts, ready, page
         self._beat = time.monotonic()
 
     async def start(self, port: int, secure: Secure | None = None) -> web.AppRunner:
@@ -33,6 +36,8 @@ class Server:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._text)
         app.router.add_post("/alerts", self._alerts)
+        if self._page is not None:
+            self._page.routes(app)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "0.0.0.0", port).start()

@@ -10,19 +10,20 @@ import json
 import time
 
 from pagefleet_local.demo.monitoring import Monitoring
-from pagefleet_local.demo.scenes.canary import GOOD, RATE
-from pagefleet_local.demo.stage import Stage
+from pagefleet_local.demo.scenes.canary import RATE
+from pagefleet_local.demo.stage import Stage, sample
 
 TITLE = "A paging alert: Prometheus and Alertmanager roll a third revision back through the operator's webhook"
 
 
 async def play(stage: Stage) -> None:
     narrator, old = stage.narrator, (await stage.view()).stable
+    serving = stage.seen.get("args", sample()["spec"]["engine"]["args"])
     async with Monitoring(stage.fleet, narrator) as monitoring:
         await monitoring.scraping()
         stage.load.rate = RATE
         limits = {"promptTokens": 8, "outputTokens": 512, "queued": 128}
-        await stage.edit(args=GOOD, limits=limits)
+        await stage.edit(args=serving, limits=limits)
         await stage.watch(
             lambda v: bool(v.canary and v.weights.get(v.canary)), timeout=120, what="the canary takes traffic"
         )
@@ -39,5 +40,5 @@ async def play(stage: Stage) -> None:
         )
         narrator.check(view.weights == {old: 100}, f"all traffic is back on {old}")
         narrator.say("the spec goes back to what serves:")
-        await stage.edit(args=GOOD)
+        await stage.edit(args=serving)
         await stage.watch(lambda v: v.phase == "Idle", timeout=30, what="the rollout has ended")

@@ -23,6 +23,7 @@ async def play(stage: Stage) -> None:
     weights = await follow(stage, lambda v: v.stable not in ("", old) and not v.canary, timeout=240)
     view = await stage.view()
     new = view.stable
+    stage.seen["args"] = GOOD
     narrator.say(f"promoted: stable is now {new} (was {old})")
     rows = []
     for share, (start, end) in weights.items():

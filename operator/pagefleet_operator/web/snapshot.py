@@ -1,0 +1,138 @@
+"""What the status page remembers of a service beside its object: the pods as the last decision saw them, replicas over
+time and the judged percentiles of the running rollout over time. Bounded, pure; never reads a clock and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pagefleet_operator.domain.load import is_fresh
+from pagefleet_operator.domain.observation import Observation, PodReading
+from pagefleet_operator.domain.status import SignalRecord, Status
+
+MOST_PODS = 256
+MOST_CHANGES = 240
+KEPT_SECONDS = 6 * 3600.0
+MOST_POINTS = 180
+POINT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class PodNow:
+    """One pod. `used` is the share of its KV pages in use; None, like `waiting` and `running`: not read lately."""
+
+    name: str
+    revision: str
+    state: str  # Ready | Starting | Stopping | the reason of its fault
+    waiting: int | None = None
+    running: int | None = None
+    used: float | None = None
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Ready and desired replicas by revision from `time` on, until the next change."""
+
+    time: float
+    ready: Mapping[str, int]
+    desired: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A percentile in seconds and its interval of 95 %; None where it is not known."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One signal in one stratum at `time`."""
+
+    time: float
+    signal: str
+    stratum: str
+    stable: Interval
+    canary: Interval
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`left_out`: pods beyond MOST_PODS. `started`: when the rollout that `points` are of began."""
+
+    time: float
+    pods: tuple[PodNow, ...] = ()
+    left_out: int = 0
+    replicas: tuple[Replicas, ...] = ()
+    points: tuple[Point, ...] = ()
+    started: float = 0.0
+    held: int | None = None  # requests that wait in the gateways for a pod
+
+
+def taken(before: Snapshot | None, seen: Observation, status: Status, now: float) -> Snapshot:
+    """The next snapshot after a decision at `now` that saw `seen` and wrote `status`."""
+    pods = tuple(_pod(pod, revision) for revision, reading in sorted(seen.revisions.items()) for pod in reading.pods)
+    started = status.rollout.started
+    kept = before.points if before is not None and before.started == started else ()
+    return Snapshot(
+        time=now,
+        pods=pods[:MOST_PODS],
+        left_out=max(0, len(pods) - MOST_PODS),
+        replicas=_replicas(before.replicas if before else (), status, now),
+        points=_points(kept, status.rollout.verdicts, now),
+        started=started,
+        held=seen.load.held if seen.load is not None else None,
+    )
+
+
+def _pod(pod: PodReading, revision: str) -> PodNow:
+    if not is_fresh(pod):
+        return PodNow(pod.name, revision, _state(pod))
+    used = 1.0 - (pod.free_pages or 0) / pod.total_pages if pod.total_pages else None
+    return PodNow(pod.name, revision, _state(pod), pod.waiting, pod.running, used)
+
+
+def _state(pod: PodReading) -> str:
+    if pod.terminating:
+        return "Stopping"
+    if pod.ready:
+        return "Ready"
+    return pod.fault.reason if pod.fault is not None else "Starting"
+
+
+def _replicas(before: tuple[Replicas, ...], status: Status, now: float) -> tuple[Replicas, ...]:
+    """Changes only. The last change before the kept time stays: it says how things stood when that time began."""
+    records = [record for record in status.revisions if record.ready or record.desired]
+    ready = {record.hash: record.ready for record in records}
+    desired = {record.hash: record.desired for record in records}
+    past = tuple(entry for entry in before if entry.time < now)
+    if not past or (past[-1].ready, past[-1].desired) != (ready, desired):
+        past = (*past, Replicas(now, ready, desired))
+    old = sum(1 for entry in past if entry.time < now - KEPT_SECONDS)
+    return past[max(0, old - 1) :][-MOST_CHANGES:]
+
+
+def _points(before: tuple[Point, ...], verdicts: tuple[SignalRecord, ...], now: float) -> tuple[Point, ...]:
+    """At most one point per signal and stratum in POINT_SECONDS, at most MOST_POINTS of each."""
+    past = [point for point in before if point.time < now]
+    for record in verdicts:
+        if record.stable_p95 is None and record.canary_p95 is None:
+            continue
+        same = [point for point in past if (point.signal, point.stratum) == (record.signal, record.stratum)]
+        if same and now - same[-1].time < POINT_SECONDS:
+            continue
+        if len(same) >= MOST_POINTS:
+            past.remove(same[0])
+        past.append(
+            Point(
+                now,
+                record.signal,
+                record.stratum,
+                Interval(record.stable_p95, record.stable_low, record.stable_high),
+                Interval(record.canary_p95, record.canary_low, record.canary_high),
+            )
+        )
+    return tuple(past)

@@ -1,0 +1,227 @@
+"""What the status page shows, as plain JSON: a row per service for the fleet, and one service's page. Pure; reads the
+object as the API server stores it and the snapshot of the last decision, and never fails on an odd object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Any
+
+from pagefleet_operator.domain import spec, status_json
+from pagefleet_operator.domain.spec import Spec
+from pagefleet_operator.domain.status import Phase, RolloutRecord, SignalRecord, Status
+from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
+
+STALE_SECONDS = 60.0
+STRATA = {"s": "short prompts", "m": "medium prompts", "l": "long prompts", "": "all prompts"}
+SIGNALS = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "e2e": "whole answer",
+    "itl": "gap between tokens",
+    "queue": "wait in the queue",
+}
+
+
+class State(StrEnum):
+    """How a service stands, worst first: the order in which the fleet is shown."""
+
+    DEGRADED = "Degraded"
+    ROLLING_BACK = "Rolling back"
+    ROLLED_BACK = "Rolled back"
+    NOT_READY = "Not ready"
+    PAUSED = "Paused"
+    ROLLOUT = "Rolling out"
+    ASLEEP = "Asleep"
+    HEALTHY = "Healthy"
+
+
+RANK = {state: rank for rank, state in enumerate(State)}
+IDLE = (Phase.IDLE, Phase.ROLLED_BACK, Phase.WATCHING)
+
+
+def row(document: Mapping[str, Any], seen: Snapshot | None) -> dict[str, Any]:
+    """One line of the fleet. `queue` and `used` are None when no pod of the service was read lately."""
+    metadata, status = document["metadata"], status_json.load(document.get("status"))
+    found = state(status)
+    pods = _read(seen.pods if seen else ())
+    used = [pod.used for pod in pods if pod.used is not None]
+    return {
+        "namespace": metadata.get("namespace", ""),
+        "name": metadata["name"],
+        "model": _model(document),
+        "state": found,
+        "rank": RANK[found],
+        "stable": status.stable,
+        "canary": status.canary,
+        "weight": next((entry.weight for entry in status.traffic if entry.revision == status.canary), 0),
+        "ready": sum(record.ready for record in status.revisions),
+        "desired": sum(record.desired for record in status.revisions),
+        "queue": sum(pod.waiting or 0 for pod in pods) if pods else None,
+        "used": max(used) if used else None,
+        "changed": status.decisions[-1].time if status.decisions else None,
+    }
+
+
+def state(status: Status) -> State:
+    conditions = {condition.type: condition.status for condition in status.conditions}
+    phase = status.rollout.phase
+    if conditions.get("Degraded") == "True":
+        return State.DEGRADED
+    if phase is Phase.ROLLING_BACK:
+        return State.ROLLING_BACK
+    if phase is Phase.PAUSED or status.rollout.paused:
+        return State.PAUSED
+    if phase not in IDLE:
+        return State.ROLLOUT
+    if phase is Phase.ROLLED_BACK:
+        return State.ROLLED_BACK
+    if status.traffic and not any(record.desired for record in status.revisions):
+        return State.ASLEEP
+    return State.HEALTHY if conditions.get("Ready") == "True" else State.NOT_READY
+
+
+def page(document: Mapping[str, Any], seen: Snapshot | None, now: float) -> dict[str, Any]:
+    """Everything one service's page shows; times are UNIX seconds, shares are 0 to 1."""
+    status, chosen = status_json.load(document.get("status")), spec.parse(document.get("spec") or {})
+    parsed = chosen if isinstance(chosen, Spec) else None
+    weights = {entry.revision: entry.weight for entry in status.traffic}
+    quantiles = {entry.signal: entry.quantile for entry in parsed.rollout.guard.latency} if parsed else {}
+    return {
+        **row(document, seen),
+        "headline": headline(status, len(parsed.rollout.steps) if parsed else 0),
+        "conditions": [
+            {"type": entry.type, "status": entry.status, "reason": entry.reason, "message": entry.message}
+            for entry in status.conditions
+        ],
+        "revisions": [
+            {"hash": record.hash, "role": _role(record.hash, status), "weight": weights.get(record.hash, 0),
+             "ready": record.ready, "desired": record.desired, "created": record.created}
+            for record in status.revisions
+            if record.hash in weights or record.ready or record.desired
+        ],
+        "verdict": asdict(status.rollout.verdict) if status.rollout.verdict else None,
+        "signals": [_signal(record, quantiles.get(record.signal, 0.95)) for record in status.rollout.verdicts],
+        "series": _series(seen.points if seen else ()),
+        "pods": [asdict(pod) for pod in seen.pods] if seen else [],
+        "leftOut": seen.left_out if seen else 0,
+        "held": seen.held if seen else None,
+        "read": seen.time if seen else None,
+        "stale": seen is None or now - seen.time > STALE_SECONDS,
+        "replicas": [asdict(entry) for entry in seen.replicas] if seen else [],
+        "decisions": [
+            {"time": entry.time, "kind": entry.kind, "message": sentence(entry.message)}
+            for entry in reversed(status.decisions)
+        ],
+        "now": now,
+    }  # fmt: skip
+
+
+def headline(status: Status, steps: int) -> str:
+    """Where the service stands, in a sentence or two."""
+    rollout, weight = status.rollout, _canary_weight(status)
+    match rollout.phase:
+        case Phase.IDLE:
+            said = f"Revision {status.stable} serves all traffic." if status.stable else "Nothing serves yet."
+        case Phase.WATCHING:
+            said = f"Revision {status.stable} was promoted and is still watched against the one before."
+        case Phase.ROLLED_BACK:
+            said = f"The last rollout was rolled back. Revision {status.stable} serves."
+        case Phase.ROLLING_BACK:
+            said = f"Revision {status.canary} is rejected and its traffic goes back to {status.stable}."
+        case Phase.STARTING:
+            said = f"The pods of canary {status.canary} are starting."
+        case Phase.PROMOTING:
+            said = f"Canary {status.canary} passed every step; its replicas are being raised to carry all traffic."
+        case Phase.STEP:
+            said = f"Canary {status.canary} gets {weight} % of requests{_step(rollout, steps)}."
+        case Phase.PAUSED:
+            said = f"The rollout of {status.canary} waits at {weight} %{_step(rollout, steps)} to be resumed."
+        case Phase.PREVIEW:
+            said = f"Canary {status.canary} answers only requests with the preview header{_step(rollout, steps)}."
+        case Phase.MIRRORING:
+            said = f"Canary {status.canary} gets copies of requests{_step(rollout, steps)}."
+        case Phase.LOAD_TEST:
+            said = f"Canary {status.canary} is under a synthetic load{_step(rollout, steps)}."
+    if rollout.paused and rollout.phase is not Phase.PAUSED:
+        said += f" Held up by {rollout.paused}."
+    return f"{said} {expectation(rollout)}".strip()
+
+
+def expectation(rollout: RolloutRecord) -> str:
+    """The verdict, or when one may be expected; "" outside a judged rollout."""
+    verdict = rollout.verdict
+    if rollout.phase in (Phase.IDLE, Phase.ROLLED_BACK) or verdict is None:
+        return ""
+    if verdict.outcome == "Regressed":
+        return f"Verdict: {verdict.signal} has regressed."
+    if verdict.outcome == "Passed":
+        return "Verdict: no regression."
+    if verdict.expected_seconds is None:
+        return f"No verdict yet after {verdict.samples} requests."
+    return f"No verdict yet; one is expected in about {duration(verdict.expected_seconds)}."
+
+
+def duration(seconds: float) -> str:
+    """Rounded for people: "40 s", "3 min", "2 h"."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{round(seconds / 3600)} h"
+
+
+def sentence(text: str) -> str:
+    """A capital first (a field's name, a path or a hash stays as it is) and a full stop."""
+    text = text.strip()
+    first = text.split(" ", 1)[0]
+    if first.isalpha():
+        text = text[:1].upper() + text[1:]
+    return text if not text or text[-1] in ".!?" else f"{text}."
+
+
+def _signal(record: SignalRecord, quantile: float) -> dict[str, Any]:
+    return {
+        **asdict(record),
+        "title": SIGNALS.get(record.signal, record.signal),
+        "slice": STRATA.get(record.stratum, record.stratum),
+        "percentile": f"p{round(quantile * 100, 2):g}",
+        "message": sentence(record.message),
+    }
+
+
+def _series(points: tuple[Point, ...]) -> list[dict[str, Any]]:
+    """Points by signal and stratum: [time, stable, low, high, canary, low, high], oldest first."""
+    found: dict[tuple[str, str], list[list[float | None]]] = {}
+    for point in points:
+        stable, canary = point.stable, point.canary
+        numbers = [point.time, stable.value, stable.low, stable.high, canary.value, canary.low, canary.high]
+        found.setdefault((point.signal, point.stratum), []).append(numbers)
+    return [
+        {"signal": signal, "stratum": stratum, "title": SIGNALS.get(signal, signal),
+         "slice": STRATA.get(stratum, stratum), "points": numbers}
+        for (signal, stratum), numbers in found.items()
+    ]  # fmt: skip
+
+
+def _role(name: str, status: Status) -> str:
+    if name == status.stable:
+        return "stable"
+    return "canary" if name == status.canary else "leaving"
+
+
+def _canary_weight(status: Status) -> int:
+    return next((entry.weight for entry in status.traffic if entry.revision == status.canary), 0)
+
+
+def _step(rollout: RolloutRecord, steps: int) -> str:
+    return f" (step {rollout.step + 1} of {steps})" if rollout.step < steps else ""
+
+
+def _read(pods: Iterable[PodNow]) -> list[PodNow]:
+    return [pod for pod in pods if pod.waiting is not None]
+
+
+def _model(document: Mapping[str, Any]) -> str:
+    model = (document.get("spec") or {}).get("model") or {}
+    return str(model.get("servedName") or model.get("source") or "") if isinstance(model, Mapping) else ""
