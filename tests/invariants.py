@@ -18,9 +18,12 @@ IN_USE = (Phase.STEP, Phase.PAUSED, Phase.PREVIEW, Phase.MIRRORING, Phase.LOAD_T
 
 
 def over(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Violations over the recorded versions of one InferenceService, oldest first."""
+    """Violations over the recorded versions of one InferenceService's name, oldest first. A service that was deleted and
+    made again is another one."""
     found: list[str] = []
     for before, after in pairwise(documents):
+        if before["metadata"].get("uid") != after["metadata"].get("uid"):
+            continue
         old, new = (status_json.load(document.get("status")) for document in (before, after))
         version = after["metadata"].get("resourceVersion")
         found += [f"at {version}: {violation}" for violation in between(old, new)]

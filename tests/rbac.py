@@ -41,8 +41,9 @@ def events(folder: Path) -> Iterator[Mapping[str, Any]]:
             yield from (json.loads(line) for line in lines if line.endswith("\n"))
 
 
-def asked(told: Iterable[Mapping[str, Any]], user: str) -> Asked:
-    """A PATCH that made an object (status 201) needs `create` as well: server-side apply."""
+def asked(told: Iterable[Mapping[str, Any]], user: str, allowed: frozenset[Grant]) -> Asked:
+    """A PATCH that made an object (status 201) needs `create` as well: server-side apply. `forbidden` are refusals of what
+    `allowed` does not name: a 403 for what it does name is admission's (a namespace that is being deleted, a quota)."""
     used, forbidden, count = set(), set(), 0
     for event in told:
         reference = event.get("objectRef") or {}
@@ -50,11 +51,12 @@ def asked(told: Iterable[Mapping[str, Any]], user: str) -> Asked:
             continue
         count += 1
         code = (event.get("responseStatus") or {}).get("code")
-        if code == 403:
-            forbidden.add(f"{event['verb']} {event['requestURI'].partition('?')[0]}")
-            continue
         resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
         group = reference.get("apiGroup", "")
+        if code == 403:
+            if (group, resource, event["verb"]) not in allowed:
+                forbidden.add(f"{event['verb']} {event['requestURI'].partition('?')[0]}")
+            continue
         used.add((group, resource, event["verb"]))
         if event["verb"] == "patch" and code == 201:
             used.add((group, resource, "create"))

@@ -148,6 +148,7 @@ async def test_kubectl_get_isvc_shows_the_columns(stage: Stage) -> None:
 
 async def test_the_gateway_asks_for_what_its_role_names_and_for_nothing_else(stage: Stage) -> None:
     """By the audit log of all the tests above (row 28; the operator's Role: test_zz_roles)."""
-    found = asked(events(paths.layout().logs), "system:serviceaccount:pagefleet-system:pagefleet-gateway")
+    role = granted("base/gateway-rbac.yaml")
+    found = asked(events(paths.layout().logs), "system:serviceaccount:pagefleet-system:pagefleet-gateway", role)
     assert found.requests
-    assert (sorted(found.forbidden), sorted(found.used)) == ([], sorted(granted("base/gateway-rbac.yaml")))
+    assert (sorted(found.forbidden), sorted(found.used)) == ([], sorted(role))

@@ -12,6 +12,7 @@ from rbac import Grant, asked, events, granted
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 HERE = Path(__file__).parent
+ROLE = granted("base/operator-rbac.yaml")
 FAULTS, LEADERSHIP = "../faults/test_faults.py", "../faults/test_leadership.py"
 # What this folder's tests do not bring about for certain.
 ELSEWHERE: dict[Grant, str] = {
@@ -27,15 +28,15 @@ ELSEWHERE: dict[Grant, str] = {
 
 
 async def test_nothing_was_forbidden(plane: Plane) -> None:
-    found = asked(events(plane.layout.logs), OPERATOR_USER)
+    found = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
     assert found.requests > 20
     assert sorted(found.forbidden) == []
 
 
 async def test_nothing_is_asked_for_that_the_role_does_not_name(plane: Plane) -> None:
     """Also what another binding would have allowed."""
-    found = asked(events(plane.layout.logs), OPERATOR_USER)
-    assert sorted(found.used - granted("base/operator-rbac.yaml")) == []
+    found = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
+    assert sorted(found.used - ROLE) == []
 
 
 async def test_nothing_is_granted_that_nobody_needs(plane: Plane, request: pytest.FixtureRequest) -> None:
@@ -43,10 +44,10 @@ async def test_nothing_is_granted_that_nobody_needs(plane: Plane, request: pytes
     missing = sorted(path.name for path in HERE.glob("test_*.py") if path.name not in ran)
     if missing:
         pytest.skip(f"only the whole suite uses the whole Role; not in this run: {', '.join(missing)}")
-    found = asked(events(plane.layout.logs), OPERATOR_USER)
-    assert sorted(granted("base/operator-rbac.yaml") - found.used - set(ELSEWHERE)) == []
+    found = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
+    assert sorted(ROLE - found.used - set(ELSEWHERE)) == []
 
 
-def test_the_exceptions_are_granted_and_are_tested() -> None:
-    assert set(ELSEWHERE) <= granted("base/operator-rbac.yaml")
+async def test_the_exceptions_are_granted_and_are_tested() -> None:
+    assert set(ELSEWHERE) <= ROLE
     assert all((HERE / file).is_file() for file in ELSEWHERE.values())
