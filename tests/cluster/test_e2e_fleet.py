@@ -15,6 +15,7 @@ from rbac import asked, events, granted
 from pagefleet_local import cleanup, paths
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator
+from pagefleet_local.demo.scenes.serve import QUESTION
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View, sample
 from pagefleet_local.fleet.install import Fleet
 from pagefleet_local.fleet.kubectl import until
@@ -58,7 +59,7 @@ def ready(view: View) -> int:
 
 
 async def test_the_openai_client_gets_the_same_answer_whole_and_streamed(stage: Stage) -> None:
-    question = [{"role": "user", "content": "What is the capital of France?"}]
+    question = [{"role": "user", "content": QUESTION}]
     async with openai.AsyncOpenAI(base_url=stage.url, api_key="unused", max_retries=0) as client:
         whole = await client.chat.completions.create(model="smollm2", messages=question, max_tokens=24, temperature=0)
         stream = await client.chat.completions.create(
