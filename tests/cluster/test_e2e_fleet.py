@@ -152,4 +152,7 @@ async def test_the_gateway_asks_for_what_its_role_names_and_for_nothing_else(sta
     role = granted("base/gateway-rbac.yaml")
     found = asked(events(paths.layout().logs), "system:serviceaccount:pagefleet-system:pagefleet-gateway", role)
     assert found.requests
-    assert (sorted(found.forbidden), sorted(found.used)) == ([], sorted(role))
+    assert sorted(found.forbidden) == []
+    assert sorted(found.used - role) == []
+    # A watch is in the log when it has ended; the gateway's outlast this file.
+    assert sorted({grant for grant in role - found.used if grant[2] != "watch"}) == []
