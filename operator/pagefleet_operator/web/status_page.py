@@ -10,11 +10,10 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
-from pagefleet_operator.cluster.store import Store
 from pagefleet_operator.domain.build.names import KIND
 from pagefleet_operator.domain.observation import Observation
 from pagefleet_operator.domain.status import Status
@@ -39,6 +38,14 @@ Key = tuple[str, str]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class Objects(Protocol):
+    """What is needed of `cluster.store.Store`."""
+
+    def find(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None: ...
+
+    def names(self, kind: str) -> list[Key]: ...
+
+
 class Viewer:
     """An open page: the services it has to be told of. `every`: all of them."""
 
@@ -56,7 +63,7 @@ class Viewer:
 class StatusPage:
     """`leads` says whether this operator decides: only then it has numbers of pods."""
 
-    def __init__(self, store: Store, token_file: Path, leads: Callable[[], bool]) -> None:
+    def __init__(self, store: Objects, token_file: Path, leads: Callable[[], bool]) -> None:
         self._store, self._leads, self._sessions = store, leads, Sessions(token_file)
         self._snapshots: dict[Key, Snapshot] = {}
         self._rows: dict[Key, tuple[object, Snapshot | None, dict[str, Any]]] = {}
