@@ -46,6 +46,7 @@ async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
         "KUBECONFIG": str(own),
         "PAGEFLEET_OPERATOR_PORT": str(PORT),
         "PAGEFLEET_ALERT_TOKEN_FILE": str(folder / "token"),
+        "PAGEFLEET_STATUS_PAGE_TOKEN_FILE": str(folder / "token"),
     }
     async with Api(str(control_plane.kubeconfig)) as api:
         node = StatusNode(api)

@@ -38,8 +38,8 @@ Key = tuple[str, str]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Known(Protocol):
-    """What the page reads of `cluster.store.Store`: objects as the watches know them."""
+class Objects(Protocol):
+    """What is needed of `cluster.store.Store`."""
 
     def find(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None: ...
 
@@ -63,7 +63,7 @@ class Viewer:
 class StatusPage:
     """`leads` says whether this operator decides: only then it has numbers of pods."""
 
-    def __init__(self, store: Known, token_file: Path, leads: Callable[[], bool]) -> None:
+    def __init__(self, store: Objects, token_file: Path, leads: Callable[[], bool]) -> None:
         self._store, self._leads, self._sessions = store, leads, Sessions(token_file)
         self._snapshots: dict[Key, Snapshot] = {}
         self._rows: dict[Key, tuple[object, Snapshot | None, dict[str, Any]]] = {}

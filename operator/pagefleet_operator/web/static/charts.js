@@ -3,18 +3,19 @@ import { clock, latency, s } from "./dom.js";
 
 const WIDTH = 520, HEIGHT = 190, LEFT = 62, RIGHT = 12, TOP = 12, BOTTOM = 26;
 
-function ticks(most, wanted = 4) {
+function ticks(most, whole, wanted = 4) {
   const raw = most / wanted, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((value) => value >= raw);
+  const step = Math.max(whole ? 1 : 0, (whole ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10]).map((factor) => factor * power).find((value) => value >= raw));
   const found = [];
   for (let value = 0; value <= most * 1.0001; value += step) found.push(value);
   return found;
 }
 
 function frame(from, to, most, name, label, body) {
+  const whole = label === String;
   const x = (time) => LEFT + ((time - from) / Math.max(1, to - from)) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - (Math.min(value, most) / most) * (HEIGHT - TOP - BOTTOM);
-  const lines = ticks(most).map((value) => [
+  const lines = ticks(most, whole).map((value) => [
     s("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }),
     s("text", { class: "tick", x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, label(value)),
   ]);
@@ -56,8 +57,7 @@ export function replicasChart(changes, now, kinds, name) {
   const revisions = [...new Set(changes.flatMap((change) => [...Object.keys(change.ready), ...Object.keys(change.desired)]))];
   const counts = changes.flatMap((change) => [...Object.values(change.ready), ...Object.values(change.desired)]);
   const most = Math.max(4, ...counts) * 1.1, from = Math.min(changes[0].time, now - 300);
-  const label = (value) => (Number.isInteger(value) ? String(value) : "");
-  return frame(from, now, most, name, label, (x, y) => revisions.map((revision) => ["desired", "ready"].map((what) => {
+  return frame(from, now, most, name, String, (x, y) => revisions.map((revision) => ["desired", "ready"].map((what) => {
     let way = "", before = null;
     for (const change of changes) {
       const value = change[what][revision] ?? 0, at = x(change.time).toFixed(1);

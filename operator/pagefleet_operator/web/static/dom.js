@@ -22,6 +22,7 @@ export const count = (value) => (value === null ? NONE : value.toLocaleString("e
 
 export function latency(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
+  if (seconds === 0) return "0";
   if (seconds < 0.0995) return `${(seconds * 1000).toPrecision(2)} ms`;
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   return seconds < 100 ? `${seconds.toPrecision(3)} s` : `${Math.round(seconds)} s`;

@@ -77,7 +77,7 @@ function pods(page) {
   const empty = page.leads ? "No pods." : "This operator stands by; the numbers of pods are with the one that decides.";
   return card("Pods", "pods", page.pods.length
     ? [h("p", { class: "muted scale" }, "KV pages in use and requests waiting per pod. Cool ",
-        [0, 1, 2, 3, 4, 5].map((step) => h("span", { class: `swatch heat-${step}`, "aria-hidden": "true" })), " hot (all pages; 16 waiting)."), shown,
+        [0, 1, 2, 3, 4, 5].map((step) => h("span", { class: `swatch heat-${step}`, "aria-hidden": "true" })), " hot (83 % of the pages, 14 waiting, or more)."), shown,
       page.leftOut ? h("p", { class: "muted" }, `${page.leftOut} more pods are not shown.`) : null]
     : h("p", { class: "muted" }, empty));
 }

@@ -1,0 +1,51 @@
+"""Protects the status page of the operator as it is shipped: it follows real objects within two seconds, has the pods that
+the last decision saw, and costs the API server no request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+from cluster_plane import TOKEN, Plane
+from test_operator import NAMESPACE, audited, ready
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+LAG_SECONDS = 2.0
+
+
+async def event(answer: aiohttp.ClientResponse) -> Any:
+    """The data of the next event of a stream."""
+    async with asyncio.timeout(30):
+        while True:
+            line = (await answer.content.readline()).decode()
+            if line.startswith("data: "):
+                return json.loads(line.removeprefix("data: "))
+
+
+async def test_the_page_follows_a_real_service(plane: Plane) -> None:
+    seen = await ready(plane, "shown")
+    url = f"{plane.operator_url}/ui"
+    async with aiohttp.ClientSession(headers=HEADERS) as http:
+        async with http.get(f"{url}/api/services/{NAMESPACE}/shown") as answer:
+            page = await answer.json()
+        assert page["headline"] == f"Revision {seen.stable} serves all traffic."
+        assert [pod["revision"] for pod in page["pods"]] == [seen.stable]
+        assert page["replicas"][-1]["ready"] == {seen.stable: 1}
+        async with http.get(f"{url}/events") as stream:
+            assert "shown" in {row["name"] for row in (await event(stream))["rows"]}
+            before = len(audited(plane, ("get", "list")))
+            for _ in range(20):
+                async with http.get(f"{url}/api/services/{NAMESPACE}/shown") as answer:
+                    assert answer.status == 200
+            asked = [entry for entry in audited(plane, ("get", "list"))[before:] if "shown" in entry["requestURI"]]
+            assert asked == []
+            began = time.monotonic()
+            await plane.kubectl.run("delete", "isvc", "shown", "-n", NAMESPACE, "--wait=false")
+            while f"{NAMESPACE}/shown" not in (await event(stream)).get("gone", ()):
+                pass
+            assert time.monotonic() - began < LAG_SECONDS
