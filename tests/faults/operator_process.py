@@ -82,6 +82,12 @@ class Operator:
         if self._process is not None:
             self._process.send_signal(number)
 
+    def retire(self) -> None:
+        """SIGTERM, and nobody starts it again."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+        self.send(signal.SIGTERM)
+
     async def leads(self) -> bool:
         """Whether it says on /metrics that it holds the Lease."""
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from faults.operator_process import Operator
+from faults.oracle import flat
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_operator.cluster.api import Api, ApiError
@@ -23,6 +24,7 @@ KINDS = {
     "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets",
     "Pod": "/api/v1/namespaces/{}/pods",
 }
+STILL_SECONDS = 2.5  # longer than between two decisions while something is under way
 CHAPTERS = ("create", "promote", "rollback", "scale", "delete")
 Document = dict[str, Any]
 
@@ -54,7 +56,17 @@ class Story:
             began = time.monotonic()
             await getattr(self, f"_{chapter}")()
             self.took[chapter] = time.monotonic() - began
-            self.states[chapter] = await self.state()
+            self.states[chapter] = await self._still()
+
+    async def _still(self) -> dict[str, Document]:
+        """The state when it has stopped moving: what is on its way when a chapter ends belongs to it."""
+        end, seen = time.monotonic() + self.patience, await self.state()
+        while time.monotonic() < end:
+            await asyncio.sleep(STILL_SECONDS)
+            before, seen = seen, await self.state()
+            if flat(before) == flat(seen):
+                return seen
+        raise NotConverged(f"{self.namespace}: never still")
 
     async def view(self) -> View:
         found = await self.api.find(f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}")
@@ -156,4 +168,8 @@ def quiet(seen: View) -> bool:
     """Every replica that is wanted is ready, and the status speaks of the present spec."""
     observed = seen.status.get("observedGeneration") == seen.document["metadata"]["generation"]
     revisions = seen.status.get("revisions") or []
-    return observed and all(entry.get("ready", 0) == entry.get("desired", 0) for entry in revisions)
+    return (
+        observed
+        and not seen.status.get("draining")
+        and all(entry.get("ready", 0) == entry.get("desired", 0) for entry in revisions)
+    )

@@ -12,7 +12,7 @@ from faults.runs import Ground, tell_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 SEED = int(os.environ.get("PAGEFLEET_FAULT_SEED", "1"))
-MOST = int(os.environ.get("PAGEFLEET_FAULT_CASES", "10"))
+MOST = int(os.environ.get("PAGEFLEET_FAULT_CASES", "5"))
 
 
 async def test_faults_change_nothing(ground: Ground) -> None:
