@@ -15,6 +15,7 @@ from transformers import GenerationConfig, LlamaForCausalLM
 
 from pagefleet_engine.core.requests import EngineRequest, TokenLogprobs
 
+ALIKE = 2e-4  # nats: what fp32 sums in another order come to
 PROMPTS = [[3 + (7 * place * one + 31 * one) % 290 for place in range(1 + 13 * one)] for one in range(7)]
 
 
@@ -28,11 +29,13 @@ def assert_said(reference: LlamaForCausalLM, prompt: list[int], answer: Served, 
     for place, found in zip(places, said, strict=True):
         table = tables[place]
         assert found.token == (prompt + answer.tokens)[place + 1]
-        assert found.logprob == pytest.approx(float(table[found.token]), abs=2e-4)
-        assert found.rank == int((table > table[found.token]).sum()) + 1
-        best = table.topk(most)
-        assert [token for token, _ in found.top] == best.indices.tolist()
-        assert [value for _, value in found.top] == pytest.approx(best.values.tolist(), abs=2e-4)
+        assert found.logprob == pytest.approx(float(table[found.token]), abs=ALIKE)
+        # Two tokens closer than that may stand either way round.
+        above, level = (int((table > table[found.token] + by).sum()) for by in (2 * ALIKE, -2 * ALIKE))
+        assert above < found.rank <= level
+        assert len({token for token, _ in found.top}) == most
+        assert [value for _, value in found.top] == pytest.approx(table.topk(most).values.tolist(), abs=ALIKE)
+        assert [value for _, value in found.top] == pytest.approx([float(table[t]) for t, _ in found.top], abs=ALIKE)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
