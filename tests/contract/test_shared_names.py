@@ -29,10 +29,12 @@ from pagefleet_operator.domain import schema, schema_engine
 from pagefleet_operator.domain import sketch as ours
 from pagefleet_operator.domain.accelerator import NVIDIA
 from pagefleet_operator.domain.build.deployment import deployment
-from pagefleet_operator.domain.build.flags import SLOTS, drain_seconds
+from pagefleet_operator.domain.build.flags import drain_seconds
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.rules import RULES
-from pagefleet_operator.domain.support import OWNED_FLAGS, SHARED_FLAGS
+from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
+from pagefleet_operator.domain.runtimes.ours import SLOTS
+from pagefleet_operator.domain.support import OWNED_FLAGS
 from pagefleet_operator.signals.engine import COUNTERS, GAUGES, OPTIONAL
 from pagefleet_operator.signals.histograms import HISTOGRAMS
 
@@ -73,7 +75,9 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
     assert config.keys.needed
     assert config.keys.valid("secret")
     names = {argument.split("=")[0] for argument in [*written, *_written("gpu")] if argument.startswith("--")}
-    assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(OWNED_FLAGS) | set(SHARED_FLAGS)
+    assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(OWNED_FLAGS) | set(
+        shared_flags(Runtime.PAGEFLEET)
+    )
 
 
 def _written(name: str) -> list[str]:
