@@ -194,8 +194,16 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     (): st.fixed_dictionaries(
         {
             "model": st.fixed_dictionaries(
-                {"source": st.just("file:///m"), "quantization": st.sampled_from(["none", "int8", "fp8", "awq"])},
-                optional={"maxLength": LENGTH, "speculation": st.just({}), "adapters": st.just([{"name": "a"}])},
+                {
+                    "source": st.sampled_from(["file:///m", "python://p/m.gguf"]),
+                    "quantization": st.sampled_from(["none", "int8", "fp8", "awq"]),
+                },
+                optional={
+                    "maxLength": LENGTH,
+                    "speculation": st.sampled_from([{}, {"method": "ngram"}, {"method": "draft"}]),
+                    "adapters": st.just([{"name": "a"}]),
+                    "chatTemplate": st.just({}),
+                },
             )
         },
         optional={
@@ -203,7 +211,10 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                 {},
                 optional={
                     "accelerator": st.fixed_dictionaries(
-                        {"name": st.sampled_from([NVIDIA, "example.com/npu"]), "count": st.sampled_from([1, 2, 8, 9])}
+                        {
+                            "name": st.sampled_from([NVIDIA, "amd.com/gpu", "example.com/npu"]),
+                            "count": st.sampled_from([1, 2, 8, 9]),
+                        }
                     )
                 },
             ),
@@ -211,8 +222,31 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                 {},
                 optional={
                     "image": st.just("x"),
-                    "limits": st.fixed_dictionaries({}, optional={"promptTokens": LENGTH, "outputTokens": LENGTH}),
+                    "limits": st.fixed_dictionaries(
+                        {}, optional=dict.fromkeys(schema_engine.LIMITS["properties"], LENGTH)
+                    ),
+                    "runtime": st.sampled_from([str(runtime) for runtime in Runtime]),
+                    "kvCache": st.fixed_dictionaries(
+                        {},
+                        optional={
+                            **dict.fromkeys(("pageSize", "pages", "memoryFraction"), LENGTH),
+                            "dtype": st.sampled_from(["auto", "float32", "float16"]),
+                            "prefixCaching": st.booleans(),
+                        },
+                    ),
+                    "scheduling": st.fixed_dictionaries(
+                        {}, optional={**SCHEDULING, "policy": st.sampled_from(["fcfs", "priority"])}
+                    ),
+                    "toolCallParser": st.just("hermes"),
+                    "command": st.just(["x"]),
+                    "port": st.just(8001),
+                    "probes": st.just({"readiness": "/"}),
+                    "preStop": st.just(["x"]),
+                    "metrics": st.just({"waiting": "a", "running": "b"}),
                 },
+            ),
+            "scaling": st.fixed_dictionaries(
+                {}, optional={"min": LENGTH, "max": LENGTH, "mode": st.sampled_from(["internal", "external"])}
             ),
         },
     ),

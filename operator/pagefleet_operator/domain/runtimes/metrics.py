@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 ANNOTATION = "pagefleet.io/engine"
@@ -19,6 +19,7 @@ _PARTS = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([a-zA-Z_][a-zA-Z0-9_]*)(?:
 DEFAULT_PORT = 8000
 # How many pages an engine counts as that tells only what share of them is in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
+LISTS = ("finished", "failed")
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,11 @@ def selector(text: str) -> Selector:
 
 def metrics_from(raw: Mapping[str, Any]) -> EngineMetrics:
     """`spec.engine.metrics`, or the annotation's part of that name. Raises ValueError for names that cannot be read."""
-    known = {name: raw[name] for name in EngineMetrics.__dataclass_fields__ if name in raw}
-    texts = [value for name, value in known.items() if name not in ("path", "finished", "failed")]
-    lists = {name: tuple(known.pop(name)) for name in ("finished", "failed") if name in known}
-    for text in (*texts, *(entry for entries in lists.values() for entry in entries)):
+    words = {name: str(raw[name]) for name in EngineMetrics.__dataclass_fields__ if name in raw and name not in LISTS}
+    finished, failed = (tuple(map(str, raw.get(name, ()))) for name in LISTS)
+    for text in (*(value for name, value in words.items() if name != "path"), *finished, *failed):
         selector(text)
-    return EngineMetrics(**known, **lists)
+    return replace(EngineMetrics(**words), finished=finished, failed=failed)
 
 
 def written(engine: Engine) -> str:
