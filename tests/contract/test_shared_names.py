@@ -190,6 +190,12 @@ LENGTH = st.integers(1, 4)
 ADAPTER = st.fixed_dictionaries({"name": st.sampled_from(["a", "b", "c"]), "source": st.just("file:///a")})
 SCHEDULING = {"maxSequences": LENGTH, "tokensPerStep": LENGTH, "chunkTokens": LENGTH}
 SCHEDULE = st.fixed_dictionaries({}, optional={"min": st.integers(0, 6), "max": st.integers(1, 6)})
+ENGINE_GUARD = st.fixed_dictionaries(
+    {},
+    optional={
+        "latency": st.lists(st.fixed_dictionaries({"signal": st.sampled_from(["ttft", "itl", "queue"])}), max_size=2)
+    },
+)
 PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     (): st.fixed_dictionaries(
         {
@@ -239,12 +245,14 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                     ),
                     "toolCallParser": st.just("hermes"),
                     "command": st.just(["x"]),
-                    "port": st.just(8001),
+                    "port": st.sampled_from([8000, 8001]),
                     "probes": st.just({"readiness": "/"}),
                     "preStop": st.just(["x"]),
-                    "metrics": st.just({"waiting": "a", "running": "b"}),
+                    "metrics": st.sampled_from([{"waiting": "a", "running": "b"}, {"itl": "c"}, {"queue": "d"}]),
                 },
             ),
+            "rollout": st.fixed_dictionaries({}, optional={"guard": ENGINE_GUARD}),
+            "traffic": st.fixed_dictionaries({}, optional={"provider": st.sampled_from(["Gateway", "GatewayAPI"])}),
             "scaling": st.fixed_dictionaries(
                 {}, optional={"min": LENGTH, "max": LENGTH, "mode": st.sampled_from(["internal", "external"])}
             ),

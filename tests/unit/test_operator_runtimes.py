@@ -127,6 +127,19 @@ def test_custom_needs_metrics_when_its_replicas_follow_the_load() -> None:
     assert errors(spec | {"scaling": {"min": 2, "max": 2}}) == {}
 
 
+def test_the_guard_judges_what_the_runtime_tells() -> None:
+    guard = {"guard": {"latency": [{"signal": "itl"}, {"signal": "queue"}]}}
+    assert errors(spec_of("vllm") | {"rollout": guard}) == {}
+    for name in ("tgi", "custom"):
+        assert set(errors(spec_of(name) | {"rollout": guard})) == {"spec.rollout.guard.latency"}
+
+
+def test_gateway_api_routes_lead_to_one_port() -> None:
+    told = {"traffic": {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "g"}]}}}
+    assert set(errors(spec_of("custom") | told)) == {"spec.engine.port"}
+    assert errors(changed("custom", "engine.port", 8000) | told) == {}
+
+
 def test_custom_selectors_are_checked() -> None:
     spec = changed("custom", "engine.metrics.waiting", "queue{a=~'.*'}")
     assert set(errors(spec)) == {"spec.engine.metrics.waiting"}

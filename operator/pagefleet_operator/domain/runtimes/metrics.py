@@ -96,7 +96,9 @@ def selector(text: str) -> Selector:
 
 def metrics_from(raw: Mapping[str, Any]) -> EngineMetrics:
     """`spec.engine.metrics`, or the annotation's part of that name. Raises ValueError for names that cannot be read."""
-    words = {name: str(raw[name]) for name in EngineMetrics.__dataclass_fields__ if name in raw and name not in LISTS}
+    words: dict[str, Any] = {
+        name: str(raw[name]) for name in EngineMetrics.__dataclass_fields__ if name in raw and name not in LISTS
+    }
     finished, failed = (tuple(map(str, raw.get(name, ()))) for name in LISTS)
     for text in (*(value for name, value in words.items() if name != "path"), *finished, *failed):
         selector(text)
