@@ -82,6 +82,10 @@ test-browser: $(STAMP) ## the status page in a real headless Chromium (installs 
 	$(call say,"status page in headless Chromium")
 	@$(BIN)/pytest -q tests/browser
 
+.PHONY: test-vllm
+test-vllm: $(STAMP) ## a real vLLM on the real node: canary to our engine and back, autoscaling (root; minutes, a 4 GB image)
+	@$(ROOT) $(BIN)/pytest -q tests/vllm
+
 .PHONY: campaign
 campaign: $(STAMP) ## every fault of the reliability table on a real control plane (resumable; root needed)
 	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.campaign --report docs/reliability.md

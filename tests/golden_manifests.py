@@ -16,7 +16,8 @@ from pagefleet_operator.domain.revision import revision_hash, snapshot
 from pagefleet_operator.domain.spec import SpecErrors, parse
 
 FOLDER = Path(__file__).with_name("golden")
-SPECS = ("minimal", "full", "gpu")
+RUNTIMES = ("vllm", "vllm-cpu", "sglang", "tgi", "custom")
+SPECS = ("minimal", "full", "gpu", *RUNTIMES)
 BUILDERS: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "deployment": lambda child: deployment(child, 2),
     "service": service,

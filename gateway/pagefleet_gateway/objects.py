@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from .engines import ANNOTATION, engine_from
 from .state import Limit, Pod, Service
 
 GROUP, VERSION, PLURAL = "pagefleet.io", "v1alpha1", "inferenceservices"
 POD_SELECTOR = "app.kubernetes.io/managed-by=pagefleet,pagefleet.io/service,pagefleet.io/revision"
-ENGINE_PORT = 8000
 MAX_RETRIES = 10
 IDLE_HOLD_SECONDS = 60.0
 MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker: bootstrap.Limits
@@ -78,14 +78,16 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
     labels, address = _map(metadata, "labels"), _text(status, "podIP")
     if not address or _text(status, "phase") in ("Succeeded", "Failed"):
         return None
+    engine = engine_from(_text(_map(metadata, "annotations"), ANNOTATION))
     return Pod(
         uid=_text(metadata, "uid"),
         name=_text(metadata, "name"),
         namespace=_text(metadata, "namespace"),
         service=_text(labels, "pagefleet.io/service"),
         revision=_text(labels, "pagefleet.io/revision"),
-        address=f"[{address}]:{ENGINE_PORT}" if ":" in address else f"{address}:{ENGINE_PORT}",
+        address=f"[{address}]:{engine.port}" if ":" in address else f"{address}:{engine.port}",
         ready=is_ready(raw),
+        engine=engine,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
+from .engines import OURS, Engine, Reader
 from .state import Pod, State
 
 PERIOD_SECONDS = 1.0
@@ -58,7 +59,7 @@ class Readings:
         return reading if now - taken < FRESH_SECONDS else UNKNOWN
 
     def put(self, pod: Pod, text: bytes, now: float) -> None:
-        reading = reading_in(text)
+        reading = reading_in(text, pod.engine)
         if reading is not None:
             foreign = max(0.0, reading.running + reading.waiting - self._own(pod))
             self._readings[pod.uid] = (replace(reading, foreign=foreign), now)
@@ -73,7 +74,7 @@ class Readings:
 
         async def ask(session: aiohttp.ClientSession, pod: Pod) -> None:
             try:
-                async with slots, session.get(f"http://{pod.address}/metrics") as response:
+                async with slots, session.get(f"http://{pod.address}{pod.engine.path}") as response:
                     if response.status == 200:
                         self.put(pod, await _body(response), time.monotonic())
             except (aiohttp.ClientError, OSError, TimeoutError):
@@ -81,7 +82,7 @@ class Readings:
 
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                pods = {pod.uid: pod for pod in state.pods if pod.ready}
+                pods = {pod.uid: pod for pod in state.pods if pod.ready and pod.engine.known}
                 self.keep(pods)
                 await asyncio.gather(*(ask(session, pod) for pod in pods.values()))
                 await asyncio.sleep(PERIOD_SECONDS)
@@ -98,8 +99,10 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def reading_in(text: bytes) -> Reading | None:
+def reading_in(text: bytes, engine: Engine = OURS) -> Reading | None:
     """The reading in a Prometheus text, requests summed over its label sets; None when it has none."""
+    if engine.running is not None and engine.waiting is not None:
+        return _named(text, engine, engine.running, engine.waiting)
     found: dict[bytes, list[float]] = {}
     try:
         for name, value in _SAMPLE.findall(text):
@@ -108,10 +111,35 @@ def reading_in(text: bytes) -> Reading | None:
         return None
     if not found:
         return None
-    adapters = {name for names in _ADAPTERS.findall(text) for name in names.decode("utf-8", "replace").split(",")}
     return Reading(
         running=sum(found.get(b"num_requests_running", ())),
         waiting=sum(found.get(b"num_requests_waiting", ())),
         kv_usage=max(found.get(b"kv_cache_usage_perc", (0.0,))),
-        adapters=frozenset(adapters - {""}),
+        adapters=_adapters(text),
     )
+
+
+def _named(text: bytes, engine: Engine, running: Reader, waiting: Reader) -> Reading | None:
+    """By the names that the operator gave; without KV pages the pod's cache counts as empty."""
+    try:
+        run, wait = running.values(text), waiting.values(text)
+        usage = max(engine.usage.values(text), default=0.0) if engine.usage else _used(text, engine)
+    except ValueError:
+        return None
+    if not run or not wait:
+        return None
+    return Reading(running=sum(run), waiting=sum(wait), kv_usage=min(1.0, max(0.0, usage)), adapters=_adapters(text))
+
+
+def _used(text: bytes, engine: Engine) -> float:
+    """The share of KV pages in use, by their counts."""
+    if engine.pages is None or engine.free is None:
+        return 0.0
+    total, free = sum(engine.pages.values(text)), sum(engine.free.values(text))
+    cached = sum(engine.cached.values(text)) if engine.cached else 0.0
+    return 1.0 - (free + cached) / total if total > 0 else 0.0
+
+
+def _adapters(text: bytes) -> frozenset[str]:
+    names = {name for found in _ADAPTERS.findall(text) for name in found.decode("utf-8", "replace").split(",")}
+    return frozenset(names - {""})

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from .engines import OURS, Engine
 
 ServiceKey = tuple[str, str]  # namespace, name
 
@@ -72,6 +74,7 @@ class Pod:
     revision: str
     address: str  # ip:port
     ready: bool = True
+    engine: Engine = OURS
 
 
 @dataclass(frozen=True)
@@ -168,4 +171,4 @@ class State:
 
 def _identity(pod: Pod) -> Pod:
     """The pod without its readiness, which Envoy is not told."""
-    return pod if pod.ready else Pod(pod.uid, pod.name, pod.namespace, pod.service, pod.revision, pod.address)
+    return pod if pod.ready else replace(pod, ready=True)

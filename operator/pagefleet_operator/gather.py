@@ -18,6 +18,7 @@ from pagefleet_operator.domain.build.names import KIND, REVISION_LABEL, Child
 from pagefleet_operator.domain.gatewayapi import GatewayApiReading
 from pagefleet_operator.domain.guard import ENGINE_SIGNALS
 from pagefleet_operator.domain.observation import GateReading, LoadTestReading, Observation, PodReading, Slice
+from pagefleet_operator.domain.runtimes.metrics import engine_of
 from pagefleet_operator.domain.spec import Spec, SpecErrors
 from pagefleet_operator.domain.spec_rollout import Guard, StepKind
 from pagefleet_operator.domain.status import Phase, Status
@@ -115,7 +116,7 @@ class Gatherer:
         pod, address = readings.pod(item), (item.get("status") or {}).get("podIP")
         if not pod.ready or pod.terminating or not address:
             return pod
-        signals = await self._engines.read(address)
+        signals = await self._engines.read(address, engine_of(item))
         if signals is None:
             return pod
         return replace(
@@ -166,7 +167,7 @@ class Gatherer:
         self, items: list[Document], status: Status, namespace: str, name: str
     ) -> tuple[Slice, ...] | None:
         pods = [
-            Pod(reading.name, address, revision)
+            Pod(reading.name, address, revision, engine_of(item))
             for item in items
             if (reading := readings.pod(item)).ready
             and not reading.terminating

@@ -29,10 +29,12 @@ from pagefleet_operator.domain import schema, schema_engine
 from pagefleet_operator.domain import sketch as ours
 from pagefleet_operator.domain.accelerator import NVIDIA
 from pagefleet_operator.domain.build.deployment import deployment
-from pagefleet_operator.domain.build.flags import SLOTS, drain_seconds
+from pagefleet_operator.domain.build.flags import drain_seconds
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.rules import RULES
-from pagefleet_operator.domain.support import OWNED_FLAGS, SHARED_FLAGS
+from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
+from pagefleet_operator.domain.runtimes.ours import SLOTS
+from pagefleet_operator.domain.support import OWNED_FLAGS
 from pagefleet_operator.signals.engine import COUNTERS, GAUGES, OPTIONAL
 from pagefleet_operator.signals.histograms import HISTOGRAMS
 
@@ -73,7 +75,9 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
     assert config.keys.needed
     assert config.keys.valid("secret")
     names = {argument.split("=")[0] for argument in [*written, *_written("gpu")] if argument.startswith("--")}
-    assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(OWNED_FLAGS) | set(SHARED_FLAGS)
+    assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(OWNED_FLAGS) | set(
+        shared_flags(Runtime.PAGEFLEET)
+    )
 
 
 def _written(name: str) -> list[str]:
@@ -186,12 +190,26 @@ LENGTH = st.integers(1, 4)
 ADAPTER = st.fixed_dictionaries({"name": st.sampled_from(["a", "b", "c"]), "source": st.just("file:///a")})
 SCHEDULING = {"maxSequences": LENGTH, "tokensPerStep": LENGTH, "chunkTokens": LENGTH}
 SCHEDULE = st.fixed_dictionaries({}, optional={"min": st.integers(0, 6), "max": st.integers(1, 6)})
+ENGINE_GUARD = st.fixed_dictionaries(
+    {},
+    optional={
+        "latency": st.lists(st.fixed_dictionaries({"signal": st.sampled_from(["ttft", "itl", "queue"])}), max_size=2)
+    },
+)
 PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     (): st.fixed_dictionaries(
         {
             "model": st.fixed_dictionaries(
-                {"source": st.just("file:///m"), "quantization": st.sampled_from(["none", "int8", "fp8", "awq"])},
-                optional={"maxLength": LENGTH, "speculation": st.just({}), "adapters": st.just([{"name": "a"}])},
+                {
+                    "source": st.sampled_from(["file:///m", "python://p/m.gguf"]),
+                    "quantization": st.sampled_from(["none", "int8", "fp8", "awq"]),
+                },
+                optional={
+                    "maxLength": LENGTH,
+                    "speculation": st.sampled_from([{}, {"method": "ngram"}, {"method": "draft"}]),
+                    "adapters": st.just([{"name": "a"}]),
+                    "chatTemplate": st.just({}),
+                },
             )
         },
         optional={
@@ -199,7 +217,10 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                 {},
                 optional={
                     "accelerator": st.fixed_dictionaries(
-                        {"name": st.sampled_from([NVIDIA, "example.com/npu"]), "count": st.sampled_from([1, 2, 8, 9])}
+                        {
+                            "name": st.sampled_from([NVIDIA, "amd.com/gpu", "example.com/npu"]),
+                            "count": st.sampled_from([1, 2, 8, 9]),
+                        }
                     )
                 },
             ),
@@ -207,8 +228,33 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                 {},
                 optional={
                     "image": st.just("x"),
-                    "limits": st.fixed_dictionaries({}, optional={"promptTokens": LENGTH, "outputTokens": LENGTH}),
+                    "limits": st.fixed_dictionaries(
+                        {}, optional=dict.fromkeys(schema_engine.LIMITS["properties"], LENGTH)
+                    ),
+                    "runtime": st.sampled_from([str(runtime) for runtime in Runtime]),
+                    "kvCache": st.fixed_dictionaries(
+                        {},
+                        optional={
+                            **dict.fromkeys(("pageSize", "pages", "memoryFraction"), LENGTH),
+                            "dtype": st.sampled_from(["auto", "float32", "float16"]),
+                            "prefixCaching": st.booleans(),
+                        },
+                    ),
+                    "scheduling": st.fixed_dictionaries(
+                        {}, optional={**SCHEDULING, "policy": st.sampled_from(["fcfs", "priority"])}
+                    ),
+                    "toolCallParser": st.just("hermes"),
+                    "command": st.just(["x"]),
+                    "port": st.sampled_from([8000, 8001]),
+                    "probes": st.just({"readiness": "/"}),
+                    "preStop": st.just(["x"]),
+                    "metrics": st.sampled_from([{"waiting": "a", "running": "b"}, {"itl": "c"}, {"queue": "d"}]),
                 },
+            ),
+            "rollout": st.fixed_dictionaries({}, optional={"guard": ENGINE_GUARD}),
+            "traffic": st.fixed_dictionaries({}, optional={"provider": st.sampled_from(["Gateway", "GatewayAPI"])}),
+            "scaling": st.fixed_dictionaries(
+                {}, optional={"min": LENGTH, "max": LENGTH, "mode": st.sampled_from(["internal", "external"])}
             ),
         },
     ),

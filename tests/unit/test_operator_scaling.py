@@ -15,11 +15,11 @@ from pagefleet_local.demo.stage import sample
 from pagefleet_operator.cluster.readings import refusal
 from pagefleet_operator.domain import capacity, curve, victims
 from pagefleet_operator.domain.arrivals import service_load
-from pagefleet_operator.domain.build.flags import slots_of
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.observation import Observation, PodReading, RevisionReading, Slice
 from pagefleet_operator.domain.plan import Plan
 from pagefleet_operator.domain.policies import limited, turns
+from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.schedule import Entry, bounds
 from pagefleet_operator.domain.sketch import index

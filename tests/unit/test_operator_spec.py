@@ -130,7 +130,7 @@ def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:
         (("model", "quantization"), "fp8", "spec.model.quantization"),
         (("resources",), {"accelerator": {"name": "nvidia.com/gpu", "count": 9}}, "spec.resources.accelerator.count"),
         (("engine", "args"), ["--tensor-parallel-size=2"], "spec.engine.args[0]"),
-        (("engine", "runtime"), "vllm", "spec.engine.runtime"),
+        (("engine", "runtime"), "other", "spec.engine.runtime"),
         (("scaling", "idleToZero"), "5 minutes", "spec.scaling.idleToZero"),
         (("scaling", "mode"), "hpa", "spec.scaling.mode"),
         (("scaling",), {"mode": "external", "idleToZero": "5m"}, "spec.scaling.mode"),

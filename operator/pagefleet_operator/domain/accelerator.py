@@ -9,11 +9,12 @@ NVIDIA = "nvidia.com/gpu"
 
 
 def gpus(spec: Mapping[str, Any]) -> int:
-    """GPUs of each replica; 0 without any, or with accelerators of another kind."""
+    """NVIDIA GPUs of each replica; 0 without any, or with accelerators of another kind."""
     accelerator: Mapping[str, Any] = (spec.get("resources") or {}).get("accelerator") or {}
     return int(accelerator.get("count", 1)) if accelerator.get("name") == NVIDIA else 0
 
 
 def runs_cuda(spec: Mapping[str, Any]) -> bool:
-    """Whether the CUDA image is chosen. An image that is given may be built for the CPU: it finds out by itself."""
-    return gpus(spec) > 0 and not (spec.get("engine") or {}).get("image")
+    """Whether our CUDA image is chosen. An image that is given may be built for the CPU: it finds out by itself."""
+    engine = spec.get("engine") or {}
+    return gpus(spec) > 0 and not engine.get("image") and engine.get("runtime", "pagefleet") == "pagefleet"

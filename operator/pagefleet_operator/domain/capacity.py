@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain import autoscale
 from pagefleet_operator.domain.autoscale import Wish
-from pagefleet_operator.domain.build.flags import slots_of
 from pagefleet_operator.domain.journal import Journal
 from pagefleet_operator.domain.observation import RevisionReading
 from pagefleet_operator.domain.policies import bounded
 from pagefleet_operator.domain.rollout import Stage, reading, weight_of
+from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.sample import ServiceLoad
 from pagefleet_operator.domain.spec_rollout import Rollout
 from pagefleet_operator.domain.spec_scaling import Scaling, in_force

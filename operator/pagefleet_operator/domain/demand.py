@@ -234,10 +234,13 @@ def _blind(latest: Sample, load: ServiceLoad | None) -> str:
 
 
 def _why(latest: Sample, held: int, scaling: Scaling, replica: Replica, load: ServiceLoad | None) -> str:
-    free = 1 - latest.pages / latest.total_pages if latest.total_pages else 1.0
     parts = [f"{latest.running} requests run and {latest.waiting} wait on {latest.serving} replicas"]
     parts += [f"{held} are held"] if held else []
-    parts.append(f"{free:.0%} of KV pages are free (target {scaling.free_pages:.0%})")
+    if latest.total_pages:
+        free = 1 - latest.pages / latest.total_pages
+        parts.append(f"{free:.0%} of KV pages are free (target {scaling.free_pages:.0%})")
+    else:
+        parts.append("the engine does not tell its KV pages")
     if math.isfinite(replica.sequences):
         speed = f" at {replica.tokens:.0f} tokens/s" if replica.tokens else ""
         parts.append(f"a replica carries {replica.sequences:.1f}{speed}")

@@ -77,5 +77,7 @@ def remember(history: tuple[Sample, ...], latest: Sample) -> tuple[Sample, ...]:
 
 
 def is_fresh(pod: PodReading) -> bool:
-    known = None not in (pod.waiting, pod.free_pages, pod.total_pages, pod.signals_age)
+    """Queue and batch are known; KV pages are both known, or the engine does not tell them."""
+    pages = (pod.free_pages is None) == (pod.total_pages is None)
+    known = None not in (pod.waiting, pod.running, pod.signals_age) and pages
     return known and (pod.signals_age or 0.0) <= STALE_SECONDS

@@ -9,6 +9,7 @@ from pagefleet_operator.domain.quantity import fraction
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_accelerator import ACCELERATOR_RULES
 from pagefleet_operator.domain.rules_rollout import ROLLOUT_RULES, weights
+from pagefleet_operator.domain.rules_runtime import RUNTIME_RULES
 from pagefleet_operator.domain.rules_scaling import SCALING_RULES, scaling_errors
 from pagefleet_operator.domain.rules_traffic import TRAFFIC_RULES, header_errors
 from pagefleet_operator.domain.structure import SpecError
@@ -95,6 +96,7 @@ RULES = (
     *ROLLOUT_RULES,
     *TRAFFIC_RULES,
     *ACCELERATOR_RULES,
+    *RUNTIME_RULES,
 )
 
 

@@ -10,8 +10,21 @@ from pagefleet_operator.domain.rule import Rule
 
 # In CEL: whether GPUs are asked for, and whether our CUDA image runs on them.
 GPU = f"has(self.resources) && has(self.resources.accelerator) && self.resources.accelerator.name == '{NVIDIA}'"
-CUDA = f"{GPU} && !(has(self.engine) && has(self.engine.image))"
+OURS = "!(has(self.engine) && has(self.engine.runtime) && self.engine.runtime != 'pagefleet')"
+CUDA = f"{GPU} && !(has(self.engine) && has(self.engine.image)) && {OURS}"
+OTHER = f"has(self.resources) && has(self.resources.accelerator) && self.resources.accelerator.name != '{NVIDIA}'"
 MOST_GPUS = 8
+
+
+def _ours(spec: Mapping[str, Any]) -> bool:
+    return bool((spec.get("engine") or {}).get("runtime", "pagefleet") == "pagefleet")
+
+
+def _other(spec: Mapping[str, Any]) -> bool:
+    """Whether accelerators are asked for that our own images cannot use."""
+    accelerator = (spec.get("resources") or {}).get("accelerator") or {}
+    given = (spec.get("engine") or {}).get("image")
+    return _ours(spec) and accelerator.get("name", NVIDIA) != NVIDIA and not given
 
 
 def _quantization(spec: Mapping[str, Any]) -> str:
@@ -21,10 +34,17 @@ def _quantization(spec: Mapping[str, Any]) -> str:
 ACCELERATOR_RULES = (
     Rule(
         (),
+        "spec.resources.accelerator.name",
+        f"!({OTHER}) || !({OURS}) || (has(self.engine) && has(self.engine.image))",
+        f"Pagefleet's own engine runs on the CPU and on {NVIDIA}; for others set spec.engine.runtime",
+        lambda spec: not _other(spec),
+    ),
+    Rule(
+        (),
         "spec.model.quantization",
-        f"!(self.model.quantization in ['fp8', 'awq']) || ({GPU})",
+        f"!(self.model.quantization in ['fp8', 'awq']) || ({GPU}) || !({OURS})",
         f"fp8 and awq need spec.resources.accelerator of the name {NVIDIA}",
-        lambda spec: _quantization(spec) not in ("fp8", "awq") or gpus(spec) > 0,
+        lambda spec: _quantization(spec) not in ("fp8", "awq") or gpus(spec) > 0 or not _ours(spec),
     ),
     Rule(
         (),

@@ -7,6 +7,7 @@ every service when the operator is upgraded. Descriptions say what the engine do
 from __future__ import annotations
 
 from pagefleet_operator.domain.fields import URI, array, choice, integer, key_of, number, record, text
+from pagefleet_operator.domain.schema_runtime import CUSTOM
 
 MOST_ADAPTERS, MOST_ANSWERS, MOST_SPECULATED = 16, 16, 16
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
@@ -106,7 +107,7 @@ ENGINE = record(
     "The engine that serves the model.",
     {
         "runtime": choice("Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"),
-        "image": text("The engine's image; Pagefleet's own of this version when omitted.", longest=512),
+        "image": text("The engine's image; the runtime's own for the accelerator when omitted.", longest=512),
         "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
         "env": array(
             "Environment variables of the engine.",
@@ -131,5 +132,6 @@ ENGINE = record(
         "toolCallParser": choice(
             "How the model writes its tool calls. hermes when omitted.", ("hermes", "llama3_json")
         ),
+        **CUSTOM,
     },
 )

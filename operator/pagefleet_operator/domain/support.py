@@ -1,10 +1,11 @@
-"""Fields of the API that have no behaviour yet: each is refused by name, none is silently ignored."""
+"""What the operator cannot do for a spec: flags and variables that are its own to write, sources that cannot be read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pagefleet_operator.domain.runtimes.catalog import Runtime, owned_flags, runtime_of, shared_flags
 from pagefleet_operator.domain.structure import SpecError
 
 # Written by the operator from other fields of the spec.
@@ -23,22 +24,8 @@ OWNED_FLAGS = {
     "--tensor-parallel-size": "spec.resources.accelerator.count",
     "--tool-call-parser": "spec.engine.toolCallParser", "--drain-timeout": "",
 }  # fmt: skip
-# These were given in spec.engine.args before they had fields: there or in their field, not in both.
-SHARED_FLAGS = {
-    "--max-num-seqs": ("engine", "scheduling", "maxSequences"),
-    "--max-num-batched-tokens": ("engine", "scheduling", "tokensPerStep"),
-}
 ADAPTER_SCHEMES = ("pvc", "file")
 OWNED_ENV = ("OMP_NUM_THREADS", "PAGEFLEET_TERMINATION_LOG", "HOME")
-
-Used = Callable[[Any], bool]
-
-
-def _present(_: Any) -> bool:
-    return True
-
-
-NOT_YET: tuple[tuple[tuple[str, ...], Used], ...] = ((("engine", "runtime"), lambda value: value != "pagefleet"),)
 
 
 def check(spec: Mapping[str, Any]) -> list[SpecError]:
@@ -47,24 +34,22 @@ def check(spec: Mapping[str, Any]) -> list[SpecError]:
 
 
 def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
-    for path, used in NOT_YET:
-        value = _at(spec, path)
-        if value is not None and used(value):
-            shown = f" {value!r}" if isinstance(value, str | int) else ""
-            yield SpecError(".".join(("spec", *path)), f"{path[-1]}{shown} is not supported yet; remove it")
     for index, adapter in enumerate(_at(spec, ("model", "adapters")) or ()):
         scheme = adapter["source"].partition("://")[0]
         if scheme not in ADAPTER_SCHEMES:
             allowed = " or ".join(f"{name}://" for name in ADAPTER_SCHEMES)
             where = f"spec.model.adapters[{index}].source"
             yield SpecError(where, f"{scheme}:// is not supported for adapters yet; use {allowed}")
+    runtime = runtime_of(spec)
+    owned = OWNED_FLAGS if runtime is Runtime.PAGEFLEET else owned_flags(runtime)
+    shared = shared_flags(runtime)
     for index, argument in enumerate(_at(spec, ("engine", "args")) or ()):
         flag = argument.split("=", 1)[0]
-        if flag in OWNED_FLAGS:
-            instead = f"; set {OWNED_FLAGS[flag]}" if OWNED_FLAGS[flag] else ""
+        if flag in owned:
+            instead = f"; set {owned[flag]}" if owned[flag] else ""
             yield SpecError(f"spec.engine.args[{index}]", f"{flag} is the operator's to write{instead}")
-        elif flag in SHARED_FLAGS and _at(spec, SHARED_FLAGS[flag]) is not None:
-            field = ".".join(("spec", *SHARED_FLAGS[flag]))
+        elif flag in shared and _at(spec, shared[flag]) is not None:
+            field = ".".join(("spec", *shared[flag]))
             yield SpecError(f"spec.engine.args[{index}]", f"{flag} is given by {field} too; remove one of them")
     for index, variable in enumerate(_at(spec, ("engine", "env")) or ()):
         if variable["name"] in OWNED_ENV:

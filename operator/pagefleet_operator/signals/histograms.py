@@ -11,28 +11,22 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from pagefleet_operator.domain import sketch
-from pagefleet_operator.domain.build.names import PORT
 from pagefleet_operator.domain.observation import Slice
+from pagefleet_operator.domain.runtimes.metrics import OURS, Engine, EngineMetrics, selector
+from pagefleet_operator.signals import page
 from pagefleet_operator.signals.bounded import TooLongError, body
 
 TIMEOUT_SECONDS = 2.0
 MOST_BYTES = 4 << 20
 MOST_SLICES, KEPT_SECONDS = 12_000, 72 * 3600.0
-HISTOGRAMS = {
-    "pagefleet_time_to_first_token_seconds": "ttft",
-    "pagefleet_e2e_request_latency_seconds": "e2e",
-    "pagefleet_inter_token_latency_seconds": "itl",
-    "pagefleet_request_queue_time_seconds": "queue",
-}
-FINISHED = "pagefleet_request_success_total"
-FAILED_REASONS = ("error", "deadline")
+HISTOGRAMS = ("ttft", "e2e", "itl", "queue")
 GOLDEN = (math.sqrt(5) - 1) / 2
 Key = tuple[str, str]
 log = logging.getLogger(__name__)
@@ -53,6 +47,7 @@ class Pod:
     name: str
     address: str
     revision: str
+    engine: Engine = field(default_factory=Engine)
 
 
 @dataclass
@@ -62,31 +57,32 @@ class _Kept:
     thinned: int = 0
 
 
-def parse(text: str, now: float) -> Counts | None:
+def parse(text: str, now: float, metrics: EngineMetrics = OURS) -> Counts | None:
     """The counts of a metrics page; None when one is missing, not finite, negative or falls with its bound."""
-    wanted = tuple(f"{name}_bucket" for name in HISTOGRAMS)
-    lines = [line for line in text.splitlines() if line.startswith((*wanted, FINISHED))]
-    buckets: dict[str, dict[float, float]] = {}
-    finished = failed = 0.0
+    named = {signal: name for signal in HISTOGRAMS if (name := getattr(metrics, signal))}
+    ended = [[selector(words) for words in entries] for entries in (metrics.finished, metrics.failed)]
+    names = (f"{name}_bucket" for name in named.values())
     try:
-        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
-            for sample in family.samples:
-                if not math.isfinite(sample.value) or sample.value < 0:
-                    return None
-                if sample.name == FINISHED:
-                    finished += sample.value
-                    failed += sample.value * (sample.labels.get("finished_reason") in FAILED_REASONS)
-                elif sample.name.endswith("_bucket"):
-                    bounds = buckets.setdefault(HISTOGRAMS[sample.name.removesuffix("_bucket")], {})
-                    bound = float(sample.labels["le"])
-                    bounds[bound] = bounds.get(bound, 0.0) + sample.value
+        found = page.samples(text, (*names, *(entry.name for entries in ended for entry in entries)))
+        finished, failed = (sum(page.number(found, entry) or 0.0 for entry in entries) for entries in ended)
+        buckets = {signal: _cumulative(found.get(f"{name}_bucket", ())) for signal, name in named.items()}
     except (ValueError, KeyError):
         return None
-    for bounds in buckets.values():
-        values = [bounds[bound] for bound in sorted(bounds)]
-        if math.inf not in bounds or values != sorted(values):
-            return None
-    return Counts(now, buckets, finished, failed) if set(buckets) == set(HISTOGRAMS.values()) else None
+    return Counts(now, buckets, finished, failed) if buckets and all(buckets.values()) else None
+
+
+def _cumulative(samples: Iterable[Sample]) -> dict[float, float]:
+    """A histogram's series summed up, by upper bound; {} without any. Raises ValueError for what is no histogram."""
+    bounds: dict[float, float] = {}
+    for sample in samples:
+        if not math.isfinite(sample.value) or sample.value < 0:
+            raise ValueError(f"{sample.name} is not a finite number that is not negative")
+        bound = float(sample.labels["le"])
+        bounds[bound] = bounds.get(bound, 0.0) + sample.value
+    values = [bounds[bound] for bound in sorted(bounds)]
+    if bounds and (math.inf not in bounds or values != sorted(values)):
+        raise ValueError("a histogram's counts fall with its bounds, or it has no +Inf")
+    return bounds
 
 
 def difference(before: Counts, after: Counts, pod: Pod, offset: float) -> Slice | None:
@@ -98,7 +94,7 @@ def difference(before: Counts, after: Counts, pod: Pod, offset: float) -> Slice 
     latency: dict[str, dict[int, int]] = {}
     least: dict[str, dict[int, int]] = {}
     for signal, bounds in after.buckets.items():
-        earlier = before.buckets[signal]
+        earlier = before.buckets.get(signal, {})
         if set(earlier) != set(bounds):
             return None
         added = _added(earlier, bounds)
@@ -175,12 +171,16 @@ class EngineWindows:
             kept.last[pod.name] = counts
 
     async def _fetch(self, pod: Pod) -> Counts | None:
+        metrics = pod.engine.metrics
+        if metrics is None:
+            return None
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         try:
-            async with self._session.get(f"http://{pod.address}:{PORT}/metrics", timeout=timeout) as response:
+            url = f"http://{pod.address}:{pod.engine.port}{metrics.path}"
+            async with self._session.get(url, timeout=timeout) as response:
                 if response.status != 200:
                     return None
-                return parse((await body(response, MOST_BYTES)).decode(errors="replace"), time.time())
+                return parse((await body(response, MOST_BYTES)).decode(errors="replace"), time.time(), metrics)
         except (aiohttp.ClientError, TimeoutError, OSError, TooLongError) as error:
             log.debug("engine %s: %s", pod.address, error)
             return None

@@ -6,17 +6,21 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pagefleet_operator.domain.accelerator import gpus
-from pagefleet_operator.domain.build.flags import drain_seconds, flags
-from pagefleet_operator.domain.build.names import PORT, Child
+from pagefleet_operator.domain.build.names import Child
 from pagefleet_operator.domain.build.volumes import volumes
-from pagefleet_operator.domain.quantity import whole
+from pagefleet_operator.domain.runtimes.catalog import launch_of
+from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, written
 
 USER = 65532
 AFTER_DRAIN = 30
 
 
 def deployment(child: Child, replicas: int) -> dict[str, Any]:
+    launch = launch_of(child, release())
+    metadata: dict[str, Any] = {"labels": child.labels}
+    if launch.engine is not None:
+        metadata["annotations"] = {ANNOTATION: written(launch.engine)}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -27,19 +31,18 @@ def deployment(child: Child, replicas: int) -> dict[str, Any]:
             "progressDeadlineSeconds": 3600,
             "selector": {"matchLabels": child.selector},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": {"metadata": {"labels": child.labels}, "spec": _pod(child)},
+            "template": {"metadata": metadata, "spec": _pod(child, launch)},
         },
     }
 
 
-def _pod(child: Child) -> dict[str, Any]:
+def _pod(child: Child, launch: Launch) -> dict[str, Any]:
     placement: Mapping[str, Any] = child.snapshot.get("placement") or {}
     defined, mounts = volumes(child.snapshot)
-    limits: Mapping[str, Any] = (child.snapshot.get("engine") or {}).get("limits") or {}
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": drain_seconds(limits) + AFTER_DRAIN,
+        "terminationGracePeriodSeconds": launch.drain + AFTER_DRAIN,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,
@@ -47,7 +50,7 @@ def _pod(child: Child) -> dict[str, Any]:
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(child, mounts)],
+        "containers": [_container(child, launch, mounts)],
         "volumes": defined,
     }
     if placement.get("nodeSelector"):
@@ -66,23 +69,19 @@ def _pod(child: Child) -> dict[str, Any]:
     return pod
 
 
-def _container(child: Child, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> dict[str, Any]:
     engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
-    return {
+    container: dict[str, Any] = {
         "name": "engine",
-        "image": engine.get("image") or default_image(child.snapshot),
+        "image": engine.get("image") or launch.image,
         "imagePullPolicy": "IfNotPresent",
-        "args": ["serve", *flags(child), *engine.get("args", [])],
-        "env": [
-            {"name": "OMP_NUM_THREADS", "value": str(whole(_resources(child)["cpu"]))},
-            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - the same volume
-            *[dict(variable) for variable in engine.get("env", [])],
-        ],
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "args": [*launch.args, *engine.get("args", [])],
+        "env": list({entry["name"]: dict(entry) for entry in [*launch.env, *engine.get("env", [])]}.values()),
+        "ports": [{"name": "http", "containerPort": launch.port, "protocol": "TCP"}],
         "resources": _amounts(child),
-        "startupProbe": _probe("/ready", period=1, failures=1800),
-        "readinessProbe": _probe("/ready", period=2, failures=1),
-        "livenessProbe": _probe("/health", period=10, failures=6),
+        "startupProbe": _probe(launch.startup, period=1, failures=1800),
+        "readinessProbe": _probe(launch.readiness, period=2, failures=launch.readiness_failures),
+        "livenessProbe": _probe(launch.liveness, period=10, failures=6),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -92,16 +91,19 @@ def _container(child: Child, mounts: list[dict[str, Any]]) -> dict[str, Any]:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
+    if launch.command:
+        container["command"] = list(launch.command)
+    if launch.stopping:
+        container["lifecycle"] = {"preStop": {"exec": {"command": list(launch.stopping)}}}
+    return container
 
 
-def default_image(snapshot: Mapping[str, Any]) -> str:
-    """Pagefleet's own engine of the operator's version: for CUDA when GPUs are asked for."""
+def release() -> str:
+    """The operator's version, and so that of its own engine's image."""
     try:
-        release = version("pagefleet")
+        return version("pagefleet")
     except PackageNotFoundError:
-        release = "latest"
-    kind = "engine-cuda" if gpus(snapshot) else "engine-cpu"
-    return f"docker.io/pagefleet/{kind}:{release}"
+        return "latest"
 
 
 def _resources(child: Child) -> Mapping[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
 from typing import Any
 
 from pagefleet_operator.domain.accelerator import gpus, runs_cuda
@@ -14,7 +13,6 @@ from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 
 DRAIN_SECONDS, LONGEST_DRAIN = 90, 1800
 SLOWEST_TOKEN = 0.1  # seconds between two tokens of a stream that is still worth its wait
-SLOTS_FLAG, SLOTS = "--max-num-seqs", 64  # the engine's default
 
 
 def flags(child: Child) -> list[str]:
@@ -31,19 +29,6 @@ def drain_seconds(limits: Mapping[str, Any]) -> int:
     """How long a stopping replica lets its streams go on: the longest answer that is allowed at a slow pace."""
     longest = int(limits.get("outputTokens", 0))
     return min(LONGEST_DRAIN, max(DRAIN_SECONDS, math.ceil(longest * SLOWEST_TOKEN)))
-
-
-def slots_of(snapshot: Mapping[str, Any]) -> int:
-    """Sequences that a replica runs at once."""
-    engine: Mapping[str, Any] = snapshot.get("engine") or {}
-    given = (engine.get("scheduling") or {}).get("maxSequences")
-    if given is not None:
-        return int(given)
-    for argument, after in zip_longest(engine.get("args") or (), (engine.get("args") or ())[1:], fillvalue=""):
-        flag, _, value = argument.partition("=")
-        if flag == SLOTS_FLAG and (value or after).isdigit():
-            return int(value or after)
-    return SLOTS
 
 
 def _model(child: Child) -> dict[str, Any]:

@@ -42,15 +42,23 @@ def volumes(snapshot: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dic
         source = {"name": template["name"], **_only(template["key"], CHAT_TEMPLATE)}
         defined.append({"name": CHAT_TEMPLATE.volume, "configMap": source})
         mounts.append(_mount(CHAT_TEMPLATE))
-    keys = (snapshot.get("engine") or {}).get("apiKeySecretRef")
-    if keys:
+    engine = snapshot.get("engine") or {}
+    keys = engine.get("apiKeySecretRef")
+    if keys and engine.get("runtime", "pagefleet") == "pagefleet":  # others take their key from a variable
         source = {"secretName": keys["name"], "defaultMode": GROUP_READS, **_only(keys["key"], API_KEYS)}
         defined.append({"name": API_KEYS.volume, "secret": source})
         mounts.append(_mount(API_KEYS))
-    if gpus(snapshot) > 1:  # NCCL's ranks share buffers there; a container has 64 MiB of its own
+    if ranks(snapshot) > 1:  # they share buffers there; a container has 64 MiB of its own
         defined.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})  # noqa: S108 - a volume of the pod's own
     return defined, mounts
+
+
+def ranks(snapshot: Mapping[str, Any]) -> int:
+    """Processes that share a model in one pod: one for each accelerator that its engine uses."""
+    accelerator = (snapshot.get("resources") or {}).get("accelerator") or {}
+    ours = (snapshot.get("engine") or {}).get("runtime", "pagefleet") == "pagefleet"
+    return gpus(snapshot) if ours else int(accelerator.get("count", 1))
 
 
 def _only(key: str, file: File) -> dict[str, Any]:

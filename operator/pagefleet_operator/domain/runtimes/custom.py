@@ -1,0 +1,49 @@
+"""Any other engine that speaks OpenAI's API: the spec says its image, command, port, probes and metrics.
+
+What it may need of the rest of the spec comes as PAGEFLEET_* variables, which args can name as $(PAGEFLEET_MODEL).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagefleet_operator.domain.build.flags import drain_seconds
+from pagefleet_operator.domain.build.names import PORT, Child
+from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.metrics import Engine, metrics_from
+
+
+def launch(child: Child) -> Launch:
+    engine: Mapping[str, Any] = child.snapshot["engine"]
+    probes: Mapping[str, str] = engine["probes"]
+    ready, port, told = probes["readiness"], int(engine.get("port", PORT)), engine.get("metrics")
+    return Launch(
+        image="",
+        command=tuple(engine.get("command", ())),
+        args=(),
+        drain=drain_seconds({}) + common.KNOWN_DELAY,
+        env=(*common.caches(child.snapshot), *_told(child, port)),
+        startup=probes.get("startup", ready),
+        readiness=ready,
+        liveness=probes.get("liveness", ready),
+        stopping=tuple(engine.get("preStop", ())),
+        engine=Engine(port, metrics_from(told) if told else None),
+        port=port,
+    )
+
+
+def _told(child: Child, port: int) -> list[dict[str, Any]]:
+    model, slots = child.snapshot["model"], common.engine_part(child.snapshot, "scheduling").get("maxSequences")
+    values = {
+        "PAGEFLEET_MODEL": common.model_path(model["source"]),
+        "PAGEFLEET_MODEL_REVISION": common.hub_revision(model["source"]),
+        "PAGEFLEET_SERVED_MODEL_NAME": common.served_name(child),
+        "PAGEFLEET_PORT": port,
+        "PAGEFLEET_MAX_MODEL_LEN": model.get("maxLength"),
+        "PAGEFLEET_MAX_NUM_SEQS": slots,
+        "PAGEFLEET_ACCELERATORS": common.accelerator(child.snapshot)[1] or None,
+    }
+    written = [common.plain(name, str(value)) for name, value in values.items() if value is not None]
+    return [*written, *common.api_key(child.snapshot, "PAGEFLEET_API_KEY")]

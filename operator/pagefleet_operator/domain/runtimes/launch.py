@@ -1,0 +1,96 @@
+"""How one replica's container is started, whatever engine it is; and what the engines of others have in common. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagefleet_operator.domain.build.names import PORT, Child
+from pagefleet_operator.domain.build.uris import path_in_pod
+from pagefleet_operator.domain.quantity import whole
+from pagefleet_operator.domain.runtimes.metrics import Engine
+
+TEMPORARY = "/tmp"  # noqa: S108 - the pod's own volume
+KNOWN_DELAY = 5  # seconds until every gateway knows that a pod ends
+HUB = "hf://"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """`command` () is the image's entrypoint. Probes are paths. `drain` seconds a stopping replica lets streams go on;
+    `stopping` is run in the container before it is told to stop. `engine` None: ours, whose pods need no annotation."""
+
+    image: str
+    args: tuple[str, ...]
+    drain: int
+    command: tuple[str, ...] = ()
+    env: tuple[Mapping[str, Any], ...] = ()
+    startup: str = "/health"
+    readiness: str = "/health"
+    liveness: str = "/health"
+    readiness_failures: int = 3
+    stopping: tuple[str, ...] = ()
+    engine: Engine | None = None
+    port: int = PORT
+
+
+def plain(name: str, value: str) -> dict[str, Any]:
+    return {"name": name, "value": value}
+
+
+def threads(snapshot: Mapping[str, Any]) -> str:
+    return str(whole((snapshot.get("resources") or {}).get("cpu", "1")))
+
+
+def caches(snapshot: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Everything that these engines write goes to /tmp: the root file system is read-only, and user 65532 has no name in
+    their images (getpass asks for one)."""
+    return (
+        plain("OMP_NUM_THREADS", threads(snapshot)),
+        plain("HOME", TEMPORARY),
+        plain("USER", "pagefleet"),
+        plain("XDG_CACHE_HOME", f"{TEMPORARY}/cache"),
+        plain("HF_HOME", f"{TEMPORARY}/huggingface"),
+        plain("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY}/inductor"),
+        plain("TRITON_CACHE_DIR", f"{TEMPORARY}/triton"),
+    )
+
+
+def api_key(snapshot: Mapping[str, Any], name: str) -> tuple[dict[str, Any], ...]:
+    """The key as a variable: these engines know one key, and read it when they start."""
+    reference = (snapshot.get("engine") or {}).get("apiKeySecretRef")
+    if not reference:
+        return ()
+    return ({"name": name, "valueFrom": {"secretKeyRef": {"name": reference["name"], "key": reference["key"]}}},)
+
+
+def model_path(source: str) -> str:
+    """As these engines take it: a path, or a name on the hub without its revision."""
+    return source.removeprefix(HUB).partition("@")[0] if source.startswith(HUB) else path_in_pod(source)
+
+
+def hub_revision(source: str) -> str | None:
+    return source.partition("@")[2] or None if source.startswith(HUB) else None
+
+
+def served_name(child: Child) -> str:
+    return str(child.snapshot["model"].get("servedName") or child.service)
+
+
+def accelerator(snapshot: Mapping[str, Any]) -> tuple[str, int]:
+    """Name and number of each replica's accelerators; ("", 0) without any."""
+    found: Mapping[str, Any] = (snapshot.get("resources") or {}).get("accelerator") or {}
+    return (str(found["name"]), int(found.get("count", 1))) if found else ("", 0)
+
+
+def engine_part(snapshot: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """`spec.engine.<name>`, an object; {} when it is not given."""
+    found: Mapping[str, Any] = (snapshot.get("engine") or {}).get(name) or {}
+    return found
+
+
+def flags(values: Mapping[str, object]) -> list[str]:
+    """FLAG=VALUE of those that have a value; a flag alone for True."""
+    given = {flag: value for flag, value in values.items() if value is not None and value is not False}
+    return [flag if value is True else f"{flag}={value}" for flag, value in given.items()]

@@ -1,0 +1,31 @@
+"""Pagefleet's own engine: its images, its command line (build/flags.py) and its probes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagefleet_operator.domain.accelerator import gpus
+from pagefleet_operator.domain.build.flags import drain_seconds, flags
+from pagefleet_operator.domain.build.names import Child
+from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, engine_part, plain, threads
+
+SLOTS_FLAG, SLOTS = "--max-num-seqs", 64  # the engine's default
+
+
+def launch(child: Child, release: str) -> Launch:
+    """`release`: of the operator, and so of the image. It says on /ready when it can serve, and drains by itself."""
+    return Launch(
+        image=image(child.snapshot, release),
+        args=("serve", *flags(child)),
+        drain=drain_seconds(engine_part(child.snapshot, "limits")),
+        env=(plain("OMP_NUM_THREADS", threads(child.snapshot)), plain("HOME", TEMPORARY)),
+        startup="/ready",
+        readiness="/ready",
+        readiness_failures=1,
+    )
+
+
+def image(snapshot: Mapping[str, Any], release: str) -> str:
+    kind = "engine-cuda" if gpus(snapshot) else "engine-cpu"
+    return f"docker.io/pagefleet/{kind}:{release}"

@@ -1,0 +1,88 @@
+"""Hugging Face's text-generation-inference (written for 3.3): its images, its command line, its metrics. Sources: its
+documentation, launcher arguments and metrics. It has not been run here: docs/runtimes.md says what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagefleet_operator.domain.build.flags import drain_seconds
+from pagefleet_operator.domain.build.names import PORT, Child
+from pagefleet_operator.domain.build.uris import path_in_pod
+from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
+
+IMAGE = "ghcr.io/huggingface/text-generation-inference:3.3.6"
+IMAGES = {
+    "": f"{IMAGE}-intel-cpu",
+    "nvidia.com/gpu": IMAGE,
+    "amd.com/gpu": f"{IMAGE}-rocm",
+    "habana.ai/gaudi": f"{IMAGE}-gaudi",
+    "aws.amazon.com/neuron": f"{IMAGE}-neuron",
+}
+ENVIRONMENT = {"habana.ai/gaudi": {"PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"}}
+SLOTS_FLAG = "--max-batch-size"
+QUANTIZE = {"none": None, "int8": "eetq", "fp8": "fp8", "awq": "awq"}
+OWNED = {
+    "--model-id": "spec.model.source", "--revision": "spec.model.source", "--hostname": "",
+    "--max-total-tokens": "spec.model.maxLength", "--quantize": "spec.model.quantization",
+    "--speculate": "spec.model.speculation.tokens", "--lora-adapters": "spec.model.adapters",
+    "--cuda-memory-fraction": "spec.engine.kvCache.memoryFraction",
+    "--max-input-tokens": "spec.engine.limits.promptTokens", "--num-shard": "spec.resources.accelerator.count",
+    "--api-key": "spec.engine.apiKeySecretRef",
+}  # fmt: skip
+# It tells neither its KV pages nor times to first token.
+METRICS = EngineMetrics(
+    waiting="tgi_queue_size",
+    running="tgi_batch_current_size",
+    tokens="tgi_request_generated_tokens_sum",
+    e2e="tgi_request_duration",
+    queue="tgi_request_queue_duration",
+    finished=("tgi_request_success", "tgi_request_failure"),
+    failed=("tgi_request_failure",),
+)
+
+
+def launch(child: Child) -> Launch:
+    """At SIGTERM its router serves what it has accepted to the end; the grace period bounds it."""
+    name, _ = common.accelerator(child.snapshot)
+    cached = common.engine_part(child.snapshot, "kvCache").get("prefixCaching")
+    switched = [] if cached is None else [common.plain("PREFIX_CACHING", "1" if cached else "0")]
+    return Launch(
+        image=IMAGES.get(name, ""),
+        args=tuple(common.flags(_flags(child))),
+        drain=drain_seconds({}) + common.KNOWN_DELAY,
+        env=(
+            *common.caches(child.snapshot),
+            common.plain("HUGGINGFACE_HUB_CACHE", f"{common.TEMPORARY}/huggingface"),
+            *switched,
+            *(common.plain(key, value) for key, value in ENVIRONMENT.get(name, {}).items()),
+            *common.api_key(child.snapshot, "API_KEY"),
+        ),
+        stopping=("sleep", str(common.KNOWN_DELAY)),
+        engine=Engine(metrics=METRICS),
+    )
+
+
+def _flags(child: Child) -> dict[str, object]:
+    """It takes any `model` of a request for its own, so it needs no served name."""
+    model: Mapping[str, Any] = child.snapshot["model"]
+    snapshot, (name, count) = child.snapshot, common.accelerator(child.snapshot)
+    scheduling, speculation = common.engine_part(snapshot, "scheduling"), model.get("speculation")
+    adapters = [f"{adapter['name']}={path_in_pod(adapter['source'])}" for adapter in model.get("adapters") or ()]
+    return {
+        "--model-id": common.model_path(model["source"]),
+        "--revision": common.hub_revision(model["source"]),
+        "--hostname": "0.0.0.0",
+        "--port": PORT,
+        "--num-shard": count if count > 1 and name != "aws.amazon.com/neuron" else None,
+        "--max-total-tokens": model.get("maxLength"),
+        "--max-input-tokens": common.engine_part(snapshot, "limits").get("promptTokens"),
+        "--quantize": QUANTIZE[model.get("quantization", "none")],
+        "--speculate": speculation.get("tokens", 4) if speculation else None,
+        "--cuda-memory-fraction": common.engine_part(snapshot, "kvCache").get("memoryFraction"),
+        "--max-batch-size": scheduling.get("maxSequences"),
+        "--max-batch-prefill-tokens": scheduling.get("tokensPerStep"),
+        "--lora-adapters": ",".join(adapters) or None,
+    }

@@ -1,0 +1,151 @@
+"""vLLM (written for 0.32): its images, its command line, its metrics. Source: `vllm serve --help=all` of that version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pagefleet_operator.domain.build.flags import drain_seconds
+from pagefleet_operator.domain.build.names import PORT, Child
+from pagefleet_operator.domain.build.uris import path_in_pod
+from pagefleet_operator.domain.build.volumes import CHAT_TEMPLATE
+from pagefleet_operator.domain.quantity import amount
+from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
+
+VERSION = "v0.32.0"
+# By the accelerator's resource name, "" without one. The others have no image of vLLM's own on a registry.
+IMAGES = {
+    "": f"docker.io/vllm/vllm-openai-cpu:{VERSION}",
+    "nvidia.com/gpu": f"docker.io/vllm/vllm-openai:{VERSION}",
+    "amd.com/gpu": f"docker.io/vllm/vllm-openai-rocm:{VERSION}",
+    "google.com/tpu": f"docker.io/vllm/vllm-tpu:{VERSION}",
+}
+ENVIRONMENT = {
+    "": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},  # a container's cores are the kubelet's to give
+    "google.com/tpu": {"PJRT_DEVICE": "TPU"},
+    "habana.ai/gaudi": {"PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},  # collectives inside HPU graphs
+}
+SLOTS_FLAG = "--max-num-seqs"
+CPU_CACHE_SHARE = 0.3  # of spec.resources.memory, without kvCache.memoryFraction
+OWNED = {
+    "--max-model-len": "spec.model.maxLength", "--quantization": "spec.model.quantization",
+    "--speculative-config": "spec.model.speculation", "--lora-modules": "spec.model.adapters",
+    "--enable-lora": "spec.model.adapters", "--max-loras": "spec.model.adapters", "--revision": "spec.model.source",
+    "--chat-template": "spec.model.chatTemplate", "--block-size": "spec.engine.kvCache.pageSize",
+    "--num-gpu-blocks-override": "spec.engine.kvCache.pages",
+    "--gpu-memory-utilization": "spec.engine.kvCache.memoryFraction",
+    "--kv-cache-memory-bytes": "spec.engine.kvCache.memoryFraction", "--kv-cache-dtype": "spec.engine.kvCache.dtype",
+    "--enable-prefix-caching": "spec.engine.kvCache.prefixCaching",
+    "--no-enable-prefix-caching": "spec.engine.kvCache.prefixCaching",
+    "--scheduling-policy": "spec.engine.scheduling.policy",
+    "--long-prefill-token-threshold": "spec.engine.scheduling.chunkTokens",
+    "--override-generation-config": "spec.engine.limits.outputTokens",
+    "--max-num-queued-reqs": "spec.engine.limits.queued", "--max-num-queued-tokens": "spec.engine.limits.queuedTokens",
+    "--tool-call-parser": "spec.engine.toolCallParser", "--enable-auto-tool-choice": "spec.engine.toolCallParser",
+    "--api-key": "spec.engine.apiKeySecretRef", "--shutdown-timeout": "",
+}  # fmt: skip
+METRICS = EngineMetrics(
+    waiting="vllm:num_requests_waiting",
+    running="vllm:num_requests_running",
+    kvUsage="vllm:kv_cache_usage_perc",
+    kvPages="vllm:cache_config_info{num_gpu_blocks}",
+    tokens="vllm:generation_tokens_total",
+    preemptions="vllm:num_preemptions_total",
+    ttft="vllm:time_to_first_token_seconds",
+    e2e="vllm:e2e_request_latency_seconds",
+    itl="vllm:inter_token_latency_seconds",
+    queue="vllm:request_queue_time_seconds",
+    finished=("vllm:request_success_total",),
+    failed=('vllm:request_success_total{finished_reason="error"}',),
+)
+
+
+def launch(child: Child) -> Launch:
+    """It drains at SIGTERM (--shutdown-timeout); the pause before lets the last picks of gateways arrive."""
+    name, _ = common.accelerator(child.snapshot)
+    drain = drain_seconds(common.engine_part(child.snapshot, "limits"))
+    return Launch(
+        image=IMAGES.get(name, ""),
+        args=(*common.flags({**_model(child), **_device(child.snapshot), **_engine(child.snapshot, drain)}),
+              *_adapters(child.snapshot["model"])),
+        drain=drain + common.KNOWN_DELAY,
+        env=(
+            *common.caches(child.snapshot),
+            common.plain("VLLM_NO_USAGE_STATS", "1"),
+            *(common.plain(key, value) for key, value in ENVIRONMENT.get(name, {}).items()),
+            *common.api_key(child.snapshot, "VLLM_API_KEY"),
+        ),
+        stopping=("sleep", str(common.KNOWN_DELAY)),
+        engine=Engine(metrics=METRICS),
+    )  # fmt: skip
+
+
+def _model(child: Child) -> dict[str, object]:
+    model: Mapping[str, Any] = child.snapshot["model"]
+    quantization = model.get("quantization", "none")
+    return {
+        "--model": common.model_path(model["source"]),
+        "--revision": common.hub_revision(model["source"]),
+        "--served-model-name": common.served_name(child),
+        "--host": "0.0.0.0",
+        "--port": PORT,
+        "--max-model-len": model.get("maxLength"),
+        "--quantization": None if quantization == "none" else quantization,
+        "--speculative-config": _speculation(model.get("speculation")),
+        "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
+    }
+
+
+def _speculation(told: Mapping[str, Any] | None) -> str | None:
+    if not told:
+        return None
+    found: dict[str, Any] = {"method": "ngram"}
+    if told["method"] == "draft":
+        found = {"method": "draft_model", "model": common.model_path(told["model"])}
+    return json.dumps({**found, "num_speculative_tokens": told.get("tokens", 4)}, separators=(",", ":"))
+
+
+def _device(snapshot: Mapping[str, Any]) -> dict[str, object]:
+    """On the CPU the cache's bytes are said outright: a fraction would be of the node's memory, not of the pod's. Neuron
+    counts devices of several cores: how many ranks that makes is for engine.args."""
+    name, count = common.accelerator(snapshot)
+    fraction = common.engine_part(snapshot, "kvCache").get("memoryFraction")
+    if not name:
+        memory = amount((snapshot.get("resources") or {}).get("memory", "4Gi"))
+        return {"--kv-cache-memory-bytes": int(memory * (fraction or CPU_CACHE_SHARE))}
+    parallel = count if count > 1 and name != "aws.amazon.com/neuron" else None
+    return {"--tensor-parallel-size": parallel, "--gpu-memory-utilization": fraction}
+
+
+def _engine(snapshot: Mapping[str, Any], drain: int) -> dict[str, object]:
+    cache, scheduling = common.engine_part(snapshot, "kvCache"), common.engine_part(snapshot, "scheduling")
+    limits, parser = common.engine_part(snapshot, "limits"), (snapshot.get("engine") or {}).get("toolCallParser")
+    longest = limits.get("outputTokens")
+    return {
+        "--block-size": cache.get("pageSize"),
+        "--num-gpu-blocks-override": cache.get("pages"),
+        "--kv-cache-dtype": cache.get("dtype"),
+        "--enable-prefix-caching": cache.get("prefixCaching"),
+        "--no-enable-prefix-caching": cache.get("prefixCaching") is False,
+        "--scheduling-policy": scheduling.get("policy"),
+        "--max-num-seqs": scheduling.get("maxSequences"),
+        "--max-num-batched-tokens": scheduling.get("tokensPerStep"),
+        "--long-prefill-token-threshold": scheduling.get("chunkTokens"),
+        "--override-generation-config": json.dumps({"max_new_tokens": longest}) if longest else None,
+        "--max-num-queued-reqs": limits.get("queued"),
+        "--max-num-queued-tokens": limits.get("queuedTokens"),
+        "--enable-auto-tool-choice": parser is not None,
+        "--tool-call-parser": parser,
+        "--shutdown-timeout": drain,
+    }
+
+
+def _adapters(model: Mapping[str, Any]) -> list[str]:
+    adapters = model.get("adapters") or ()
+    if not adapters:
+        return []
+    modules = [f"{adapter['name']}={path_in_pod(adapter['source'])}" for adapter in adapters]
+    return ["--enable-lora", f"--max-loras={len(modules)}", "--lora-modules", *modules]

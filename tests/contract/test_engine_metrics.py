@@ -1,0 +1,154 @@
+"""Protects that operator and gateway read the same numbers off other engines' pages, by the annotation that the operator
+writes to the pods; and that a page without a number that its engine should tell is no reading at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from golden_manifests import child_of, spec_of
+
+from pagefleet_gateway.engines import ANNOTATION as GATEWAY_ANNOTATION
+from pagefleet_gateway.engines import OURS, engine_from
+from pagefleet_gateway.objects import pod_from
+from pagefleet_gateway.readings import reading_in
+from pagefleet_operator.domain.build.deployment import deployment
+from pagefleet_operator.domain.observation import Slice
+from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, NOMINAL_PAGES, EngineMetrics, engine_of
+from pagefleet_operator.signals import engine, histograms
+
+DATA = Path(__file__).parents[1] / "data"
+CUSTOM_PAGE = """\
+engine_requests{zone="a",state="waiting"} 2
+engine_requests{zone="b",state="waiting"} 3
+engine_requests{state="running"} 4 1730000000000
+engine_requests{state="done"} 900
+engine_info{name="x",blocks="200",kind="y"} 1
+engine_blocks_free 50
+engine_tokens_total 77
+engine_first_token_seconds_bucket{le="1"} 3
+engine_first_token_seconds_bucket{le="+Inf"} 5
+engine_request_seconds_bucket{le="1"} 1
+engine_request_seconds_bucket{le="+Inf"} 5
+engine_done_total{how="ok"} 4
+engine_done_total{how="error"} 1
+"""
+PAGES = {name: (DATA / f"metrics-{name}.txt").read_text() for name in ("vllm", "sglang", "tgi")} | {
+    "custom": CUSTOM_PAGE
+}
+
+
+def annotation(name: str) -> str:
+    metadata = deployment(child_of(spec_of(name)), 1)["spec"]["template"]["metadata"]
+    return str(metadata["annotations"][ANNOTATION])
+
+
+def metrics(name: str) -> EngineMetrics:
+    found = engine_of({"metadata": {"annotations": {ANNOTATION: annotation(name)}}}).metrics
+    assert found is not None
+    return found
+
+
+def test_the_annotation_has_one_name() -> None:
+    assert GATEWAY_ANNOTATION == ANNOTATION
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_operator_and_gateway_read_the_same(name: str) -> None:
+    theirs = engine.parse(PAGES[name], metrics(name))
+    ours = reading_in(PAGES[name].encode(), engine_from(annotation(name)))
+    assert theirs is not None
+    assert ours is not None
+    assert (theirs.waiting, theirs.running) == (ours.waiting, ours.running)
+    if theirs.total_pages and theirs.free_pages is not None:
+        assert 1 - theirs.free_pages / theirs.total_pages == pytest.approx(ours.kv_usage, abs=1 / theirs.total_pages)
+    else:
+        assert (name, ours.kv_usage) == ("tgi", 0.0)
+
+
+def test_what_the_pages_say() -> None:
+    assert {name: _told(name) for name in ("sglang", "tgi", "custom")} == {
+        "sglang": (2826, 162, 442353, round(442353 * 0.72)),
+        "tgi": (7, 12, None, None),
+        "custom": (5, 4, 200, 50),
+    }
+    waiting, running, total, free = _told("vllm")
+    assert waiting is not None
+    assert running is not None
+    assert waiting + running > 0
+    assert total is not None
+    assert free is not None
+    assert 0 < free < total
+
+
+def _told(name: str) -> tuple[int | None, ...]:
+    found = engine.parse(PAGES[name], metrics(name))
+    assert found is not None
+    return found.waiting, found.running, found.total_pages, found.free_pages
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("signal", ["waiting", "running", "kvUsage", "kvPagesFree"])
+def test_a_number_that_should_be_there_and_is_not_makes_no_reading(name: str, signal: str) -> None:
+    selector = getattr(metrics(name), signal)
+    if not selector:
+        return
+    word = selector.partition("{")[0]
+    text = "\n".join(line for line in PAGES[name].splitlines() if not line.startswith(word)) + "\n"
+    assert engine.parse(text, metrics(name)) is None
+    if signal in ("waiting", "running"):
+        assert reading_in(text.encode(), engine_from(annotation(name))) is None
+
+
+def test_a_share_without_a_count_is_of_nominal_pages() -> None:
+    found = engine.parse("w 1\nr 2\nu 0.25\n", EngineMetrics(waiting="w", running="r", kvUsage="u"))
+    assert found is not None
+    assert (found.total_pages, found.free_pages) == (NOMINAL_PAGES, NOMINAL_PAGES * 3 // 4)
+    assert engine.parse("w 1\nr 2\nu nan\n", EngineMetrics(waiting="w", running="r", kvUsage="u")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "signals"),
+    [
+        ("vllm", {"ttft", "e2e", "itl", "queue"}),
+        ("sglang", {"ttft", "e2e", "itl", "queue"}),
+        ("tgi", {"e2e", "queue"}),
+        ("custom", {"ttft", "e2e"}),
+    ],
+)
+def test_latency_histograms_are_those_that_the_engine_has(name: str, signals: set[str]) -> None:
+    counts = histograms.parse(PAGES[name], 5.0, metrics(name))
+    assert counts is not None
+    assert set(counts.buckets) == signals
+
+
+def test_an_engines_slice_has_its_own_signals_and_failures() -> None:
+    after = histograms.parse(PAGES["custom"], 5.0, metrics("custom"))
+    quiet = "\n".join(f"{line.rpartition(' ')[0]} 0" for line in CUSTOM_PAGE.splitlines() if "1730" not in line)
+    before = histograms.parse(quiet + "\n", 0.0, metrics("custom"))
+    assert before is not None
+    assert after is not None
+    piece = histograms.difference(before, after, histograms.Pod("p", "10.0.0.1", "aaaa"), 0.0)
+    assert isinstance(piece, Slice)
+    assert (piece.requests, piece.errors, sum(piece.latency["ttft"].values())) == (5, 1, 5)
+    assert set(piece.latency) == {"ttft", "e2e"}
+
+
+def test_the_gateway_meets_a_pod_at_its_engines_port() -> None:
+    raw = {
+        "metadata": {"uid": "1", "name": "p", "namespace": "n", "annotations": {ANNOTATION: annotation("custom")}},
+        "status": {"podIP": "10.0.0.7", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    pod = pod_from(raw)
+    assert pod is not None
+    assert (pod.address, pod.engine.path, pod.engine.known) == ("10.0.0.7:9090", "/telemetry", True)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"port": "x"}', '{"port": 9}', '{"port": 9, "metrics": {"waiting": "a b"}}']
+)
+def test_an_annotation_that_cannot_be_read_hides_the_load_and_not_the_pod(text: str) -> None:
+    found = engine_from(text)
+    assert not found.known
+    assert found.port in (8000, 9)
+    assert engine_from("") is OURS

