@@ -25,7 +25,7 @@ GAUGES = {
     "pagefleet_kv_pages_cached": "cached",
 }
 # Not every engine has these: without them they are not known.
-OPTIONAL = {"pagefleet_num_tokens_waiting": "waiting_tokens"}
+OPTIONAL = {"pagefleet_num_tokens_waiting": "waiting_tokens", "pagefleet_engine_sleeping": "sleeping"}
 COUNTERS = {"pagefleet_num_preemptions": "preemptions", "pagefleet_generation_tokens": "tokens"}
 READ = GAUGES | OPTIONAL | COUNTERS
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class Signals:
     age: float
     cached_pages: int = 0
     waiting_tokens: int | None = None
+    sleeping: bool | None = None
     counters: Mapping[str, float] = field(default_factory=dict)  # by a name of COUNTERS, since the engine's start
     rates: Mapping[str, float] = field(default_factory=dict)  # the same per second, since the reading before
 
@@ -69,6 +70,7 @@ def parse(text: str) -> Signals | None:
         age=0.0,
         cached_pages=int(found["cached"]),
         waiting_tokens=int(found["waiting_tokens"]) if "waiting_tokens" in found else None,
+        sleeping=found["sleeping"] > 0 if "sleeping" in found else None,
         counters={name: found[name] for name in COUNTERS.values() if name in found},
     )
 
