@@ -9,7 +9,7 @@ from typing import Any
 from pagefleet_operator.domain.accelerator import gpus
 from pagefleet_operator.domain.build.flags import drain_seconds, flags
 from pagefleet_operator.domain.build.names import PORT, Child
-from pagefleet_operator.domain.build.volumes import volumes
+from pagefleet_operator.domain.build.volumes import CACHE_FOLDER, volumes
 from pagefleet_operator.domain.quantity import whole
 
 USER = 65532
@@ -76,6 +76,7 @@ def _container(child: Child, mounts: list[dict[str, Any]]) -> dict[str, Any]:
         "env": [
             {"name": "OMP_NUM_THREADS", "value": str(whole(_resources(child)["cpu"]))},
             {"name": "HOME", "value": "/tmp"},  # noqa: S108 - the same volume
+            *([{"name": "HF_HOME", "value": CACHE_FOLDER}] if "cache" in child.snapshot["model"] else []),
             *[dict(variable) for variable in engine.get("env", [])],
         ],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
