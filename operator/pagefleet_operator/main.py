@@ -106,7 +106,7 @@ async def operate(
         wakes = Wakes(session, gatherer.gateways, lambda key: queue.add(key))
         page = StatusPage(store, _page_token(), leadership.leads.is_set)
         applier = Applier(api, versions, store, leadership.check)
-        spares = SpareOrders(api, session, leadership.check, lambda key: queue.add(key))
+        spares = SpareOrders(api, store, session, leadership.check, lambda key: queue.add(key))
         reconciler = Reconciler(gatherer, applier, metrics, wakes.note, page.decided, spares.carry_out)
         queue = Queue(reconciler.reconcile, metrics)
         intake = Intake(token_file, gatherer.fresh, lambda document: _store(api, document), lambda *key: queue.add(key))

@@ -15,6 +15,7 @@ import aiohttp
 
 from pagefleet_operator.cluster import paths
 from pagefleet_operator.cluster.api import Api, ApiError
+from pagefleet_operator.cluster.store import Store
 from pagefleet_operator.domain.build.names import AWAKE_GATE, PORT
 from pagefleet_operator.domain.plan import SpareOrder
 from pagefleet_operator.domain.status_json import time_text
@@ -30,14 +31,21 @@ class SpareOrders:
     """`may_write` raises when this process is not the one to write; `answered` is told whose spare has done as it was told."""
 
     def __init__(
-        self, api: Api, session: aiohttp.ClientSession, may_write: Callable[[], None], answered: Callable[[Key], None]
+        self,
+        api: Api,
+        store: Store,
+        session: aiohttp.ClientSession,
+        may_write: Callable[[], None],
+        answered: Callable[[Key], None],
     ) -> None:
-        self._api, self._session, self._may_write, self._answered = api, session, may_write, answered
+        self._api, self._store, self._session = api, store, session
+        self._may_write, self._answered = may_write, answered
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def carry_out(self, key: Key, orders: Iterable[SpareOrder]) -> None:
         """Returns when the gates are written; engines are asked in the background. Raises aiohttp.ClientError."""
         for order in orders:
+            self._may_write()
             if order.opened is not None:
                 await self._gate(key[0], order.pod, opened=order.opened)
             if order.asleep is not None and order.address and order.address not in self._asking:
@@ -55,10 +63,9 @@ class SpareOrders:
             "reason": "StandsIn" if opened else "Rests",
             "lastTransitionTime": time_text(time.time())[:19] + "Z",
         }
-        self._may_write()
         path = f"{paths.collection('v1', 'Pod', namespace)}/{pod}/status"
         try:
-            await self._api.merge_lists(path, {"status": {"conditions": [condition]}})
+            self._store.took("Pod", await self._api.merge_lists(path, {"status": {"conditions": [condition]}}))
         except ApiError as error:  # it is gone, or going: the next decision sees what is there
             log.warning("spare %s keeps its readiness gate: %s", pod, error)
 
