@@ -244,6 +244,22 @@ def test_a_service_at_zero_is_idle_not_broken_and_its_traffic_stays() -> None:
     assert not service.plan.asleep
 
 
+def test_a_service_that_was_made_or_woken_just_now_is_not_idle_for_the_time_before() -> None:
+    """What woke it may be answered before the slice that it is counted in is closed."""
+    service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"})
+    service.run(10)
+    assert sum(service.replicas().values()) == 1, "the windows say that nothing came for an hour; it is 100 s old"
+    service.run(5)
+    assert service.replicas() == {}
+    service.load = ServiceLoad(2.0, held=1, arrivals=(0.0,) * 360)
+    service.run()
+    service.load = ServiceLoad(2.0, arrivals=(0.0,) * 360)
+    service.run(10)
+    assert sum(service.replicas().values()) == 1
+    service.run(5)
+    assert service.replicas() == {}
+
+
 def test_without_gateways_nothing_goes_to_sleep() -> None:
     service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"})
     service.load = None
