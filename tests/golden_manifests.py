@@ -12,6 +12,7 @@ from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.names import Child
 from pagefleet_operator.domain.build.pdb import disruption_budget
 from pagefleet_operator.domain.build.service import service
+from pagefleet_operator.domain.build.spare import spare_deployment
 from pagefleet_operator.domain.revision import revision_hash, snapshot
 from pagefleet_operator.domain.spec import SpecErrors, parse
 
@@ -22,6 +23,7 @@ BUILDERS: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "deployment": lambda child: deployment(child, 2),
     "service": service,
     "disruption-budget": disruption_budget,
+    "spare-deployment": lambda child: spare_deployment(child, 1),
 }
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}

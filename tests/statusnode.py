@@ -24,7 +24,8 @@ PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NAME}"
 
 
 class StatusNode:
-    """`hold` names revisions whose pods stay pending. It looks for new pods every `pause` seconds."""
+    """`hold` names revisions whose pods stay pending. It looks for new pods every `pause` seconds. A pod with readiness
+    gates is Ready while their conditions are true, as a kubelet has it."""
 
     def __init__(self, api: Api, most_pods: int = 500, pause: float = 0.2) -> None:
         self._api, self._pause = api, pause
@@ -90,7 +91,10 @@ class StatusNode:
             await self._api._request("DELETE", path, {}, {"gracePeriodSeconds": 0}, "application/json")
             return
         held = metadata["labels"].get("pagefleet.io/revision") in self.hold
-        if held or (pod.get("status") or {}).get("phase") == "Running":
+        if (pod.get("status") or {}).get("phase") == "Running":
+            await self._gated(pod, path)
+            return
+        if held:
             return
         now = time_text(time.time())[:19] + "Z"
         pod["status"] = {
@@ -98,11 +102,27 @@ class StatusNode:
             "podIP": f"127.100.0.{next(self._addresses) % 250 + 1}",
             "conditions": [
                 {"type": kind, "status": "True", "lastTransitionTime": now}
-                for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
-            ],
+                for kind in ("PodScheduled", "Initialized", "ContainersReady")
+            ]
+            + [{"type": "Ready", "status": "False" if _gates(pod) else "True", "lastTransitionTime": now}],
             "containerStatuses": [
                 {"name": "engine", "ready": True, "restartCount": 0, "image": "x", "imageID": "x",
                  "state": {"running": {"startedAt": now}}}
             ],
         }  # fmt: skip
         await self._api.replace(f"{path}/status", pod)
+
+    async def _gated(self, pod: dict[str, Any], path: str) -> None:
+        """Ready follows the gates."""
+        if not _gates(pod):
+            return
+        conditions = {condition["type"]: condition for condition in pod["status"].get("conditions") or ()}
+        status = "True" if all(conditions.get(gate, {}).get("status") == "True" for gate in _gates(pod)) else "False"
+        if conditions["Ready"]["status"] != status:
+            conditions["Ready"] |= {"status": status, "lastTransitionTime": time_text(time.time())[:19] + "Z"}
+            pod["status"]["conditions"] = list(conditions.values())
+            await self._api.replace(f"{path}/status", pod)
+
+
+def _gates(pod: dict[str, Any]) -> list[str]:
+    return [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]

@@ -80,7 +80,11 @@ class Cluster:
     def tick(self, engines: bool = True) -> Status:
         """Two seconds of traffic, then a decision."""
         self.wait(engines)
-        self.apply(decide(self.observe(), self.now))
+        return self.decided(self.observe())
+
+    def decided(self, seen: Observation) -> Status:
+        """The status after a decision on `seen`, applied."""
+        self.apply(decide(seen, self.now))
         return self.status
 
     def wait(self, engines: bool = True) -> None:

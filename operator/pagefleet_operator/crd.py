@@ -82,6 +82,7 @@ STATUS = record(
         ),
         "baseline": array("What it was like, for the watch after promotion.", _object("A histogram."), 64),
         "draining": array("Revisions that have lost their traffic.", _object("A revision, and since when."), 64),
+        "spares": _object("Warm spares of the stable revision: how many are wanted, asleep and awake."),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
         "selector": text("Selects the pods.", longest=1024),
     },

@@ -17,12 +17,19 @@ from pagefleet_operator.domain.build.loadtest import job_name
 from pagefleet_operator.domain.build.names import KIND, REVISION_LABEL, Child
 from pagefleet_operator.domain.gatewayapi import GatewayApiReading
 from pagefleet_operator.domain.guard import ENGINE_SIGNALS
-from pagefleet_operator.domain.observation import GateReading, LoadTestReading, Observation, PodReading, Slice
+from pagefleet_operator.domain.observation import (
+    GateReading,
+    LoadTestReading,
+    Observation,
+    PodReading,
+    Slice,
+    SpareReading,
+)
 from pagefleet_operator.domain.runtimes.metrics import engine_of
 from pagefleet_operator.domain.spec import Spec, SpecErrors
 from pagefleet_operator.domain.spec_rollout import Guard, StepKind
 from pagefleet_operator.domain.status import Phase, Status
-from pagefleet_operator.signals.engine import EngineSignals
+from pagefleet_operator.signals.engine import EngineSignals, Signals
 from pagefleet_operator.signals.histograms import EngineWindows, Pod
 from pagefleet_operator.signals.past import Past
 from pagefleet_operator.signals.prometheus import PrometheusGates
@@ -68,7 +75,9 @@ class Gatherer:
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         deployments, pods = (self._store.children(kind, namespace, name) for kind in ("Deployment", "Pod"))
-        items = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+        every = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+        items = [item for item in every if not readings.is_spare(item)]
+        spare = [item for item in every if readings.is_spare(item)]
         raw = service.get("spec") or {}
         routed = gatewayapi.wanted(raw, service.get("status") or {})
         status = status_json.load(service.get("status"))
@@ -77,14 +86,18 @@ class Gatherer:
         judged = bool(status.canary) or status.rollout.phase is Phase.WATCHING
         if not judged:
             self._engine_windows.forget(namespace, name)
-        measured, slices, engine_slices, gates, load_test = await asyncio.gather(
+        measured, warm, slices, engine_slices, gates, load_test = await asyncio.gather(
             asyncio.gather(*(self._read(item) for item in items)),
+            asyncio.gather(*(self._spare(item) for item in spare)),
             self._slices(namespace, name, own_pickers=routed) if judged or _by_load(raw) else _none(),
-            self._engine_slices(items, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
+            self._engine_slices(every, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
             self._gates(guarded, status, namespace, name) if judged and guarded is not None else _no_gates(),
             self._load_test(namespace, name, metadata["uid"], status),
         )
         owners = {item["metadata"]["name"]: readings.revision_of(item) for item in items}
+        found = readings.revisions([item for item in deployments if not readings.is_spare(item)], measured, owners)
+        beside = [item for item in deployments if readings.is_spare(item)]
+        found = readings.with_spares(found, beside, zip(map(readings.revision_of, spare), warm, strict=True))
         return Observation(
             namespace=namespace,
             name=name,
@@ -92,9 +105,7 @@ class Gatherer:
             generation=metadata.get("generation", 0),
             spec=raw,
             status=status,
-            revisions=self._past.remembered(
-                (namespace, name), readings.revisions(deployments, measured, owners), time.time()
-            ),
+            revisions=self._past.remembered((namespace, name), found, time.time()),
             slices=slices,
             gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
             fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
@@ -116,21 +127,16 @@ class Gatherer:
         pod, address = readings.pod(item), (item.get("status") or {}).get("podIP")
         if not pod.ready or pod.terminating or not address:
             return pod
-        signals = await self._engines.read(address, engine_of(item))
-        if signals is None:
-            return pod
-        return replace(
-            pod,
-            waiting=signals.waiting,
-            running=signals.running,
-            free_pages=signals.free_pages,
-            total_pages=signals.total_pages,
-            signals_age=signals.age,
-            cached_pages=signals.cached_pages,
-            waiting_tokens=signals.waiting_tokens,
-            preemptions=signals.rates.get("preemptions"),
-            tokens=signals.rates.get("tokens"),
-        )
+        return _told(pod, await self._engines.read(address, engine_of(item)))
+
+    async def _spare(self, item: Document) -> SpareReading:
+        """Also of a pod that is not ready: asleep, its engine still answers."""
+        spare = readings.spare(item)
+        if spare.pod.terminating or not spare.address:
+            return spare
+        signals = await self._engines.read(spare.address, engine_of(item))
+        pod = _told(spare.pod, signals) if spare.pod.ready else spare.pod
+        return replace(spare, pod=pod, asleep=signals.sleeping if signals is not None else None)
 
     async def _read_gateway_api(self, namespace: str, name: str) -> GatewayApiReading | None:
         try:
@@ -190,6 +196,23 @@ class Gatherer:
         job = await self._api.find(f"{jobs}/{own}")
         listed = await self._api.get(pods, labelSelector=f"{JOB_NAME_LABEL}={own}") if job else {}
         return readings.load_test(job, listed.get("items") or ())
+
+
+def _told(pod: PodReading, signals: Signals | None) -> PodReading:
+    if signals is None:
+        return pod
+    return replace(
+        pod,
+        waiting=signals.waiting,
+        running=signals.running,
+        free_pages=signals.free_pages,
+        total_pages=signals.total_pages,
+        signals_age=signals.age,
+        cached_pages=signals.cached_pages,
+        waiting_tokens=signals.waiting_tokens,
+        preemptions=signals.rates.get("preemptions"),
+        tokens=signals.rates.get("tokens"),
+    )
 
 
 def _asks_engines(chosen: Spec | SpecErrors) -> bool:

@@ -23,6 +23,7 @@ from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.apply import Applier
 from pagefleet_operator.cluster.leadership import Leadership
 from pagefleet_operator.cluster.lists import Lists
+from pagefleet_operator.cluster.spares import SpareOrders
 from pagefleet_operator.cluster.store import Key, Store
 from pagefleet_operator.cluster.versions import Versions
 from pagefleet_operator.domain.build.names import KIND
@@ -105,7 +106,9 @@ async def operate(
         wakes = Wakes(session, gatherer.gateways, lambda key: queue.add(key))
         page = StatusPage(store, _page_token(), leadership.leads.is_set)
         applier = Applier(api, versions, store, leadership.check)
-        queue = Queue(Reconciler(gatherer, applier, metrics, wakes.note, page.decided).reconcile, metrics)
+        spares = SpareOrders(api, store, session, leadership.check, lambda key: queue.add(key))
+        reconciler = Reconciler(gatherer, applier, metrics, wakes.note, page.decided, spares.carry_out)
+        queue = Queue(reconciler.reconcile, metrics)
         intake = Intake(token_file, gatherer.fresh, lambda document: _store(api, document), lambda *key: queue.add(key))
         server = Server(metrics, intake.handle, ready.is_set, page)
         secure = _secure()

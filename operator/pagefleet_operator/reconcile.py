@@ -14,6 +14,7 @@ from pagefleet_operator.cluster.api import ApiError
 from pagefleet_operator.cluster.apply import Applier
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.observation import Observation
+from pagefleet_operator.domain.plan import SpareOrder
 from pagefleet_operator.domain.status import Status
 from pagefleet_operator.gather import Gatherer
 from pagefleet_operator.web.metrics import Metrics
@@ -26,7 +27,8 @@ log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """`asleep` is told after each decision whether the service is at zero, `shown` what was seen and written."""
+    """`asleep` is told after each decision whether the service is at zero, `shown` what was seen and written;
+    `order` tells the warm spares what they are to do."""
 
     def __init__(
         self,
@@ -35,7 +37,9 @@ class Reconciler:
         metrics: Metrics,
         asleep: Callable[[Key, bool], None],
         shown: Callable[[Observation, Status, float], None],
+        order: Callable[[Key, tuple[SpareOrder, ...]], Awaitable[None]],
     ) -> None:
+        self._order = order
         self._gatherer, self._applier, self._metrics = gatherer, applier, metrics
         self._asleep, self._shown = asleep, shown
 
@@ -52,6 +56,7 @@ class Reconciler:
         now = time.time()
         plan = decide(seen, now)
         await self._applier.apply(service, plan)
+        await self._order(key, plan.spares)
         self._metrics.planned(namespace, name, plan)
         self._metrics.load.planned(seen, plan)
         self._asleep(key, plan.asleep)

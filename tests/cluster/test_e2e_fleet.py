@@ -1,5 +1,6 @@
 """Protects the main path end to end on the real node: the shipped images and manifests serve a model; a killed engine
-pod is restarted while traffic goes elsewhere; kubectl logs, exec and port-forward work; a pod's end cuts no stream."""
+pod is restarted while traffic goes elsewhere; a sleeping spare is woken for a replica that ends, and sleeps again; kubectl
+logs, exec and port-forward work; a pod's end cuts no stream."""
 
 from __future__ import annotations
 
@@ -107,6 +108,36 @@ async def test_a_pod_that_is_deleted_ends_its_streams_first(stage: Stage) -> Non
     await stage.kubectl.run("delete", "pod", "-n", NAMESPACE, pods[0]["metadata"]["name"], "--wait=false")
     for answer in await asyncio.gather(*streams):
         assert (answer.status, answer.finish) == (200, "length"), answer
+
+
+async def test_a_sleeping_spare_is_woken_for_a_replica_that_ends_and_sleeps_again(stage: Stage) -> None:
+    document = sample()
+    document["spec"]["scaling"] |= {"min": 1, "max": 1, "warmSpares": 1}
+    await stage.kubectl.apply(document)
+    await stage.watch(lambda v: ready(v) == 1 and asleep(v) == 1, timeout=240, what="a replica and a sleeping spare")
+    (spare,) = await stage.kubectl.list("pods", NAMESPACE, "pagefleet.io/spare")
+    address = spare["status"]["podIP"]
+    async with aiohttp.ClientSession() as session, session.get(f"http://{address}:8000/is_sleeping") as response:
+        assert await response.json() == {"is_sleeping": True}
+    own = await stage.kubectl.list("pods", NAMESPACE, f"pagefleet.io/service={NAME},!pagefleet.io/spare")
+    streams = [asyncio.create_task(stage.load.one(200)) for _ in range(4)]
+    await stage.kubectl.run("delete", "pod", "-n", NAMESPACE, own[0]["metadata"]["name"], "--wait=false")
+    await stage.watch(lambda v: awake(v) == 1, timeout=60, what="the spare serves")
+    served = await stage.load.one(8)
+    assert (served.status, served.finish) == (200, "length"), served
+    await stage.watch(lambda v: ready(v) == 1 and asleep(v) == 1, timeout=240, what="the spare sleeps again")
+    for answer in await asyncio.gather(*streams):
+        assert (answer.status, answer.finish) == (200, "length"), answer
+    document["spec"]["scaling"] |= {"min": 2, "max": 2, "warmSpares": 0}
+    await stage.kubectl.apply(document)
+
+
+def asleep(view: View) -> int:
+    return int((view.status.get("spares") or {}).get("asleep", 0))
+
+
+def awake(view: View) -> int:
+    return int((view.status.get("spares") or {}).get("awake", 0))
 
 
 async def test_logs_exec_and_port_forward(stage: Stage) -> None:

@@ -188,3 +188,29 @@ def test_runbooks_name_commands_that_exist() -> None:
     }
     assert named
     assert named <= registered_commands
+
+
+def test_what_is_told_to_other_scalers_uses_what_exists() -> None:
+    """KEDA's query and prometheus-adapter's rule as docs/autoscaling.md has them, and every metric that it names."""
+    text = (CHECKOUT / "docs/autoscaling.md").read_text()
+    blocks = [
+        yaml.safe_load(block)
+        for block in re.findall(r"```yaml\n(kind: .*?|apiVersion: keda.*?|rules:.*?)```", text, re.S)
+    ]
+    (keda,) = (block for block in blocks if block.get("kind") == "ScaledObject")
+    (adapter,) = (block for block in blocks if "rules" in block)
+    assert keda["spec"]["scaleTargetRef"]["kind"] == "InferenceService"
+    for trigger in keda["spec"]["triggers"]:
+        check(trigger["metadata"]["query"])
+    for rule in adapter["rules"]:
+        check(rule["seriesQuery"])
+        template = {
+            "<<.Series>>": uses(rule["seriesQuery"])[0].metric,
+            "<<.LabelMatchers>>": 'namespace="a",service="b"',
+        }
+        query = rule["metricsQuery"]
+        for name, value in template.items():
+            query = query.replace(name, value)
+        check(query)
+    named = {name for name in re.findall(r"`(pagefleet_\w+)", text) if not name.endswith("_")}
+    assert named - set(SERIES) == set()

@@ -105,4 +105,4 @@ def test_a_claim_is_mounted_once_however_often_it_is_named() -> None:
         for name, claim in (("a", "weights"), ("b", "tuned"), ("c", "tuned"))
     ]
     claims = [v["persistentVolumeClaim"]["claimName"] for v in pod_of(spec)["volumes"] if "persistentVolumeClaim" in v]
-    assert claims == ["weights", "tuned"]
+    assert claims == ["weights", "tuned", "fetched"]

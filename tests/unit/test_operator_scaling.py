@@ -16,7 +16,7 @@ from pagefleet_operator.cluster.readings import refusal
 from pagefleet_operator.domain import capacity, curve, victims
 from pagefleet_operator.domain.arrivals import service_load
 from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.observation import Observation, PodReading, RevisionReading, Slice
+from pagefleet_operator.domain.observation import Observation, PodReading, RevisionReading, Slice, SpareReading
 from pagefleet_operator.domain.plan import Plan
 from pagefleet_operator.domain.policies import limited, turns
 from pagefleet_operator.domain.runtimes.catalog import slots_of
@@ -244,6 +244,22 @@ def test_a_service_at_zero_is_idle_not_broken_and_its_traffic_stays() -> None:
     assert not service.plan.asleep
 
 
+def test_a_service_that_was_made_or_woken_just_now_is_not_idle_for_the_time_before() -> None:
+    """What woke it may be answered before the slice that it is counted in is closed."""
+    service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"})
+    service.run(10)
+    assert sum(service.replicas().values()) == 1, "the windows say that nothing came for an hour; it is 100 s old"
+    service.run(5)
+    assert service.replicas() == {}
+    service.load = ServiceLoad(2.0, held=1, arrivals=(0.0,) * 360)
+    service.run()
+    service.load = ServiceLoad(2.0, arrivals=(0.0,) * 360)
+    service.run(10)
+    assert sum(service.replicas().values()) == 1
+    service.run(5)
+    assert service.replicas() == {}
+
+
 def test_without_gateways_nothing_goes_to_sleep() -> None:
     service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"})
     service.load = None
@@ -337,6 +353,33 @@ def test_metrics_tell_need_and_cost_and_go_with_the_service() -> None:
     assert "pagefleet_cost_per_1k_tokens{" not in text, "nothing was generated: no price of it"
     metrics.forget("ns", "chat")
     assert 'service="chat"' not in metrics.text().decode()
+
+
+def test_sleeping_spares_cost_and_do_not_serve_and_tokens_have_a_price() -> None:
+    service = Service(scaling={"min": 1, "max": 3, "warmSpares": 2}, cost={"perAcceleratorHour": 3.6})
+    plan = service.run(3)
+    seen = service.observe()
+    stable, found = service.status.stable, seen.revisions[service.status.stable]
+    assert found.pods[0].ready
+    pods = (replace(found.pods[0], tokens=100.0), *found.pods[1:])
+    spares = tuple(
+        SpareReading(
+            PodReading(f"spare-{n}", awake, False, NOW, NOW if awake else None), asleep=not awake, loaded=awake
+        )
+        for n, awake in enumerate((False, True))
+    )
+    spares += (SpareReading(PodReading("spare-loading", False, False, NOW, None)),)
+    metrics = Metrics()
+    metrics.load.planned(replace(seen, revisions={stable: replace(found, pods=pods)}), plan)
+    assert 'pagefleet_cost_per_1k_tokens{namespace="ns",service="chat"} 0.01' in metrics.text().decode(), (
+        "3.6 / 360,000"
+    )
+    metrics.load.planned(replace(seen, revisions={stable: replace(found, spares=spares)}), plan)
+    text = metrics.text().decode()
+    assert 'pagefleet_cost_per_hour{namespace="ns",service="chat"} 10.8' in text, "a replica, a sleeper, one awake"
+    assert 'pagefleet_spares{namespace="ns",service="chat"} 2.0' in text
+    assert 'pagefleet_spares_awake{namespace="ns",service="chat"} 1.0' in text
+    assert replace(found, spares=spares).ready == found.ready + 1
 
 
 def test_min_is_never_above_a_scheduled_max() -> None:

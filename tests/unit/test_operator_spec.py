@@ -227,6 +227,37 @@ def test_the_flags_of_older_specs_may_stay_in_args() -> None:
     assert errors(merged("engine", "args", ["--max-num-seqs=8", "--max-num-batched-tokens=256"])) == {}
 
 
+def test_fetched_weights_are_kept_on_a_claim_and_others_are_refused_one() -> None:
+    spec = merged("model", "source", "hf://example/llama")
+    spec["model"]["cache"] = {"claim": "fetched"}
+    assert errors(spec) == {}
+    pod = deployment(child_of(spec), 1)["spec"]["template"]["spec"]
+    assert {"name": "HF_HOME", "value": "/var/cache/pagefleet"} in pod["containers"][0]["env"]
+    assert {"name": "model-cache", "mountPath": "/var/cache/pagefleet"} in pod["containers"][0]["volumeMounts"]
+    assert {"name": "model-cache", "persistentVolumeClaim": {"claimName": "fetched"}} in pod["volumes"]
+    spec["engine"] = {**spec.get("engine", {}), "env": [{"name": "HF_HOME", "value": "/elsewhere"}]}
+    assert list(errors(spec)) == ["spec.engine.env[0].name"]
+    assert list(errors(merged("model", "cache", {"claim": "fetched"}))) == ["spec.model.cache"]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "engine", "field"),
+    [
+        ({"warmSpares": 1}, {}, None),
+        ({"warmSpares": 0}, {"apiKeySecretRef": {"name": "s", "key": "k"}}, None),
+        ({"warmSpares": 1}, {"apiKeySecretRef": {"name": "s", "key": "k"}}, "spec.scaling.warmSpares"),
+        ({"warmSpares": 2}, {}, "spec.cost.ceilingPerHour"),
+    ],
+    ids=str,
+)
+def test_what_goes_with_warm_spares(scaling: dict[str, Any], engine: dict[str, Any], field: str | None) -> None:
+    spec = merged("scaling", "min", 2)
+    spec["scaling"] |= {"max": 4, **scaling}
+    spec["engine"] = {**spec.get("engine", {}), **engine}
+    spec["cost"] = {"perAcceleratorHour": 2.0, "ceilingPerHour": 7.0}
+    assert list(errors(spec)) == ([] if field is None else [field])
+
+
 def test_the_model_is_required() -> None:
     assert errors({}) == {"spec.model": "is required"}
 
@@ -252,6 +283,7 @@ def test_only_what_affects_pods_makes_a_revision() -> None:
         (("model", "speculation"), {"method": "ngram", "tokens": 5}),
         (("model", "adapters"), [{"name": "a", "source": "pvc://a/b"}]),
         (("model", "chatTemplate"), {"configMapKeyRef": {"name": "t", "key": "k"}}),
+        (("model", "speculation"), {"method": "draft", "model": "hf://a/b"}),
         (("engine", "kvCache"), {"dtype": "float16"}),
         (("engine", "kvCache"), {"prefixCaching": False}),
         (("engine", "scheduling"), {"policy": "fcfs"}),

@@ -18,6 +18,7 @@ SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/toke
 TOKEN_SECONDS = 60.0  # the kubelet renews the token in place
 REQUEST_SECONDS = 15.0
 JSON, MERGE_PATCH, APPLY_PATCH = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 
 class ApiError(Exception):
@@ -83,6 +84,10 @@ class Api:
     async def merge(self, path: str, body: Mapping[str, Any]) -> Document:
         """A JSON merge patch: only the fields in it change."""
         return await self._request("PATCH", path, {}, body, MERGE_PATCH)
+
+    async def merge_lists(self, path: str, body: Mapping[str, Any]) -> Document:
+        """A strategic merge patch: of a list, too, only the named entries change (a condition, by its type)."""
+        return await self._request("PATCH", path, {}, body, STRATEGIC_PATCH)
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Document:
         """PUT; the body's resourceVersion makes it fail with 409 when the object has moved on."""

@@ -6,11 +6,12 @@ import datetime
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from pagefleet_operator.domain.build.names import REVISION_LABEL
+from pagefleet_operator.domain.build.names import AWAKE_GATE, REVISION_LABEL, SPARE_LABEL
 from pagefleet_operator.domain.loadtest import readable
-from pagefleet_operator.domain.observation import LoadTestReading, PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.observation import LoadTestReading, PodFault, PodReading, RevisionReading, SpareReading
 
 CONFIGURATION_EXIT = 78
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
@@ -34,6 +35,45 @@ def revisions(
         for name, found in grouped.items()
         if name in replicas or any(not pod.terminating for pod in found)
     }
+
+
+def with_spares(
+    found: Mapping[str, RevisionReading],
+    deployments: Iterable[Mapping[str, Any]],
+    spares: Iterable[tuple[str, SpareReading]],
+) -> dict[str, RevisionReading]:
+    """The readings with what there is of spares; `spares` are with their revisions."""
+    result = dict(found)
+    for item in deployments:
+        name = revision_of(item)
+        result[name] = replace(
+            result.get(name) or RevisionReading(name, None),
+            spare_replicas=int(item.get("spec", {}).get("replicas", 1)),
+            spare_uid=item["metadata"]["uid"],
+            spare_refused=refusal(item),
+        )
+    for name, spare in sorted(spares, key=lambda entry: entry[1].pod.name):
+        if name in result:
+            result[name] = replace(result[name], spares=(*result[name].spares, spare))
+    return result
+
+
+def is_spare(item: Mapping[str, Any]) -> bool:
+    return SPARE_LABEL in (item["metadata"].get("labels") or {})
+
+
+def spare(item: Mapping[str, Any]) -> SpareReading:
+    """One spare without what its engine says."""
+    status = item.get("status") or {}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    gate, containers = conditions.get(AWAKE_GATE), conditions.get("ContainersReady") or {}
+    return SpareReading(
+        pod=pod(item),
+        address=status.get("podIP") or "",
+        opened=gate is not None and gate["status"] == "True",
+        since=seconds(gate["lastTransitionTime"]) if gate and gate.get("lastTransitionTime") else None,
+        loaded=containers.get("status") == "True",
+    )
 
 
 def refusal(deployment: Mapping[str, Any]) -> str:

@@ -225,11 +225,18 @@ def _idle(seen: Totals, load: ServiceLoad | None, record: ScalingRecord, scaling
     while steps < len(load.arrivals) and load.arrivals[-1 - steps] <= 0:
         steps += 1
     seen_arrival, last = steps < len(load.arrivals), now - load.age - steps * load.step
+    last = max(last, _awake_since(seen, record, now) if not seen_arrival else last)
     before = record.idle_since if record.idle_since is not None and record.idle_since <= now else None
     if before is not None and (not seen_arrival or last <= before + load.step):
         return replace(record, idle_since=before)
     noted = min(IDLE_NOTED, scaling.idle_to_zero) if seen_arrival else 0.0
     return replace(record, idle_since=last if now - last >= noted else None)
+
+
+def _awake_since(seen: Totals, record: ScalingRecord, now: float) -> float:
+    """Windows reach back to before the service was made or woken, and what woke it is not in a closed one yet."""
+    serving = next((sample.time for sample in (*seen.history, seen.latest) if sample.serving), now)
+    return max(serving, policies.last_up(record.steps, now) or serving)
 
 
 def _sleeps(record: ScalingRecord, scaling: Scaling, now: float) -> bool:

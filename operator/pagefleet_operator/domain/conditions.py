@@ -120,9 +120,9 @@ def _rolled_back(stage: Stage) -> Stated:
 def _scaling(seen: Observation, replicas: dict[str, int], limit: tuple[str, str] | None) -> Stated:
     """`limit` (reason, message): why there are not the replicas that the load asks for."""
     moving = [
-        f"{name}: {reading(seen.revisions, name).ready} of {count} ready"
+        f"{name}: {reading(seen.revisions, name).own_ready} of {count} ready"
         for name, count in replicas.items()
-        if reading(seen.revisions, name).ready != count
+        if reading(seen.revisions, name).own_ready != count
     ]
     status = TRUE if moving else FALSE
     if limit is not None:

@@ -13,6 +13,7 @@ from pagefleet_operator.domain import (
     draining,
     extras,
     rollout,
+    spares,
     spec,
     unspecified,
     victims,
@@ -22,6 +23,7 @@ from pagefleet_operator.domain.build.loadtest import load_test
 from pagefleet_operator.domain.build.names import SERVICE_LABEL, Child
 from pagefleet_operator.domain.build.pdb import disruption_budget
 from pagefleet_operator.domain.build.service import service
+from pagefleet_operator.domain.build.spare import spare_deployment
 from pagefleet_operator.domain.conditions import Problem
 from pagefleet_operator.domain.draining import Drained
 from pagefleet_operator.domain.journal import Journal
@@ -29,6 +31,7 @@ from pagefleet_operator.domain.observation import Observation
 from pagefleet_operator.domain.plan import Plan
 from pagefleet_operator.domain.revision import revision_hash, snapshot
 from pagefleet_operator.domain.rollout import Stage
+from pagefleet_operator.domain.spares import Spares
 from pagefleet_operator.domain.spec import Spec, SpecErrors
 from pagefleet_operator.domain.spec_rollout import Rollout, StepKind
 from pagefleet_operator.domain.status import Phase, RevisionRecord, ScalingRecord
@@ -65,7 +68,8 @@ def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan
     known = _history(
         seen, stage, {**drained.replicas, **replicas}, {wanted: snapshot(parsed.raw)}, parsed.rollout.history, now
     )
-    planned = _plan(seen, stage, replicas, drained, known, sized.records, None, now, journal, sized.limit)
+    warm = spares.decide(seen, stage, replicas, parsed.scaling.spares, now, journal)
+    planned = _plan(seen, stage, replicas, drained, known, sized.records, None, now, journal, warm, sized.limit)
     planned = replace(planned, needed=sized.needed or {}, replica_cost=parsed.replica_cost)
     job = load_test_job(seen, parsed.rollout, stage, known, now)
     return replace(planned, job=job) if job else planned
@@ -79,7 +83,8 @@ def _keep(seen: Observation, invalid: Problem, now: float, journal: Journal) -> 
     replicas = affordable.raised(stage, seen, found, stage.record.needed)
     known = _history(seen, stage, replicas, {}, MOST_KEPT, now)
     drained = Drained({}, status.draining, ())
-    return _plan(seen, stage, replicas, drained, known, status.scaling, invalid, now, journal)
+    warm = spares.decide(seen, stage, replicas, None, now, journal)
+    return _plan(seen, stage, replicas, drained, known, status.scaling, invalid, now, journal, warm)
 
 
 def _plan(
@@ -92,6 +97,7 @@ def _plan(
     invalid: Problem | None,
     now: float,
     journal: Journal,
+    warm: Spares,
     limit: tuple[str, str] | None = None,
 ) -> Plan:
     problem = conditions.problem_of(stage, seen)
@@ -114,10 +120,11 @@ def _plan(
         previous=stage.previous,
         baseline=stage.baseline,
         draining=drained.records,
+        spares=warm.record,
         replicas=sum(found.ready for found in seen.revisions.values()),
         selector=f"{SERVICE_LABEL}={seen.name}",
     )
-    timed = stage.record.phase is Phase.WATCHING or bool(drained.records)
+    timed = stage.record.phase is Phase.WATCHING or bool(drained.records) or warm.moving
     busy = (
         bool(stage.canary)
         or not stage.traffic
@@ -126,8 +133,10 @@ def _plan(
     )
     return Plan(
         status=status,
-        children=tuple(_children(seen, known, replicas)),
+        children=tuple(_children(seen, known, replicas, warm.replicas)),
         delete=drained.gone,
+        withdrawn=warm.withdrawn,
+        spares=warm.orders,
         events=tuple(journal.events),
         victims=victims.costs(seen.revisions, replicas),
         requeue=BUSY_SECONDS if busy else IDLE_SECONDS,
@@ -135,7 +144,7 @@ def _plan(
 
 
 def _children(
-    seen: Observation, known: tuple[RevisionRecord, ...], replicas: Mapping[str, int]
+    seen: Observation, known: tuple[RevisionRecord, ...], replicas: Mapping[str, int], spare: Mapping[str, int]
 ) -> Iterable[Mapping[str, object]]:
     for record in known:
         if record.hash in replicas and record.spec:
@@ -143,6 +152,8 @@ def _children(
             yield deployment(child, replicas[record.hash])
             yield service(child)
             yield disruption_budget(child)
+            if spare.get(record.hash):
+                yield spare_deployment(child, spare[record.hash])
 
 
 def _history(

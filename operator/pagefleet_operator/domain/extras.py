@@ -41,7 +41,7 @@ def added(plan: Plan, seen: Observation, parsed: Spec, now: float) -> Plan:
         requeue=min(plan.requeue, SETTLING_SECONDS) if routed.settling else plan.requeue,
         events=(*plan.events, *journal.events),
         routes=routed.manifests,
-        withdrawn=routed.withdrawn,
+        withdrawn=(*plan.withdrawn, *routed.withdrawn),
     )
 
 

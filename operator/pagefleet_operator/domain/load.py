@@ -50,7 +50,8 @@ def totals(found: RevisionReading, now: float) -> Totals:
 
 
 def sample(found: RevisionReading, now: float) -> Sample:
-    serving = [pod for pod in found.pods if pod.ready and not pod.terminating]
+    pods = (*found.pods, *(spare.pod for spare in found.spares))
+    serving = [pod for pod in pods if pod.ready and not pod.terminating]
     fresh = [pod for pod in serving if is_fresh(pod)]
     total = sum(pod.total_pages or 0 for pod in fresh)
     return Sample(

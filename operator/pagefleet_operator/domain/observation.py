@@ -51,8 +51,28 @@ class PodReading:
 
 
 @dataclass(frozen=True)
+class SpareReading:
+    """A pod of a revision's spares. It is Ready, and met by requests, only while `opened`: the readiness gate that the
+    operator keeps is True. `since` is when the gate last changed, None while it was never written.
+
+    `loaded`: the engine itself is ready, so neither loading nor asleep. `asleep` is None when it does not tell.
+    """
+
+    pod: PodReading
+    address: str = ""
+    opened: bool = False
+    since: float | None = None
+    loaded: bool = False
+    asleep: bool | None = None
+
+
+@dataclass(frozen=True)
 class RevisionReading:
-    """What the cluster holds for one revision. `replicas` is the Deployment's spec, None without a Deployment."""
+    """What the cluster holds for one revision. `replicas` is the Deployment's spec, None without a Deployment.
+
+    `spares` are not among `pods`; `spare_replicas` and `spare_uid` are of their Deployment, None and "" without one, and
+    `spare_refused` why no more of them can be created.
+    """
 
     hash: str
     replicas: int | None
@@ -60,10 +80,20 @@ class RevisionReading:
     history: tuple[Sample, ...] = ()  # older than the pods' readings, oldest first
     slots: int | None = None  # sequences that a replica runs at once; None: not known
     refused: str = ""  # why pods cannot be created (a quota), as the API server says
+    spares: tuple[SpareReading, ...] = ()
+    spare_replicas: int | None = None
+    spare_uid: str = ""
+    spare_refused: str = ""
+
+    @property
+    def own_ready(self) -> int:
+        """Ready replicas without the spares that stand in for some."""
+        return sum(1 for pod in self.pods if pod.ready and not pod.terminating)
 
     @property
     def ready(self) -> int:
-        return sum(1 for pod in self.pods if pod.ready and not pod.terminating)
+        """All that requests meet now: replicas, and spares that are awake."""
+        return self.own_ready + sum(1 for spare in self.spares if spare.pod.ready and not spare.pod.terminating)
 
 
 @dataclass(frozen=True)

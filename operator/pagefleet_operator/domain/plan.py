@@ -32,6 +32,17 @@ class Withdrawal:
 
 
 @dataclass(frozen=True)
+class SpareOrder:
+    """What one spare is told. `opened`: what its readiness gate becomes, None: it stays. `asleep`: what its engine is
+    asked to be, None: nothing. An engine with open requests refuses to sleep; it is asked again later."""
+
+    pod: str
+    address: str
+    opened: bool | None = None
+    asleep: bool | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """The next state of one InferenceService.
 
@@ -44,6 +55,7 @@ class Plan:
     `withdrawn`: those that are to go, after them.
     `requeue`: seconds until the next decision is due even if nothing happens.
     `victims`: deletion costs by pod, to be written before a Deployment shrinks.
+    `spares`: what warm spares are told, last of all.
     `needed`: replicas that the load needs, not rounded, by revision. `replica_cost`: of one for an hour, if known.
     """
 
@@ -58,6 +70,7 @@ class Plan:
     victims: Mapping[str, int] = field(default_factory=dict)
     needed: Mapping[str, float] = field(default_factory=dict)
     replica_cost: float | None = None
+    spares: tuple[SpareOrder, ...] = ()
 
     @property
     def asleep(self) -> bool:

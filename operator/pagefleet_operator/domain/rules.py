@@ -19,6 +19,11 @@ def _names(model: Mapping[str, Any]) -> list[str]:
     return [adapter["name"] for adapter in model.get("adapters") or ()]
 
 
+def fetched(model: Mapping[str, Any]) -> tuple[str, str]:
+    """The sources that a replica may have to fetch."""
+    return model["source"], (model.get("speculation") or {}).get("model", "")
+
+
 def _at_most(part: Mapping[str, Any], less: str, more: str) -> bool:
     """Whether `less` is at most `more` where both are given."""
     return less not in part or more not in part or bool(part[less] <= part[more])
@@ -32,6 +37,7 @@ def _length(spec: Mapping[str, Any]) -> float:
     return float(spec["model"].get("maxLength", "inf"))
 
 
+HUB = "hf://"
 # In CEL: whether the limit NAME and the model's length are both given.
 BOTH = "has(self.engine) && has(self.engine.limits) && has(self.engine.limits.NAME) && has(self.model.maxLength)"
 
@@ -77,6 +83,14 @@ RULES = (
         "!has(self.adapters) || !has(self.servedName) || self.adapters.all(a, a.name != self.servedName)",
         "no adapter may have the model's own name, spec.model.servedName",
         lambda model: model.get("servedName") not in _names(model),
+    ),
+    Rule(
+        ("model",),
+        "spec.model.cache",
+        "!has(self.cache) || self.source.startsWith('hf://')"
+        " || (has(self.speculation) && has(self.speculation.model) && self.speculation.model.startsWith('hf://'))",
+        "keeps what is fetched: it needs a source of hf://; a claim that holds weights is a source of pvc://",
+        lambda model: "cache" not in model or any(source.startswith(HUB) for source in fetched(model)),
     ),
     Rule(
         ("engine", "scheduling"),

@@ -21,6 +21,28 @@ def replica_cost(spec: Mapping[str, Any]) -> float | None:
 
 SCALING_RULES = (
     Rule(
+        (),
+        "spec.scaling.warmSpares",
+        "!(has(self.scaling) && has(self.scaling.warmSpares) && self.scaling.warmSpares > 0"
+        " && has(self.engine) && has(self.engine.apiKeySecretRef))",
+        "the operator has none of the keys that spec.engine.apiKeySecretRef asks for, and could not wake a spare; let the"
+        " gateway check keys instead",
+        lambda spec: (
+            not (spec.get("scaling") or {}).get("warmSpares") or "apiKeySecretRef" not in (spec.get("engine") or {})
+        ),
+    ),
+    Rule(
+        (),
+        "spec.scaling.warmSpares",
+        "!(has(self.scaling) && has(self.scaling.warmSpares) && self.scaling.warmSpares > 0"
+        " && has(self.engine) && has(self.engine.runtime) && self.engine.runtime != 'pagefleet')",
+        "needs spec.engine.runtime pagefleet: other engines are not put to sleep",
+        lambda spec: (
+            not (spec.get("scaling") or {}).get("warmSpares")
+            or (spec.get("engine") or {}).get("runtime", "pagefleet") == "pagefleet"
+        ),
+    ),
+    Rule(
         ("scaling",),
         "spec.scaling.min",
         "self.min <= self.max",
@@ -83,8 +105,9 @@ def scaling_errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
             if direction == "scaleDown" and policy["type"] == "Percent" and policy["value"] > 100:
                 yield SpecError(f"{where}.value", "must be at most 100 percent")
     each, ceiling = replica_cost(spec), (spec.get("cost") or {}).get("ceilingPerHour")
-    least = max(1, int(scaling.get("min", 1)))
+    least = max(1, int(scaling.get("min", 1))) + int(scaling.get("warmSpares", 0))
     if each is not None and ceiling is not None and each * least > ceiling:
         yield SpecError(
-            "spec.cost.ceilingPerHour", f"must be at least {each * least:g}, what spec.scaling.min replicas cost"
+            "spec.cost.ceilingPerHour",
+            f"must be at least {each * least:g}, what spec.scaling.min replicas and warm spares cost",
         )

@@ -6,7 +6,7 @@ every service when the operator is upgraded. Descriptions say what the engine do
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.fields import URI, array, choice, integer, key_of, number, record, text
+from pagefleet_operator.domain.fields import OBJECT_NAME, URI, array, choice, integer, key_of, number, record, text
 from pagefleet_operator.domain.schema_runtime import CUSTOM
 
 MOST_ADAPTERS, MOST_ANSWERS, MOST_SPECULATED = 16, 16, 16
@@ -47,6 +47,12 @@ MODEL = record(
         "quantization": choice("Precision of the weights.", ("none", "int8", "fp8", "awq"), default="none"),
         "speculation": SPECULATION,
         "adapters": ADAPTERS,
+        "cache": record(
+            "Where fetched weights (hf://) are kept beyond a replica's end, so that each is fetched once and not by every "
+            "replica. Without it: in the replica's own temporary volume.",
+            {"claim": text("A PersistentVolumeClaim in the service's namespace, ReadWriteMany.", pattern=OBJECT_NAME)},
+            ("claim",),
+        ),
         "chatTemplate": record(
             "A Jinja chat template instead of the model's own. It is read when a replica starts: to roll a change out, "
             "give it another name or key.",

@@ -71,6 +71,12 @@ SCALING = record(
                 "policies": _policies("shrinking"),
             },
         ),
+        "warmSpares": integer(
+            "Replicas beyond the serving ones that are loaded and asleep; they stand in within seconds while serving ones"
+            " are missing. None when omitted.",
+            0,
+            100,
+        ),
         "idleToZero": duration("Scale to zero after so long without a request."),
         "schedule": array(
             "Other bounds at set times. The highest min and the lowest max of the entries in force count.",

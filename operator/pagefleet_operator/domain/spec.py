@@ -69,6 +69,7 @@ def _parse(raw: object) -> Spec | SpecErrors:
     if errors:
         return SpecErrors(tuple(errors))
     each, ceiling = replica_cost(filled), (filled.get("cost") or {}).get("ceilingPerHour")
-    affordable = int(ceiling / each + 1e-9) if each and ceiling is not None else None
-    sized = replace(scaling(filled["scaling"]), affordable=affordable)
+    sized = scaling(filled["scaling"])
+    affordable = int(ceiling / each + 1e-9) - sized.spares if each and ceiling is not None else None
+    sized = replace(sized, affordable=affordable)
     return Spec(filled, sized, rollout(filled["rollout"]), traffic(filled["traffic"]), each)

@@ -45,6 +45,7 @@ class Scaling:
     external: bool = False  # min is the number of replicas: somebody else sets it
     schedule: tuple[Entry, ...] = ()
     affordable: int | None = None  # replicas that the cost ceiling allows
+    spares: int = 0  # warm ones, beyond `max`
     capped: str = ""  # why `max` is below spec.scaling.max
 
 
@@ -65,6 +66,7 @@ def scaling(raw: Mapping[str, Any]) -> Scaling:
         up_stabilization=seconds(up["stabilization"]) if "stabilization" in up else 0.0,
         up_policies=_policies(up),
         down_policies=_policies(down),
+        spares=raw.get("warmSpares", 0),
         idle_to_zero=seconds(raw["idleToZero"]) if "idleToZero" in raw else None,
         schedule=tuple(
             Entry(entry["cron"], entry["timeZone"], seconds(entry["duration"]), entry.get("min"), entry.get("max"))

@@ -218,6 +218,17 @@ class ScalingRecord:
 
 
 @dataclass(frozen=True)
+class SparesRecord:
+    """Warm spares of the stable revision, for people. `message` says why some cannot be had."""
+
+    revision: str
+    desired: int = 0
+    asleep: int = 0
+    awake: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class Status:
     observed_generation: int = 0
     stable: str = ""
@@ -236,5 +247,6 @@ class Status:
     previous: PreviousRecord | None = None
     baseline: tuple[BaselineRecord, ...] = ()
     draining: tuple[DrainRecord, ...] = ()
+    spares: SparesRecord | None = None
     replicas: int = 0  # of the serving revisions together: the /scale subresource's status
     selector: str = ""

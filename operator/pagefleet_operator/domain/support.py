@@ -25,6 +25,7 @@ OWNED_FLAGS = {
     "--tool-call-parser": "spec.engine.toolCallParser", "--drain-timeout": "",
 }  # fmt: skip
 ADAPTER_SCHEMES = ("pvc", "file")
+CACHE_ENV = ("HF_HOME", "HF_HUB_CACHE")
 OWNED_ENV = ("OMP_NUM_THREADS", "PAGEFLEET_TERMINATION_LOG", "HOME")
 
 
@@ -52,6 +53,10 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
             field = ".".join(("spec", *shared[flag]))
             yield SpecError(f"spec.engine.args[{index}]", f"{flag} is given by {field} too; remove one of them")
     for index, variable in enumerate(_at(spec, ("engine", "env")) or ()):
+        if variable["name"] in CACHE_ENV and _at(spec, ("model", "cache")):
+            yield SpecError(
+                f"spec.engine.env[{index}].name", "spec.model.cache says where weights are kept; remove one"
+            )
         if variable["name"] in OWNED_ENV:
             yield SpecError(f"spec.engine.env[{index}].name", f"{variable['name']} is the operator's to write")
 

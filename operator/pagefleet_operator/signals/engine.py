@@ -21,6 +21,7 @@ GAUGES = ("waiting", "running", "kvUsage", "kvPages", "kvPagesFree", "kvPagesCac
 OPTIONAL = ("waitingTokens",)
 COUNTERS = ("preemptions", "tokens")
 OUR_ENGINE = Engine()
+SLEEPING = "pagefleet_engine_sleeping"  # our engine alone says it
 log = logging.getLogger(__name__)
 
 
@@ -35,6 +36,7 @@ class Signals:
     age: float
     cached_pages: int | None = 0
     waiting_tokens: int | None = None
+    sleeping: bool | None = None
     counters: Mapping[str, float] = field(default_factory=dict)  # by a name of COUNTERS, since the engine's start
     rates: Mapping[str, float] = field(default_factory=dict)  # the same per second, since the reading before
 
@@ -46,7 +48,8 @@ def parse(text: str, metrics: EngineMetrics = OURS) -> Signals | None:
     if not {"waiting", "running"} <= set(wanted):
         return None
     try:
-        found = page.samples(text, (entry.name for entry in wanted.values()))
+        found = page.samples(text, (*(entry.name for entry in wanted.values()), SLEEPING))
+        asleep = page.number(found, selector(SLEEPING))
         read = {name: page.number(found, entry) for name, entry in wanted.items()}
     except ValueError:
         return None
@@ -62,6 +65,7 @@ def parse(text: str, metrics: EngineMetrics = OURS) -> Signals | None:
         age=0.0,
         cached_pages=int(known["kvPagesCached"]) if "kvPagesCached" in known else None,
         waiting_tokens=int(known["waitingTokens"]) if "waitingTokens" in known else None,
+        sleeping=asleep > 0 if asleep is not None else None,
         counters={name: known[name] for name in COUNTERS if name in known},
     )
 

@@ -30,12 +30,14 @@ class LoadMetrics:
             "free": gauge("pagefleet_kv_pages_free_ratio", "Free share of the replicas' KV pages, 0 to 1"),
             "arrivals": gauge("pagefleet_arrivals_per_second", "Requests that come in, of the last minute"),
             "tokens": gauge("pagefleet_tokens_per_second", "Tokens that replicas generate"),
-            "hour": gauge("pagefleet_cost_per_hour", "What the ready replicas cost"),
+            "spares": gauge("pagefleet_spares", "Warm spares that are loaded, asleep or not"),
+            "awake": gauge("pagefleet_spares_awake", "Warm spares that stand in for replicas"),
+            "hour": gauge("pagefleet_cost_per_hour", "What the ready replicas and the warm spares cost"),
             "thousand": gauge("pagefleet_cost_per_1k_tokens", "What 1000 generated tokens cost now"),
         }
         self.cost = Counter(
             "pagefleet_cost",
-            "What ready replicas have cost since the operator began to look",
+            "What ready replicas and warm spares have cost since the operator began to look",
             SERVICE,
             registry=registry,
         )
@@ -81,7 +83,12 @@ def _values(seen: Observation, plan: Plan) -> dict[str, float]:
     samples = [sample(found, 0.0) for found in seen.revisions.values()]
     ready, fresh = sum(s.serving for s in samples), sum(s.fresh for s in samples)
     total, load = sum(s.total_pages for s in samples), seen.load
+    spares = [spare for found in seen.revisions.values() for spare in found.spares]
+    resting = sum(1 for spare in spares if not spare.pod.ready and (spare.loaded or spare.asleep))
     values: dict[str, float] = {}
+    if spares:
+        values["awake"] = sum(1 for spare in spares if spare.pod.ready)
+        values["spares"] = values["awake"] + resting
     if fresh == ready:
         held = load.held if load is not None else 0
         values["running"] = sum(s.running for s in samples)
@@ -93,7 +100,7 @@ def _values(seen: Observation, plan: Plan) -> dict[str, float]:
         newest = load.arrivals[-6:]
         values["arrivals"] = sum(newest) / len(newest)
     if plan.replica_cost is not None:
-        values["hour"] = ready * plan.replica_cost
+        values["hour"] = (ready + resting) * plan.replica_cost
         if values.get("tokens"):
             values["thousand"] = values["hour"] / 3.6 / values["tokens"]
     return values

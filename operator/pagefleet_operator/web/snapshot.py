@@ -5,10 +5,10 @@ time and the judged percentiles of the running rollout over time. Bounded, pure;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain.load import is_fresh
-from pagefleet_operator.domain.observation import Observation, PodReading
+from pagefleet_operator.domain.observation import Observation, PodReading, SpareReading
 from pagefleet_operator.domain.status import SignalRecord, Status
 
 MOST_PODS = 256
@@ -24,7 +24,7 @@ class PodNow:
 
     name: str
     revision: str
-    state: str  # Ready | Starting | Stopping | the reason of its fault
+    state: str  # Ready | Starting | Asleep (a spare) | Stopping | the reason of its fault
     waiting: int | None = None
     running: int | None = None
     used: float | None = None
@@ -74,7 +74,9 @@ class Snapshot:
 
 def taken(before: Snapshot | None, seen: Observation, status: Status, now: float) -> Snapshot:
     """The next snapshot after a decision at `now` that saw `seen` and wrote `status`."""
-    pods = tuple(_pod(pod, revision) for revision, reading in sorted(seen.revisions.items()) for pod in reading.pods)
+    readings = sorted(seen.revisions.items())
+    pods = tuple(_pod(pod, revision) for revision, reading in readings for pod in reading.pods)
+    pods += tuple(_spare(spare, revision) for revision, reading in readings for spare in reading.spares)
     started = status.rollout.started
     kept = before.points if before is not None and before.started == started else ()
     return Snapshot(
@@ -93,6 +95,11 @@ def _pod(pod: PodReading, revision: str) -> PodNow:
         return PodNow(pod.name, revision, _state(pod))
     used = 1.0 - (pod.free_pages or 0) / pod.total_pages if pod.total_pages else None
     return PodNow(pod.name, revision, _state(pod), pod.waiting, pod.running, used)
+
+
+def _spare(spare: SpareReading, revision: str) -> PodNow:
+    shown = _pod(spare.pod, revision)
+    return replace(shown, state="Asleep") if spare.asleep and not spare.opened and shown.state == "Starting" else shown
 
 
 def _state(pod: PodReading) -> str:

@@ -10,6 +10,7 @@ GROUP, VERSION, KIND, PLURAL = "pagefleet.io", "v1alpha1", "InferenceService", "
 PORT = 8000
 MANAGED_LABEL, MANAGED = "app.kubernetes.io/managed-by", "pagefleet"
 SERVICE_LABEL, REVISION_LABEL = "pagefleet.io/service", "pagefleet.io/revision"
+SPARE_LABEL, AWAKE_GATE = "pagefleet.io/spare", "pagefleet.io/awake"  # of warm spares: label, readiness gate
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What a revision's pods mount: /tmp of their own; read-only the claims of model URIs, a chat template, API keys."""
+"""What a revision's pods mount: /tmp of their own, the cache of fetched weights; read-only the claims of model URIs, a
+chat template, API keys."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pagefleet_operator.domain.accelerator import gpus
 from pagefleet_operator.domain.build.uris import claims, mount_path
 
 GROUP_READS = 0o440
+CACHE, CACHE_FOLDER = "model-cache", "/var/cache/pagefleet"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ def volumes(snapshot: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dic
         name = f"models-{number}"
         defined.append({"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
         mounts.append({"name": name, "mountPath": mount_path(claim), "readOnly": True})
+    cache = snapshot["model"].get("cache")
+    if cache:
+        defined.append({"name": CACHE, "persistentVolumeClaim": {"claimName": cache["claim"]}})
+        mounts.append({"name": CACHE, "mountPath": CACHE_FOLDER})
     template = (snapshot["model"].get("chatTemplate") or {}).get("configMapKeyRef")
     if template:
         source = {"name": template["name"], **_only(template["key"], CHAT_TEMPLATE)}

@@ -8,6 +8,7 @@ from typing import Any
 
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import path_in_pod
+from pagefleet_operator.domain.build.volumes import CACHE_FOLDER
 from pagefleet_operator.domain.quantity import whole
 from pagefleet_operator.domain.runtimes.metrics import Engine
 
@@ -51,7 +52,7 @@ def caches(snapshot: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         plain("HOME", TEMPORARY),
         plain("USER", "pagefleet"),
         plain("XDG_CACHE_HOME", f"{TEMPORARY}/cache"),
-        plain("HF_HOME", f"{TEMPORARY}/huggingface"),
+        plain("HF_HOME", CACHE_FOLDER if "cache" in snapshot["model"] else f"{TEMPORARY}/huggingface"),
         plain("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY}/inductor"),
         plain("TRITON_CACHE_DIR", f"{TEMPORARY}/triton"),
     )

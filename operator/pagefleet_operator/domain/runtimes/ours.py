@@ -8,6 +8,7 @@ from typing import Any
 from pagefleet_operator.domain.accelerator import gpus
 from pagefleet_operator.domain.build.flags import drain_seconds, flags
 from pagefleet_operator.domain.build.names import Child
+from pagefleet_operator.domain.build.volumes import CACHE_FOLDER
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, engine_part, plain, threads
 
 SLOTS_FLAG, SLOTS = "--max-num-seqs", 64  # the engine's default
@@ -19,7 +20,11 @@ def launch(child: Child, release: str) -> Launch:
         image=image(child.snapshot, release),
         args=("serve", *flags(child)),
         drain=drain_seconds(engine_part(child.snapshot, "limits")),
-        env=(plain("OMP_NUM_THREADS", threads(child.snapshot)), plain("HOME", TEMPORARY)),
+        env=(
+            plain("OMP_NUM_THREADS", threads(child.snapshot)),
+            plain("HOME", TEMPORARY),
+            *((plain("HF_HOME", CACHE_FOLDER),) if "cache" in child.snapshot["model"] else ()),
+        ),
         startup="/ready",
         readiness="/ready",
         readiness_failures=1,

@@ -1,0 +1,102 @@
+"""Protects warm spares on a real API server: a Deployment of their own that the replicas' budget leaves out, never Ready
+until the operator opens their gate, woken for a replica that is missing, gone with the field. (Real engines asleep and
+awake: test_e2e_fleet.py.)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cluster_plane import Plane
+
+from pagefleet_local.demo.stage import View, sample
+from pagefleet_local.fleet.kubectl import Document, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+NAMESPACE, NAME = "default", "spared"
+
+
+def service(replicas: int, spares: int) -> Document:
+    document = sample()
+    document["metadata"] = {"name": NAME, "namespace": NAMESPACE}
+    document["spec"]["scaling"] = {"min": replicas, "max": 4, "mode": "external", "warmSpares": spares}
+    return document
+
+
+async def pods(plane: Plane, *, spare: bool) -> list[Document]:
+    """That are not being deleted."""
+    selector = f"pagefleet.io/service={NAME},{'' if spare else '!'}pagefleet.io/spare"
+    return [
+        pod
+        for pod in await plane.kubectl.list("pods", NAMESPACE, selector)
+        if "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def is_ready(pod: Document) -> bool:
+    conditions: list[Any] = (pod.get("status") or {}).get("conditions") or []
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+async def view(plane: Plane) -> View:
+    found = await plane.kubectl.get("isvc", NAME, NAMESPACE)
+    assert found is not None
+    return View(found)
+
+
+async def test_a_spare_stands_in_for_a_replica_that_is_not_ready(plane: Plane) -> None:
+    await plane.kubectl.apply(service(1, 1))
+
+    async def spare_runs() -> bool:
+        found = await pods(plane, spare=True)
+        return len(found) == 1 and bool((found[0].get("status") or {}).get("podIP"))
+
+    await until(spare_runs, timeout=60, what="a spare runs")
+    seen = await view(plane)
+    assert seen.is_true("Ready")
+    assert seen.status["spares"]["desired"] == 1
+    assert seen.status["replicas"] == 1, "a spare does not serve"
+    (own,) = await pods(plane, spare=False)
+    (spare,) = await pods(plane, spare=True)
+    assert (is_ready(own), is_ready(spare)) == (True, False)
+
+    async def budgeted() -> bool:
+        budget = await plane.kubectl.get("poddisruptionbudget", f"{NAME}-{seen.stable}", NAMESPACE)
+        status = (budget or {}).get("status") or {}
+        return (status.get("expectedPods"), status.get("disruptionsAllowed")) == (1, 1)
+
+    await until(budgeted, timeout=30, what="the budget counts the replica alone, and lets it be moved")
+    plane.node.hold.add(seen.stable)
+    try:
+        await plane.kubectl.run("delete", "pod", "-n", NAMESPACE, own["metadata"]["name"], "--wait=false")
+
+        async def stood_in() -> bool:
+            return [is_ready(pod) for pod in await pods(plane, spare=True)] == [True]
+
+        await until(stood_in, timeout=30, what="the spare is ready")
+        seen = await view(plane)
+        assert seen.is_true("Ready"), "the service never went down"
+    finally:
+        plane.node.hold.discard(seen.stable)
+
+    async def rests() -> bool:
+        found = [is_ready(pod) for pod in await pods(plane, spare=True)]
+        return found == [False] and [is_ready(pod) for pod in await pods(plane, spare=False)] == [True]
+
+    await until(rests, timeout=90, what="the replica serves and the spare rests")
+    kinds = [entry["kind"] for entry in (await view(plane)).status["decisions"]]
+    assert kinds.count("SpareWoken") == kinds.count("SpareRested") == 1
+
+
+async def test_spares_go_with_the_field(plane: Plane) -> None:
+    await plane.kubectl.apply(service(1, 0))
+
+    async def gone() -> bool:
+        return await plane.kubectl.list("deployments", NAMESPACE, "pagefleet.io/spare") == []
+
+    await until(gone, timeout=40, what="the spares' Deployment is gone")
+    seen = await view(plane)
+    assert "spares" not in seen.status
+    assert seen.is_true("Ready")
+    assert len(await pods(plane, spare=False)) == 1
+    await plane.kubectl.run("delete", "isvc", NAME, "-n", NAMESPACE)
