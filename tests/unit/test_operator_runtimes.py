@@ -95,7 +95,7 @@ def test_an_accelerator_without_an_image_needs_one() -> None:
 @pytest.mark.parametrize("name", ["amd.com/gpu", "aws.amazon.com/neuron", "google.com/tpu", "habana.ai/gaudi"])
 def test_our_engine_refuses_accelerators_that_it_cannot_use(name: str) -> None:
     spec = {"model": {"source": "file:///m"}, "resources": {"accelerator": {"name": name}}}
-    assert set(errors(spec)) == {"spec.resources.accelerator.name"}
+    assert set(errors(spec)) == {"spec.engine.image"}
 
 
 @pytest.mark.parametrize(

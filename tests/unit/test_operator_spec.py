@@ -212,6 +212,8 @@ def test_each_mistake_is_refused_by_its_field(path: tuple[str, ...], value: obje
 def test_what_goes_with_gpus(model: dict[str, Any], name: str, count: int, field: str | None) -> None:
     spec = merged("resources", "accelerator", {"name": name, "count": count})
     spec["model"] |= model
+    if name != "nvidia.com/gpu":
+        spec["engine"] = {"image": "registry.example/engine:1"}
     assert list(errors(spec)) == ([] if field is None else [field])
 
 

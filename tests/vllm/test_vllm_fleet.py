@@ -103,7 +103,7 @@ async def test_vllm_serves_through_the_gateway(stage: Stage) -> None:
         )
     assert "Paris" in (answer.choices[0].message.content or "")
     streamed = await stage.load.one(8)
-    assert (streamed.status, streamed.finish, streamed.tokens) == (200, "length", 8)
+    assert (streamed.status, streamed.finish) == (200, "length")
     assert streamed.revision == view.stable
 
 

@@ -34,9 +34,10 @@ def _quantization(spec: Mapping[str, Any]) -> str:
 ACCELERATOR_RULES = (
     Rule(
         (),
-        "spec.resources.accelerator.name",
+        "spec.engine.image",
         f"!({OTHER}) || !({OURS}) || (has(self.engine) && has(self.engine.image))",
-        f"Pagefleet's own engine runs on the CPU and on {NVIDIA}; for others set spec.engine.runtime",
+        f"is required for other accelerators than {NVIDIA}: Pagefleet's own engine cannot run on them; or set "
+        "spec.engine.runtime",
         lambda spec: not _other(spec),
     ),
     Rule(

@@ -16,7 +16,12 @@ Test = Callable[[Any], bool]
 
 
 def _among(runtimes: tuple[Runtime, ...]) -> str:
-    return f"({RUNTIME} in [{', '.join(repr(str(runtime)) for runtime in runtimes)}])"
+    """In CEL; without the field the runtime is pagefleet."""
+    listed = f"[{', '.join(repr(str(runtime)) for runtime in runtimes)}]"
+    given = "has(self.engine) && has(self.engine.runtime)"
+    if Runtime.PAGEFLEET in runtimes:
+        return f"!({given} && !(self.engine.runtime in {listed}))"
+    return f"({RUNTIME} in {listed})"
 
 
 def _given(path: tuple[str, ...]) -> str:

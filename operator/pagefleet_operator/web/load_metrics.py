@@ -93,7 +93,8 @@ def _values(seen: Observation, plan: Plan) -> dict[str, float]:
         held = load.held if load is not None else 0
         values["running"] = sum(s.running for s in samples)
         values["waiting"] = sum(s.waiting for s in samples) + held
-        values["tokens"] = sum(s.tokens for s in samples)
+        if not ready or any(pod.tokens is not None for found in seen.revisions.values() for pod in found.pods):
+            values["tokens"] = sum(s.tokens for s in samples)
         if total:
             values["free"] = 1 - sum(s.pages for s in samples) / total
     if load is not None and math.isfinite(load.age) and load.arrivals:
