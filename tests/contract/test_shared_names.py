@@ -203,17 +203,25 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                     )
                 },
             ),
+            "scaling": st.fixed_dictionaries({}, optional={"warmSpares": st.integers(0, 2)}),
             "engine": st.fixed_dictionaries(
                 {},
                 optional={
                     "image": st.just("x"),
+                    "apiKeySecretRef": st.just({"name": "s", "key": "k"}),
                     "limits": st.fixed_dictionaries({}, optional={"promptTokens": LENGTH, "outputTokens": LENGTH}),
                 },
             ),
         },
     ),
     ("model",): st.fixed_dictionaries(
-        {}, optional={"servedName": st.sampled_from(["a", "z"]), "adapters": st.lists(ADAPTER, max_size=3)}
+        {"source": st.sampled_from(["hf://a/b", "file:///m"])},
+        optional={
+            "servedName": st.sampled_from(["a", "z"]),
+            "adapters": st.lists(ADAPTER, max_size=3),
+            "cache": st.just({"claim": "c"}),
+            "speculation": st.fixed_dictionaries({}, optional={"model": st.sampled_from(["hf://a/c", "file:///d"])}),
+        },
     ),
     ("model", "speculation"): st.fixed_dictionaries(
         {"method": st.sampled_from(["ngram", "draft"])}, optional={"model": st.just("file:///d")}
