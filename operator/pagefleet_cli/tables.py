@@ -61,6 +61,11 @@ def details(service: Document) -> list[Table]:
             traffic.add_row(
                 name, role, f"{weights.get(name, 0)} %", str(entry.get("ready", 0)), str(entry.get("desired", 0))
             )
+    spares = status.get("spares")
+    if spares:
+        role = f"spares, {spares.get('asleep', 0)} asleep"
+        cells = (spares.get("revision", ""), role, "", str(spares.get("awake", 0)), str(spares.get("desired", 0)))
+        traffic.add_row(*map(text, cells))
     tables = [conditions, traffic]
     verdict = (status.get("rollout") or {}).get("verdict")
     if verdict:

@@ -230,6 +230,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                 {},
                 optional={
                     "image": st.just("x"),
+                    "apiKeySecretRef": st.just({"name": "s", "key": "k"}),
                     "limits": st.fixed_dictionaries(
                         {}, optional=dict.fromkeys(schema_engine.LIMITS["properties"], LENGTH)
                     ),
@@ -256,12 +257,24 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
             "rollout": st.fixed_dictionaries({}, optional={"guard": ENGINE_GUARD}),
             "traffic": st.fixed_dictionaries({}, optional={"provider": st.sampled_from(["Gateway", "GatewayAPI"])}),
             "scaling": st.fixed_dictionaries(
-                {}, optional={"min": LENGTH, "max": LENGTH, "mode": st.sampled_from(["internal", "external"])}
+                {},
+                optional={
+                    "min": LENGTH,
+                    "max": LENGTH,
+                    "mode": st.sampled_from(["internal", "external"]),
+                    "warmSpares": st.integers(0, 2),
+                },
             ),
         },
     ),
     ("model",): st.fixed_dictionaries(
-        {}, optional={"servedName": st.sampled_from(["a", "z"]), "adapters": st.lists(ADAPTER, max_size=3)}
+        {"source": st.sampled_from(["hf://a/b", "file:///m"])},
+        optional={
+            "servedName": st.sampled_from(["a", "z"]),
+            "adapters": st.lists(ADAPTER, max_size=3),
+            "cache": st.just({"claim": "c"}),
+            "speculation": st.fixed_dictionaries({}, optional={"model": st.sampled_from(["hf://a/c", "file:///d"])}),
+        },
     ),
     ("model", "speculation"): st.fixed_dictionaries(
         {"method": st.sampled_from(["ngram", "draft"])}, optional={"model": st.just("file:///d")}
