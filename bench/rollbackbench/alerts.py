@@ -19,7 +19,7 @@ from typing import Any
 from bench.rollbackbench.fleet import SERVICES, Fleet, fleet
 from bench.rollbackbench.load import TOKENS_A_SECOND, Seen, Users, streams
 
-RATE = 50.0  # requests per second to each service that rolls out
+RATE, CLOSE_RATE = 5.0, 50.0  # requests per second to each service that rolls out; while the last one is looked for
 STREAMS, STREAM_SECONDS = 3, 8.0  # the canary's pods are told to stop after 5 s without weight
 QUIET_SECONDS = 1.5  # after the rollback is in the status, in which a last canary request is looked for
 CREATED_AT_ONCE = 16
@@ -101,13 +101,13 @@ class Lane:
     """One service's rollouts, one after another."""
 
     def __init__(self, running: Fleet, seen: Seen, index: int, rounds: int) -> None:
-        self._running, self._name, self._rounds = running, name(index), rounds
-        self._users = Users(running.http, f"{running.url}/{self._name}", seen)
+        self._running, self._seen, self._name, self._rounds = running, seen, name(index), rounds
+        self._users = Users(running.http, f"{running.url}/{self._name}", seen, RATE)
         self._random = random.Random(index)
         self.streams = 0
 
     async def run(self) -> list[Rollback]:
-        load = asyncio.create_task(self._users.run(RATE))
+        load = asyncio.create_task(self._users.run())
         try:
             return [await self._round(number) for number in range(2, self._rounds + 2)]
         finally:
@@ -120,14 +120,20 @@ class Lane:
         await running.api.merge(f"{SERVICES}/{self._name}", {"spec": spec(number)})
         started = await running.until(self._name, "a canary has weight", _has_weight)
         canary = started["canary"]
-        await streams(users, canary, STREAMS, int(STREAM_SECONDS * TOKENS_A_SECOND))
+        try:
+            await streams(users, canary, STREAMS, int(STREAM_SECONDS * TOKENS_A_SECOND))
+        except TimeoutError as error:
+            status, failures = await running.status(self._name), dict(self._seen.failures)
+            raise RuntimeError(f"{self._name}: no stream met {canary}: {failures}, {status}") from error
         self.streams += STREAMS
-        await asyncio.sleep(self._random.uniform(0.2, 1.5))  # at any moment of the operator's two seconds
+        users.rate = CLOSE_RATE
+        await asyncio.sleep(self._random.uniform(0.5, 2.0))  # at any moment of the operator's two seconds
         sent = time.monotonic()
         await self._alert(canary)
         stored = time.monotonic() - sent
         await running.until(self._name, "rolled back", lambda status: status["rollout"]["phase"] == "RolledBack")
         await asyncio.sleep(QUIET_SECONDS)
+        users.rate = RATE
         status = await running.status(self._name)
         if not any(one["hash"] == canary and one["reason"] == "Alert" for one in status.get("rejected", ())):
             raise RuntimeError(f"{self._name}: {canary} was not rejected for the alert: {status['rollout']}")

@@ -32,8 +32,8 @@ async def measure(aborts: int) -> Mapping[str, Any]:
     async with fleet(1) as running:
         await running.create(NAME, spec(1))
         await running.until(NAME, "it serves", _ready)
-        users = Users(running.http, f"{running.url}/{NAME}", seen)
-        load = asyncio.create_task(users.run(RATE, int(ANSWER_SECONDS * TOKENS_A_SECOND)))
+        users = Users(running.http, f"{running.url}/{NAME}", seen, RATE)
+        load = asyncio.create_task(users.run(int(ANSWER_SECONDS * TOKENS_A_SECOND)))
         try:
             for number in range(2, aborts + 2):
                 took.append(await _abort(running, number))

@@ -37,18 +37,19 @@ class Answer:
 class Users:
     """`last` is by revision when the latest request that it answered had arrived at its engine."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, seen: Seen) -> None:
+    def __init__(self, http: aiohttp.ClientSession, url: str, seen: Seen, rate: float) -> None:
         self._http, self._url, self._seen = http, f"{url}/v1/completions", seen
+        self.rate = rate  # of `run`, requests per second
         self._open: set[asyncio.Task[Answer]] = set()
         self.last: dict[str, float] = {}
 
-    async def run(self, rate: float, tokens: int = 1) -> None:
+    async def run(self, tokens: int = 1) -> None:
         """`rate` requests per second, until cancelled."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
             self.ask(tokens)
-            due += 1 / rate
+            due += 1 / self.rate
             await asyncio.sleep(max(0.0, due - loop.time()))
 
     def ask(self, tokens: int, begun: asyncio.Future[str] | None = None) -> asyncio.Task[Answer]:
@@ -96,7 +97,7 @@ class Users:
 async def streams(users: Users, revision: str, count: int, tokens: int) -> None:
     """Open streams of `tokens` until `count` of them are answered by `revision`. Raises TimeoutError."""
     loop, found = asyncio.get_running_loop(), 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while found < count:
             begun: list[asyncio.Future[str]] = [loop.create_future() for _ in range(count)]
             for future in begun:
