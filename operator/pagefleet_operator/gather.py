@@ -52,6 +52,7 @@ class Gatherer:
         self._engines, self._windows, self._engine_windows = sources.engines, sources.windows, sources.engine_windows
         self._gateway_apis = GatewayApis(api)
         self._past = Past()
+        self._memos: dict[tuple[str, str], dict[str, object]] = {}
         self._gateway_pods: dict[str, tuple[float, list[str]]] = {}
 
     def service(self, namespace: str, name: str) -> Document | None:
@@ -81,6 +82,7 @@ class Gatherer:
         judged = in_use and not hurried
         if not in_use:
             self._engine_windows.forget(namespace, name)
+            self._memos.pop((namespace, name), None)
         measured, slices, engine_slices, gates, load_test = await asyncio.gather(
             asyncio.gather(*(self._read(item, hurried) for item in items)),
             self._slices(namespace, name, own_pickers=routed) if judged or (_by_load(raw) and not hurried) else _none(),
@@ -108,6 +110,7 @@ class Gatherer:
             action=(metadata.get("annotations") or {}).get(ANNOTATION, ""),
             image=self._sources.image,
             load=self._windows.load(namespace, name),
+            memo=self._memos.setdefault((namespace, name), {}) if in_use else {},
         )
 
     def forget(self, namespace: str, name: str) -> None:
@@ -115,6 +118,7 @@ class Gatherer:
         self._windows.forget(namespace, name)
         self._engine_windows.forget(namespace, name)
         self._past.forget((namespace, name))
+        self._memos.pop((namespace, name), None)
 
     async def _read(self, item: Document, hurried: bool) -> PodReading:
         pod, address = readings.pod(item), (item.get("status") or {}).get("podIP")
