@@ -24,9 +24,8 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.rollbackbench import alerts, capacity, onset
 
@@ -34,7 +33,7 @@ BUSY = 0.10  # cores that others may use before the measurement
 
 
 def alert(quick: bool) -> Mapping[str, Any]:
-    return asyncio.run(alerts.measure(alerts.Size(40, 2, 10) if quick else alerts.Size(500, 4, 200)))
+    return asyncio.run(alerts.measure(alerts.Size(40, 20, 2, 10) if quick else alerts.Size(500, 100, 5, 200)))
 
 
 def aborts(quick: bool) -> Mapping[str, Any]:

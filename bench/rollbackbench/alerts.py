@@ -27,9 +27,10 @@ CREATED_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Size:
-    """`services` in all, `lanes` of them roll out, together `rollbacks` times."""
+    """`services` in all, `serving` of them with a pod, `lanes` of these roll out, together `rollbacks` times."""
 
     services: int
+    serving: int
     lanes: int
     rollbacks: int
 
@@ -62,12 +63,13 @@ def name(index: int) -> str:
 async def measure(size: Size) -> Mapping[str, Any]:
     async with fleet(size.services) as running:
         began = time.monotonic()
-        await _fill(running, size.services)
+        await _fill(running, size)
         filled, seen = time.monotonic() - began, Seen()
         lanes = [Lane(running, seen, index, size.rollbacks // size.lanes) for index in range(size.lanes)]
         found = [one for each in await asyncio.gather(*(lane.run() for lane in lanes)) for one in each]
         return {
             "services": size.services,
+            "serving": size.serving,
             "readyAfter": round(filled, 1),
             "rollbacks": len(found),
             "ms": quantiles([one.last for one in found]),
@@ -80,21 +82,24 @@ async def measure(size: Size) -> Mapping[str, Any]:
         }
 
 
-async def _fill(running: Fleet, services: int) -> None:
-    """All services, each with one ready pod."""
+async def _fill(running: Fleet, size: Size) -> None:
+    """All services, those that serve with one ready pod, the others at zero replicas as their people want them."""
     slots = asyncio.Semaphore(CREATED_AT_ONCE)
 
     async def one(index: int) -> None:
         async with slots:
-            await running.create(name(index), spec(1))
+            resting = {"scaling": {"min": 0, "max": 1, "mode": "external"}}
+            await running.create(name(index), spec(1) | ({} if index < size.serving else resting))
 
-    await asyncio.gather(*(one(index) for index in range(services)))
+    await asyncio.gather(*(one(index) for index in range(size.services)))
     async with asyncio.timeout(900):
         while True:
             items = (await running.api.get(SERVICES))["items"]
-            if sum(bool((item.get("status") or {}).get("traffic")) for item in items) == services:
+            ready = sum(settled(item.get("status") or {}) for item in items)
+            print(f"  {ready} of {size.services} services are Ready", flush=True)
+            if ready == size.services:
                 return
-            await asyncio.sleep(2)
+            await asyncio.sleep(5)
 
 
 class Lane:
@@ -105,11 +110,19 @@ class Lane:
         self._users = Users(running.http, f"{running.url}/{self._name}", seen, RATE)
         self._random = random.Random(index)
         self.streams = 0
+        self.done: list[Rollback] = []
 
     async def run(self) -> list[Rollback]:
         load = asyncio.create_task(self._users.run())
         try:
-            return [await self._round(number) for number in range(2, self._rounds + 2)]
+            for number in range(2, self._rounds + 2):
+                self.done.append(await self._round(number))
+                if len(self.done) % 10 == 0:
+                    worst = max(one.last for one in self.done)
+                    print(
+                        f"  {self._name}: {len(self.done)} of {self._rounds}, slowest {1e3 * worst:.0f} ms", flush=True
+                    )
+            return self.done
         finally:
             load.cancel()
             await asyncio.gather(load, return_exceptions=True)
@@ -149,6 +162,11 @@ class Lane:
         async with self._running.http.post(self._running.alerts, json=payload, headers=headers) as response:
             if response.status != 200:
                 raise RuntimeError(f"the webhook answered {response.status}: {await response.text()}")
+
+
+def settled(status: Mapping[str, Any]) -> bool:
+    """Whether it is Ready, with or without pods."""
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
 
 
 def _has_weight(status: Mapping[str, Any]) -> bool:

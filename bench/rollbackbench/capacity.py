@@ -31,7 +31,7 @@ async def measure(aborts: int) -> Mapping[str, Any]:
     seen, took = Seen(), []
     async with fleet(1) as running:
         await running.create(NAME, spec(1))
-        await running.until(NAME, "it serves", _ready)
+        await running.until(NAME, "it serves", alerts.settled)
         users = Users(running.http, f"{running.url}/{NAME}", seen, RATE)
         load = asyncio.create_task(users.run(int(ANSWER_SECONDS * TOKENS_A_SECOND)))
         try:
@@ -68,10 +68,6 @@ async def _abort(running: Fleet, number: int) -> float:
         raise RuntimeError(f"rolled back, and the weights are {back['traffic']}")
     await asyncio.sleep(AFTER_SECONDS)
     return took
-
-
-def _ready(status: Mapping[str, Any]) -> bool:
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
 
 
 def _at_zero(status: Mapping[str, Any], revision: str) -> bool:

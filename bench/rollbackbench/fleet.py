@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,8 @@ class Fleet:
 @asynccontextmanager
 async def fleet(services: int) -> AsyncIterator[Fleet]:
     """Everything started, nothing in it. Whatever happens, it is taken down."""
-    layout = control_plane_layout()
+    state, sockets = Path("/var/lib/pagefleet-bench"), Path("/run/pagefleet-bench")
+    layout = replace(control_plane_layout(), state=state, run=sockets)  # not the tests' own: they clean theirs up
     plane = up(Options(layout=layout, node=False))
     try:
         async with AsyncExitStack() as stack:

@@ -78,10 +78,12 @@ def test_an_alert_rolls_back_without_any_measurement() -> None:
 
 
 async def test_what_is_first_is_done_before_what_is_late() -> None:
-    done: list[Key] = []
+    done, all_done = list[Key](), asyncio.Event()
 
     async def work(key: Key) -> None:
         done.append(key)
+        if len(done) == 21:
+            all_done.set()
 
     queue = Queue(work, Metrics())
     for number in range(20):
@@ -89,8 +91,7 @@ async def test_what_is_first_is_done_before_what_is_late() -> None:
     queue.add(("ns", "alerted"), first=True)
     running = asyncio.create_task(queue.run())
     async with asyncio.timeout(5):
-        while len(done) < 21:
-            await asyncio.sleep(0)
+        await all_done.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert done[0] == ("ns", "alerted")
