@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+from recorder import Recorder
 from statusnode import StatusNode
 
 from pagefleet_local.fleet.kubectl import Kubectl, until
@@ -51,6 +52,7 @@ class Plane:
     node: StatusNode
     layout: Layout
     operator: Operator
+    recorder: Recorder
     operator_url: str = f"http://127.0.0.1:{PORT}"
 
 

@@ -36,7 +36,8 @@ class StatusNode:
     async def register(self) -> None:
         with contextlib.suppress(*PASSING):
             await self._api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})
-        await self._heartbeat()
+        with contextlib.suppress(*PASSING):  # the node controller has changed it meanwhile: the next one comes soon
+            await self._heartbeat()
 
     async def run(self) -> None:
         """For ever."""

@@ -11,7 +11,7 @@ from pagefleet_operator.cluster import gatewayapi, paths, readings
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.gatewayapi import GatewayApis
 from pagefleet_operator.cluster.store import Store
-from pagefleet_operator.domain import spec, status_json
+from pagefleet_operator.domain import alerts, spec, status_json
 from pagefleet_operator.domain.actions import ANNOTATION
 from pagefleet_operator.domain.build.loadtest import job_name
 from pagefleet_operator.domain.build.names import KIND, REVISION_LABEL, Child
@@ -60,6 +60,7 @@ class Gatherer:
         self._engines, self._windows, self._engine_windows = sources.engines, sources.windows, sources.engine_windows
         self._gateway_apis = GatewayApis(api)
         self._past = Past()
+        self._memos: dict[tuple[str, str], dict[str, object]] = {}
         self._gateway_pods: dict[str, tuple[float, list[str]]] = {}
 
     def service(self, namespace: str, name: str) -> Document | None:
@@ -71,7 +72,10 @@ class Gatherer:
         return await self._api.find(paths.inference_service(namespace, name))
 
     async def observe(self, service: Document) -> Observation:
-        """Raises ApiError or aiohttp.ClientError when gateways cannot be listed; signals only turn None."""
+        """Raises ApiError or aiohttp.ClientError when gateways cannot be listed; signals only turn None.
+
+        Where an alert decides by itself nothing is measured: what does not answer must not hold a rollback up.
+        """
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         deployments, pods = (self._store.children(kind, namespace, name) for kind in ("Deployment", "Pod"))
@@ -83,13 +87,16 @@ class Gatherer:
         status = status_json.load(service.get("status"))
         chosen = spec.parse(raw)
         guarded = chosen.rollout.guard if isinstance(chosen, Spec) else None
-        judged = bool(status.canary) or status.rollout.phase is Phase.WATCHING
-        if not judged:
+        hurried = alerts.decides(status, raw, chosen.rollout if isinstance(chosen, Spec) else None)
+        in_use = bool(status.canary) or status.rollout.phase is Phase.WATCHING
+        judged = in_use and not hurried
+        if not in_use:
             self._engine_windows.forget(namespace, name)
+            self._memos.pop((namespace, name), None)
         measured, warm, slices, engine_slices, gates, load_test = await asyncio.gather(
-            asyncio.gather(*(self._read(item) for item in items)),
-            asyncio.gather(*(self._spare(item) for item in spare)),
-            self._slices(namespace, name, own_pickers=routed) if judged or _by_load(raw) else _none(),
+            asyncio.gather(*(self._read(item, hurried) for item in items)),
+            asyncio.gather(*(self._spare(item, hurried) for item in spare)),
+            self._slices(namespace, name, own_pickers=routed) if judged or (_by_load(raw) and not hurried) else _none(),
             self._engine_slices(every, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
             self._gates(guarded, status, namespace, name) if judged and guarded is not None else _no_gates(),
             self._load_test(namespace, name, metadata["uid"], status),
@@ -115,6 +122,7 @@ class Gatherer:
             action=(metadata.get("annotations") or {}).get(ANNOTATION, ""),
             image=self._sources.image,
             load=self._windows.load(namespace, name),
+            memo=self._memos.setdefault((namespace, name), {}) if in_use else {},
         )
 
     def forget(self, namespace: str, name: str) -> None:
@@ -122,17 +130,18 @@ class Gatherer:
         self._windows.forget(namespace, name)
         self._engine_windows.forget(namespace, name)
         self._past.forget((namespace, name))
+        self._memos.pop((namespace, name), None)
 
-    async def _read(self, item: Document) -> PodReading:
+    async def _read(self, item: Document, hurried: bool) -> PodReading:
         pod, address = readings.pod(item), (item.get("status") or {}).get("podIP")
-        if not pod.ready or pod.terminating or not address:
+        if hurried or not pod.ready or pod.terminating or not address:
             return pod
         return _told(pod, await self._engines.read(address, engine_of(item)))
 
-    async def _spare(self, item: Document) -> SpareReading:
+    async def _spare(self, item: Document, hurried: bool) -> SpareReading:
         """Also of a pod that is not ready: asleep, its engine still answers."""
         spare = readings.spare(item)
-        if spare.pod.terminating or not spare.address:
+        if hurried or spare.pod.terminating or not spare.address:
             return spare
         signals = await self._engines.read(spare.address, engine_of(item))
         pod = _told(spare.pod, signals) if spare.pod.ready else spare.pod

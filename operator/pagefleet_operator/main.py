@@ -109,7 +109,12 @@ async def operate(
         spares = SpareOrders(api, store, session, leadership.check, lambda key: queue.add(key))
         reconciler = Reconciler(gatherer, applier, metrics, wakes.note, page.decided, spares.carry_out)
         queue = Queue(reconciler.reconcile, metrics)
-        intake = Intake(token_file, gatherer.fresh, lambda document: _store(api, document), lambda *key: queue.add(key))
+        intake = Intake(
+            token_file,
+            gatherer.fresh,
+            lambda document: _store(api, store, document),
+            lambda *key: queue.add(key, first=True),
+        )
         server = Server(metrics, intake.handle, ready.is_set, page)
         secure = _secure()
         runner = await server.start(port, secure)
@@ -163,10 +168,12 @@ def _sources(session: aiohttp.ClientSession) -> Sources:
     return Sources(EngineSignals(session), GatewayWindows(session), EngineWindows(session), gates, image)
 
 
-async def _store(api: Api, document: Document) -> None:
+async def _store(api: Api, store: Store, document: Document) -> None:
+    """Known to the next decision at once: the watch may tell of it later."""
     metadata = document["metadata"]
+    path = paths.inference_service(metadata["namespace"], metadata["name"]) + "/status"
     try:
-        await api.replace(paths.inference_service(metadata["namespace"], metadata["name"]) + "/status", document)
+        store.took(KIND, await api.replace(path, document))
     except ApiError as error:
         if error.status == CONFLICT:
             raise ConflictError(error.message) from error

@@ -74,9 +74,9 @@ class Queue:
         self._failures: dict[Key, int] = {}
         self._changed = asyncio.Event()
 
-    def add(self, key: Key, delay: float = 0.0) -> None:
-        """Due in `delay` seconds, or sooner when it already is."""
-        when = time.monotonic() + delay
+    def add(self, key: Key, delay: float = 0.0, *, first: bool = False) -> None:
+        """Due in `delay` seconds, or sooner when it already is; `first`: before all that is late already."""
+        when = float("-inf") if first else time.monotonic() + delay
         self._due[key] = min(when, self._due.get(key, when))
         self._metrics.queue.set(len(self._due))
         self._changed.set()

@@ -93,8 +93,9 @@ def _handlers(registry: kopf.OperatorRegistry, seen: Seen) -> None:
         settings.networking.request_timeout = 30
 
     def watch(kind: str, *resource: str, **filters: Any) -> None:
+        # A coroutine: what is no coroutine kopf runs in a thread, and what hears of events belongs to the loop.
         @kopf.on.event(*resource, id=kind, registry=registry, **filters)
-        def event(event: Any, **_: Any) -> None:
+        async def event(event: Any, **_: Any) -> None:
             seen(kind, event["type"], dict(event["object"]))
 
     watch(KIND, GROUP, VERSION, PLURAL)

@@ -78,9 +78,10 @@ async def test_actions_are_done_once_each_and_answered(plane: Plane, recording: 
     await act(plane, "resume")
     await act(plane, "promote")
     await settled(plane, NAME, "it is promoted", lambda v: v.stable == canary and not v.canary)
-    await plane.kubectl.run(
-        "wait", "--for=condition=Progressing=False", f"isvc/{NAME}", "-n", NAMESPACE, "--timeout=30s"
-    )
+    for condition in ("Progressing=False", "Ready", "RolledBack=False"):
+        await plane.kubectl.run(
+            "wait", f"--for=condition={condition}", f"isvc/{NAME}", "-n", NAMESPACE, "--timeout=30s"
+        )
 
 
 async def test_undo_goes_back_with_capacity_first(plane: Plane, recording: Recording) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pagefleet_operator.domain.status import AlertRecord
+from pagefleet_operator.domain.spec_rollout import Rollout
+from pagefleet_operator.domain.status import AlertRecord, Phase, Status
 
 
 def labels_of(raw: object) -> Mapping[str, str] | None:
@@ -35,3 +36,16 @@ def against(
         if about and not alert.resolved and alert.received >= since and matches(alert.labels, wanted):
             return alert
     return None
+
+
+def decides(status: Status, raw: object, rollout: Rollout | None) -> bool:
+    """Whether a stored alert gives the revision under judgement up by itself, so that nobody needs to wait for
+    measurements. `rollout` None: the spec `raw` cannot be used."""
+    if rollout is not None and rollout.alerts_pause:
+        return False
+    record = status.rollout
+    judged = status.canary if record.phase is not Phase.ROLLING_BACK else ""
+    if record.phase is Phase.WATCHING:
+        judged = status.stable
+    wanted = rollout.alert_labels if rollout is not None else labels_of(raw)
+    return bool(judged) and against(judged, status.alerts, wanted, record.started) is not None

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagefleet_operator.domain import guard_errors, guard_latency, guard_limits
+from pagefleet_operator.domain.fold import Scope, Test
+from pagefleet_operator.domain.folds import START, folded
 from pagefleet_operator.domain.observation import Observation, Slice
-from pagefleet_operator.domain.spec_rollout import Guard
+from pagefleet_operator.domain.spec_rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.status import BaselineRecord
 from pagefleet_operator.domain.verdict import Judged, Outcome, unknown, worst
 
@@ -52,76 +54,79 @@ def assess(seen: Observation, guard: Guard, question: Question) -> Judged | None
 def _measured(seen: Observation, guard: Guard, question: Question, since: float) -> list[Judged]:
     """The signals that are measured on requests."""
     count = len(guard.latency) + (guard.max_error_rate is not None)
-    gateways, engines = _sane(seen.slices), _sane(seen.engine_slices)
-    judged = []
-    for entry in guard.latency:
+    sources = {"gateway": seen.slices, "engine": seen.engine_slices}
+    heard = {name: _Source(name, slices, since, question.now) for name, slices in sources.items() if slices is not None}
+    errors = "engine" if question.copies else "gateway"
+    asked: dict[str, list[_Asked]] = {name: [] for name in heard}
+    judged: dict[int, Judged] = {}  # by place: of equal outcomes the first one is shown
+    for place, entry in enumerate(guard.latency):
         engine = question.copies or entry.signal in ENGINE_SIGNALS
         if question.copies and entry.signal == "tpot":
             continue  # the engine has no such histogram; itl is its measure of it
-        source = engines if engine else gateways
+        source = heard.get("engine" if engine else "gateway")
         if source is None:
-            judged.append(unknown(entry.signal, _silent(entry.signal, engine)))
+            judged[place] = unknown(entry.signal, _silent(entry.signal, engine))
             continue
-        level, kept = _kept(source, since, question.now, (1 - entry.confidence) / count)
-        ours, theirs = _sides(kept, question, guard.warmup_requests)
-        if question.after:
-            judged.append(guard_latency.after(entry, question.baseline, ours, level))
-        else:
-            judged.append(guard_latency.concurrent(entry, theirs, ours, level, question.now - since))
-    if guard.max_error_rate is not None:
-        source = engines if question.copies else gateways
-        if source is None:
-            judged.append(unknown("errors", _silent("errors", question.copies)))
-        else:
-            level, kept = _kept(source, since, question.now, (1 - guard_errors.CONFIDENCE) / count)
-            ours, theirs = _sides(kept, question, guard.warmup_requests)
-            judged.append(guard_errors.rate(guard.max_error_rate, theirs, ours, level))
-    return judged
+        level = source.part * (1 - entry.confidence) / count
+        asked[source.name].append(_Asked(place, entry, guard_latency.tested(entry, level), level))
+    for name, source in heard.items():
+        tests = () if question.after else tuple(one.test for one in asked[name])
+        scope = Scope(question.stable, question.canary, source.begin, guard.warmup_requests, tests)
+        fold = folded(seen.memo, name, scope, source.slices)
+        for one in asked[name]:
+            if question.after:
+                own = _own(source, question, guard)
+                judged[one.place] = guard_latency.after(one.guard, question.baseline, own, one.level)
+            else:
+                strata, elapsed = fold.compared(one.test), question.now - since
+                judged[one.place] = guard_latency.concurrent(one.guard, strata, one.level, elapsed)
+        if name == errors and guard.max_error_rate is not None:
+            level = source.part * (1 - guard_errors.CONFIDENCE) / count
+            judged[len(guard.latency)] = guard_errors.rate(guard.max_error_rate, tuple(fold.periods.values()), level)
+    if guard.max_error_rate is not None and errors not in heard:
+        judged[len(guard.latency)] = unknown("errors", _silent("errors", question.copies))
+    return [judged[place] for place in sorted(judged)]
 
 
 def _silent(signal: str, engine: bool) -> str:
     return f"{signal}: no {'engine' if engine else 'gateway'} answers: there is no measurement to judge by"
 
 
-def _kept(slices: Sequence[Slice], since: float, now: float, level: float) -> tuple[float, list[Slice]]:
-    """The slices that are judged together, and their level.
+@dataclass(frozen=True)
+class _Asked:
+    """A latency signal, at which place in the guard, and at which level."""
 
-    All since `since` while they are all there; later those since the first whole hour that is complete. The levels
-    level / ((k + 1)(k + 2)) of the beginnings k = 0, 1, 2, ... add up to `level`, so that all hours of a long rollout
-    together keep it.
+    place: int
+    guard: LatencyGuard
+    test: Test
+    level: float
+
+
+class _Source:
+    """One source's slices in the order of time; those from `begin` on are judged together, at `part` of a signal's error
+    level.
+
+    That is all since `since` while they are all there; later those since the first whole hour that is complete. The
+    parts 1 / ((k + 1)(k + 2)) of the beginnings k = 0, 1, 2, ... add up to 1, so that all hours of a long rollout
+    together keep the level.
     """
-    usable = [piece for piece in slices if piece.start >= since]
-    oldest = min((piece.start for piece in slices), default=since)
-    hours = 0 if oldest <= since + MISSED else math.ceil((oldest - since) / EPOCH)
-    if hours and since + hours * EPOCH > now:
-        hours -= 1  # less than an hour is kept: what there is of it
-    begin = since + hours * EPOCH
-    return level / ((hours + 1) * (hours + 2)), [p for p in usable if p.start >= begin]
+
+    def __init__(self, name: str, slices: Sequence[Slice], since: float, now: float) -> None:
+        self.name, self.slices = name, sorted(slices, key=START)
+        oldest = next((piece.start for piece in self.slices if piece.possible), since)
+        hours = 0 if oldest <= since + MISSED else math.ceil((oldest - since) / EPOCH)
+        if hours and since + hours * EPOCH > now:
+            hours -= 1  # less than an hour is kept: what there is of it
+        self.begin = since + hours * EPOCH
+        self.part = 1 / ((hours + 1) * (hours + 2))
 
 
-def _sides(slices: list[Slice], question: Question, warm_up: int) -> tuple[list[Slice], list[Slice]]:
-    """The canary's slices without its warm-up, and the stable's."""
-    ours = _without_warm_up([piece for piece in slices if piece.revision == question.canary], warm_up)
-    return ours, [piece for piece in slices if piece.revision == question.stable]
-
-
-def _without_warm_up(slices: list[Slice], warm_up: int) -> list[Slice]:
-    """The slices after those in which the first `warm_up` requests ended."""
+def _own(source: _Source, question: Question, guard: Guard) -> list[Slice]:
+    """The canary's slices after those in which its first requests ended."""
     seen, kept = 0, []
-    for piece in sorted(slices, key=lambda one: one.start):
-        if seen >= warm_up:
-            kept.append(piece)
-        seen += piece.requests
+    for piece in source.slices:
+        if piece.revision == question.canary and piece.start >= source.begin and piece.possible:
+            if seen >= guard.warmup_requests:
+                kept.append(piece)
+            seen += piece.requests
     return kept
-
-
-def _sane(slices: Sequence[Slice] | None) -> list[Slice] | None:
-    """The slices whose numbers can be true."""
-    return None if slices is None else [piece for piece in slices if _possible(piece)]
-
-
-def _possible(piece: Slice) -> bool:
-    if not 0 <= piece.errors <= piece.requests:
-        return False
-    tables = (*piece.latency.values(), *piece.least.values())
-    return all(min(histogram.values(), default=0) >= 0 for histogram in tables)

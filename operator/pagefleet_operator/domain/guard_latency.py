@@ -8,12 +8,13 @@ large, never decides, and no block brings more than a quarter of what convicts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pagefleet_operator.domain import sequential, sketch
+from pagefleet_operator.domain.fold import Compared, Test
 from pagefleet_operator.domain.observation import Slice
-from pagefleet_operator.domain.paired import Block, Paired, common_odds, evidence
+from pagefleet_operator.domain.paired import Paired, evidence
 from pagefleet_operator.domain.sequential import Evidence
 from pagefleet_operator.domain.sketch import Histogram
 from pagefleet_operator.domain.spec_rollout import LatencyGuard
@@ -22,23 +23,18 @@ from pagefleet_operator.domain.verdict import Judged, Outcome, blank, told
 
 REASON = "LatencyRegression"
 SPREAD = 4  # blocks that evidence must come from at least
-BLOCK_SECONDS, LONGEST_BLOCK, BLOCK_REQUESTS = 4.0, 60.0, 10
 
 
-def concurrent(
-    guard: LatencyGuard, stable: Sequence[Slice], canary: Sequence[Slice], level: float, elapsed: float
-) -> Judged:
+def tested(guard: LatencyGuard, level: float) -> Test:
+    """What is asked of the requests at error level `level`."""
+    return Test(guard.signal, guard.quantile, guard.max_increase, math.log(1 / level) / SPREAD)
+
+
+def concurrent(guard: LatencyGuard, strata: Mapping[str, Compared], level: float, elapsed: float) -> Judged:
     """The canary against the stable at the same time, at error level `level`; `elapsed` seconds of traffic."""
     needed = math.log(1 / level)
-    tests, signals = [], []
-    for stratum in sorted({piece.stratum for piece in canary}):
-        theirs = [piece for piece in stable if piece.stratum == stratum]
-        ours = [piece for piece in canary if piece.stratum == stratum]
-        test = Paired(guard.quantile, guard.max_increase, needed / SPREAD)
-        for block in blocks(guard.signal, theirs, ours):
-            test.add(block)
-        tests.append(test)
-        signals.append(_signal(guard, stratum, _merged(guard, theirs), _merged(guard, ours), test))
+    tests = [compared.test for compared in strata.values()]
+    signals = [_signal(guard, stratum, one.stable, one.canary, one.test) for stratum, one in strata.items()]
     record = _record(guard, tests, signals, evidence(tests))
     stated = tuple(replace(one, outcome=_outcome_of(one, guard, needed)) for one in signals)
     log = math.log(record.evidence) if record.evidence > 0 else -math.inf
@@ -100,36 +96,6 @@ def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Seque
     return told(Outcome.PASSED, record, _sentence(guard, record), signals=tuple(signals))
 
 
-def blocks(signal: str, stable: Sequence[Slice], canary: Sequence[Slice]) -> list[Block]:
-    """Closed blocks in which both revisions can be compared: at least four seconds with ten requests of each, or a
-    minute. When a block ends depends on how many requests came, never on how slow they were."""
-    pieces = sorted([(piece.start, False, piece) for piece in stable] + [(p.start, True, p) for p in canary],
-                    key=lambda entry: entry[:2])  # fmt: skip
-    found: list[Block] = []
-    sides: tuple[list[Slice], list[Slice]] = ([], [])
-    begin: float | None = None
-    counts = [0, 0]
-    for start, ours, piece in pieces:
-        if begin is not None and (
-            start >= begin + LONGEST_BLOCK or (start >= begin + BLOCK_SECONDS - 1e-6 and min(counts) >= BLOCK_REQUESTS)
-        ):
-            found.append(_block(signal, *sides))
-            sides, begin, counts = ([], []), None, [0, 0]
-        begin = start if begin is None else begin
-        sides[ours].append(piece)
-        counts[ours] += sketch.total(piece.latency.get(signal, {}))
-    return found
-
-
-def _block(signal: str, stable: list[Slice], canary: list[Slice]) -> Block:
-    coarse = any(signal in piece.least for piece in canary)
-    return Block(
-        sketch.merged([piece.latency.get(signal, {}) for piece in stable]),
-        sketch.merged([piece.latency.get(signal, {}) for piece in canary]),
-        sketch.merged([_least(signal, piece) for piece in canary]) if coarse else None,
-    )
-
-
 def _least(signal: str, piece: Slice) -> Histogram:
     return piece.least.get(signal) or piece.latency.get(signal, {})
 
@@ -142,7 +108,7 @@ def _signal(
     guard: LatencyGuard, stratum: str, stable: Histogram, canary: Histogram, test: Paired | None
 ) -> SignalRecord:
     theirs, ours = sketch.interval(stable, guard.quantile), sketch.interval(canary, guard.quantile)
-    odds = f"a hit is {common_odds(test.splits):.2f} times as likely on the canary" if test and test.splits else ""
+    odds = f"a hit is {test.odds:.2f} times as likely on the canary" if test and test.splits else ""
     return SignalRecord(
         signal=guard.signal,
         stratum=stratum,
@@ -188,13 +154,13 @@ def _record(
     guard: LatencyGuard, tests: Sequence[Paired], signals: Sequence[SignalRecord], value: float
 ) -> VerdictRecord:
     widest = _widest(signals)
-    splits = [split for test in tests for split in test.splits]
-    canary, stable = sum(split.canary for split in splits), sum(split.stable for split in splits)
+    totals = [test.total for test in tests]
+    canary, stable = sum(total.canary for total in totals), sum(total.stable for total in totals)
     shown = widest.stable_p95 if widest else None
     record = blank(
         f"{guard.signal} p{round(100 * guard.quantile, 1):g}",
-        sum(split.canary_hits for split in splits) / canary if canary else 0.0,
-        sum(split.stable_hits for split in splits) / stable if stable else 0.0,
+        sum(total.canary_hits for total in totals) / canary if canary else 0.0,
+        sum(total.stable_hits for total in totals) / stable if stable else 0.0,
         sum(signal.canary_samples for signal in signals),
         value,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pagefleet_operator.domain.observation import GateReading, Observation
 from pagefleet_operator.domain.spec_rollout import FreePages, Gate
 from pagefleet_operator.domain.stage import reading
@@ -54,8 +56,11 @@ def pages(seen: Observation, floor: FreePages, revision: str, since: float | Non
 
 def gate(wanted: Gate, found: GateReading | None) -> Judged:
     """Beyond its bounds: Regressed. Anything but one finite number: Inconclusive."""
-    if found is None or found.value is None:
-        return unknown(wanted.name, f"{wanted.name}: {found.message if found else 'has not been asked yet'}")
+    if found is None or found.value is None or not math.isfinite(found.value):
+        return unknown(
+            wanted.name,
+            f"{wanted.name}: {(found.message or 'no finite number') if found else 'has not been asked yet'}",
+        )
     low = wanted.low is not None and found.value < wanted.low
     high = wanted.high is not None and found.value > wanted.high
     bounds = " and ".join(

@@ -6,8 +6,9 @@ Times are UNIX seconds (float), durations seconds (float).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pagefleet_operator.domain.gatewayapi import FallbackReading, GatewayApiReading
 from pagefleet_operator.domain.sample import Sample, ServiceLoad
@@ -116,6 +117,12 @@ class Slice:
     arrivals: int | None = None  # requests that came in; only in slices of revision ""
     tokens: int | None = None  # output tokens of the requests that ended
 
+    @cached_property
+    def possible(self) -> bool:
+        """Whether its numbers can be true."""
+        tables = (*self.latency.values(), *self.least.values())
+        return 0 <= self.errors <= self.requests and all(min(one.values(), default=0) >= 0 for one in tables)
+
 
 @dataclass(frozen=True)
 class GateReading:
@@ -141,7 +148,8 @@ class Observation:
     `spec` is the raw `.spec` (parsed by `spec.parse`), `status` the parsed `.status`.
     `slices` is what the gateways measured since the canary got traffic, as far as it is kept; None when no gateway
     answered. `engine_slices` is the same from the engines' own histograms. `action` is the text of the annotation
-    pagefleet.io/action. `image` is the operator's own image, which load tests run from.
+    pagefleet.io/action. `image` is the operator's own image, which load tests run from. `memo` is what earlier decisions
+    about the service have added up (`folds`): it saves work, and no answer depends on it.
     """
 
     namespace: str
@@ -160,3 +168,4 @@ class Observation:
     action: str = ""
     image: str = ""
     load: ServiceLoad | None = None  # None when no gateway answered
+    memo: MutableMapping[str, object] = field(default_factory=dict, compare=False, repr=False)

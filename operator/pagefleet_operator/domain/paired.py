@@ -19,6 +19,7 @@ more than a share of what convicts. Both only ever lower the evidence.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -63,6 +64,9 @@ class Paired:
         self._sum: dict[int, int] = {}
         self._count = 0
         self.splits: list[Split] = []
+        self.total = Split(0, 0, 0, 0.0)
+        self._above = self._below = 0.0
+        self._spread = (0, 1.0)  # of so many blocks
         self.logs = [0.0] * len(ODDS)
         self.threshold: float | None = None
 
@@ -78,9 +82,38 @@ class Paired:
                 else float(sketch.above(block.least, limit))
             )
             found = Split(stable, canary, sketch.above(block.stable, self.threshold), hits)
-            self.splits.append(found)
+            self._count_in(found)
             self.logs = [log + self._ratio(found, odds) for log, odds in zip(self.logs, ODDS, strict=True)]
         self._learn(block.stable, stable)
+
+    @property
+    def odds(self) -> float:
+        """`common_odds` of all blocks."""
+        return (self._above + 0.5) / (self._below + 0.5)
+
+    def spread(self) -> float:
+        """`dispersion` of all blocks."""
+        if self._spread[0] != len(self.splits):
+            self._spread = (len(self.splits), dispersion(self.splits))
+        return self._spread[1]
+
+    def _count_in(self, found: Split) -> None:
+        total, both = self.total, found.stable + found.canary
+        self.splits.append(found)
+        self.total = Split(
+            total.stable + found.stable,
+            total.canary + found.canary,
+            total.stable_hits + found.stable_hits,
+            total.canary_hits + found.canary_hits,
+        )
+        self._above += found.canary_hits * found.stable / both
+        self._below += found.stable_hits * found.canary / both
+
+    def copied(self) -> Paired:
+        result = copy.copy(self)
+        result._recent, result._sum = self._recent.copy(), dict(self._sum)
+        result.splits = list(self.splits)
+        return result
 
     def _ratio(self, found: Split, odds: float) -> float:
         total = found.stable + found.canary
@@ -116,7 +149,7 @@ def evidence(tests: Sequence[Paired]) -> float:
     logs = [sum(test.logs[index] for test in tests) for index in range(len(ODDS))]
     if not tests or max(logs) <= 0:
         return _mixed(logs) if tests else 1.0
-    spread = max(dispersion(test.splits) for test in tests)
+    spread = max(test.spread() for test in tests)
     return _mixed([log / spread for log in logs])
 
 

@@ -25,7 +25,7 @@ from pagefleet_operator.signals.bounded import TooLongError, body
 
 TIMEOUT_SECONDS = 2.0
 MOST_BYTES = 4 << 20
-MOST_SLICES, KEPT_SECONDS = 12_000, 72 * 3600.0
+KEPT_SECONDS, MOST_SLICES, LEFT_SLICES = 72 * 3600.0, 12_000, 10_000  # as of the gateways' slices (windows.py)
 HISTOGRAMS = ("ttft", "e2e", "itl", "queue")
 GOLDEN = (math.sqrt(5) - 1) / 2
 Key = tuple[str, str]
@@ -52,7 +52,7 @@ class Pod:
 
 @dataclass
 class _Kept:
-    slices: deque[Slice] = field(default_factory=lambda: deque(maxlen=MOST_SLICES))
+    slices: deque[Slice] = field(default_factory=deque)
     last: dict[str, Counts] = field(default_factory=dict)
     thinned: int = 0
 
@@ -154,6 +154,8 @@ class EngineWindows:
             del kept.last[name]
         while kept.slices and kept.slices[0].start < time.time() - KEPT_SECONDS:
             kept.slices.popleft()
+        if len(kept.slices) > MOST_SLICES:
+            kept.slices = deque(list(kept.slices)[-LEFT_SLICES:])
         return tuple(kept.slices) if pods and None not in found else None
 
     def forget(self, namespace: str, service: str) -> None:

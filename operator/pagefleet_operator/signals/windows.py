@@ -24,6 +24,7 @@ PORT = 9002
 TIMEOUT_SECONDS = 2.0
 MOST_BYTES = 16 << 20
 KEPT_SECONDS, MOST_SLICES = 72 * 3600.0, 12_000  # what a long rollout is judged by
+LEFT_SLICES = 10_000  # when there are too many: the guard adds all of them up anew, which must be rare
 MOST_BUCKET = 2000
 SIGNALS = ("ttft", "e2e", "tpot")
 Key = tuple[str, str]
@@ -120,7 +121,9 @@ class GatewayWindows:
                 self._newest[key, address] = max(newest, piece.start)
         known = sorted(kept.values(), key=lambda piece: piece.start)
         latest = known[-1].start if known else 0.0
-        newest_slices = [piece for piece in known if piece.start >= latest - KEPT_SECONDS][-MOST_SLICES:]
+        newest_slices = [piece for piece in known if piece.start >= latest - KEPT_SECONDS]
+        if len(newest_slices) > MOST_SLICES:
+            newest_slices = newest_slices[-LEFT_SLICES:]
         if len(newest_slices) < len(known):
             self._kept[key] = {(one.instance, one.start, one.revision, one.stratum): one for one in newest_slices}
         sure = [answer for answer in answers if answer is not None]

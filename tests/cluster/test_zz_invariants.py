@@ -1,0 +1,17 @@
+"""Protects the invariants of the rollout automaton (RELIABILITY.md 13, 15, 16) on what the API server stored during all
+tests of this folder: every version of every InferenceService. The last file but one by name: it reads what the others
+left."""
+
+from __future__ import annotations
+
+import pytest
+from cluster_plane import Plane
+from test_operator import ready
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_every_recording_keeps_the_invariants(plane: Plane) -> None:
+    await ready(plane, "recorded")
+    assert len(plane.recorder.versions["default", "recorded"]) >= 2, "nothing was recorded"
+    assert list(plane.recorder.violations()) == []

@@ -1,0 +1,127 @@
+"""Protects the memo of the guard: a decision adds up what is new and not the hour again, and however slices come (late,
+twice, impossible, from several gateways, cut off at the old end), its answer is the one without a memo."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagefleet_operator.domain import guard, sketch
+from pagefleet_operator.domain.folds import Kept
+from pagefleet_operator.domain.guard import Judged, Question
+from pagefleet_operator.domain.observation import Observation, Slice
+from pagefleet_operator.domain.paired import common_odds, dispersion
+from pagefleet_operator.domain.spec_rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.status import BaselineRecord, Status
+
+GUARD = Guard(
+    (LatencyGuard("ttft", 0.95, 0.15, 0.99, 100), LatencyGuard("e2e", 0.9, 0.1, 0.95, 50)), 0.02, 20, False, 600.0
+)
+SECONDS, REVISIONS, STRATA = 2.0, ("s", "c"), ("s", "l")
+
+
+def moment(source: random.Random, index: int, worse: float, most: int = 8) -> list[Slice]:
+    """What one gateway measured in two seconds."""
+    found = []
+    for revision in REVISIONS:
+        for stratum in STRATA:
+            histogram: dict[int, int] = {}
+            requests = source.randint(0, most)
+            for _ in range(requests):
+                seconds = 0.1 * source.lognormvariate(0, 0.5) * (worse if revision == "c" else 1.0)
+                histogram[sketch.index(seconds)] = histogram.get(sketch.index(seconds), 0) + 1
+            errors = source.choice([0, 0, 0, 0, 0, 1, requests + 1])  # more errors than requests cannot be
+            latency = {"ttft": histogram, "e2e": histogram}
+            found.append(Slice("g", index * SECONDS, SECONDS, revision, stratum, requests, errors, latency))
+    return found
+
+
+def judge(slices: list[Slice], question: Question, memo: dict[str, object]) -> Judged | None:
+    seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=tuple(slices), memo=memo)
+    return guard.assess(seen, GUARD, question)
+
+
+CHANGES = st.lists(
+    st.sampled_from(
+        ["more", "more", "more", "late", "very late", "twice", "changed", "cut", "since", "canary", "watch"]
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), CHANGES, st.sampled_from([1.0, 1.3, 3.0]))
+def test_the_answer_is_the_one_without_a_memo(seed: int, changes: list[str], worse: float) -> None:
+    source, memo = random.Random(seed), dict[str, object]()
+    slices = [piece for index in range(60) for piece in moment(source, index, worse)]
+    ask, ends = Question("s", "c", since=0.0, now=120.0), 60
+    record = BaselineRecord("s", "ttft", "s", {str(sketch.index(0.1)): 500})
+    for change in changes:
+        match change:
+            case "more":
+                slices = slices + [p for index in range(ends, ends + 12) for p in moment(source, index, worse)]
+                ends += 12
+            case "late" | "very late":
+                back = ends - (3 if change == "late" else 40)
+                late = [replace(piece, instance="h") for piece in moment(source, back, worse)]
+                slices = sorted([*slices, *late], key=lambda piece: piece.start)
+            case "twice":
+                slices = [*slices[:-8], *(replace(piece) for piece in slices[-8:])]
+            case "changed":
+                at = source.randrange(len(slices))
+                slices = [*slices[:at], replace(slices[at], requests=slices[at].requests + 1), *slices[at + 1 :]]
+            case "cut":
+                slices = slices[len(slices) // 4 :]
+            case "since":
+                ask = replace(ask, since=(ask.since or 0.0) + 30.0)
+            case "canary":
+                ask = replace(ask, stable=ask.canary, canary=ask.stable)
+            case "watch":
+                ask = replace(ask, after=not ask.after, baseline=() if ask.after else (record,))
+        ask = replace(ask, now=ends * SECONDS)
+        assert judge(slices, ask, memo) == judge(slices, ask, {})
+
+
+def added(memo: Mapping[str, object]) -> int:
+    kept = memo["gateway"]
+    assert isinstance(kept, Kept)
+    return kept.added
+
+
+def test_a_decision_adds_up_what_is_new_and_not_an_hour_again() -> None:
+    """Work, not time: slices added up by a decision after an hour of dense slices, also of two gateways of which one is
+    always three slices late."""
+    source, memo, ask = random.Random(1), dict[str, object](), Question("s", "c", since=0.0, now=3600.0)
+    each = len(REVISIONS) * len(STRATA)
+    slices = [piece for index in range(1800) for piece in moment(source, index, 1.0)]
+    judge(slices, ask, memo)
+    assert added(memo) == 1800 * each, "the first decision, after a restart say, knows nothing"
+    unsettled = 11 * each
+    for index in range(1800, 1830):
+        late = [replace(piece, instance="h") for piece in moment(source, index - 3, 1.0)]
+        slices = sorted([*slices, *moment(source, index, 1.0), *late], key=lambda piece: piece.start)
+        judge(slices, replace(ask, now=index * SECONDS), memo)
+        assert added(memo) <= 2 * unsettled + each
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1.0, 2.0]))
+@settings(max_examples=30, deadline=None)
+def test_running_sums_are_those_of_all_blocks(seed: int, worse: float) -> None:
+    source, memo = random.Random(seed), dict[str, object]()
+    judge(
+        [piece for index in range(200) for piece in moment(source, index, worse)], Question("s", "c", 0.0, 400.0), memo
+    )
+    kept = memo["gateway"]
+    assert isinstance(kept, Kept)
+    tests = [compared.test for strata in kept.fold.strata.values() for compared in strata.values()]
+    assert len(tests) == len(STRATA) * len(GUARD.latency)
+    for test in tests:
+        assert test.splits
+        assert abs(test.odds - common_odds(test.splits)) < 1e-9
+        assert test.spread() == dispersion(test.splits)
+        assert test.total.canary == sum(split.canary for split in test.splits)
+        assert test.total.stable_hits == sum(split.stable_hits for split in test.splits)
