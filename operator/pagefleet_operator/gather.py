@@ -7,10 +7,12 @@ import logging
 import time
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.cluster import gatewayapi, paths, readings
+from pagefleet_operator.cluster import gatewayapi, groups, paths, readings
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.gatewayapi import GatewayApis
+from pagefleet_operator.cluster.groups import Groups
 from pagefleet_operator.cluster.store import Store
+from pagefleet_operator.cluster.versions import Versions
 from pagefleet_operator.domain import spec, status_json
 from pagefleet_operator.domain.actions import ANNOTATION
 from pagefleet_operator.domain.build.loadtest import job_name
@@ -28,6 +30,7 @@ from pagefleet_operator.signals.prometheus import PrometheusGates
 from pagefleet_operator.signals.windows import GatewayWindows
 
 log = logging.getLogger(__name__)
+WORKLOADS = ("Deployment", "LeaderWorkerSet")
 SYSTEM_GATEWAYS = "app.kubernetes.io/name=pagefleet-gateway"
 GATEWAY_SECONDS = 2.0
 JOB_NAME_LABEL = "job-name"
@@ -47,10 +50,10 @@ class Sources:
 class Gatherer:
     """`system` is the namespace that operator and gateways run in."""
 
-    def __init__(self, api: Api, store: Store, sources: Sources, system: str) -> None:
+    def __init__(self, api: Api, versions: Versions, store: Store, sources: Sources, system: str) -> None:
         self._api, self._store, self._sources, self._system = api, store, sources, system
         self._engines, self._windows, self._engine_windows = sources.engines, sources.windows, sources.engine_windows
-        self._gateway_apis = GatewayApis(api)
+        self._gateway_apis, self._groups = GatewayApis(api), Groups(api, versions, store)
         self._past = Past()
         self._gateway_pods: dict[str, tuple[float, list[str]]] = {}
 
@@ -66,9 +69,13 @@ class Gatherer:
         """Raises ApiError or aiohttp.ClientError when gateways cannot be listed; signals only turn None."""
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        deployments, pods = (self._store.children(kind, namespace, name) for kind in ("Deployment", "Pod"))
-        items = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
-        raw = service.get("spec") or {}
+        raw, pods = service.get("spec") or {}, self._store.children("Pod", namespace, name)
+        grouped = groups.wanted(raw, service.get("status") or {}, pods)
+        served = await self._groups.read(namespace, name) if grouped else False
+        sets = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
+        labelled = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+        items = [item for item in labelled if not readings.is_worker(item)]
+        workers = [item for item in labelled if readings.is_worker(item)]
         routed = gatewayapi.wanted(raw, service.get("status") or {})
         status = status_json.load(service.get("status"))
         chosen = spec.parse(raw)
@@ -77,7 +84,7 @@ class Gatherer:
         if not judged:
             self._engine_windows.forget(namespace, name)
         measured, slices, engine_slices, gates, load_test = await asyncio.gather(
-            asyncio.gather(*(self._read(item) for item in items)),
+            asyncio.gather(*(self._read(item, workers) for item in items)),
             self._slices(namespace, name, own_pickers=routed) if judged or _by_load(raw) else _none(),
             self._engine_slices(items, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
             self._gates(guarded, status, namespace, name) if judged and guarded is not None else _no_gates(),
@@ -91,9 +98,7 @@ class Gatherer:
             generation=metadata.get("generation", 0),
             spec=raw,
             status=status,
-            revisions=self._past.remembered(
-                (namespace, name), readings.revisions(deployments, measured, owners), time.time()
-            ),
+            revisions=self._past.remembered((namespace, name), readings.revisions(sets, measured, owners), time.time()),
             slices=slices,
             gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
             fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
@@ -103,6 +108,7 @@ class Gatherer:
             action=(metadata.get("annotations") or {}).get(ANNOTATION, ""),
             image=self._sources.image,
             load=self._windows.load(namespace, name),
+            groups=served,
         )
 
     def forget(self, namespace: str, name: str) -> None:
@@ -111,8 +117,9 @@ class Gatherer:
         self._engine_windows.forget(namespace, name)
         self._past.forget((namespace, name))
 
-    async def _read(self, item: Document) -> PodReading:
-        pod, address = readings.pod(item), (item.get("status") or {}).get("podIP")
+    async def _read(self, item: Document, workers: list[Document]) -> PodReading:
+        pod = readings.blamed(readings.pod(item), item, workers)
+        address = (item.get("status") or {}).get("podIP")
         if not pod.ready or pod.terminating or not address:
             return pod
         signals = await self._engines.read(address)

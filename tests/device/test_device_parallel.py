@@ -1,10 +1,15 @@
-"""Protects tensor parallelism: two ranks over gloo give the tokens of one, and a rank that dies ends the engine."""
+"""Protects tensor parallelism: two ranks over gloo give the tokens of one, on one machine and on two that meet over TCP,
+and a rank or a machine that dies ends the others."""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +25,35 @@ from pagefleet_engine.runner.device.shard import Shard
 PROGRAM = Path(__file__).parent.parent / "device_rank.py"
 
 
+LEADER = "127.0.0.2"  # another address than the one that a rank beside the first would use
+
+
+@contextmanager
+def other_node(port: int) -> Iterator[subprocess.Popen[str]]:
+    """The second machine of two: what a worker pod runs."""
+    command = [sys.executable, "-m", "pagefleet_engine.runner.device.node", LEADER, str(port), "1", "cpu", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=gloo())
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def gloo() -> dict[str, str]:
+    return {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def two_ranks(uri: str, asked: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), uri, json.dumps(asked), json.dumps(options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=gloo())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -65,6 +96,41 @@ def test_the_death_of_a_rank_ends_the_engine_and_says_so(tmp_path: Path) -> None
     assert ended.returncode != 0
     assert "ready" in ended.stdout
     assert "rank 1 of 2 ended with status -9" in ended.stderr
+
+
+def test_two_nodes_give_the_tokens_of_one(tmp_path: Path) -> None:
+    """The second starts first, as pods may, and ends by itself when the first does. Somebody else at the port is sent away."""
+    uri, _ = saved(tmp_path)
+    asked = prompts(6)
+    alone = finish(
+        device_engine(uri, max_num_batched_tokens=48), [ask(str(i), prompt, 10) for i, prompt in enumerate(asked)]
+    )
+    port = free_port()
+    with other_node(port) as other:
+        ended = two_ranks(uri, asked, nodes=2, master_port=port, rests=[1], stranger=True)
+        assert ended.returncode == 0, ended.stderr
+        assert other.wait(60) == 0
+    assert "somebody who is no node of ours" in ended.stderr
+    together = json.loads(ended.stdout.splitlines()[-1])
+    assert {(name, 0): tokens for name, tokens in together.items()} == alone
+
+
+def test_the_death_of_a_node_ends_the_engine_and_says_so(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    port = free_port()
+    with other_node(port) as other:
+        ended = two_ranks(uri, prompts(4), nodes=2, master_port=port, kill=other.pid)
+    assert ended.returncode != 0
+    assert "ready" in ended.stdout
+    assert "node 1 of 2 is gone" in ended.stderr
+
+
+def test_the_death_of_the_first_node_ends_the_other_and_its_ranks(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    port = free_port()
+    with other_node(port) as other:
+        two_ranks(uri, prompts(4), nodes=2, master_port=port, kill="self")
+        assert other.wait(60) == 0
 
 
 def test_what_the_ranks_cannot_share_is_refused() -> None:

@@ -52,13 +52,15 @@ class PodReading:
 
 @dataclass(frozen=True)
 class RevisionReading:
-    """What the cluster holds for one revision. `replicas` is the Deployment's spec, None without a Deployment."""
+    """What the cluster holds for one revision. `replicas` is the spec of its Deployment or LeaderWorkerSet, None without
+    one. Of a LeaderWorkerSet `pods` are the groups' leaders: a leader is Ready when its whole group computes."""
 
     hash: str
     replicas: int | None
     pods: tuple[PodReading, ...] = ()
     history: tuple[Sample, ...] = ()  # older than the pods' readings, oldest first
     slots: int | None = None  # sequences that a replica runs at once; None: not known
+    grouped: bool = False  # of a LeaderWorkerSet: the group with the highest number goes first
     refused: str = ""  # why pods cannot be created (a quota), as the API server says
 
     @property
@@ -130,3 +132,4 @@ class Observation:
     action: str = ""
     image: str = ""
     load: ServiceLoad | None = None  # None when no gateway answered
+    groups: bool = False  # whether the cluster serves LeaderWorkerSets; asked only where a revision wants one

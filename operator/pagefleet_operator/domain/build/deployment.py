@@ -27,16 +27,17 @@ def deployment(child: Child, replicas: int) -> dict[str, Any]:
             "progressDeadlineSeconds": 3600,
             "selector": {"matchLabels": child.selector},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": {"metadata": {"labels": child.labels}, "spec": _pod(child)},
+            "template": {"metadata": {"labels": child.labels}, "spec": pod(child)},
         },
     }
 
 
-def _pod(child: Child) -> dict[str, Any]:
+def pod(child: Child) -> dict[str, Any]:
+    """The spec of the pod that serves: a replica, or a group's first."""
     placement: Mapping[str, Any] = child.snapshot.get("placement") or {}
     defined, mounts = volumes(child.snapshot)
     limits: Mapping[str, Any] = (child.snapshot.get("engine") or {}).get("limits") or {}
-    pod: dict[str, Any] = {
+    made: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": drain_seconds(limits) + AFTER_DRAIN,
@@ -51,11 +52,11 @@ def _pod(child: Child) -> dict[str, Any]:
         "volumes": defined,
     }
     if placement.get("nodeSelector"):
-        pod["nodeSelector"] = dict(placement["nodeSelector"])
+        made["nodeSelector"] = dict(placement["nodeSelector"])
     if placement.get("tolerations"):
-        pod["tolerations"] = list(placement["tolerations"])
+        made["tolerations"] = list(placement["tolerations"])
     if placement.get("topologySpread", True):
-        pod["topologySpreadConstraints"] = [
+        made["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
@@ -63,7 +64,7 @@ def _pod(child: Child) -> dict[str, Any]:
                 "labelSelector": {"matchLabels": child.selector},
             }
         ]
-    return pod
+    return made
 
 
 def _container(child: Child, mounts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from pagefleet_operator.domain.accelerator import gpus, runs_cuda
+from pagefleet_operator.domain.accelerator import gpus, runs_cuda, tensor_parallel
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import in_pod, path_in_pod
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
@@ -63,7 +63,7 @@ def _model(child: Child) -> dict[str, Any]:
 
 
 def _device(child: Child) -> dict[str, Any]:
-    count = gpus(child.snapshot)
+    count = tensor_parallel(child.snapshot) if gpus(child.snapshot) else 1
     return {
         "--device": "cuda" if runs_cuda(child.snapshot) else None,
         "--tensor-parallel-size": count if count > 1 else None,

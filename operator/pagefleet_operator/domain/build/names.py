@@ -10,6 +10,8 @@ GROUP, VERSION, KIND, PLURAL = "pagefleet.io", "v1alpha1", "InferenceService", "
 PORT = 8000
 MANAGED_LABEL, MANAGED = "app.kubernetes.io/managed-by", "pagefleet"
 SERVICE_LABEL, REVISION_LABEL = "pagefleet.io/service", "pagefleet.io/revision"
+# A pod that computes for another one of its group: it serves nobody, so no selector of a service's pods may match it.
+WORKER_LABEL, WORKER_NAME = "pagefleet.io/worker-of", "pagefleet-engine-worker"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,15 @@ class Child:
             MANAGED_LABEL: MANAGED,
             "app.kubernetes.io/name": "pagefleet-engine",
             **self.selector,
+        }
+
+    @property
+    def worker_labels(self) -> dict[str, str]:
+        return {
+            MANAGED_LABEL: MANAGED,
+            "app.kubernetes.io/name": WORKER_NAME,
+            WORKER_LABEL: self.service,
+            REVISION_LABEL: self.revision,
         }
 
     def metadata(self) -> dict[str, Any]:

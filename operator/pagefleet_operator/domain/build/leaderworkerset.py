@@ -1,0 +1,93 @@
+"""A revision whose replicas are several pods: a LeaderWorkerSet of leaderworkerset.x-k8s.io/v1, a group for each replica.
+
+The leader is the pod of a Deployment with the flags of a group's first node; the workers run the same image with the same
+flags and serve nobody. A group begins and ends as a whole. Each group has a headless Service of its own, because a shared
+one would have the name of our Service. Source: https://lws.sigs.k8s.io/docs/reference/
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from pagefleet_operator.domain.accelerator import nodes, pipeline_parallel, tensor_parallel
+from pagefleet_operator.domain.build.deployment import pod
+from pagefleet_operator.domain.build.names import Child
+
+GROUP, VERSION, KIND = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
+MASTER_PORT = 29500
+# The controller puts these into every container before what the pod template has, so that arguments may name them.
+LEADER, INDEX = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
+
+
+def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
+    leader, worker = _leader(child), _worker(child)
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": child.metadata(),
+        "spec": {
+            "replicas": replicas,
+            "startupPolicy": "LeaderCreated",
+            "rolloutStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdateConfiguration": {"partition": 0, "maxSurge": 1, "maxUnavailable": 0},
+            },
+            "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
+            "leaderWorkerTemplate": {
+                "size": nodes(child.snapshot),
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "leaderTemplate": {"metadata": {"labels": child.labels}, "spec": leader},
+                "workerTemplate": {"metadata": {"labels": child.worker_labels}, "spec": worker},
+            },
+        },
+    }
+
+
+def node_flags(runtime: str, child: Child, *, worker: bool) -> list[str]:
+    """What a group's pod is told beside the flags that all have. A custom runtime's arguments name the controller's
+    variables themselves."""
+    count, size = nodes(child.snapshot), tensor_parallel(child.snapshot)
+    match runtime:
+        case "pagefleet":
+            return [
+                f"--nnodes={count}",
+                f"--node-rank={INDEX}",
+                f"--master-addr={LEADER}",
+                f"--master-port={MASTER_PORT}",
+            ]
+        case "vllm":
+            return [
+                f"--nnodes={count}", f"--node-rank={INDEX}", f"--master-addr={LEADER}", f"--master-port={MASTER_PORT}",
+                "--distributed-executor-backend=mp", f"--tensor-parallel-size={size}",
+                f"--pipeline-parallel-size={pipeline_parallel(child.snapshot)}", *(["--headless"] if worker else []),
+            ]  # fmt: skip
+        case "sglang":
+            return [
+                f"--nnodes={count}", f"--node-rank={INDEX}", f"--dist-init-addr={LEADER}:{MASTER_PORT}",
+                f"--tp-size={size}", f"--pp-size={pipeline_parallel(child.snapshot)}",
+            ]  # fmt: skip
+    return []
+
+
+def _leader(child: Child) -> dict[str, Any]:
+    made = pod(child)
+    container = made["containers"][0]
+    container["args"] = [*container["args"], *node_flags(_runtime(child), child, worker=False)]
+    container["ports"] = [*container["ports"], {"name": "ranks", "containerPort": MASTER_PORT, "protocol": "TCP"}]
+    return made
+
+
+def _worker(child: Child) -> dict[str, Any]:
+    """No probes: the leader is Ready when a step has run on all ranks, and ends when one is gone."""
+    made = copy.deepcopy(pod(child))
+    container = made["containers"][0]
+    container["args"] = [*container["args"], *node_flags(_runtime(child), child, worker=True)]
+    for name in ("ports", "startupProbe", "readinessProbe", "livenessProbe"):
+        container.pop(name, None)
+    made.pop("topologySpreadConstraints", None)
+    return made
+
+
+def _runtime(child: Child) -> str:
+    return str((child.snapshot.get("engine") or {}).get("runtime", "pagefleet"))
