@@ -24,7 +24,9 @@ BUILDERS: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "disruption-budget": disruption_budget,
 }
 SEVERAL = ("nodes",)  # specs whose replicas are groups of pods
-GROUPED: Mapping[str, Callable[[Child], dict[str, Any]]] = {"leader-worker-set": lambda child: leader_worker_set(child, 2)}
+GROUPED: Mapping[str, Callable[[Child], dict[str, Any]]] = {
+    "leader-worker-set": lambda child: leader_worker_set(child, 2)
+}
 MADE = [(kind, name, build) for kind, build in BUILDERS.items() for name in SPECS]
 MADE += [(kind, name, build) for kind, build in GROUPED.items() for name in SEVERAL]
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
