@@ -133,6 +133,7 @@ def _pod(one: Document, template: Mapping[str, Any], group: int, index: int, siz
             "name": f"{leader}-{index}" if index else leader,
             "namespace": namespace,
             "labels": {**template["metadata"].get("labels", {}), **own},
+            "annotations": {f"{LABEL}/size": str(size)},
             "ownerReferences": [owner],
         },
         "spec": {**template["spec"], "containers": containers, "subdomain": domain},

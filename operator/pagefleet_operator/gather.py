@@ -7,7 +7,7 @@ import logging
 import time
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.cluster import gatewayapi, groups, paths, readings
+from pagefleet_operator.cluster import gatewayapi, groups, members, paths, readings
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.gatewayapi import GatewayApis
 from pagefleet_operator.cluster.groups import Groups
@@ -74,8 +74,8 @@ class Gatherer:
         served = await self._groups.read(namespace, name) if grouped else False
         sets = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
         labelled = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
-        items = [item for item in labelled if not readings.is_worker(item)]
-        workers = [item for item in labelled if readings.is_worker(item)]
+        items = [item for item in labelled if not members.is_worker(item)]
+        workers = [item for item in labelled if members.is_worker(item)]
         routed = gatewayapi.wanted(raw, service.get("status") or {})
         status = status_json.load(service.get("status"))
         chosen = spec.parse(raw)
@@ -118,7 +118,7 @@ class Gatherer:
         self._past.forget((namespace, name))
 
     async def _read(self, item: Document, workers: list[Document]) -> PodReading:
-        pod = readings.blamed(readings.pod(item), item, workers)
+        pod = members.blamed(readings.pod(item), item, workers, time.time())
         address = (item.get("status") or {}).get("podIP")
         if not pod.ready or pod.terminating or not address:
             return pod

@@ -10,7 +10,7 @@ from golden_manifests import child_of, spec_of
 from virtual_cluster import Cluster
 
 from pagefleet_gateway.objects import POD_SELECTOR
-from pagefleet_operator.cluster import groups, readings
+from pagefleet_operator.cluster import groups, members, readings
 from pagefleet_operator.cluster.store import Store
 from pagefleet_operator.domain.build.leaderworkerset import leader_worker_set, node_flags
 from pagefleet_operator.domain.build.names import Child
@@ -18,6 +18,7 @@ from pagefleet_operator.domain.observation import PodFault, PodReading, Revision
 from pagefleet_operator.domain.spec import Spec, SpecErrors, parse
 from pagefleet_operator.domain.victims import costs
 
+NOW = readings.seconds("2026-01-01T00:00:10Z")
 GPUS = {"accelerator": {"name": "nvidia.com/gpu", "count": 8}}
 
 
@@ -156,15 +157,29 @@ def pod(name: str, group: str, labels: dict[str, str], **status: Any) -> dict[st
     return {"metadata": metadata, "status": status}
 
 
+def test_a_group_that_stays_incomplete_is_told_after_a_minute() -> None:
+    """So that the autoscaler asks for no more, as with any pod that has no place."""
+    leader = pod("a-0", "0", {"pagefleet.io/service": "a"})
+    leader["metadata"]["annotations"] = {"leaderworkerset.sigs.k8s.io/size": "3"}
+    worker = pod("a-0-1", "0", {"pagefleet.io/worker-of": "a"})
+    reading = readings.pod(leader)
+    assert members.blamed(reading, leader, [worker], reading.created + 59).fault is None
+    late = members.blamed(reading, leader, [worker], reading.created + 61).fault
+    assert late is not None
+    assert (late.reason, late.field) == ("Unschedulable", "spec.resources")
+    assert "2 of 3 pods" in late.message
+    assert members.blamed(reading, leader, [worker, worker], reading.created + 61).fault is None
+
+
 def test_a_worker_that_cannot_run_is_its_leaders_fault() -> None:
     leader = pod("a-0", "0", {"pagefleet.io/service": "a"})
     unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes have 8 nvidia.com/gpu"}
     workers = [pod(f"a-{n}-1", str(n), {"pagefleet.io/worker-of": "a"}) for n in (0, 1)]
     workers[0]["status"] = {"conditions": [unscheduled]}
     expected = PodFault("Unschedulable", "a-0-1: 0/3 nodes have 8 nvidia.com/gpu", "spec.resources")
-    assert readings.blamed(readings.pod(leader), leader, workers).fault == expected
+    assert members.blamed(readings.pod(leader), leader, workers, NOW).fault == expected
     other = pod("a-1", "1", {"pagefleet.io/service": "a"})
-    assert readings.blamed(readings.pod(other), other, workers).fault is None
+    assert members.blamed(readings.pod(other), other, workers, NOW).fault is None
     store = Store()
     store.took("Pod", workers[0])
     assert store.owner(("Pod", "ns", "a-0-1")) == "a"

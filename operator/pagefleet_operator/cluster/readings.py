@@ -6,17 +6,15 @@ import datetime
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from pagefleet_operator.domain.build.leaderworkerset import KIND as GROUPED
-from pagefleet_operator.domain.build.names import REVISION_LABEL, WORKER_LABEL
+from pagefleet_operator.domain.build.names import REVISION_LABEL
 from pagefleet_operator.domain.loadtest import readable
 from pagefleet_operator.domain.observation import LoadTestReading, PodFault, PodReading, RevisionReading
 
 CONFIGURATION_EXIT = 78
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
-GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-index"  # the same on all pods of a group
 FIELD_REASONS = {"spec.model.source": "ModelNotFound"}
 
 
@@ -42,30 +40,6 @@ def revisions(
         for name, found in grouped.items()
         if name in replicas or any(not pod.terminating for pod in found)
     }
-
-
-def is_worker(item: Mapping[str, Any]) -> bool:
-    """Whether a pod computes for another one of its group and serves nobody."""
-    return WORKER_LABEL in (item["metadata"].get("labels") or {})
-
-
-def blamed(leader: PodReading, item: Mapping[str, Any], workers: Iterable[Mapping[str, Any]]) -> PodReading:
-    """`leader`, whose pod is `item`, with the fault of a worker of its group that keeps it from being ready."""
-    if leader.ready or leader.fault is not None:
-        return leader
-    group = _group(item)
-    for worker in workers:
-        if _group(worker) != group or group is None:
-            continue
-        if (found := fault(worker.get("status") or {})) is not None:
-            return replace(leader, fault=replace(found, message=f"{worker['metadata']['name']}: {found.message}"))
-    return leader
-
-
-def _group(item: Mapping[str, Any]) -> tuple[str, str] | None:
-    """A pod's revision and the number of its group; None outside a group."""
-    index = (item["metadata"].get("labels") or {}).get(GROUP_LABEL)
-    return None if index is None else (revision_of(item), str(index))
 
 
 def refusal(deployment: Mapping[str, Any]) -> str:

@@ -20,7 +20,13 @@ from pagefleet_engine.core.messages import HEADER, Frames
 from pagefleet_engine.runner.device.wire import READ_BYTES, Joining
 
 HELLO_SECONDS = 10.0
-SILENCE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))  # seconds, seconds, times
+# Seconds, seconds, times, milliseconds: 25 s whether something is on its way or not.
+SILENCE = (
+    (socket.TCP_KEEPIDLE, 10),
+    (socket.TCP_KEEPINTVL, 5),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 25_000),
+)
 
 
 class Hello(msgspec.Struct, frozen=True):
