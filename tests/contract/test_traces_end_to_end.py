@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gateway_fleet import STABLE, Fleet, running, until
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otlp_collector import collector, values
 
+from pagefleet_gateway import envoy
 from pagefleet_gateway.settings import SettingError, settings_from
 from pagefleet_gateway.state import Pod
 from pagefleet_gateway.tracing import Collector
@@ -170,6 +172,16 @@ def test_a_variable_that_cannot_be_used_is_named(name: str, value: str) -> None:
     base = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}
     with pytest.raises(SettingError, match=name):
         settings_from({**base, name: value})
+
+
+def test_envoys_own_log_is_json_lines_too(tmp_path: Path) -> None:
+    """Also what it says of a configuration with quotes and line breaks."""
+    wrong = json.dumps({"admin": {"address": {"pipe": {"path": 'a "quoted"\nname'}}}, "no_such_field": 1})
+    command = [str(envoy.executable()), "--mode", "validate", "--log-format", envoy.LOG_FORMAT, "--config-yaml", wrong]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path).stderr.splitlines()
+    lines = [json.loads(line) for line in said if line.startswith("{")]
+    assert any("no_such_field" in line["message"] for line in lines), said
+    assert all(isinstance(line["time"], float) and line["logger"].startswith("envoy.") for line in lines)
 
 
 def authority(folder: Path) -> Path:
