@@ -13,6 +13,7 @@ import yaml
 from golden_manifests import FOLDER, GROUPED, MADE, SEVERAL, SPECS, child_of, spec_of, violations
 
 from pagefleet_operator.domain import schema
+from pagefleet_operator.domain.accelerator import gpus
 from pagefleet_operator.domain.build import deployment as module
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.names import Child
@@ -67,25 +68,25 @@ def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
 
 
 def pods() -> list[Any]:
-    """Every pod of the golden specs, and the number of its accelerators."""
+    """Every pod of the golden specs, and the number of its GPUs."""
     groups = [
         GROUPED["leader-worker-set"](child_of(spec_of(name)))["spec"]["leaderWorkerTemplate"][f"{role}Template"]["spec"]
         for name in SEVERAL
         for role in ("leader", "worker")
     ]
-    counts = [(spec_of(name).get("resources") or {}).get("accelerator", {}).get("count", 0) for name in SPECS]
+    counts = [gpus(spec_of(name)) for name in SPECS]
     return [*zip((pod_of(spec_of(name)) for name in SPECS), counts, strict=True), *((pod, 8) for pod in groups)]
 
 
-@pytest.mark.parametrize(("pod", "accelerators"), pods())
-def test_pods_are_restricted_and_write_to_tmp_only(pod: dict[str, Any], accelerators: int) -> None:
-    """Those that share a model between accelerators write to shared memory too."""
+@pytest.mark.parametrize(("pod", "shared_by"), pods())
+def test_pods_are_restricted_and_write_to_tmp_only(pod: dict[str, Any], shared_by: int) -> None:
+    """Those that share a model between GPUs write to shared memory too."""
     assert list(violations(pod)) == []
     (container,) = pod["containers"]
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
-    assert writable == (["/tmp", "/dev/shm"] if accelerators > 1 else ["/tmp"])
+    assert writable == (["/tmp", "/dev/shm"] if shared_by > 1 else ["/tmp"])
     assert sorted(mount["name"] for mount in container["volumeMounts"]) == sorted(v["name"] for v in pod["volumes"])
     assert len({volume["name"] for volume in pod["volumes"]}) == len(pod["volumes"])
 

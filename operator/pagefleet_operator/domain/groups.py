@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.accelerator import nodes
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.leaderworkerset import GROUP, VERSION, leader_worker_set
 from pagefleet_operator.domain.build.names import Child
 from pagefleet_operator.domain.conditions import Problem
+from pagefleet_operator.domain.parallel import nodes
 from pagefleet_operator.domain.status import RevisionRecord
 
 UNAVAILABLE = "MultiNodeUnavailable"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.accelerator import accelerators, gpus, nodes, pipeline_parallel, runs_cuda
+from pagefleet_operator.domain.accelerator import gpus, runs_cuda
+from pagefleet_operator.domain.parallel import accelerators, nodes, pipeline_parallel
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_accelerator import CUDA, GPU
 
@@ -13,6 +14,7 @@ from pagefleet_operator.domain.rules_accelerator import CUDA, GPU
 SEVERAL = "has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1"
 SPLIT = "has(self.engine) && has(self.engine.pipelineParallelSize) && self.engine.pipelineParallelSize > 1"
 COUNT = "(has(self.resources) && has(self.resources.accelerator) ? self.resources.accelerator.count : 1)"
+RUNTIME = "(has(self.engine.runtime) ? self.engine.runtime : 'pagefleet')"
 NODES = "(has(self.engine.nodes) ? self.engine.nodes : 1)"
 SPANNING, SPLITTING = ("pagefleet", "vllm", "sglang", "custom"), ("vllm", "sglang")
 
@@ -25,21 +27,21 @@ NODE_RULES = (
     Rule(
         (),
         "spec.engine.nodes",
-        f"!({SEVERAL}) || self.engine.runtime != 'tgi'",
+        f"!({SEVERAL}) || {RUNTIME} != 'tgi'",
         "runtime tgi runs on one node only; remove it, or use pagefleet, vllm, sglang or custom",
         lambda spec: nodes(spec) == 1 or _runtime(spec) in SPANNING,
     ),
     Rule(
         (),
         "spec.engine.nodes",
-        f"!({SEVERAL}) || self.engine.runtime != 'pagefleet' || ({GPU})",
+        f"!({SEVERAL}) || {RUNTIME} != 'pagefleet' || ({GPU})",
         "runtime pagefleet shares a model between nodes with spec.resources.accelerator of the name nvidia.com/gpu only",
         lambda spec: nodes(spec) == 1 or _runtime(spec) != "pagefleet" or gpus(spec) > 0,
     ),
     Rule(
         (),
         "spec.engine.pipelineParallelSize",
-        f"!({SPLIT}) || self.engine.runtime in ['vllm', 'sglang']",
+        f"!({SPLIT}) || {RUNTIME} in ['vllm', 'sglang']",
         "only the runtimes vllm and sglang split a model by layers; remove it: others share every layer",
         lambda spec: pipeline_parallel(spec) == 1 or _runtime(spec) in SPLITTING,
     ),
@@ -53,7 +55,7 @@ NODE_RULES = (
     Rule(
         (),
         "spec.model.adapters",
-        f"!has(self.model.adapters) || !({CUDA}) || !({SEVERAL}) || self.engine.runtime != 'pagefleet'",
+        f"!has(self.model.adapters) || !({CUDA}) || !({SEVERAL}) || {RUNTIME} != 'pagefleet'",
         "are not supported on several nodes; remove them, or spec.engine.nodes",
         lambda spec: (
             not spec["model"].get("adapters")

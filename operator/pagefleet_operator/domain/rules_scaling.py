@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagefleet_operator.domain import schedule
-from pagefleet_operator.domain.accelerator import accelerators, nodes
+from pagefleet_operator.domain.parallel import accelerators, nodes
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.structure import SpecError
 

@@ -27,17 +27,16 @@ def deployment(child: Child, replicas: int) -> dict[str, Any]:
             "progressDeadlineSeconds": 3600,
             "selector": {"matchLabels": child.selector},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": {"metadata": {"labels": child.labels}, "spec": pod(child)},
+            "template": {"metadata": {"labels": child.labels}, "spec": _pod(child)},
         },
     }
 
 
-def pod(child: Child) -> dict[str, Any]:
-    """The spec of the pod that serves: a replica, or a group's first."""
+def _pod(child: Child) -> dict[str, Any]:
     placement: Mapping[str, Any] = child.snapshot.get("placement") or {}
     defined, mounts = volumes(child.snapshot)
     limits: Mapping[str, Any] = (child.snapshot.get("engine") or {}).get("limits") or {}
-    made: dict[str, Any] = {
+    pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": drain_seconds(limits) + AFTER_DRAIN,
@@ -52,11 +51,11 @@ def pod(child: Child) -> dict[str, Any]:
         "volumes": defined,
     }
     if placement.get("nodeSelector"):
-        made["nodeSelector"] = dict(placement["nodeSelector"])
+        pod["nodeSelector"] = dict(placement["nodeSelector"])
     if placement.get("tolerations"):
-        made["tolerations"] = list(placement["tolerations"])
+        pod["tolerations"] = list(placement["tolerations"])
     if placement.get("topologySpread", True):
-        made["topologySpreadConstraints"] = [
+        pod["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
@@ -64,7 +63,7 @@ def pod(child: Child) -> dict[str, Any]:
                 "labelSelector": {"matchLabels": child.selector},
             }
         ]
-    return made
+    return pod
 
 
 def _container(child: Child, mounts: list[dict[str, Any]]) -> dict[str, Any]:

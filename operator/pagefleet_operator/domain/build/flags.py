@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from pagefleet_operator.domain.accelerator import gpus, runs_cuda, tensor_parallel
+from pagefleet_operator.domain.accelerator import gpus, runs_cuda
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import in_pod, path_in_pod
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
+from pagefleet_operator.domain.parallel import tensor_parallel
 
 DRAIN_SECONDS, LONGEST_DRAIN = 90, 1800
 SLOWEST_TOKEN = 0.1  # seconds between two tokens of a stream that is still worth its wait

@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from pagefleet_operator.domain.accelerator import nodes, pipeline_parallel, tensor_parallel
-from pagefleet_operator.domain.build.deployment import pod
+from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.names import Child
+from pagefleet_operator.domain.parallel import nodes, pipeline_parallel, tensor_parallel
 
 GROUP, VERSION, KIND = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
 MASTER_PORT = 29500
@@ -21,7 +21,6 @@ LEADER, INDEX = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
 
 
 def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
-    leader, worker = _leader(child), _worker(child)
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
@@ -37,8 +36,8 @@ def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
             "leaderWorkerTemplate": {
                 "size": nodes(child.snapshot),
                 "restartPolicy": "RecreateGroupOnPodRestart",
-                "leaderTemplate": {"metadata": {"labels": child.labels}, "spec": leader},
-                "workerTemplate": {"metadata": {"labels": child.worker_labels}, "spec": worker},
+                "leaderTemplate": _leader(child),
+                "workerTemplate": _worker(child),
             },
         },
     }
@@ -71,21 +70,30 @@ def node_flags(runtime: str, child: Child, *, worker: bool) -> list[str]:
 
 
 def _leader(child: Child) -> dict[str, Any]:
-    made = pod(child)
-    container = made["containers"][0]
-    container["args"] = [*container["args"], *node_flags(_runtime(child), child, worker=False)]
+    made = _template(child, worker=False)
+    container = made["spec"]["containers"][0]
     container["ports"] = [*container["ports"], {"name": "ranks", "containerPort": MASTER_PORT, "protocol": "TCP"}]
     return made
 
 
 def _worker(child: Child) -> dict[str, Any]:
     """No probes: the leader is Ready when a step has run on all ranks, and ends when one is gone."""
-    made = copy.deepcopy(pod(child))
-    container = made["containers"][0]
-    container["args"] = [*container["args"], *node_flags(_runtime(child), child, worker=True)]
-    for name in ("ports", "startupProbe", "readinessProbe", "livenessProbe"):
+    made = _template(child, worker=True)
+    made["metadata"] = {"labels": child.worker_labels}
+    container = made["spec"]["containers"][0]
+    for name in ("ports", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle"):
         container.pop(name, None)
-    made.pop("topologySpreadConstraints", None)
+    made["spec"].pop("topologySpreadConstraints", None)
+    return made
+
+
+def _template(child: Child, *, worker: bool) -> dict[str, Any]:
+    """A Deployment's pod with the flags of a group, each in place of what it says for one pod."""
+    made: dict[str, Any] = copy.deepcopy(deployment(child, 1)["spec"]["template"])
+    container, told = made["spec"]["containers"][0], node_flags(_runtime(child), child, worker=worker)
+    names = {flag.partition("=")[0] for flag in told}
+    kept = [argument for argument in container["args"] if argument.partition("=")[0] not in names]
+    container["args"] = [*kept, *told]
     return made
 
 

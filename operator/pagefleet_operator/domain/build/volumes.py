@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_operator.domain.accelerator import accelerators
+from pagefleet_operator.domain.accelerator import gpus
 from pagefleet_operator.domain.build.uris import claims, mount_path
 
 GROUP_READS = 0o440
@@ -47,7 +47,7 @@ def volumes(snapshot: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dic
         source = {"secretName": keys["name"], "defaultMode": GROUP_READS, **_only(keys["key"], API_KEYS)}
         defined.append({"name": API_KEYS.volume, "secret": source})
         mounts.append(_mount(API_KEYS))
-    if accelerators(snapshot) > 1:  # ranks share buffers there; a container has 64 MiB of its own
+    if gpus(snapshot) > 1:  # NCCL's ranks share buffers there; a container has 64 MiB of its own
         defined.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})  # noqa: S108 - a volume of the pod's own
     return defined, mounts
