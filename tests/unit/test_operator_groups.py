@@ -73,7 +73,15 @@ def test_cost_and_its_ceiling_are_of_all_nodes() -> None:
         ("pagefleet", True, {"--nnodes": "2", "--node-rank": "$(LWS_WORKER_INDEX)"}),
         ("vllm", False, {"--tensor-parallel-size": "8", "--pipeline-parallel-size": "2", "--nnodes": "2"}),
         ("vllm", True, {"--headless": "", "--master-addr": "$(LWS_LEADER_ADDRESS)"}),
-        ("sglang", True, {"--tp-size": "8", "--pp-size": "2", "--dist-init-addr": "$(LWS_LEADER_ADDRESS):29500"}),
+        (
+            "sglang",
+            True,
+            {
+                "--tensor-parallel-size": "8",
+                "--pipeline-parallel-size": "2",
+                "--dist-init-addr": "$(LWS_LEADER_ADDRESS):29500",
+            },
+        ),
     ],
 )
 def test_each_runtime_is_told_in_its_own_words(runtime: str, worker: bool, expected: dict[str, str]) -> None:
@@ -82,6 +90,20 @@ def test_each_runtime_is_told_in_its_own_words(runtime: str, worker: bool, expec
     told = {flag.partition("=")[0]: flag.partition("=")[2] for flag in node_flags(runtime, child, worker=worker)}
     assert expected.items() <= told.items()
     assert ("--headless" in told) == (runtime == "vllm" and worker)
+
+
+@pytest.mark.parametrize(("runtime", "waits"), [("pagefleet", False), ("vllm", True), ("custom", False)])
+def test_workers_do_not_end_before_their_leaders_streams(runtime: str, waits: bool) -> None:
+    """Ours wait by themselves, a custom engine's are its own affair."""
+    engine = {"nodes": 2, "runtime": runtime, "args": ["--tensor-parallel-size=4"]}
+    made = leader_worker_set(Child("ns", "chat", "uid", "abc", spec(engine)), 1)["spec"]["leaderWorkerTemplate"]
+    worker = made["workerTemplate"]["spec"]
+    (container,) = worker["containers"]
+    assert ("lifecycle" in container) == waits
+    if waits:
+        command = container["lifecycle"]["preStop"]["exec"]["command"]
+        assert command == ["sleep", str(worker["terminationGracePeriodSeconds"] - 30)]
+    assert container["args"][-1] == "--tensor-parallel-size=4", "what a person gives has the last word"
 
 
 def test_a_custom_runtime_names_the_variables_itself() -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from pagefleet_operator.domain.build.deployment import deployment
+from pagefleet_operator.domain.build.deployment import AFTER_DRAIN, deployment
 from pagefleet_operator.domain.build.names import Child
 from pagefleet_operator.domain.parallel import nodes, pipeline_parallel, tensor_parallel
 
 GROUP, VERSION, KIND = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
 MASTER_PORT = 29500
+# Their workers end at SIGTERM, when the leader's streams still go on: they are told when those have had their time.
+STOPPING_AT_ONCE = ("vllm", "sglang")
 # The controller puts these into every container before what the pod template has, so that arguments may name them.
 LEADER, INDEX = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
 
@@ -64,7 +66,8 @@ def node_flags(runtime: str, child: Child, *, worker: bool) -> list[str]:
         case "sglang":
             return [
                 f"--nnodes={count}", f"--node-rank={INDEX}", f"--dist-init-addr={LEADER}:{MASTER_PORT}",
-                f"--tp-size={size}", f"--pp-size={pipeline_parallel(child.snapshot)}",
+                f"--tensor-parallel-size={size}",
+                f"--pipeline-parallel-size={pipeline_parallel(child.snapshot)}",
             ]  # fmt: skip
     return []
 
@@ -81,19 +84,23 @@ def _worker(child: Child) -> dict[str, Any]:
     made = _template(child, worker=True)
     made["metadata"] = {"labels": child.worker_labels}
     container = made["spec"]["containers"][0]
-    for name in ("ports", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle"):
+    for name in ("ports", "startupProbe", "readinessProbe", "livenessProbe"):
         container.pop(name, None)
+    if _runtime(child) in STOPPING_AT_ONCE:
+        patience = made["spec"]["terminationGracePeriodSeconds"] - AFTER_DRAIN
+        container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(patience)]}}}
     made["spec"].pop("topologySpreadConstraints", None)
     return made
 
 
 def _template(child: Child, *, worker: bool) -> dict[str, Any]:
-    """A Deployment's pod with the flags of a group, each in place of what it says for one pod."""
+    """A Deployment's pod with the flags of a group, each in place of what it says for one pod; spec.engine.args stay."""
     made: dict[str, Any] = copy.deepcopy(deployment(child, 1)["spec"]["template"])
     container, told = made["spec"]["containers"][0], node_flags(_runtime(child), child, worker=worker)
     names = {flag.partition("=")[0] for flag in told}
-    kept = [argument for argument in container["args"] if argument.partition("=")[0] not in names]
-    container["args"] = [*kept, *told]
+    given = (child.snapshot.get("engine") or {}).get("args") or []
+    written = container["args"][: len(container["args"]) - len(given)]
+    container["args"] = [*(one for one in written if one.partition("=")[0] not in names), *told, *given]
     return made
 
 
