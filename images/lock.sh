@@ -20,5 +20,5 @@ lock() {
 
 lock operator constraints-dev.txt --extra operator
 lock gateway constraints-dev.txt --extra gateway
-lock engine-cpu constraints-dev.txt --extra engine --find-links "${TORCH_WHEELS:?a folder or page with the CPU build of torch}"
-lock engine-cuda "$scratch/cuda" --extra engine --extra cuda
+lock engine-cpu constraints-dev.txt --extra engine --extra otel --find-links "${TORCH_WHEELS:?a folder or page with the CPU build of torch}"
+lock engine-cuda "$scratch/cuda" --extra engine --extra otel --extra cuda

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from pagefleet_operator.domain.build.deployment import deployment
+from pagefleet_operator.domain.build.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.build.names import Child
 from pagefleet_operator.domain.build.pdb import disruption_budget
 from pagefleet_operator.domain.build.service import service
@@ -23,8 +24,15 @@ BUILDERS: Mapping[str, Callable[[Child], dict[str, Any]]] = {
     "deployment": lambda child: deployment(child, 2),
     "service": service,
     "disruption-budget": disruption_budget,
-    "spare-deployment": lambda child: spare_deployment(child, 1),
 }
+OURS: Mapping[str, Callable[[Child], dict[str, Any]]] = {"spare-deployment": lambda child: spare_deployment(child, 1)}
+SEVERAL = ("nodes",)  # specs whose replicas are groups of pods
+GROUPED: Mapping[str, Callable[[Child], dict[str, Any]]] = {
+    "leader-worker-set": lambda child: leader_worker_set(child, 2)
+}
+MADE = [(kind, name, build) for kind, build in BUILDERS.items() for name in SPECS]
+MADE += [(kind, name, build) for kind, build in OURS.items() for name in SPECS if name not in RUNTIMES]
+MADE += [(kind, name, build) for kind, build in GROUPED.items() for name in SEVERAL]
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 

@@ -47,6 +47,7 @@ class Cluster:
         self.free_pages = 100
         self.factor, self.slow_stable = 1.0, 1.0
         self.was_ready: set[str] = set()
+        self.groups = False  # whether LeaderWorkerSets are served
         self.plan: Plan | None = None
 
     def edit(self, number: int) -> None:
@@ -110,6 +111,7 @@ class Cluster:
             revisions=revisions, slices=None if self.slices is None else tuple(self.slices),
             engine_slices=None if self.engine is None else tuple(self.engine), gates=self.gates,
             load_test=self.load_test, action=self.action, image="operator:1",
+            groups=self.groups,
         )  # fmt: skip
 
     def _pod(self, name: str, number: int, at: float) -> PodReading:
@@ -134,7 +136,7 @@ class Cluster:
         self.plan = plan
         self.status = status_json.load(json.loads(json.dumps(status_json.dump(plan.status))))
         for child in plan.children:
-            if child["kind"] == "Deployment":
+            if child["kind"] in ("Deployment", "LeaderWorkerSet"):
                 name = child["metadata"]["labels"]["pagefleet.io/revision"]  # type: ignore[index]
                 count = child["spec"]["replicas"]  # type: ignore[index]
                 pods = self.pods.setdefault(name, [])

@@ -12,7 +12,8 @@ QUANTIZATIONS = {"cpu": ("none", "int8"), "cuda": ("none", "fp8", "awq")}
 KV_CACHE_TYPES = {"cpu": ("auto", "float32", "float16"), "cuda": ("auto", "float32", "float16", "bfloat16", "fp8")}
 # Sequences, tokens of a step, tokens of one prompt in a step. A GPU is idle with the CPU's.
 SIZES = {"cpu": (64, 256, 128), "cuda": (256, 8192, 2048)}
-MOST_RANKS = 8
+MOST_RANKS, MOST_NODES = 128, 16
+MOST_OF_NODE = 8
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
@@ -24,8 +25,12 @@ def add_flags(serve: argparse.ArgumentParser) -> None:
         type=_ranks,
         default=1,
         metavar="N",
-        help=f"GPUs that share the model, 1..{MOST_RANKS}",
+        help=f"GPUs that share the model, 1..{MOST_OF_NODE} on each node",
     )
+    add("--nnodes", type=_nodes, default=1, metavar="N", help="machines that the GPUs are on, equally many on each")
+    add("--node-rank", type=int, default=0, metavar="K", help="which of them this is; 0 serves, the others compute")
+    add("--master-addr", default="", metavar="HOST", help="where the others find the first")
+    add("--master-port", type=int, default=29500, metavar="PORT")
     add("--kv-offload-memory", type=_bytes, default=0, metavar="BYTES", help="of the host for evicted KV pages; 16Gi")
 
 
@@ -47,6 +52,7 @@ def check(flags: argparse.Namespace, device: str) -> None:
     ):
         if value not in table[device]:
             raise ValueError(f"{name}={value} is not for --device={device}; for it: {', '.join(table[device])}")
+    _check_nodes(flags)
     if device == "cpu":
         if flags.tensor_parallel_size > 1:
             raise ValueError("--tensor-parallel-size needs --device=cuda")
@@ -61,6 +67,27 @@ def check(flags: argparse.Namespace, device: str) -> None:
         raise ValueError("--lora-adapter needs --tensor-parallel-size=1")
     if flags.kv_offload_memory and flags.no_prefix_caching:
         raise ValueError("--kv-offload-memory keeps cached prefixes: it does not go with --no-prefix-caching")
+
+
+def _check_nodes(flags: argparse.Namespace) -> None:
+    nodes, ranks = flags.nnodes, flags.tensor_parallel_size
+    if ranks % nodes:
+        raise ValueError(f"--tensor-parallel-size={ranks} cannot be shared by --nnodes={nodes}")
+    if ranks // nodes > MOST_OF_NODE:
+        raise ValueError(f"--tensor-parallel-size={ranks} is more than {MOST_OF_NODE} on each of --nnodes={nodes}")
+    if not 0 <= flags.node_rank < nodes:
+        raise ValueError(f"--node-rank must be 0 to {nodes - 1}, not {flags.node_rank}")
+    if flags.node_rank and not flags.master_addr:
+        raise ValueError("--node-rank above 0 needs --master-addr")
+    if not 1 <= flags.master_port <= 65535:
+        raise ValueError(f"--master-port must be a port from 1 to 65535, not {flags.master_port}")
+
+
+def _nodes(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= MOST_NODES:
+        raise argparse.ArgumentTypeError(f"must be 1 to {MOST_NODES}, not {value}")
+    return value
 
 
 def _ranks(text: str) -> int:

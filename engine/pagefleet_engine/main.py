@@ -140,7 +140,11 @@ def configure(arguments: list[str]) -> ServeConfig:
             device=device,
             tensor_parallel_size=flags.tensor_parallel_size,
             kv_offload_memory=flags.kv_offload_memory,
+            nodes=flags.nnodes,
+            master_port=flags.master_port,
         ),
+        node=flags.node_rank,
+        master=flags.master_addr,
         served_model_names=tuple(flags.served_model_name),
         host=flags.host,
         port=flags.port,
@@ -246,8 +250,18 @@ def run() -> None:
         config = configure(sys.argv[1:])
     except ValueError as error:
         sys.exit(explain("spec.engine.args", str(error)))
+    if config.node:
+        sys.exit(_node(config))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(_serve(config)))
+
+
+def _node(config: ServeConfig) -> int:
+    """One of the other machines: its ranks and nothing else, in this process's place."""
+    engine = config.engine
+    told = (config.master, engine.master_port, config.node, engine.device, engine.tensor_parallel_size // engine.nodes)
+    command = [sys.executable, "-m", "pagefleet_engine.runner.device.node", *map(str, told)]
+    os.execv(command[0], command)  # noqa: S606 - our own interpreter
 
 
 async def _serve(config: ServeConfig) -> int:

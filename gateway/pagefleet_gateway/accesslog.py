@@ -13,6 +13,7 @@ import msgspec
 from .ledger import Ledger, Ticket
 from .routing import Refusal
 from .state import Pod
+from .traces import trace_id
 from .windows import Outcome
 
 # Envoy's response flags. Downstream: the client went away or broke the protocol, which says nothing about a
@@ -50,6 +51,7 @@ class Line:
     streamed: bool
     fields: Mapping[str, object]
     tokens: int | None = None  # output tokens; None: the engine did not say
+    trace_id: str | None = None  # of the trace that the request is in
 
 
 def parse(text: bytes) -> Line | None:
@@ -74,6 +76,7 @@ def parse(text: bytes) -> Line | None:
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
         fields=fields,
         tokens=_tokens(fields),
+        trace_id=_trace(fields),
     )
 
 
@@ -122,7 +125,8 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
 
 def shown(line: Line, ended: Ended | None, refusal: Refusal | None = None) -> bytes:
     """The line as the gateway's own log shows it: Envoy's fields and what the picker knows, or why it refused."""
-    document = {name: value for name, value in line.fields.items() if name not in TOKENS}
+    document: dict[str, object] = {"request_id": line.id, "trace_id": line.trace_id}
+    document |= {name: value for name, value in line.fields.items() if name not in (*TOKENS, *document, "id")}
     document["output_tokens"] = line.tokens
     if ended is not None:
         document |= {"namespace": ended.namespace, "service": ended.service, "revision": ended.revision}
@@ -147,6 +151,14 @@ def _tokens(fields: Mapping[str, object]) -> int | None:
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
             return int(value)
     return None
+
+
+def _trace(fields: Mapping[str, object]) -> str | None:
+    """As Envoy's own span says where it makes any, else as the request's `traceparent` does."""
+    told, parent = fields.get("trace_id"), fields.get("traceparent")
+    if isinstance(told, str) and told not in ("", "-"):
+        return told
+    return trace_id(parent) if isinstance(parent, str) else None
 
 
 def _answering(ticket: Ticket, line: Line) -> Pod | None:

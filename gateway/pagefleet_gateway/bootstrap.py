@@ -13,6 +13,7 @@ from .clusters import MIRROR, MIRRORS, Paths, engines_cluster, picker_cluster
 from .connections import Limits, connection_manager
 from .overload import overload
 from .tls import transport
+from .tracing import Collector, cluster
 
 PLAIN, SECURE = "ingress", "ingress-tls"  # the listeners' names
 
@@ -26,28 +27,31 @@ class Entry:
     tls_port: int | None = None
 
 
-def bootstrap(node: str, entry: Entry, paths: Paths, limits: Limits) -> dict[str, object]:
-    """The whole static configuration."""
-    listeners = []
+def bootstrap(
+    node: str, entry: Entry, paths: Paths, limits: Limits, spans: Collector | None = None
+) -> dict[str, object]:
+    """The whole static configuration. `spans`: where they are sent, None: none are made."""
+    listeners, manager = [], connection_manager(limits, spans)
     if entry.port is not None:
-        listeners.append(_listener(PLAIN, entry.address, entry.port, limits))
+        listeners.append(_listener(PLAIN, entry.address, entry.port, manager))
     if entry.tls_port is not None:
-        listeners.append(_listener(SECURE, entry.address, entry.tls_port, limits, transport(paths.certificate)))
+        listeners.append(_listener(SECURE, entry.address, entry.tls_port, manager, transport(paths.certificate)))
+    engines = [engines_cluster(paths), engines_cluster(paths, MIRRORS, MIRROR)]
     return {
         "node": {"id": node, "cluster": "pagefleet-gateway"},
         "admin": {"address": {"pipe": {"path": str(paths.admin), "mode": 0o600}}},
         "static_resources": {
             "listeners": listeners,
-            "clusters": [picker_cluster(paths), engines_cluster(paths), engines_cluster(paths, MIRRORS, MIRROR)],
+            "clusters": [picker_cluster(paths), *engines, *([cluster(spans)] if spans is not None else [])],
         },
         "overload_manager": overload(limits.max_heap_bytes, limits.max_connections),
     }
 
 
 def _listener(
-    name: str, address: str, port: int, limits: Limits, socket: Mapping[str, object] | None = None
+    name: str, address: str, port: int, manager: Mapping[str, object], socket: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    chain: dict[str, object] = {"filters": [connection_manager(limits)]}
+    chain: dict[str, object] = {"filters": [manager]}
     if socket is not None:
         chain["transport_socket"] = socket
     return {

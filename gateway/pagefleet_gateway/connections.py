@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, PICKER, typed
 from .replies import local_replies
 from .routes import PATIENCE, routes
+from .tracing import Collector, provider
 from .watcher import SEEN, TOKENS, USAGE, watcher
 
 STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
@@ -19,6 +20,7 @@ STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
 LOG_FIELDS = {
     "id": "%REQ(X-REQUEST-ID)%",
     "traceparent": "%REQ(TRACEPARENT)%",
+    "trace_id": "%TRACE_ID%",
     "start": "%START_TIME(%s.%6f)%",
     "method": "%REQ(:METHOD)%",
     "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
@@ -63,7 +65,8 @@ class Limits:
     idle_seconds: int = 600  # without a byte in either direction
 
 
-def connection_manager(limits: Limits) -> dict[str, object]:
+def connection_manager(limits: Limits, spans: Collector | None = None) -> dict[str, object]:
+    """`spans`: where they are sent, None: none are made."""
     mutations: list[dict[str, object]] = [
         {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in STRIPPED_PREFIXES
     ]
@@ -111,6 +114,7 @@ def connection_manager(limits: Limits) -> dict[str, object]:
         local_reply_config=local_replies(),
         http_filters=[_authorization(limits), watcher(), _router()],
         route_config=routes(limits.max_request_bytes, limits.request_seconds, limits.idle_seconds),
+        **({"tracing": provider(spans)} if spans is not None else {}),
     )
 
 

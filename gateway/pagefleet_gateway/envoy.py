@@ -12,6 +12,8 @@ from urllib.parse import quote
 
 import aiohttp
 
+# Envoy's own log, as lines like ours: %E.%e seconds, %j the message as a JSON string's content.
+LOG_FORMAT = '{"time": %E.%e, "level": "%l", "logger": "envoy.%n", "message": "%j"}'
 LINE_LIMIT = 1024 * 1024  # bytes; a path may be as long as all request headers, 60 KiB
 
 
@@ -86,6 +88,8 @@ async def start(config: Path, workers: int) -> Process:
         "10",
         "--log-level",
         "warning",
+        "--log-format",
+        LOG_FORMAT,
         stdout=PIPE,
         limit=LINE_LIMIT,
     )

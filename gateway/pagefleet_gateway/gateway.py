@@ -109,7 +109,7 @@ class Gateway:
         )
         if self.settings.tls_folder is not None:
             self._paths.certificate.write_text(written(tls.discovery(self.settings.tls_folder)))
-        document = bootstrap(self.settings.pod_name, entry, self._paths, limits)
+        document = bootstrap(self.settings.pod_name, entry, self._paths, limits, self.settings.spans)
         self._paths.bootstrap.write_text(written(document))
         self._endpoints.write()
         self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .tracing import Collector, TracingError, collector
+
 
 class SettingError(ValueError):
     """An environment variable holds what it may not; the message names it and what is allowed."""
@@ -32,14 +34,19 @@ class Settings:
     tls_port: int = 8443
     plaintext: bool = True  # whether `port` is served at all
     api_keys_file: Path | None = None  # None: no key is asked for
+    spans: Collector | None = None  # where spans are sent; None: none are made
     temporary: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
 
 
 def settings_from(environment: Mapping[str, str]) -> Settings:
     """Read `PAGEFLEET_GATEWAY_*`, `PAGEFLEET_KUBECONFIG` (or `KUBECONFIG`) and `POD_NAME`.
 
-    Raises SettingError for a value that is out of range.
+    `OTEL_*` are tracing.py's. Raises SettingError for a value that is out of range.
     """
+    try:
+        spans = collector(environment)
+    except TracingError as error:
+        raise SettingError(str(error)) from error
     kubeconfig = environment.get("PAGEFLEET_KUBECONFIG") or environment.get("KUBECONFIG")
     folder, keys = environment.get("PAGEFLEET_GATEWAY_TLS_FOLDER"), environment.get("PAGEFLEET_GATEWAY_API_KEYS_FILE")
     plaintext = environment.get("PAGEFLEET_GATEWAY_PLAINTEXT", "on")
@@ -67,6 +74,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         tls_port=_integer(environment, "PAGEFLEET_GATEWAY_TLS_PORT", 8443, 0, 65535),
         plaintext=plaintext == "on",
         api_keys_file=Path(keys) if keys else None,
+        spans=spans,
         settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", 3, 0, 600)),
     )
 

@@ -7,10 +7,12 @@ import logging
 import time
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.cluster import gatewayapi, paths, readings
+from pagefleet_operator.cluster import gatewayapi, groups, members, paths, readings
 from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.gatewayapi import GatewayApis
+from pagefleet_operator.cluster.groups import Groups
 from pagefleet_operator.cluster.store import Store
+from pagefleet_operator.cluster.versions import Versions
 from pagefleet_operator.domain import alerts, spec, status_json
 from pagefleet_operator.domain.actions import ANNOTATION
 from pagefleet_operator.domain.build.loadtest import job_name
@@ -36,6 +38,7 @@ from pagefleet_operator.signals.prometheus import PrometheusGates
 from pagefleet_operator.signals.windows import GatewayWindows
 
 log = logging.getLogger(__name__)
+WORKLOADS = ("Deployment", "LeaderWorkerSet")
 SYSTEM_GATEWAYS = "app.kubernetes.io/name=pagefleet-gateway"
 GATEWAY_SECONDS = 2.0
 JOB_NAME_LABEL = "job-name"
@@ -55,10 +58,10 @@ class Sources:
 class Gatherer:
     """`system` is the namespace that operator and gateways run in."""
 
-    def __init__(self, api: Api, store: Store, sources: Sources, system: str) -> None:
+    def __init__(self, api: Api, versions: Versions, store: Store, sources: Sources, system: str) -> None:
         self._api, self._store, self._sources, self._system = api, store, sources, system
         self._engines, self._windows, self._engine_windows = sources.engines, sources.windows, sources.engine_windows
-        self._gateway_apis = GatewayApis(api)
+        self._gateway_apis, self._groups = GatewayApis(api), Groups(api, versions, store)
         self._past = Past()
         self._memos: dict[tuple[str, str], dict[str, object]] = {}
         self._gateway_pods: dict[str, tuple[float, list[str]]] = {}
@@ -78,11 +81,15 @@ class Gatherer:
         """
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        deployments, pods = (self._store.children(kind, namespace, name) for kind in ("Deployment", "Pod"))
-        every = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+        raw, pods = service.get("spec") or {}, self._store.children("Pod", namespace, name)
+        grouped = groups.wanted(raw, service.get("status") or {}, pods)
+        served = await self._groups.read(namespace, name) if grouped else False
+        sets = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
+        labelled = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+        workers = [item for item in labelled if members.is_worker(item)]
+        every = [item for item in labelled if not members.is_worker(item)]
         items = [item for item in every if not readings.is_spare(item)]
         spare = [item for item in every if readings.is_spare(item)]
-        raw = service.get("spec") or {}
         routed = gatewayapi.wanted(raw, service.get("status") or {})
         status = status_json.load(service.get("status"))
         chosen = spec.parse(raw)
@@ -94,7 +101,7 @@ class Gatherer:
             self._engine_windows.forget(namespace, name)
             self._memos.pop((namespace, name), None)
         measured, warm, slices, engine_slices, gates, load_test = await asyncio.gather(
-            asyncio.gather(*(self._read(item, hurried) for item in items)),
+            asyncio.gather(*(self._read(item, workers, hurried) for item in items)),
             asyncio.gather(*(self._spare(item, hurried) for item in spare)),
             self._slices(namespace, name, own_pickers=routed) if judged or (_by_load(raw) and not hurried) else _none(),
             self._engine_slices(every, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
@@ -102,8 +109,8 @@ class Gatherer:
             self._load_test(namespace, name, metadata["uid"], status),
         )
         owners = {item["metadata"]["name"]: readings.revision_of(item) for item in items}
-        found = readings.revisions([item for item in deployments if not readings.is_spare(item)], measured, owners)
-        beside = [item for item in deployments if readings.is_spare(item)]
+        found = readings.revisions([item for item in sets if not readings.is_spare(item)], measured, owners)
+        beside = [item for item in sets if readings.is_spare(item)]
         found = readings.with_spares(found, beside, zip(map(readings.revision_of, spare), warm, strict=True))
         return Observation(
             namespace=namespace,
@@ -123,6 +130,7 @@ class Gatherer:
             image=self._sources.image,
             load=self._windows.load(namespace, name),
             memo=self._memos.setdefault((namespace, name), {}) if in_use else {},
+            groups=served,
         )
 
     def forget(self, namespace: str, name: str) -> None:
@@ -132,8 +140,9 @@ class Gatherer:
         self._past.forget((namespace, name))
         self._memos.pop((namespace, name), None)
 
-    async def _read(self, item: Document, hurried: bool) -> PodReading:
-        pod, address = readings.pod(item), (item.get("status") or {}).get("podIP")
+    async def _read(self, item: Document, workers: list[Document], hurried: bool) -> PodReading:
+        pod = members.blamed(readings.pod(item), item, workers, time.time())
+        address = (item.get("status") or {}).get("podIP")
         if hurried or not pod.ready or pod.terminating or not address:
             return pod
         return _told(pod, await self._engines.read(address, engine_of(item)))

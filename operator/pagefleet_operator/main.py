@@ -100,7 +100,7 @@ async def operate(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with Api(kubeconfig) as api, aiohttp.ClientSession() as session:
         store, versions = Store(), Versions(api)
-        gatherer = Gatherer(api, store, _sources(session), system)
+        gatherer = Gatherer(api, versions, store, _sources(session), system)
         leadership = Leadership(api, system, lease, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
         metrics.leader.set_function(lambda: float(leadership.leads.is_set()))
         wakes = Wakes(session, gatherer.gateways, lambda key: queue.add(key))

@@ -21,6 +21,7 @@ ELSEWHERE: dict[Grant, str] = {
     ("", "services", "get"): FAULTS,
     ("policy", "poddisruptionbudgets", "get"): FAULTS,
     ("pagefleet.io", "inferenceservices", "get"): FAULTS,
+    ("leaderworkerset.x-k8s.io", "leaderworkersets", "get"): FAULTS,  # on the way of the others
     ("coordination.k8s.io", "leases", "get"): LEADERSHIP,
     ("coordination.k8s.io", "leases", "create"): LEADERSHIP,
     ("coordination.k8s.io", "leases", "update"): LEADERSHIP,

@@ -30,6 +30,7 @@ from pagefleet_operator.domain import sketch as ours
 from pagefleet_operator.domain.accelerator import NVIDIA
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.flags import drain_seconds
+from pagefleet_operator.domain.build.leaderworkerset import MASTER_PORT, leader_worker_set
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.rules import RULES
 from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
@@ -65,7 +66,7 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
         8192,
         "int8",
     )
-    assert engine.speculation == Speculation("draft", 5, "file:///models/weights/llama/1b")
+    assert engine.speculation == Speculation("draft", 5, "hf://example/llama-1b")
     assert engine.adapters == (("legal", "/models/tuned/legal"), ("team-a/tone", "/opt/adapters/tone"))
     assert (engine.page_size, engine.num_pages, engine.kv_memory_fraction) == (32, 2048, 0.8)
     assert (engine.kv_cache_dtype, engine.prefix_caching, engine.scheduling_policy) == ("float16", False, "fcfs")
@@ -75,7 +76,11 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
     assert config.chat_template == Path(CHAT_TEMPLATE.path)
     assert config.keys.needed
     assert config.keys.valid("secret")
-    names = {argument.split("=")[0] for argument in [*written, *_written("gpu")] if argument.startswith("--")}
+    names = {
+        argument.split("=")[0]
+        for argument in [*written, *_written("gpu"), *_nodes("leader")]
+        if argument.startswith("--")
+    }
     assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(OWNED_FLAGS) | set(
         shared_flags(Runtime.PAGEFLEET)
     )
@@ -92,6 +97,24 @@ def test_gpus_reach_the_engine() -> None:
     engine = configure(_written("gpu")).engine
     assert (engine.device, engine.tensor_parallel_size, engine.quantization) == ("cuda", 2, "fp8")
     assert engine.kv_offload_memory == 32 << 30
+
+
+def _nodes(role: str, **variables: str) -> list[str]:
+    """The engine's arguments in a golden LeaderWorkerSet, with the variables that its controller sets."""
+    made = leader_worker_set(child_of(spec_of("nodes")), 1)["spec"]["leaderWorkerTemplate"]
+    arguments: list[str] = made[f"{role}Template"]["spec"]["containers"][0]["args"]
+    for name, value in variables.items():
+        arguments = [argument.replace(f"$({name})", value) for argument in arguments]
+    return arguments
+
+
+def test_every_pod_of_a_group_knows_its_place() -> None:
+    address = {"LWS_LEADER_ADDRESS": "chat-0.chat-0.team-a"}
+    leader = configure(_nodes("leader", LWS_WORKER_INDEX="0", **address))
+    worker = configure(_nodes("worker", LWS_WORKER_INDEX="1", **address))
+    assert (leader.node, worker.node, worker.master) == (0, 1, "chat-0.chat-0.team-a")
+    assert leader.engine == worker.engine
+    assert (leader.engine.nodes, leader.engine.tensor_parallel_size, leader.engine.master_port) == (2, 16, MASTER_PORT)
 
 
 def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
@@ -121,6 +144,8 @@ def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object,
 def test_the_schema_bounds_are_the_engines() -> None:
     assert EngineConfig.max_adapters == schema_engine.MOST_ADAPTERS
     assert schema_engine.MOST_ANSWERS == MOST_N
+    assert schema_engine.MOST_NODES == device_flags.MOST_NODES
+    assert schema_engine.MOST_NODES * device_flags.MOST_OF_NODE == device_flags.MOST_RANKS
     assert schema_engine.MOST_SPECULATED == main.MOST_SPECULATED
     assert schema_engine.SPECULATION["properties"]["tokens"]["default"] == Speculation.tokens
     assert f"^{ADAPTER_NAME.pattern}$" == schema_engine.ADAPTER_NAME
@@ -227,14 +252,15 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                 },
             ),
             "engine": st.fixed_dictionaries(
-                {},
+                {"runtime": st.sampled_from(["pagefleet", "vllm", "sglang", "tgi", "custom"])},
                 optional={
                     "image": st.just("x"),
                     "apiKeySecretRef": st.just({"name": "s", "key": "k"}),
                     "limits": st.fixed_dictionaries(
                         {}, optional=dict.fromkeys(schema_engine.LIMITS["properties"], LENGTH)
                     ),
-                    "runtime": st.sampled_from([str(runtime) for runtime in Runtime]),
+                    "nodes": st.sampled_from([1, 2, 3]),
+                    "pipelineParallelSize": st.sampled_from([1, 2, 3]),
                     "kvCache": st.fixed_dictionaries(
                         {},
                         optional={

@@ -1,10 +1,16 @@
-"""Protects tensor parallelism: two ranks over gloo give the tokens of one, and a rank that dies ends the engine."""
+"""Protects tensor parallelism: two ranks over gloo give the tokens of one, on one machine and on two that meet over TCP,
+and a rank or a machine that dies ends the others."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +26,35 @@ from pagefleet_engine.runner.device.shard import Shard
 PROGRAM = Path(__file__).parent.parent / "device_rank.py"
 
 
+LEADER = "127.0.0.2"  # another address than the one that a rank beside the first would use
+
+
+@contextmanager
+def other_node(port: int) -> Iterator[subprocess.Popen[str]]:
+    """The second machine of two: what a worker pod runs."""
+    command = [sys.executable, "-m", "pagefleet_engine.runner.device.node", LEADER, str(port), "1", "cpu", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=gloo())
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def gloo() -> dict[str, str]:
+    return {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def two_ranks(uri: str, asked: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), uri, json.dumps(asked), json.dumps(options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=gloo())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -65,6 +97,68 @@ def test_the_death_of_a_rank_ends_the_engine_and_says_so(tmp_path: Path) -> None
     assert ended.returncode != 0
     assert "ready" in ended.stdout
     assert "rank 1 of 2 ended with status -9" in ended.stderr
+
+
+def test_two_nodes_give_the_tokens_of_one(tmp_path: Path) -> None:
+    """The second starts first, as pods may, and ends by itself when the first does. Somebody else at the port is sent away."""
+    uri, _ = saved(tmp_path)
+    asked = prompts(6)
+    alone = finish(
+        device_engine(uri, max_num_batched_tokens=48), [ask(str(i), prompt, 10) for i, prompt in enumerate(asked)]
+    )
+    port = free_port()
+    with other_node(port) as other:
+        ended = two_ranks(uri, asked, nodes=2, master_port=port, rests=[1], stranger=True)
+        assert ended.returncode == 0, ended.stderr
+        assert other.wait(60) == 0
+    assert "somebody who is no node of ours" in ended.stderr
+    together = json.loads(ended.stdout.splitlines()[-1])
+    assert {(name, 0): tokens for name, tokens in together.items()} == alone
+
+
+# Two network namespaces with a wire between them: nothing of one machine's loopback helps the other.
+NETWORKS = """
+set -e
+mkdir -p /run/netns; mount -t tmpfs none /run/netns; ip netns add other
+ip link set lo up; ip link add one type veth peer name two netns other; ip addr add 10.98.0.1/30 dev one; ip link set one up
+in_other() { ip netns exec other "$@"; }
+in_other ip link set lo up; in_other ip addr add 10.98.0.2/30 dev two; in_other ip link set two up
+GLOO_SOCKET_IFNAME=two in_other "$1" -m pagefleet_engine.runner.device.node 10.98.0.1 29500 1 cpu 1 &
+GLOO_SOCKET_IFNAME=one "$1" "$2" "$3" "$4" '{"nodes": 2, "master_port": 29500}'
+wait $!
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="makes network namespaces: needs root and ip")
+def test_nodes_of_two_networks_meet_at_the_first_ones_address(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    asked = prompts(4)
+    alone = finish(
+        device_engine(uri, max_num_batched_tokens=48), [ask(str(i), prompt, 10) for i, prompt in enumerate(asked)]
+    )
+    command = ["unshare", "--net", "--mount", "bash", "-c", NETWORKS, "bash", sys.executable, str(PROGRAM), uri]
+    ended = subprocess.run([*command, json.dumps(asked)], capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    together = json.loads(ended.stdout.splitlines()[-1])
+    assert {(name, 0): tokens for name, tokens in together.items()} == alone
+
+
+def test_the_death_of_a_node_ends_the_engine_and_says_so(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    port = free_port()
+    with other_node(port) as other:
+        ended = two_ranks(uri, prompts(4), nodes=2, master_port=port, kill=other.pid)
+    assert ended.returncode != 0
+    assert "ready" in ended.stdout
+    assert "node 1 of 2 is gone" in ended.stderr
+
+
+def test_the_death_of_the_first_node_ends_the_other_and_its_ranks(tmp_path: Path) -> None:
+    uri, _ = saved(tmp_path)
+    port = free_port()
+    with other_node(port) as other:
+        two_ranks(uri, prompts(4), nodes=2, master_port=port, kill="self")
+        assert other.wait(60) == 0
 
 
 def test_what_the_ranks_cannot_share_is_refused() -> None:

@@ -9,54 +9,18 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from engine_api_process import NAME, make_model, serving
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from otlp_collector import collector, values
 
 from pagefleet_engine.api import traces
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 COLLECTED = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
-
-
-@asynccontextmanager
-async def collector() -> AsyncIterator[tuple[str, list[tuple[str, Span]]]]:
-    """An OTLP receiver over HTTP: its address, and what comes: each span with its service."""
-    spans: list[tuple[str, Span]] = []
-
-    async def take(request: web.Request) -> web.Response:
-        body = ExportTraceServiceRequest.FromString(await request.read())
-        for resource in body.resource_spans:
-            service = values(resource.resource)["service.name"]
-            spans.extend((service, span) for scope in resource.scope_spans for span in scope.spans)
-        made = ExportTraceServiceResponse().SerializeToString()
-        return web.Response(body=made, content_type="application/x-protobuf")
-
-    app = web.Application()
-    app.router.add_post("/v1/traces", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", spans
-    finally:
-        await runner.cleanup()
-
-
-def values(said: Any) -> dict[str, Any]:
-    """Attributes of a span or a resource."""
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in said.attributes}
 
 
 def head(flags: str) -> dict[str, str]:

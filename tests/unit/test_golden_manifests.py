@@ -5,17 +5,27 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
-from golden_manifests import BUILDERS, FOLDER, SPECS, child_of, spec_of, violations
+from golden_manifests import FOLDER, GROUPED, MADE, SEVERAL, SPECS, child_of, spec_of, violations
 
 from pagefleet_operator.domain import schema
 from pagefleet_operator.domain.build import deployment as module
 from pagefleet_operator.domain.build.deployment import deployment
+from pagefleet_operator.domain.build.names import Child
+from pagefleet_operator.domain.build.volumes import CACHE, CACHE_FOLDER, ranks
 from pagefleet_operator.domain.revision import POD_AFFECTING
 from pagefleet_operator.domain.schema_runtime import CUSTOM
+
+
+class Plain(yaml.SafeDumper):
+    """Says what is twice in a manifest twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +38,9 @@ def pod_of(spec: object) -> dict[str, Any]:
     return pod
 
 
-@pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("kind", BUILDERS)
-def test_a_manifest_is_the_golden_one(kind: str, name: str) -> None:
-    made = yaml.safe_dump(BUILDERS[kind](child_of(spec_of(name))), sort_keys=False, width=110)
+@pytest.mark.parametrize(("kind", "name", "build"), MADE)
+def test_a_manifest_is_the_golden_one(kind: str, name: str, build: Callable[[Child], dict[str, Any]]) -> None:
+    made = yaml.dump(build(child_of(spec_of(name))), Dumper=Plain, sort_keys=False, width=110)
     golden = FOLDER / f"{kind}-{name}.yaml"
     if os.environ.get("PAGEFLEET_GOLDEN") == "write":
         golden.write_text(made)
@@ -39,8 +48,9 @@ def test_a_manifest_is_the_golden_one(kind: str, name: str) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    made = {f"{kind}-{name}.yaml" for kind in BUILDERS for name in SPECS}
-    assert {path.name for path in FOLDER.iterdir()} == made | {"README.md", *(f"{name}.yaml" for name in SPECS)}
+    made = {f"{kind}-{name}.yaml" for kind, name, _ in MADE}
+    specs = {f"{name}.yaml" for name in (*SPECS, *SEVERAL)}
+    assert {path.name for path in FOLDER.iterdir()} == made | {"README.md"} | specs
 
 
 def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
@@ -62,16 +72,27 @@ def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
         assert absent(full[name], schema.SPEC["properties"][name], name) == []
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_pods_are_restricted_and_write_to_tmp_only(name: str) -> None:
-    pod = pod_of(spec_of(name))
+def pods() -> list[Any]:
+    """Every pod of the golden specs, and how many processes of it share a model."""
+    groups = [
+        GROUPED["leader-worker-set"](child_of(spec_of(name)))["spec"]["leaderWorkerTemplate"][f"{role}Template"]["spec"]
+        for name in SEVERAL
+        for role in ("leader", "worker")
+    ]
+    counts = [ranks(spec_of(name)) for name in SPECS]
+    return [*zip((pod_of(spec_of(name)) for name in SPECS), counts, strict=True), *((pod, 8) for pod in groups)]
+
+
+@pytest.mark.parametrize(("pod", "shared_by"), pods())
+def test_pods_are_restricted_and_write_to_tmp_only(pod: dict[str, Any], shared_by: int) -> None:
+    """Those that share a model between GPUs write to shared memory too, those with a cache of weights to that."""
     assert list(violations(pod)) == []
     (container,) = pod["containers"]
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
-    several = spec_of(name).get("resources", {}).get("accelerator", {}).get("count", 1) > 1 and name != "full"
-    assert writable == (["/tmp", "/dev/shm"] if several else ["/tmp"])
+    cache = [CACHE_FOLDER] if any(volume["name"] == CACHE for volume in pod["volumes"]) else []
+    assert writable == ["/tmp", *cache, *(["/dev/shm"] if shared_by > 1 else [])]
     assert sorted(mount["name"] for mount in container["volumeMounts"]) == sorted(v["name"] for v in pod["volumes"])
     assert len({volume["name"] for volume in pod["volumes"]}) == len(pod["volumes"])
 

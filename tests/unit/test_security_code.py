@@ -131,7 +131,8 @@ def test_a_url_in_a_request_is_refused_and_never_fetched(part: dict[str, object]
 
 
 def test_sockets_are_opened_where_ports_are_declared() -> None:
-    """Who listens on TCP: the three servers, whose ports the manifests name (test_security_manifests), and no other."""
+    """Who listens on TCP: the three servers, whose ports the manifests name (test_security_manifests), the first node of a
+    group, whose port only its group may reach, and no other."""
     listening = {"create_server", "start_server", "TCPSite", "SockSite", "add_insecure_port", "add_secure_port"}
     found = {
         str(path.relative_to(ROOT))
@@ -141,6 +142,7 @@ def test_sockets_are_opened_where_ports_are_declared() -> None:
     }
     assert found == {
         "engine/pagefleet_engine/api/server.py",
+        "engine/pagefleet_engine/runner/device/nodes.py",
         "gateway/pagefleet_gateway/extproc.py",
         "gateway/pagefleet_gateway/gateway.py",
         "operator/pagefleet_operator/web/server.py",

@@ -15,6 +15,7 @@ import yaml
 from golden_manifests import SPECS, child_of, spec_of, violations
 
 from pagefleet_operator.domain.build.deployment import deployment
+from pagefleet_operator.domain.build.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.build.loadtest import load_test
 from pagefleet_operator.domain.spec import SpecErrors, parse
 
@@ -124,10 +125,24 @@ def test_generated_pods_have_a_policy_that_selects_them(generated: str) -> None:
 
 
 def test_the_load_test_may_reach_the_engines_and_they_it() -> None:
-    engine, load = (document["spec"] for document in sorted(kustomized("engines"), key=lambda d: d["metadata"]["name"]))
+    policies = {document["metadata"]["name"]: document["spec"] for document in kustomized("engines")}
+    engine, load = policies["pagefleet-engine"], policies["pagefleet-load-test"]
     callers = [value for entry in engine["ingress"][0]["from"] for value in _names(entry["podSelector"])]
     assert set(callers) == {"pagefleet-gateway", "pagefleet-operator", "pagefleet-load-test", "prometheus"}
     assert _names(load["egress"][0]["to"][0]["podSelector"]) == ["pagefleet-engine"]
+
+
+def test_a_groups_pods_reach_each_other_and_nobody_else_reaches_them() -> None:
+    """On every port, because collectives choose theirs. A pod of one node is not selected: it has no ranks to meet."""
+    policy = next(d for d in kustomized("engines") if d["metadata"]["name"] == "pagefleet-engine-group")["spec"]
+    group = leader_worker_set(child_of(spec_of("nodes")), 1)["spec"]["leaderWorkerTemplate"]
+    names = {group[f"{role}Template"]["metadata"]["labels"]["app.kubernetes.io/name"] for role in ("leader", "worker")}
+    expected = [{"key": "leaderworkerset.sigs.k8s.io/name", "operator": "Exists"},
+                {"key": "app.kubernetes.io/name", "operator": "In", "values": sorted(names)}]  # fmt: skip
+    assert policy["podSelector"] == {"matchExpressions": expected}
+    assert policy["ingress"] == [{"from": [{"podSelector": {"matchExpressions": expected}}]}]
+    assert policy["egress"][0] == {"to": policy["ingress"][0]["from"]}
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
 
 
 def _names(selector: Document) -> list[str]:

@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 from pagefleet_local.supplychain import Locked, LockError, affected, findings, locked
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = {"operator": ["operator"], "gateway": ["gateway"], "engine-cpu": ["engine"], "engine-cuda": ["engine", "cuda"]}
+LOCKS = {"operator": ["operator"], "gateway": ["gateway"], "engine-cpu": ["engine", "otel"],
+         "engine-cuda": ["engine", "otel", "cuda"]}  # fmt: skip
 
 
 def lock(name: str) -> str:

@@ -53,6 +53,8 @@ class ServeConfig:
     write_timeout: float
     chat_template: Path | None = None
     adapter_root: Path | None = None
+    node: int = 0  # above 0: this machine computes and does not serve; `master` is where the first one is
+    master: str = ""
 
     @property
     def served_model_name(self) -> str:

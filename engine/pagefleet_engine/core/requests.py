@@ -161,6 +161,8 @@ class EngineConfig:
     device: str = "cpu"
     tensor_parallel_size: int = 1
     kv_offload_memory: int = 0  # bytes of the host for cached pages, of all ranks together
+    nodes: int = 1  # machines that the ranks are on, equally many on each
+    master_port: int = 29500  # where the first of several waits for the others
 
 
 @dataclass(frozen=True)

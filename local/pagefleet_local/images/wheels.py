@@ -15,6 +15,7 @@ from pagefleet_local.console import stage
 from pagefleet_local.fleet.install import CHECKOUT
 
 EXTRAS = ("operator", "gateway", "engine")
+BESIDE = {"engine": ("otel",)}  # extras that images have besides
 # The source roots that an image of an extra runs; the others are in our wheel too, and make no difference to it.
 SOURCES = {"operator": ("operator",), "gateway": ("gateway",), "engine": ("engine", "kernels")}
 
@@ -29,12 +30,12 @@ def version() -> str:
 
 
 def requirements(extra: str) -> list[str]:
-    """What `pip install pagefleet[extra]` needs beside pagefleet itself."""
+    """What an image of `extra` needs beside pagefleet itself."""
     described = project()
     optional, core = described["optional-dependencies"], described["dependencies"]
     if not isinstance(optional, dict) or not isinstance(core, list):
         raise AssetError("pyproject.toml: [project] dependencies and optional-dependencies must be tables")
-    return sorted([*core, *optional[extra]])
+    return sorted([*core, *optional[extra], *(one for more in BESIDE.get(extra, ()) for one in optional[more])])
 
 
 def libraries_key(extra: str) -> str:

@@ -19,6 +19,7 @@ from pagefleet_operator.cluster.api import Api, ApiError, Document
 from pagefleet_operator.cluster.store import Store
 from pagefleet_operator.cluster.versions import Versions
 from pagefleet_operator.domain import status_json
+from pagefleet_operator.domain.build import leaderworkerset as groups
 from pagefleet_operator.domain.build.names import GROUP, KIND, REVISION_LABEL, VERSION
 from pagefleet_operator.domain.plan import Event, Plan
 from pagefleet_operator.domain.victims import ANNOTATION
@@ -27,7 +28,8 @@ MANAGER = "pagefleet-operator"
 CONFLICT = 409
 APPLIED = "pagefleet.io/applied-hash"
 CONFLICT, NOT_FOUND = 409, 404
-CHILD_KINDS = (("apps/v1", "Deployment"), ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"))
+GROUPED = (f"{groups.GROUP}/{groups.VERSION}", groups.KIND)
+CHILD_KINDS = (("apps/v1", "Deployment"), GROUPED, ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"))
 log = logging.getLogger(__name__)
 
 
@@ -185,7 +187,7 @@ class Applier:
             self._store.took(kind, found)
 
     async def _delete(self, service: Document, revision: str, live: Mapping[tuple[str, str], Document]) -> None:
-        """The Deployment last: as long as it is there, a restarted operator sees that the rest is still to be deleted."""
+        """The Deployment or LeaderWorkerSet last: as long as it is there, a restarted operator sees that the rest is still to be deleted."""
         for version, kind in reversed(CHILD_KINDS):
             path = paths.collection(await self._versions.of(version, kind), kind, service["metadata"]["namespace"])
             for (found, name), item in live.items():

@@ -11,6 +11,7 @@ from pagefleet_operator.domain.fields import OBJECT_NAME
 
 PLURALS = {
     "Deployment": "deployments",
+    "LeaderWorkerSet": "leaderworkersets",
     "Service": "services",
     "PodDisruptionBudget": "poddisruptionbudgets",
     "Event": "events",

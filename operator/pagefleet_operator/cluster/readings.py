@@ -1,4 +1,4 @@
-"""Turns Deployments and pods as the API server has them into readings. Pure."""
+"""Turns Deployments, LeaderWorkerSets and pods as the API server has them into readings. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pagefleet_operator.domain.build.leaderworkerset import KIND as GROUPED
 from pagefleet_operator.domain.build.names import AWAKE_GATE, REVISION_LABEL, SPARE_LABEL
 from pagefleet_operator.domain.loadtest import readable
 from pagefleet_operator.domain.observation import LoadTestReading, PodFault, PodReading, RevisionReading, SpareReading
@@ -21,8 +22,9 @@ FIELD_REASONS = {"spec.model.source": "ModelNotFound"}
 def revisions(
     deployments: Iterable[Mapping[str, Any]], pods: Iterable[PodReading], owners: Mapping[str, str]
 ) -> dict[str, RevisionReading]:
-    """Readings by revision. `owners` maps a pod's name to its revision."""
+    """Readings by revision, of Deployments and LeaderWorkerSets. `owners` maps a pod's name to its revision."""
     deployments = list(deployments)
+    grouped_sets = {revision_of(item) for item in deployments if item.get("kind") == GROUPED}
     replicas = {revision_of(item): int(item.get("spec", {}).get("replicas", 1)) for item in deployments}
     refusals = {revision_of(item): refusal(item) for item in deployments}
     grouped: dict[str, list[PodReading]] = {name: [] for name in replicas}
@@ -30,7 +32,11 @@ def revisions(
         grouped.setdefault(owners[pod.name], []).append(pod)
     return {
         name: RevisionReading(
-            name, replicas.get(name), tuple(sorted(found, key=lambda pod: pod.name)), refused=refusals.get(name, "")
+            name,
+            replicas.get(name),
+            tuple(sorted(found, key=lambda pod: pod.name)),
+            grouped=name in grouped_sets,
+            refused=refusals.get(name, ""),
         )
         for name, found in grouped.items()
         if name in replicas or any(not pod.terminating for pod in found)

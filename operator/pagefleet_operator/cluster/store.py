@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.build.names import KIND, SERVICE_LABEL
+from pagefleet_operator.domain.build.names import KIND, SERVICE_LABEL, WORKER_LABEL
 
 Document = dict[str, Any]
 Key = tuple[str, str, str]  # kind, namespace, name
@@ -101,5 +101,6 @@ class Store:
 
 
 def _owner(kind: str, document: Mapping[str, Any]) -> str:
-    """The service that a child is labelled with."""
-    return "" if kind == KIND else str((document["metadata"].get("labels") or {}).get(SERVICE_LABEL, ""))
+    """The service that a child, or a pod that works for one, is labelled with."""
+    labels = document["metadata"].get("labels") or {}
+    return "" if kind == KIND else str(labels.get(SERVICE_LABEL) or labels.get(WORKER_LABEL) or "")

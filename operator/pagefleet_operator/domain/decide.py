@@ -12,13 +12,13 @@ from pagefleet_operator.domain import (
     conditions,
     draining,
     extras,
+    groups,
     rollout,
     spares,
     spec,
     unspecified,
     victims,
 )
-from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.loadtest import load_test
 from pagefleet_operator.domain.build.names import SERVICE_LABEL, Child
 from pagefleet_operator.domain.build.pdb import disruption_budget
@@ -100,7 +100,8 @@ def _plan(
     warm: Spares,
     limit: tuple[str, str] | None = None,
 ) -> Plan:
-    problem = conditions.problem_of(stage, seen)
+    in_use = tuple(name for name in (stage.canary, stage.stable) if replicas.get(name))
+    problem = groups.problem(known, in_use, served=seen.groups) or conditions.problem_of(stage, seen)
     _announce(seen, invalid or problem, journal)
     stated = conditions.state(stage, seen, replicas, invalid, problem, now, limit)
     status = replace(
@@ -149,7 +150,10 @@ def _children(
     for record in known:
         if record.hash in replicas and record.spec:
             child = Child(seen.namespace, seen.name, seen.uid, record.hash, _typed(record.spec))
-            yield deployment(child, replicas[record.hash])
+            made = groups.workload(child, replicas[record.hash], served=seen.groups)
+            if made is None:
+                continue  # what was deleted is known by its Deployment or LeaderWorkerSet: no other child without one
+            yield made
             yield service(child)
             yield disruption_budget(child)
             if spare.get(record.hash):

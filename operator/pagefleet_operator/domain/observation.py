@@ -69,7 +69,8 @@ class SpareReading:
 
 @dataclass(frozen=True)
 class RevisionReading:
-    """What the cluster holds for one revision. `replicas` is the Deployment's spec, None without a Deployment.
+    """What the cluster holds for one revision. `replicas` is the spec of its Deployment or LeaderWorkerSet, None without
+    one. Of a LeaderWorkerSet `pods` are the groups' leaders: a leader is Ready when its whole group computes.
 
     `spares` are not among `pods`; `spare_replicas` and `spare_uid` are of their Deployment, None and "" without one, and
     `spare_refused` why no more of them can be created.
@@ -80,6 +81,7 @@ class RevisionReading:
     pods: tuple[PodReading, ...] = ()
     history: tuple[Sample, ...] = ()  # older than the pods' readings, oldest first
     slots: int | None = None  # sequences that a replica runs at once; None: not known
+    grouped: bool = False  # of a LeaderWorkerSet: the group with the highest number goes first
     refused: str = ""  # why pods cannot be created (a quota), as the API server says
     spares: tuple[SpareReading, ...] = ()
     spare_replicas: int | None = None
@@ -169,3 +171,4 @@ class Observation:
     image: str = ""
     load: ServiceLoad | None = None  # None when no gateway answered
     memo: MutableMapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    groups: bool = False  # whether the cluster serves LeaderWorkerSets; asked only where a revision wants one

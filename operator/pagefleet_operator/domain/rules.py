@@ -8,6 +8,7 @@ from typing import Any
 from pagefleet_operator.domain.quantity import fraction
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_accelerator import ACCELERATOR_RULES
+from pagefleet_operator.domain.rules_nodes import NODE_RULES
 from pagefleet_operator.domain.rules_rollout import ROLLOUT_RULES, weights
 from pagefleet_operator.domain.rules_runtime import RUNTIME_RULES
 from pagefleet_operator.domain.rules_scaling import SCALING_RULES, scaling_errors
@@ -111,6 +112,7 @@ RULES = (
     *TRAFFIC_RULES,
     *ACCELERATOR_RULES,
     *RUNTIME_RULES,
+    *NODE_RULES,
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagefleet_operator.domain import schedule
+from pagefleet_operator.domain.parallel import accelerators, nodes
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.structure import SpecError
 
@@ -13,10 +14,9 @@ LONGEST_PERIOD = 1800.0
 
 
 def replica_cost(spec: Mapping[str, Any]) -> float | None:
-    """Of one replica for an hour; None when it is not known."""
+    """Of one replica, all its pods, for an hour; None when it is not known."""
     price = (spec.get("cost") or {}).get("perAcceleratorHour")
-    accelerator = (spec.get("resources") or {}).get("accelerator") or {}
-    return None if price is None else float(price) * int(accelerator.get("count", 1))
+    return None if price is None else float(price) * max(1, accelerators(spec)) * nodes(spec)
 
 
 SCALING_RULES = (
@@ -41,6 +41,14 @@ SCALING_RULES = (
             not (spec.get("scaling") or {}).get("warmSpares")
             or (spec.get("engine") or {}).get("runtime", "pagefleet") == "pagefleet"
         ),
+    ),
+    Rule(
+        (),
+        "spec.scaling.warmSpares",
+        "!(has(self.scaling) && has(self.scaling.warmSpares) && self.scaling.warmSpares > 0"
+        " && has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1)",
+        "needs replicas of one pod: spec.engine.nodes 1",
+        lambda spec: not (spec.get("scaling") or {}).get("warmSpares") or nodes(spec) == 1,
     ),
     Rule(
         ("scaling",),

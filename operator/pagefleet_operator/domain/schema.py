@@ -20,13 +20,13 @@ from pagefleet_operator.domain.schema_scaling import COST, SCALING
 from pagefleet_operator.domain.schema_traffic import TRAFFIC
 
 RESOURCES = record(
-    "What a replica needs of a node.",
+    "What a pod needs of a node: a replica, or one of its spec.engine.nodes.",
     {
         "accelerator": record(
             "An extended resource.",
             {
                 "name": text("Its name, such as nvidia.com/gpu.", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"),
-                "count": integer("How many for each replica.", 1, 64, default=1),
+                "count": integer("How many for each pod: they share the model.", 1, 64, default=1),
             },
             ("name",),
         ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pagefleet_operator.domain.fields import OBJECT_NAME, URI, array, choice, integer, key_of, number, record, text
 from pagefleet_operator.domain.schema_runtime import CUSTOM
 
-MOST_ADAPTERS, MOST_ANSWERS, MOST_SPECULATED = 16, 16, 16
+MOST_ADAPTERS, MOST_ANSWERS, MOST_SPECULATED, MOST_NODES = 16, 16, 16, 16
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
 SCHEMES = "hf://org/name[@revision], pvc://claim/path, file:///path or python://package/file.gguf"
 
@@ -113,6 +113,18 @@ ENGINE = record(
     "The engine that serves the model.",
     {
         "runtime": choice("Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"),
+        "nodes": integer(
+            "Pods that together are one replica, each with spec.resources: the model is shared by all their "
+            "accelerators. Above 1 it needs LeaderWorkerSet (leaderworkerset.x-k8s.io/v1). 1 when omitted.",
+            1,
+            MOST_NODES,
+        ),
+        "pipelineParallelSize": integer(
+            "Groups of layers that a replica's accelerators are divided into; within each, every layer is shared. 1 when "
+            "omitted.",
+            1,
+            64,
+        ),
         "image": text("The engine's image; the runtime's own for the accelerator when omitted.", longest=512),
         "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
         "env": array(

@@ -98,7 +98,7 @@ SCALING = record(
 COST = record(
     "What replicas cost.",
     {
-        "perAcceleratorHour": number("Of one accelerator (without any: of a replica), in your currency.", 0, 1e6),
+        "perAcceleratorHour": number("Of one accelerator (without any: of a pod), in your currency.", 0, 1e6),
         "ceilingPerHour": number("Replicas that would cost more are not started.", 0, 1e9),
     },
 )

@@ -21,7 +21,8 @@ OWNED_FLAGS = {
     "--max-prompt-tokens": "spec.engine.limits.promptTokens", "--max-output-tokens": "spec.engine.limits.outputTokens",
     "--max-queued-requests": "spec.engine.limits.queued", "--max-queued-tokens": "spec.engine.limits.queuedTokens",
     "--max-n": "spec.engine.limits.answers", "--api-key-file": "spec.engine.apiKeySecretRef",
-    "--tensor-parallel-size": "spec.resources.accelerator.count",
+    "--tensor-parallel-size": "spec.resources.accelerator.count", "--nnodes": "spec.engine.nodes",
+    "--node-rank": "", "--master-addr": "", "--master-port": "",
     "--tool-call-parser": "spec.engine.toolCallParser", "--drain-timeout": "",
 }  # fmt: skip
 ADAPTER_SCHEMES = ("pvc", "file")

@@ -1,6 +1,6 @@
 """Which replicas go first when a revision shrinks: those with the fewest tokens in flight, then the coldest cache.
 
-The ReplicaSet controller takes the pods of the lowest `controller.kubernetes.io/pod-deletion-cost` (Kubernetes 1.22 and
+A LeaderWorkerSet takes the group with the highest number, whatever is advised. The ReplicaSet controller takes the pods of the lowest `controller.kubernetes.io/pod-deletion-cost` (Kubernetes 1.22 and
 later; 1.21 behind the gate PodDeletionCost; before that, the newest of the ready pods). Pods without the annotation count
 0: a pod that came since the last decrease is cold, and goes first.
 """
@@ -22,7 +22,7 @@ def costs(revisions: Mapping[str, RevisionReading], replicas: Mapping[str, int])
     return {
         pod.name: cost(pod)
         for name, found in revisions.items()
-        if found.replicas is not None and 0 < replicas.get(name, 0) < found.replicas
+        if not found.grouped and found.replicas is not None and 0 < replicas.get(name, 0) < found.replicas
         for pod in found.pods
         if not pod.terminating
     }

@@ -16,13 +16,15 @@ READ_BYTES = 1 << 20
 
 
 class Joining(msgspec.Struct, frozen=True):
-    """How a worker begins: its rank of `size`, its kind of device, and where the ranks meet on this machine."""
+    """How a worker begins: its rank of `size`, its kind of device and which of its machine's, and where the ranks meet."""
 
     engine: EngineConfig
     device: str
     rank: int
     size: int
     port: int
+    local: int = 0
+    host: str = "127.0.0.1"
 
 
 class Compute(msgspec.Struct, tag=True, frozen=True):

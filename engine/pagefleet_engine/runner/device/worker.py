@@ -17,10 +17,10 @@ from torch import distributed
 from torch._C._distributed_c10d import TCPStore
 
 from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.runner.device.processes import EXIT_CONFIGURATION, device_of, meet
 from pagefleet_engine.runner.device.rank import Rank
 from pagefleet_engine.runner.device.shard import Shard
 from pagefleet_engine.runner.device.wire import Compute, Joining, Orders, Rest, Rouse, decode
-from pagefleet_engine.runner.device.workers import EXIT_CONFIGURATION, device_of, meet
 
 PR_SET_PDEATHSIG = 1
 
@@ -53,10 +53,9 @@ def main() -> int:
     joining = msgspec.json.decode(sys.argv[2], type=Joining)
     if joining.device == "cpu":
         torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", joining.port, joining.size, is_master=False)
-    meet(joining.device, joining.rank, joining.size, store)
+    meet(joining, TCPStore(joining.host, joining.port, joining.size, is_master=False))
     try:
-        rank = Rank(joining.engine, device_of(joining.device, joining.rank), Shard(joining.rank, joining.size))
+        rank = Rank(joining.engine, device_of(joining.device, joining.local), Shard(joining.rank, joining.size))
     except ModelError as error:
         sys.stderr.write(f"rank {joining.rank}: {error}\n")
         return EXIT_CONFIGURATION

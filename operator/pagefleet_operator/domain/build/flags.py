@@ -10,6 +10,7 @@ from pagefleet_operator.domain.accelerator import gpus, runs_cuda
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import in_pod, path_in_pod
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
+from pagefleet_operator.domain.parallel import tensor_parallel
 
 DRAIN_SECONDS, LONGEST_DRAIN = 90, 1800
 SLOWEST_TOKEN = 0.1  # seconds between two tokens of a stream that is still worth its wait
@@ -48,7 +49,7 @@ def _model(child: Child) -> dict[str, Any]:
 
 
 def _device(child: Child) -> dict[str, Any]:
-    count = gpus(child.snapshot)
+    count = tensor_parallel(child.snapshot) if gpus(child.snapshot) else 1
     return {
         "--device": "cuda" if runs_cuda(child.snapshot) else None,
         "--tensor-parallel-size": count if count > 1 else None,

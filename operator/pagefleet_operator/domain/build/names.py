@@ -11,6 +11,8 @@ PORT = 8000
 MANAGED_LABEL, MANAGED = "app.kubernetes.io/managed-by", "pagefleet"
 SERVICE_LABEL, REVISION_LABEL = "pagefleet.io/service", "pagefleet.io/revision"
 SPARE_LABEL, AWAKE_GATE = "pagefleet.io/spare", "pagefleet.io/awake"  # of warm spares: label, readiness gate
+# A pod that computes for another one of its group: it serves nobody, so no selector of a service's pods may match it.
+WORKER_LABEL, WORKER_NAME = "pagefleet.io/worker-of", "pagefleet-engine-worker"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,15 @@ class Child:
             MANAGED_LABEL: MANAGED,
             "app.kubernetes.io/name": "pagefleet-engine",
             **self.selector,
+        }
+
+    @property
+    def worker_labels(self) -> dict[str, str]:
+        return {
+            MANAGED_LABEL: MANAGED,
+            "app.kubernetes.io/name": WORKER_NAME,
+            WORKER_LABEL: self.service,
+            REVISION_LABEL: self.revision,
         }
 
     def metadata(self) -> dict[str, Any]:

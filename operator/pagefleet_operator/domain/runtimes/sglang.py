@@ -10,6 +10,7 @@ from pagefleet_operator.domain.build.flags import drain_seconds
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import path_in_pod
 from pagefleet_operator.domain.build.volumes import CHAT_TEMPLATE
+from pagefleet_operator.domain.parallel import pipeline_parallel, tensor_parallel
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
@@ -33,7 +34,8 @@ OWNED = {
     "--enable-priority-scheduling": "spec.engine.scheduling.policy",
     "--chunked-prefill-size": "spec.engine.scheduling.chunkTokens",
     "--max-queued-requests": "spec.engine.limits.queued", "--tool-call-parser": "spec.engine.toolCallParser",
-    "--api-key": "spec.engine.apiKeySecretRef", "--enable-metrics": "",
+    "--api-key": "spec.engine.apiKeySecretRef", "--enable-metrics": "", "--nnodes": "spec.engine.nodes",
+    "--pipeline-parallel-size": "spec.engine.pipelineParallelSize", "--node-rank": "", "--dist-init-addr": "",
 }  # fmt: skip
 METRICS = EngineMetrics(
     waiting="sglang:num_queue_reqs",
@@ -68,7 +70,8 @@ def launch(child: Child) -> Launch:
 
 def _model(child: Child) -> dict[str, object]:
     model: Mapping[str, Any] = child.snapshot["model"]
-    quantization, (name, count) = model.get("quantization", "none"), common.accelerator(child.snapshot)
+    quantization, (name, _) = model.get("quantization", "none"), common.accelerator(child.snapshot)
+    size, layers = tensor_parallel(child.snapshot), pipeline_parallel(child.snapshot)
     return {
         "--model-path": common.model_path(model["source"]),
         "--revision": common.hub_revision(model["source"]),
@@ -77,7 +80,8 @@ def _model(child: Child) -> dict[str, object]:
         "--port": PORT,
         "--enable-metrics": True,
         "--device": None if name else "cpu",
-        "--tensor-parallel-size": count if count > 1 else None,
+        "--tensor-parallel-size": size if size > 1 else None,
+        "--pipeline-parallel-size": layers if layers > 1 else None,
         "--context-length": model.get("maxLength"),
         "--quantization": None if quantization == "none" else quantization,
         **_speculation(model.get("speculation")),

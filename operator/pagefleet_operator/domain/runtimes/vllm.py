@@ -10,6 +10,7 @@ from pagefleet_operator.domain.build.flags import drain_seconds
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import path_in_pod
 from pagefleet_operator.domain.build.volumes import CHAT_TEMPLATE
+from pagefleet_operator.domain.parallel import pipeline_parallel, tensor_parallel
 from pagefleet_operator.domain.quantity import amount
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.launch import Launch
@@ -45,7 +46,9 @@ OWNED = {
     "--override-generation-config": "spec.engine.limits.outputTokens",
     "--max-num-queued-reqs": "spec.engine.limits.queued", "--max-num-queued-tokens": "spec.engine.limits.queuedTokens",
     "--tool-call-parser": "spec.engine.toolCallParser", "--enable-auto-tool-choice": "spec.engine.toolCallParser",
-    "--api-key": "spec.engine.apiKeySecretRef", "--shutdown-timeout": "",
+    "--api-key": "spec.engine.apiKeySecretRef", "--shutdown-timeout": "", "--nnodes": "spec.engine.nodes",
+    "--pipeline-parallel-size": "spec.engine.pipelineParallelSize", "--node-rank": "", "--master-addr": "",
+    "--master-port": "", "--headless": "", "--distributed-executor-backend": "",
 }  # fmt: skip
 METRICS = EngineMetrics(
     waiting="vllm:num_requests_waiting",
@@ -111,13 +114,18 @@ def _speculation(told: Mapping[str, Any] | None) -> str | None:
 def _device(snapshot: Mapping[str, Any]) -> dict[str, object]:
     """On the CPU the cache's bytes are said outright: a fraction would be of the node's memory, not of the pod's. Neuron
     counts devices of several cores: how many ranks that makes is for engine.args."""
-    name, count = common.accelerator(snapshot)
+    name, _ = common.accelerator(snapshot)
     fraction = common.engine_part(snapshot, "kvCache").get("memoryFraction")
     if not name:
         memory = amount((snapshot.get("resources") or {}).get("memory", "4Gi"))
         return {"--kv-cache-memory-bytes": int(memory * (fraction or CPU_CACHE_SHARE))}
-    parallel = count if count > 1 and name != "aws.amazon.com/neuron" else None
-    return {"--tensor-parallel-size": parallel, "--gpu-memory-utilization": fraction}
+    size = tensor_parallel(snapshot) if name != "aws.amazon.com/neuron" else 1
+    layers = pipeline_parallel(snapshot)
+    return {
+        "--tensor-parallel-size": size if size > 1 else None,
+        "--pipeline-parallel-size": layers if layers > 1 else None,
+        "--gpu-memory-utilization": fraction,
+    }
 
 
 def _engine(snapshot: Mapping[str, Any], drain: int) -> dict[str, object]:

@@ -1,0 +1,174 @@
+"""Protects replicas of several nodes on a real API server, with the schema of LeaderWorkerSet: without the kind a condition
+names it and nothing is made; with it groups are owned, counted, repaired, rolled out, drained and taken away as Deployments
+are; the gateway meets leaders only."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from cluster_plane import Plane
+from leader_worker_sets import GROUP, LABEL, PLURAL, Controller, crd
+from test_operator import NAMESPACE, audited, service, settled
+
+from pagefleet_gateway.holding import Holding
+from pagefleet_gateway.kube import ClusterWatch
+from pagefleet_gateway.ledger import Ledger
+from pagefleet_gateway.metrics import Metrics
+from pagefleet_gateway.picker import Picker
+from pagefleet_gateway.state import State
+from pagefleet_local.fleet.kubectl import Document, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+NAME = "wide"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SETS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
+async def controller(plane: Plane) -> AsyncIterator[None]:
+    """Other tests' cluster has no such kind."""
+    running = asyncio.create_task(Controller(plane.api).run())
+    yield
+    await plane.kubectl.run("delete", "isvc", NAME, "-n", NAMESPACE, "--ignore-not-found")
+    await until(lambda: none(plane), timeout=90, what="the service's pods are gone")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await plane.kubectl.run("delete", "crd", f"{PLURAL}.{GROUP}", "--ignore-not-found")
+
+
+def wide(number: int = 8, replicas: int = 1) -> Document:
+    document = service(NAME, args=[f"--max-num-seqs={number}"], nodes=2)
+    document["spec"]["model"]["quantization"] = "none"
+    document["spec"]["scaling"] = {"min": replicas, "max": replicas}
+    document["spec"]["rollout"] = {"steps": [{"weight": 50, "hold": "2s"}]}
+    return document
+
+
+async def sets(plane: Plane) -> dict[str, Document]:
+    """LeaderWorkerSets by revision."""
+    found = await plane.api.get(SETS)
+    return {item["metadata"]["labels"]["pagefleet.io/revision"]: item for item in found["items"]}
+
+
+async def members(plane: Plane) -> dict[str, Document]:
+    """The groups' pods that stay, by name."""
+    listed = await plane.api.get(PODS, labelSelector=f"{LABEL}/name")
+    return {i["metadata"]["name"]: i for i in listed["items"] if "deletionTimestamp" not in i["metadata"]}
+
+
+async def none(plane: Plane) -> bool:
+    return not await members(plane)
+
+
+def said(view: Any, kind: str) -> tuple[str, str]:
+    condition = next((c for c in view.status.get("conditions", ()) if c["type"] == kind), {})
+    return condition.get("reason", ""), condition.get("message", "")
+
+
+async def test_a_cluster_without_the_kind_is_told_what_to_install(plane: Plane) -> None:
+    await plane.kubectl.apply(wide())
+    seen = await settled(plane, NAME, "it says so", lambda v: said(v, "Degraded")[0] == "MultiNodeUnavailable")
+    assert f"{GROUP}/v1" in said(seen, "Ready")[1]
+    events = await plane.kubectl.run(
+        "get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={NAME}"
+    )
+    assert events.out.count("MultiNodeUnavailable") == 1
+    for kind in ("deployment", "service", "poddisruptionbudget"):
+        listed = await plane.kubectl.run(
+            "get", kind, "-n", NAMESPACE, "-l", f"pagefleet.io/service={NAME}", "-o", "name"
+        )
+        assert not listed.out.strip(), kind
+
+
+async def test_a_group_is_made_owned_and_ready_when_its_leader_is(plane: Plane) -> None:
+    await plane.api.create(CRDS, crd())
+    seen = await settled(plane, NAME, "it is Ready", lambda v: v.is_true("Ready"))
+    assert said(seen, "Degraded")[0] == "AsExpected"
+    live = (await sets(plane))[seen.stable]
+    assert live["metadata"]["name"] == f"{NAME}-{seen.stable}"
+    owner = live["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("InferenceService", NAME, True)
+    found = await members(plane)
+    leader = f"{NAME}-{seen.stable}-0"
+    assert set(found) == {leader, f"{leader}-1"}
+    (worker,) = found[f"{leader}-1"]["spec"]["containers"]
+    assert "--node-rank=$(LWS_WORKER_INDEX)" in worker["args"]
+    assert worker["env"][0] == {"name": "LWS_LEADER_ADDRESS", "value": f"{leader}.{leader}.{NAMESPACE}"}
+    assert seen.status["replicas"] == 1
+    assert await plane.kubectl.get("deployment", f"{NAME}-{seen.stable}", NAMESPACE) is None
+
+
+async def test_groups_are_counted_scaled_and_repaired(plane: Plane) -> None:
+    await plane.kubectl.apply(wide(replicas=2))
+    seen = await settled(plane, NAME, "two groups serve", lambda v: v.status.get("replicas") == 2)
+    assert len(await members(plane)) == 4
+    path = f"{SETS}/{NAME}-{seen.stable}"
+    live = await plane.api.get(path)
+    live["spec"]["replicas"] = 5
+    await plane.api.replace(path, live)
+
+    async def repaired() -> bool:
+        return bool((await plane.api.get(path))["spec"]["replicas"] == 2)
+
+    await until(repaired, timeout=30, what="the replicas are ours again")
+    await plane.kubectl.apply(wide(replicas=1))
+    await settled(plane, NAME, "one group serves", lambda v: v.status.get("replicas") == 1)
+
+    async def one() -> bool:
+        return set(await members(plane)) == {f"{NAME}-{seen.stable}-0", f"{NAME}-{seen.stable}-0-1"}
+
+    await until(one, timeout=30, what="the last group is gone")
+
+
+async def test_the_gateway_meets_leaders_only(plane: Plane) -> None:
+    state, ledger = State(), Ledger()
+    holding = Holding(Picker(state, ledger, random.Random(1)), time.monotonic, lambda _: None)
+    async with ClusterWatch(state, Metrics(ledger, holding), plane.layout.kubeconfig, NAMESPACE) as watch:
+        following = asyncio.create_task(watch.follow())
+
+        def known() -> set[str]:
+            return {pod.name for pod in state.pods if NAME in pod.name and pod.ready}
+
+        async def any_known() -> bool:
+            return bool(known())
+
+        try:
+            await until(any_known, timeout=20, what="the gateway sees pods")
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+    (leader,) = known()  # one list brings all pods there are, workers too if they were asked for
+    assert leader.endswith("-0")
+    assert f"{leader}-1" in await members(plane)
+
+
+async def test_a_canary_of_groups_takes_over_and_the_old_ones_drain(plane: Plane) -> None:
+    before = (await settled(plane, NAME, "it is still", lambda v: not v.canary)).stable
+    await plane.kubectl.apply(wide(number=4))
+    seen = await settled(plane, NAME, "the canary has traffic", lambda v: v.weights.get(v.canary) == 50)
+    assert set(await sets(plane)) == {before, seen.canary}
+    after = await settled(plane, NAME, "it is promoted", lambda v: v.stable != before and not v.canary)
+    assert after.weights == {after.stable: 100}
+
+    async def drained() -> bool:
+        return set(await sets(plane)) == {after.stable}
+
+    await until(drained, timeout=60, what="the old LeaderWorkerSet is gone")
+    last = [e["objectRef"]["resource"] for e in audited(plane, ("delete",)) if before in e["objectRef"].get("name", "")]
+    assert last[-1] == PLURAL, "what tells that the rest is still to be deleted goes last"
+
+
+async def test_groups_go_with_their_service(plane: Plane) -> None:
+    await plane.kubectl.run("delete", "isvc", NAME, "-n", NAMESPACE)
+
+    async def gone() -> bool:
+        return not await sets(plane)
+
+    await until(gone, timeout=90, what="the LeaderWorkerSets are collected")

@@ -1,0 +1,44 @@
+"""An OTLP receiver over HTTP for tests: OpenTelemetry's own messages, read by its own protobuf classes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+
+@asynccontextmanager
+async def collector() -> AsyncIterator[tuple[str, list[tuple[str, Span]]]]:
+    """An OTLP receiver over HTTP: its address, and what comes: each span with its service."""
+    spans: list[tuple[str, Span]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        body = ExportTraceServiceRequest.FromString(await request.read())
+        for resource in body.resource_spans:
+            service = values(resource.resource)["service.name"]
+            spans.extend((service, span) for scope in resource.scope_spans for span in scope.spans)
+        made = ExportTraceServiceResponse().SerializeToString()
+        return web.Response(body=made, content_type="application/x-protobuf")
+
+    app = web.Application()
+    app.router.add_post("/v1/traces", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", spans
+    finally:
+        await runner.cleanup()
+
+
+def values(said: Any) -> dict[str, Any]:
+    """Attributes of a span or a resource."""
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in said.attributes}
