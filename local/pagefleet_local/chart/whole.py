@@ -51,7 +51,7 @@ Pagefleet {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}: {{ .
 
 The gateway answers at http{{ if .Values.gateway.tls.enabled }}s{{ end }}://pagefleet-gateway.{{ .Release.Namespace }}.svc/<namespace>/<service>/v1.
 {{- $namespace := lookup "v1" "Namespace" "" .Release.Namespace }}
-{{- if and $namespace (not (hasKey ($namespace.metadata.labels | default dict) "pod-security.kubernetes.io/enforce")) }}
+{{- if not (hasKey (dig "metadata" "labels" (dict) $namespace) "pod-security.kubernetes.io/enforce") }}
 
 The namespace does not enforce Pod Security yet; all of Pagefleet's pods pass `restricted`:
 
@@ -74,7 +74,7 @@ The gateway's pods wait for the Secret {{ .Values.gateway.apiKeys.secretName }} 
 
 Helm neither upgrades nor deletes the CustomResourceDefinition. Before each `helm upgrade`:
 
-  helm show crds <chart> | kubectl apply --server-side --force-conflicts -f -
+  helm show crds <chart> | kubectl apply -f -
 """
 
 README = """\

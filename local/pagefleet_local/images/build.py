@@ -94,6 +94,8 @@ def _context(context: Path, targets: list[str]) -> None:
     with stage("our own wheel"):
         wheels.own(context / "build/wheels/own")
     shutil.copy(CHECKOUT / "images/Dockerfile", context / "Dockerfile")
+    (context / "images").mkdir()
+    shutil.copy(CHECKOUT / "images/runtime.py", context / "images/runtime.py")
     shutil.copytree(CHECKOUT / "kernels", context / "kernels", ignore=shutil.ignore_patterns("__pycache__", "*.so*"))
 
 
