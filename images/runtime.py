@@ -13,12 +13,32 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 # Of the standard library: what only people at a prompt, other programs' installers or tests use.
-LEFT_OUT = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data", "dist-packages", "site-packages", "config-*")
+LEFT_OUT = (
+    "test",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "ensurepip",
+    "lib2to3",
+    "pydoc_data",
+    "dist-packages",
+    "site-packages",
+    "config-*",
+)
 NEED_WINDOWS_OR_PROMPTS = re.compile(r"^(_tkinter|readline|_curses|_curses_panel|_dbm|_gdbm)\.")
 # What programs open without linking to it. Resolver, certificates, time zones of libc, linker's cache.
-DATA = ("/etc/ssl/certs", "/usr/lib/ssl", "/usr/share/zoneinfo/UTC", "/etc/ld.so.cache", "/etc/nsswitch.conf", "/etc/os-release", "/usr/lib/os-release")
+DATA = (
+    "/etc/ssl/certs",
+    "/usr/lib/ssl",
+    "/usr/share/zoneinfo/UTC",
+    "/etc/ld.so.cache",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/usr/lib/os-release",
+)
 FOLDERS = ("tmp", "proc", "sys", "dev", "run", "var", "home", "etc", "dev/shm")
 ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/nonexistent\npagefleet:x:65532:65532:pagefleet:/tmp:/nonexistent\n",
@@ -62,7 +82,7 @@ def library(target: Path) -> None:
     for module in (copied / "lib-dynload").glob("*.so"):
         if NEED_WINDOWS_OR_PROMPTS.match(module.name):
             module.unlink()
-    compileall.compile_dir(copied, quiet=2, stripdir=str(target), invalidation_mode=compileall.PycInvalidationMode.UNCHECKED_HASH)
+    compileall.compile_dir(copied, quiet=2, stripdir=str(target), invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
 
 
 def place(path: Path, target: Path) -> Path:
