@@ -17,7 +17,15 @@ from pagefleet_local.fleet.kubectl import Kubectl, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 SYSTEM = "pagefleet-system"
-KUSTOMIZATIONS = ("base", "overlays/local", "overlays/production", "overlays/air-gapped", "engines", "picker")
+KUSTOMIZATIONS = (
+    "base",
+    "overlays/local",
+    "overlays/production",
+    "overlays/air-gapped",
+    "overlays/kind",
+    "engines",
+    "picker",
+)
 COMPONENTS = ("high-availability", "gateway-tls", "gateway-tls-only", "gateway-api-keys", "picker", "monitoring")
 # The Prometheus operator's kinds: their own structure is not ours to test, but that they are what they say is.
 FOREIGN = {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
