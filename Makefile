@@ -39,6 +39,14 @@ up: $(STAMP) ## the same fleet, left running for play
 	$(call say,"make up: the fleet stays up; make down removes it")
 	@$(ROOT) $(BIN)/pagefleet-local fleet
 
+.PHONY: kind
+kind: $(STAMP) ## the demo's scenes on a cluster made by kind (needs Docker, kind)
+	@$(BIN)/pagefleet-local kind
+
+.PHONY: chart
+chart: $(STAMP) ## write charts/pagefleet anew from manifests/ and crds/
+	@$(BIN)/python -m pagefleet_local.chart
+
 .PHONY: down
 down: $(STAMP) ## remove everything that up or demo made
 	@$(ROOT) $(BIN)/pagefleet-local down
@@ -73,7 +81,7 @@ test: check test-browser ## everything: check, browser, kernels, engine parity, 
 	@$(BIN)/pytest -q tests/engine
 	$(call say,"cluster: a real control plane and a real node (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare
-	@$(ROOT) $(BIN)/pytest -q tests/cluster tests/faults
+	@$(ROOT) $(BIN)/pytest -q tests/cluster tests/faults tests/install
 
 .PHONY: test-browser
 test-browser: $(STAMP) ## the status page in a real headless Chromium (installs Debian's; screenshots in build/)

@@ -20,6 +20,7 @@ from pagefleet_local.up import Options, healthy, prepare, up
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.add_typer(images.app, name="images")
 app.command("demo")(demo.demo)
+app.command("kind")(demo.kind)
 app.command("fleet")(demo.fleet)
 
 

@@ -15,12 +15,16 @@ from rbac import asked, events, granted
 
 from pagefleet_local import cleanup, paths
 from pagefleet_local.demo.load import Load
+from pagefleet_local.demo.monitoring import Monitoring
 from pagefleet_local.demo.narration import Narrator
+from pagefleet_local.demo.scenes import serve
 from pagefleet_local.demo.scenes.serve import QUESTION
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View, sample
-from pagefleet_local.fleet.install import Fleet
+from pagefleet_local.fleet.access import NodePorts
+from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_local.fleet.up import fleet_up
+from pagefleet_local.kind import plan
 from pagefleet_local.up import Options, healthy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
@@ -155,6 +159,10 @@ async def test_logs_exec_and_port_forward(stage: Stage) -> None:
         "exec", "-n", NAMESPACE, pod, "--", "python3", "-c", "open('/x', 'w')", check=False
     )
     assert "Read-only file system" in written.text
+    for program in ("sh", "bash", "apt-get", "pip"):
+        done = await stage.kubectl.run("exec", "-n", NAMESPACE, pod, "--", program, "--version", check=False)
+        assert done.code, program
+        assert "not found" in done.text, program
     process = await asyncio.create_subprocess_exec(
         str(stage.kubectl.binary), "--kubeconfig", str(stage.kubectl.kubeconfig),
         "port-forward", "-n", NAMESPACE, f"pod/{pod}", "18000:8000",
@@ -187,3 +195,19 @@ async def test_the_gateway_asks_for_what_its_role_names_and_for_nothing_else(sta
     assert sorted(found.used - role) == []
     # A watch is in the log when it has ended; the gateway's outlast this file.
     assert sorted({grant for grant in role - found.used if grant[2] != "watch"}) == []
+
+
+async def test_the_scenes_hold_through_node_ports_and_a_proxy(narrator: Narrator, fleet: Fleet) -> None:
+    """As on kind, where no Service's address is this machine's: ports of the node, and `kubectl proxy` for pods' metrics."""
+    access = NodePorts(paths.layout().node_ip, gateway=plan.GATEWAY[0], operator=plan.OPERATOR[0])
+    try:
+        there = await install(fleet.kubectl, narrator.say, overlay="kind", access=access)
+        assert f":{plan.GATEWAY[0]}" in there.gateway
+        async with Load(f"{there.gateway}/{NAMESPACE}/{NAME}/v1") as load:
+            await serve.play(Stage(narrator, there, load))
+        async with Monitoring(there, narrator) as monitoring:
+            await monitoring.scraping()
+        async with aiohttp.ClientSession() as session, session.get(f"{there.operator}/readyz") as response:
+            assert response.status == 200
+    finally:
+        await access.close()

@@ -17,7 +17,7 @@ OPERATIONS = "kernels/pagefleet_kernels/cpu"
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("pyproject.toml", "README.md", "images/Dockerfile"):
+    for name in ("pyproject.toml", "README.md", "images/Dockerfile", "images/runtime.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(CHECKOUT / name, tmp_path / name)
     for name in (
@@ -57,14 +57,36 @@ def stages() -> dict[str, tuple[str, str]]:
     return {parts[at + 1]: (parts[at], parts[at + 2]) for at in range(0, len(parts), 3)}
 
 
-@pytest.mark.parametrize("image", ["operator", "gateway", "engine-cpu", "engine-cpu-smollm2", "engine-cuda"])
-def test_no_image_starts_from_the_compilers_stage(image: str) -> None:
-    found, name = stages(), image
+def origin(image: str) -> tuple[str, str]:
+    """Where an image's stages begin, and all their instructions."""
+    found, name, text = stages(), image, ""
     while name in found:
-        assert "g++" not in found[name][1], name
+        text += found[name][1]
         name = found[name][0]
-    assert name == "${BASE}"
-    assert ("COPY --from=operations /compiled/" in found[image][1]) == image.startswith("engine")
+    return name, text
+
+
+@pytest.mark.parametrize("image", ["operator", "gateway", "engine-cpu", "engine-cpu-smollm2"])
+def test_an_image_is_made_of_what_is_copied_into_nothing(image: str) -> None:
+    """So that no image holds a shell, a package manager or a compiler."""
+    began, text = origin(image)
+    assert began == "scratch"
+    assert not re.search(r"^RUN|apt-get|g\+\+", text, flags=re.MULTILINE)
+    assert "USER 65532:65532" in text
+
+
+def test_the_image_for_gpus_has_the_compiler_that_triton_calls_and_no_other() -> None:
+    began, text = origin("engine-cuda")
+    assert began == "${BASE}"
+    assert "gcc libc6-dev" in text
+    assert "g++" not in text
+    assert "USER 65532:65532" in text
+
+
+@pytest.mark.parametrize("image", ["engine-cpu", "engine-cpu-smollm2", "engine-cuda"])
+def test_engines_hold_the_compiled_operations(image: str) -> None:
+    assert "COPY --from=own-engine /opt/pagefleet/" in origin(image)[1]
+    assert "COPY --from=operations /compiled/" in stages()["own-engine"][1]
 
 
 def test_a_library_of_the_checkout_never_enters_the_build() -> None:

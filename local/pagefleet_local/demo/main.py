@@ -1,15 +1,15 @@
-"""`pagefleet-local demo` and `fleet`: bring everything up, play the scenes, take everything down."""
+"""`pagefleet-local demo`, `kind` and `fleet`: bring everything up, play the scenes, take everything down."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
-from typing import Annotated, Any
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Protocol
 
 import typer
 
-from pagefleet_local import cleanup, paths
+from pagefleet_local import paths
 from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.console import CONSOLE
 from pagefleet_local.demo.load import Load
@@ -18,8 +18,9 @@ from pagefleet_local.demo.scenes import alert, burst, canary, mistakes, regressi
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
 from pagefleet_local.fleet.install import CHECKOUT, Fleet
 from pagefleet_local.fleet.kubectl import KubectlError
-from pagefleet_local.fleet.up import fleet_up
-from pagefleet_local.preflight import check
+from pagefleet_local.fleet.up import LocalNode, fleet_up
+from pagefleet_local.kind.cluster import Kind
+from pagefleet_local.preflight import Refused, check
 from pagefleet_local.told import FAILED, told
 
 SCENES = {
@@ -33,14 +34,42 @@ SCENES = {
 INTERRUPTED = 130
 
 
-def demo(
-    keep: Annotated[bool, typer.Option(help="leave the fleet running afterwards")] = False,
-    only: Annotated[list[str] | None, typer.Option(help=f"scenes to play: {', '.join(SCENES)}")] = None,
-) -> None:
+class Ground(Protocol):
+    """Where the scenes are played: who makes the cluster, and takes it away."""
+
+    title: str
+
+    def check(self, scenes: list[str]) -> None: ...
+
+    async def up(self, say: Callable[[str], None]) -> Fleet: ...
+
+    async def down(self) -> None: ...
+
+    def leftovers(self) -> list[str]: ...
+
+
+Keep = Annotated[bool, typer.Option(help="leave the fleet running afterwards")]
+Only = Annotated[list[str] | None, typer.Option(help=f"scenes to play: {', '.join(SCENES)}")]
+
+
+def demo(keep: Keep = False, only: Only = None) -> None:
     """A real fleet on this machine doing its main job, then torn down. Exit 1 when a step does not hold."""
+    _play(LocalNode(), keep, only)
+
+
+def kind(keep: Keep = False, only: Only = None) -> None:
+    """The same scenes on a cluster that kind makes (needs Docker), then torn down. Exit 1 when a step does not hold."""
+    _play(Kind(), keep, only)
+
+
+def _play(ground: Ground, keep: bool, only: list[str] | None) -> None:
+    unknown = sorted(set(only or ()) - set(SCENES))
     with told():
-        check(paths.layout(), node=True, running=True)
-        _run(_demo(keep, [name for name in SCENES if only is None or name in only]))
+        if unknown:
+            raise Refused(f"no such scene: {', '.join(unknown)}; there are {', '.join(SCENES)}")
+        names = [name for name in SCENES if only is None or name in only]
+        ground.check(names)
+        _run(_demo(ground, keep, names))
 
 
 def fleet() -> None:
@@ -79,11 +108,11 @@ async def _fleet() -> None:
     narrator.say(f"OpenAI base_url: {_url(installed)}   (make down removes everything)")
 
 
-async def _demo(keep: bool, names: list[str]) -> None:
+async def _demo(ground: Ground, keep: bool, names: list[str]) -> None:
     narrator = Narrator()
     try:
-        narrator.scene(1, "A real one-node Kubernetes, our images, CRD, operator and gateway")
-        installed = await fleet_up(narrator.say)
+        narrator.scene(1, ground.title)
+        installed = await ground.up(narrator.say)
         await _show_node(narrator, installed)
         async with Load(_url(installed)) as load:
             stage = Stage(narrator, installed, load)
@@ -96,11 +125,9 @@ async def _demo(keep: bool, names: list[str]) -> None:
     finally:
         narrator.quiet()
         if not keep:
-            await asyncio.to_thread(cleanup.down, paths.layout())
+            await ground.down()
     if not keep:
-        narrator.check(
-            not cleanup.leftovers(paths.layout()), "no process, container, mount, address, rule or file is left"
-        )
+        narrator.check(not ground.leftovers(), "no process, container, mount, address, rule or file is left")
     narrator.say(f"the demo holds; {narrator.elapsed:.0f} s")
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus and a real Alertmanager (Debian's packages) beside the fleet, for as long as a scene needs them."""
+"""A real Prometheus and a real Alertmanager beside the fleet, for as long as a scene needs them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 import yaml
 
-from pagefleet_local.assets import debian
+from pagefleet_local.demo import programs
 from pagefleet_local.demo.narration import Narrator
+from pagefleet_local.fleet.access import Access
 from pagefleet_local.fleet.install import Fleet
 from pagefleet_local.fleet.kubectl import Document, until
 
@@ -45,7 +46,7 @@ def prometheus_config() -> dict[str, Any]:
     }
 
 
-def targets(pods: list[Document]) -> list[dict[str, Any]]:
+def targets(pods: list[Document], access: Access) -> list[dict[str, Any]]:
     """Engine and gateway pods as Prometheus targets, labelled as its Kubernetes discovery would label them."""
     found = []
     for pod in pods:
@@ -60,7 +61,10 @@ def targets(pods: list[Document]) -> list[dict[str, Any]]:
             "service": labels.get("pagefleet.io/service", ""),
             "revision": labels.get("pagefleet.io/revision", ""),
         }
-        found.append({"targets": [f"{address}:{port}"], "labels": own})
+        host, path = access.metrics(pod, port)
+        # Behind a proxy all pods have one host: the instance tells them apart.
+        own |= {"__metrics_path__": path, "instance": f"{own['pod']}:{port}"}
+        found.append({"targets": [host], "labels": own})
     return found
 
 
@@ -105,23 +109,15 @@ class Monitoring:
             (home / name).write_text(yaml.safe_dump(document, sort_keys=False))
         await self._discover()
         self._discovery = asyncio.create_task(self._keep_discovering())
-        share = debian.unpacked("prometheus-alertmanager") / "usr/share"
         await self._start(
-            # Debian's Alertmanager has its templates at a fixed path: a mount namespace of its own puts them there.
-            Path("/usr/bin/unshare"),
-            "--mount",
-            "/bin/sh",
-            "-c",
-            f'mount -t overlay overlay -o lowerdir={share}:/usr/share /usr/share && exec "$@"',
-            "alertmanager",
-            str(debian.tool("prometheus-alertmanager")),
+            *programs.alertmanager(),
             "--config.file=alertmanager.yaml",
             f"--web.listen-address={ALERTMANAGER}",
             "--cluster.listen-address=",
             "--storage.path=alertmanager",
         )
         await self._start(
-            debian.tool("prometheus"),
+            *programs.prometheus(),
             "--config.file=prometheus.yaml",
             f"--web.listen-address={PROMETHEUS}",
             "--storage.tsdb.path=prometheus",
@@ -176,13 +172,13 @@ class Monitoring:
     async def _discover(self) -> None:
         listed = await self._fleet.kubectl.run("get", "pods", "-A", "-o", "json")
         partial = self._directory / "targets.partial"
-        partial.write_text(json.dumps(targets(json.loads(listed.out)["items"])))
+        partial.write_text(json.dumps(targets(json.loads(listed.out)["items"], self._fleet.access)))
         partial.rename(self._directory / "targets.json")
 
-    async def _start(self, binary: Path, *flags: str) -> None:
-        with (self._directory / f"{len(self._processes)}-{binary.name}.log").open("wb") as log:
+    async def _start(self, binary: str, *flags: str) -> None:
+        with (self._directory / f"{len(self._processes)}-{Path(binary).name}.log").open("wb") as log:
             self._processes.append(
-                await asyncio.create_subprocess_exec(str(binary), *flags, cwd=self._directory, stdout=log, stderr=log)
+                await asyncio.create_subprocess_exec(binary, *flags, cwd=self._directory, stdout=log, stderr=log)
             )
 
     async def _get(self, address: str, path: str) -> Any:

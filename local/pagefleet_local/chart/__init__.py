@@ -1,0 +1,1 @@
+"""The Helm chart, written from the kustomize base and components. Never a second place where an object is described."""

@@ -1,0 +1,37 @@
+"""`python -m pagefleet_local.chart [--check]`: writes charts/pagefleet, or says what of it is not as it would be written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pagefleet_local.chart.whole import CHECKOUT, chart
+from pagefleet_local.console import CONSOLE
+
+CHART = CHECKOUT / "charts/pagefleet"
+
+
+def different(folder: Path, wanted: dict[str, str]) -> list[str]:
+    """Paths that are missing, too many, or hold another text."""
+    there = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return sorted(path for path in {*there, *wanted} if there.get(path) != wanted.get(path))
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        CONSOLE.print(f"unknown arguments {arguments}: only --check is allowed", markup=False)
+        return 2
+    wanted = chart()
+    for path in (found := different(CHART, wanted)):
+        if arguments:
+            CONSOLE.print(f"charts/pagefleet/{path} is not what `python -m pagefleet_local.chart` writes")
+        elif path in wanted:
+            (CHART / path).parent.mkdir(parents=True, exist_ok=True)
+            (CHART / path).write_text(wanted[path])
+        else:
+            (CHART / path).unlink()
+    return int(bool(arguments and found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

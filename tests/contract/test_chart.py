@@ -1,0 +1,241 @@
+"""Protects the Helm chart, with the real helm: it is what its generator writes; its defaults are the kustomize base, its
+switches the components, its files of values the overlays; every value arrives where it should and a wrong one is refused
+by name; and every pod stays restricted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from golden_manifests import violations
+from helm_chart import CHART, container, kustomization, named, rendered, run, template
+
+from pagefleet_local.assets import helm
+from pagefleet_local.assets.debian import AssetError
+from pagefleet_local.chart import __main__ as command
+from pagefleet_local.chart import source
+from pagefleet_local.chart.source import MANIFESTS, SourceError, kustomized, operations, patched
+from pagefleet_local.chart.templates import COMPONENTS
+from pagefleet_local.chart.text import Expression, Given, When, document, scalar
+from pagefleet_local.chart.values import tree, values
+from pagefleet_local.chart.whole import chart
+
+# Every component of manifests/ -> the components it needs, and the values that make the same.
+SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "high-availability": (
+        (),
+        ("gateway.replicas=2", "gateway.podDisruptionBudget=true", "operator.podDisruptionBudget=true"),
+    ),
+    "gateway-tls": ((), ("gateway.tls.enabled=true",)),
+    "gateway-tls-only": (("gateway-tls",), ("gateway.tls.enabled=true", "gateway.tls.plaintext=false")),
+    "gateway-api-keys": ((), ("gateway.apiKeys.enabled=true",)),
+    "picker": ((), ("gateway.picker.enabled=true",)),
+    "monitoring": ((), ("monitoring.enabled=true",)),
+}
+# Values that change nothing of the defaults are in no other test: each one here, with where it must arrive.
+POD = ("spec", "template", "spec")
+EXERCISED: dict[str, Any] = {
+    "image.repository": "registry.example.com/p", "image.tag": "9", "image.pullPolicy": "Always",
+    "image.pullSecrets": ["pull-secret"],
+    "operator.replicas": 3, "operator.image": "o@sha256:1", "operator.resources": {"limits": {"memory": "7Gi"}},
+    "operator.env": [{"name": "FROM_OPERATOR_ENV", "value": "1"}], "operator.podAnnotations": {"o-note": "1"},
+    "operator.nodeSelector": {"o-pool": "a"}, "operator.tolerations": [{"key": "o-taint", "operator": "Exists"}],
+    "operator.affinity": {"nodeAffinity": {}}, "operator.priorityClassName": "o-priority",
+    "operator.podDisruptionBudget": True, "operator.namespaces": ["team-a", "team-b"], "operator.logLevel": "DEBUG",
+    "operator.prometheus.url": "http://prometheus:9090", "operator.prometheus.tokenSecretName": "prometheus-secret",
+    "operator.alertTokenSecretName": "alert-secret", "operator.statusPageTokenSecretName": "page-secret",
+    "operator.tlsSecretName": "operator-tls-secret",
+    "gateway.replicas": 4, "gateway.image": "g@sha256:2", "gateway.resources": {"limits": {"memory": "9Gi"}},
+    "gateway.env": [{"name": "FROM_GATEWAY_ENV", "value": "1"}], "gateway.podAnnotations": {"g-note": "1"},
+    "gateway.nodeSelector": {"g-pool": "a"}, "gateway.tolerations": [{"key": "g-taint", "operator": "Exists"}],
+    "gateway.affinity": {"podAntiAffinity": {}}, "gateway.priorityClassName": "g-priority",
+    "gateway.podDisruptionBudget": True, "gateway.workers": 3, "gateway.service.type": "NodePort",
+    "gateway.service.annotations": {"g-service": "1"}, "gateway.tls.enabled": True,
+    "gateway.tls.secretName": "gateway-tls-secret", "gateway.tls.plaintext": False, "gateway.apiKeys.enabled": True,
+    "gateway.apiKeys.secretName": "keys-secret", "gateway.picker.enabled": True, "networkPolicies.enabled": False,
+    "monitoring.enabled": True, "monitoring.dashboards": False, "monitoring.labels": {"release": "mine"},
+}  # fmt: skip
+# What a value needs beside it to have an effect.
+BESIDE = {
+    "operator.prometheus.tokenSecretName": {"operator.prometheus.url": "http://prometheus:9090"},
+    "gateway.tls.secretName": {"gateway.tls.enabled": True},
+    "gateway.tls.plaintext": {"gateway.tls.enabled": True},
+    "gateway.apiKeys.secretName": {"gateway.apiKeys.enabled": True},
+    "monitoring.dashboards": {"monitoring.enabled": True},
+    "monitoring.labels": {"monitoring.enabled": True},
+}
+
+
+def flags(given: dict[str, Any]) -> list[str]:
+    return [word for path, value in given.items() for word in ("--set-json", f"{path}={json.dumps(value)}")]
+
+
+def test_the_chart_is_what_the_generator_writes() -> None:
+    assert command.different(CHART, chart()) == []
+
+
+def test_a_chart_that_is_not_is_told(tmp_path: Path) -> None:
+    (tmp_path / "Chart.yaml").write_text("x")
+    (tmp_path / "old.yaml").write_text("y")
+    assert command.different(tmp_path, {"Chart.yaml": "z", "new.yaml": ""}) == ["Chart.yaml", "new.yaml", "old.yaml"]
+
+
+def test_lint() -> None:
+    run("lint", "--strict", str(CHART))
+
+
+def test_the_defaults_are_the_base() -> None:
+    assert named(rendered()) == named(kustomized(MANIFESTS / "base"))
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (MANIFESTS / "components").iterdir()))
+def test_a_switch_is_its_component(name: str, tmp_path: Path) -> None:
+    needed, given = SWITCHES[name]
+    wanted = named(kustomized(kustomization(tmp_path, *needed, name)))
+    assert wanted != named(kustomized(MANIFESTS / "base"))
+    assert named(rendered(*(word for value in given for word in ("--set", value)))) == wanted
+
+
+def test_all_switches_are_all_components(tmp_path: Path) -> None:
+    given = {value for _, some in SWITCHES.values() for value in some}
+    wanted = named(kustomized(kustomization(tmp_path, *[*COMPONENTS, "monitoring"])))
+    assert named(rendered(*(word for value in sorted(given) for word in ("--set", value)))) == wanted
+
+
+@pytest.mark.parametrize("name", ["production", "air-gapped"])
+def test_a_file_of_values_is_its_overlay(name: str) -> None:
+    wanted = named(kustomized(MANIFESTS / "overlays" / name))
+    assert named(rendered("--values", str(CHART / f"{name}.yaml"))) == wanted
+
+
+def test_every_value_is_exercised() -> None:
+    assert set(EXERCISED) == {value.path for value in values({"operator": {}, "gateway": {}})}
+    assert (
+        tree(values({"operator": {}, "gateway": {}})).keys()
+        == yaml.safe_load((CHART / "values.yaml").read_text()).keys()
+    )
+
+
+@pytest.mark.parametrize("path", EXERCISED)
+def test_a_value_changes_the_objects_and_shows_in_them(path: str) -> None:
+    beside = BESIDE.get(path, {})
+    before, after = template(*flags(beside)).stdout, template(*flags(beside | {path: EXERCISED[path]})).stdout
+    assert before != after
+    leaves = _leaves(EXERCISED[path])
+    assert [leaf for leaf in leaves if leaf not in after] == []
+
+
+def _leaves(node: Any) -> list[str]:
+    """The texts that must show (switches show by what they bring: SWITCHES)."""
+    if isinstance(node, dict):
+        return [*node, *(leaf for value in node.values() for leaf in _leaves(value))]
+    if isinstance(node, list):
+        return [leaf for item in node for leaf in _leaves(item)]
+    return [] if isinstance(node, bool) else [str(node)]
+
+
+def test_values_arrive_at_their_part_and_every_pod_stays_restricted() -> None:
+    documents = rendered(*flags(EXERCISED))
+    assert [one["kind"] for one in documents if one["kind"] in ("NetworkPolicy", "ConfigMap")] == []
+    for part, prefix in (("operator", "o"), ("gateway", "g")):
+        workload = named(documents)["Deployment", f"pagefleet-{part}"]
+        pod = workload["spec"]["template"]["spec"]
+        assert workload["spec"]["replicas"] == EXERCISED[f"{part}.replicas"]
+        assert pod["nodeSelector"] == {f"{prefix}-pool": "a"}
+        assert pod["priorityClassName"] == f"{prefix}-priority"
+        assert pod["imagePullSecrets"] == [{"name": "pull-secret"}]
+        assert workload["spec"]["template"]["metadata"]["annotations"] == {f"{prefix}-note": "1"}
+        limits = container(documents, part)["resources"]["limits"]  # Helm merges maps: requests stay the default's
+        assert limits == EXERCISED[f"{part}.resources"]["limits"]
+        assert list(violations(pod)) == []
+    given = {one["name"]: one.get("value") for one in container(documents, "operator")["env"]}
+    assert given["PAGEFLEET_NAMESPACES"] == "team-a,team-b"
+    assert given["PAGEFLEET_OPERATOR_IMAGE"] == container(documents, "operator")["image"] == "o@sha256:1"
+    assert {one["name"]: one.get("value") for one in container(documents, "gateway")["env"]}[
+        "PAGEFLEET_GATEWAY_WORKERS"
+    ] == "3"
+    monitors = [one for one in documents if one["kind"] in ("PodMonitor", "PrometheusRule")]
+    assert len(monitors) == 4
+    assert {one["metadata"]["labels"]["release"] for one in monitors} == {"mine"}
+
+
+def test_another_namespace_is_the_one_of_every_object() -> None:
+    printed = run(
+        "template", "other", str(CHART), "--namespace", "fleet", "--values", str(CHART / "production.yaml")
+    ).stdout
+    documents = [one for one in yaml.safe_load_all(printed) if one]
+    assert {one["metadata"].get("namespace") for one in documents} == {"fleet", None}
+    assert {subject["namespace"] for one in documents for subject in one.get("subjects", ())} == {"fleet"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gatewey.replicas": 2}, "gatewey"),
+        ({"gateway.replica": 2}, "replica"),
+        ({"gateway.replicas": 0}, "gateway.replicas"),
+        ({"gateway.replicas": "two"}, "gateway.replicas"),
+        ({"operator.logLevel": "LOUD"}, "operator.logLevel"),
+        ({"image.pullPolicy": "Sometimes"}, "image.pullPolicy"),
+        ({"gateway.tls.secretName": ""}, "gateway.tls.secretName"),
+        ({"operator.env": [{"value": "1"}]}, "operator.env"),
+        ({"gateway.tls.plaintext": False}, "gateway.tls.plaintext"),
+        ({"operator.prometheus.tokenSecretName": "s"}, "operator.prometheus.tokenSecretName"),
+        ({"monitoring.labels": {"a": "b"}}, "monitoring.labels"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_refused_by_its_name(given: dict[str, Any], said: str) -> None:
+    done = template(*flags(given), check=False)
+    assert done.returncode
+    assert said in done.stderr
+
+
+def test_text_is_yaml_that_reads_back() -> None:
+    node = {"a": "on", "b": ["1", 1, {"c": "x: y"}], "d": {}, "e": [], "f": "plain text", "g": None, "h": "#x"}
+    assert yaml.safe_load(document(node)) == node
+    assert scalar(Expression(".x")) == "{{ .x }}"
+    text = document({"m": When("c", Given("toYaml .v")), "k": [When("d", "i")]})
+    assert text == (
+        "---\n{{- if c }}\nm:\n{{- toYaml .v | nindent 2 }}\n{{- end }}\nk:\n{{- if d }}\n  - i\n{{- end }}\n"
+    )
+
+
+def test_a_patch_without_a_counterpart_stops_the_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "components/odd").mkdir(parents=True)
+    monkeypatch.setattr(source, "MANIFESTS", tmp_path)
+
+    def write(operation: dict[str, Any]) -> None:
+        patch = {"target": {"kind": "Service", "name": "s"}, "patch": yaml.safe_dump([operation])}
+        (tmp_path / "components/odd/kustomization.yaml").write_text(yaml.safe_dump({"patches": [patch]}))
+
+    objects = [{"kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"name": "http"}], "x": 1}}]
+    for operation, said in (
+        ({"op": "replace", "path": "/spec/x", "value": 2}, "replace /spec/x of s"),
+        ({"op": "test", "path": "/spec/ports/0/name", "value": "https"}, "it is http"),
+        ({"op": "move", "path": "/spec/x", "from": "/spec/y"}, "move"),
+    ):
+        write(operation)
+        with pytest.raises(SourceError, match=said):
+            patched(objects, "odd", ".Values.x", frozenset())
+    write({"op": "remove", "path": "/spec/ports/0"})
+    assert len(operations("odd")) == 1
+    patched(objects, "odd", ".Values.x", frozenset())
+    assert objects[0]["spec"]["ports"] == [When("not (.Values.x)", {"name": "http"})]
+
+
+def test_a_helm_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEFLEET_HELM", "/nonexistent/helm")
+    with pytest.raises(AssetError, match="PAGEFLEET_HELM=/nonexistent/helm"):
+        helm.binary()
+
+
+def test_the_generator_s_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "pagefleet_local.chart", "--check"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert subprocess.run([sys.executable, "-m", "pagefleet_local.chart", "x"], capture_output=True).returncode == 2
