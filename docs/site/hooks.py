@@ -2,7 +2,7 @@
 
 A link from a page to a file of the repository leads to a copy of that file in the site (`source/...`), so that the
 site is whole without the repository; a link to a folder becomes its text. The words after a code block's language say
-how its commands are tested (CONTRIBUTING.md) and are taken off.
+how its commands are tested (tests/docs_blocks.py); they are taken off, and so are comments.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ OUTSIDE = {
 LINK = re.compile(r"(?<!!)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)()\)")
 FENCE = re.compile(r"^(\s*(?:```|~~~)(?:sh|console))[ \t]+[^\n]*$", re.MULTILINE)
+
+HIDDEN = re.compile(r"^<!--.*?^-->\n", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -72,7 +74,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return text
         return f"{shown}[{text}]({posixpath.relpath(_uri(path), posixpath.dirname(uri) or '.')}{anchor})"
 
-    return FENCE.sub(r"\1", IMAGE.sub(link, LINK.sub(link, markdown)))
+    return FENCE.sub(r"\1", IMAGE.sub(link, LINK.sub(link, HIDDEN.sub("", markdown))))
 
 
 def _origin(uri: str) -> str:
