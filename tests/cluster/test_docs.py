@@ -25,8 +25,15 @@ from pagefleet_local.up import Options, healthy
 
 ON_PLANE, ON_FLEET = docs_blocks.of("plane"), docs_blocks.of("fleet")
 TELL = 'kubectl get isvc -A -o jsonpath=\'{range .items[*]}{.metadata.name}{" "}{.status.rollout}{"\\n"}{end}\''
-# What pages wait for between commands; a reader waits by looking.
+# What pages bring about and wait for between commands, in hidden lines; a reader waits by looking. `act` is what
+# `pagefleet rollout ACTION` does, without the start of a Python for each.
 WAITS = f"""\
+act() {{
+  id=docs-$(date +%s%N)
+  kubectl annotate isvc "$1" --overwrite \\
+    pagefleet.io/action="{{\\"id\\":\\"$id\\",\\"action\\":\\"$2\\",\\"by\\":\\"root (user)\\"}}"
+  kubectl wait isvc "$1" --for=jsonpath='{{.status.action.id}}'="$id" --timeout=60s
+}}
 phase() {{
   for _ in $(seq 300); do
     if [ "$(kubectl get isvc "$1" ${{3:+-n "$3"}} -o jsonpath='{{.status.rollout.phase}}')" = "$2" ]; then return; fi
