@@ -2,7 +2,7 @@
 
     python -m bench.gatewaybench.stub --ports 9101,9102 --first-ms 0 --interval-ms 20
 
-Raw protocols on uvloop, and one timer for all streams of a process: the load generator and what is measured need the
+Raw protocols on uvloop, and one timer for all streams of an engine: the load generator and what is measured need the
 processor more. `max_tokens` is how many tokens an answer has, one event each; the trailer says so, as our engine's does.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import re
 import signal
@@ -34,7 +35,7 @@ _TOKENS = re.compile(rb'"max_tokens": ?(\d+)')
 
 
 class Engine:
-    """One port's streams, all stepped by the process's one timer."""
+    """One port's streams, stepped together, as a batch's are."""
 
     def __init__(self, first: float, interval: float) -> None:
         self.first, self.interval = first, interval
@@ -118,12 +119,14 @@ async def main(places: list[tuple[str, int]], first: float, interval: float) -> 
     if not interval:
         await stop.wait()
         return
+    # Engines step in turn, as processes of their own would: not all their streams in one moment.
     due = loop.time()
-    while not stop.is_set():
-        due = max(due + interval, loop.time())
+    for engine in itertools.cycle(engines):
+        if stop.is_set():
+            return
+        due = max(due + interval / len(engines), loop.time())
         await asyncio.sleep(due - loop.time())
-        for engine in engines:
-            engine.step()
+        engine.step()
 
 
 if __name__ == "__main__":
