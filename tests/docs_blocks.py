@@ -32,6 +32,25 @@ VALUES = (
     (re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+\b"), "DURATION"),
 )
 
+TELL = 'kubectl get isvc -A -o jsonpath=\'{range .items[*]}{.metadata.name}{" "}{.status.rollout}{"\\n"}{end}\''
+# What pages bring about and wait for between commands, in hidden lines; a reader waits by looking. `act` is what
+# `pagefleet rollout ACTION` does, without the start of a Python for each.
+WAITS = f"""\
+act() {{
+  id=$(head -c6 /dev/urandom | od -An -tx1 | tr -d ' ')
+  kubectl annotate isvc "$1" --overwrite \\
+    pagefleet.io/action="{{\\"id\\":\\"$id\\",\\"action\\":\\"$2\\",\\"by\\":\\"root (user)\\"}}"
+  kubectl wait isvc "$1" --for=jsonpath='{{.status.action.id}}'="$id" --timeout=60s
+}}
+phase() {{
+  for _ in $(seq 300); do
+    if [ "$(kubectl get isvc "$1" ${{3:+-n "$3"}} -o jsonpath='{{.status.rollout.phase}}')" = "$2" ]; then return; fi
+    sleep 0.2
+  done
+  echo "$1 is not $2"; {TELL}; return 1
+}}
+"""
+
 
 @dataclass(frozen=True)
 class Command:
@@ -185,3 +204,11 @@ def _plain(line: str) -> str:
     for pattern, name in VALUES:
         line = pattern.sub(name, line)
     return " ".join(line.split())
+
+
+def play(blocks: list[Block], folder: Path, environment: dict[str, str]) -> None:
+    """Run a page's blocks, in order, in a shell of their own in the empty folder `folder`."""
+    with Shell(folder, environment) as shell:
+        shell.run(Block("waits", 0, "here", "", True, WAITS))
+        for block in blocks:
+            shell.run(block)

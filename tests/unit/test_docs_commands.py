@@ -1,6 +1,6 @@
 """Protects what the documentation tells people to type and to apply: every command that needs no cluster runs, with
 the exit code and the output that the page shows; what is not run says why; every part of an InferenceService that a
-page shows is one that the operator takes. (Commands that need a cluster: tests/cluster/test_docs.py.)"""
+page shows is one that the operator takes. (Commands that need a cluster: tests/cluster.)"""
 
 from __future__ import annotations
 
