@@ -1,13 +1,15 @@
 """Protects the main path end to end on the real node: the shipped images and manifests serve a model; a killed engine
-pod is restarted while traffic goes elsewhere; a sleeping spare is woken for a replica that ends, and sleeps again; kubectl
-logs, exec and port-forward work; a pod's end cuts no stream."""
+pod is restarted while traffic goes elsewhere; a sleeping spare is woken for a replica that ends, and sleeps again; what the
+documentation tells a newcomer to type works; kubectl logs, exec and port-forward work; a pod's end cuts no stream."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
+import docs_blocks
 import openai
 import pytest
 import pytest_asyncio
@@ -57,6 +59,17 @@ async def stage(fleet: Fleet, narrator: Narrator) -> AsyncIterator[Stage]:
         await stage.watch(lambda v: v.is_true("Ready") and ready(v) == 2, timeout=240, what="two ready replicas")
         yield stage
         await fleet.kubectl.run("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=180s")
+
+
+async def test_the_commands_of_the_documentation_run(fleet: Fleet, tmp_path: Path) -> None:
+    """The tutorial, then the other pages that need a fleet; before the tests below, which bring a service of their own."""
+    pages = docs_blocks.of("fleet")
+    assert "docs/tutorial.md" in pages
+    for page in sorted(pages, key=lambda page: (page != "docs/tutorial.md", page)):
+        folder = tmp_path / page.replace("/", "-")
+        folder.mkdir()
+        await asyncio.to_thread(docs_blocks.play, pages[page], folder, {"KUBECONFIG": str(fleet.kubectl.kubeconfig)})
+    await fleet.kubectl.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true", "--timeout=180s")
 
 
 def ready(view: View) -> int:

@@ -14,6 +14,8 @@ from pagefleet_operator.domain.fields import (
     text,
 )
 
+# The API server compares a whole number with bounds cast to int64; one beyond that refuses every whole number.
+MOST_NUMBER = 1e15
 SIGNALS = ("ttft", "itl", "tpot", "e2e", "queue")
 
 TOKENS = record(
@@ -89,8 +91,8 @@ GUARD = record(
                     "query": text(
                         "PromQL with one value; $namespace, $service, $stable, $canary are filled in.", longest=2048
                     ),
-                    "min": number("Smallest value accepted.", -1e300, 1e300),
-                    "max": number("Largest value accepted.", -1e300, 1e300),
+                    "min": number("Smallest value accepted.", -MOST_NUMBER, MOST_NUMBER),
+                    "max": number("Largest value accepted.", -MOST_NUMBER, MOST_NUMBER),
                     "interval": duration("How often it is asked.", default="30s"),
                 },
                 ("name", "query"),

@@ -1,0 +1,1 @@
+"""Reference pages made from what the pieces themselves declare."""

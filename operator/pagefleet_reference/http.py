@@ -1,0 +1,120 @@
+"""docs/reference/http.md: what the engine (its own OpenAPI document), the gateway and the operator answer over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pagefleet_engine.api.openapi import document
+from pagefleet_reference.markdown import cell, code, table
+
+Json = Mapping[str, Any]
+Path = tuple[str, str]  # method, path
+
+INTRODUCTION = """\
+# HTTP interfaces
+
+Clients talk to the **gateway**, at `http://<gateway>/<namespace>/<service>/v1`, or `http://<gateway>/v1` with the body's
+`model` equal to exactly one service's `servedName`; the rest of this page is for operators and tools. Errors have OpenAI's
+shape, `{"error": {"message", "type", "param", "code"}}`; every 429 and 503 has `Retry-After`.
+"""
+CLIENTS = (
+    ("POST", "/<namespace>/<service>/v1/chat/completions", "and `/v1/completions`, `/v1/embeddings`: passed to a pod"),
+    ("GET", "/<namespace>/<service>/v1/models", "what the service serves"),
+    ("POST", "/v1/...", "the same, the service found by the body's `model`"),
+)
+GATEWAY: dict[Path, str] = {
+    ("GET", "/healthz"): "200 while the process works",
+    ("GET", "/readyz"): "200 when it has the objects and its Envoy; else 503 with the reason",
+    ("GET", "/metrics"): "[metrics](metrics.md)",
+    ("GET", "/windows"): "`?namespace=N&service=S[&since=UNIX]`: what this pod measured, in closed slices of 2 s",
+    ("GET", "/held"): "`{held: {namespace/service: count}}`: requests that wait for a pod",
+}
+OPERATOR: dict[Path, str] = {
+    ("GET", "/healthz"): "200 while the event loop turns, with `lastBeatSecondsAgo`; else 503",
+    ("GET", "/readyz"): "200 once it watches; else 503",
+    ("GET", "/metrics"): "[metrics](metrics.md)",
+    ("POST", "/alerts"): "Alertmanager's webhook, version 4, with the bearer token ([alerts](../rollouts.md#alerts))",
+    ("GET", "/ui"): "to `/ui/`",
+    ("GET", "/ui/"): "[the status page](../status-page.md)",
+    ("GET", "/ui/login"): "its form",
+    ("POST", "/ui/login"): "its sign-in",
+    ("GET", "/ui/static/{name}"): "its files",
+    ("GET", "/ui/api/services"): "one row per service; cookie or bearer token, as all below",
+    ("GET", "/ui/api/services/{namespace}/{name}"): "everything that a service's page shows",
+    ("GET", "/ui/events"): "server-sent events: `fleet`, then `rows`; with `?service=namespace/name` `service`",
+}
+HEADERS = (
+    ("x-pagefleet-revision", "answer", "the revision that answered"),
+    ("x-request-id", "both", "kept, or made where there is none; in every log line of the request"),
+    ("x-pagefleet-fallback", "answer", "`namespace/service` that answered in another's place"),
+    ("x-pagefleet-output-tokens", "answer or trailer", "output tokens; a trailer of streams for clients with `TE: trailers`"),
+    ("traceparent", "request", "W3C trace context: passed on, begun (not sampled) where there is none"),
+    ("retry-after", "answer", "of every 429 and 503: seconds"),
+)  # fmt: skip
+
+
+def page() -> str:
+    parts = [
+        INTRODUCTION,
+        f"## Gateway, for clients (port 8080; 8443 with TLS)\n\n{table(('method', 'path', ''), _told(CLIENTS))}",
+        f"Headers:\n\n{table(('header', 'of', 'meaning'), ((code(n), of, text) for n, of, text in HEADERS))}",
+        f"## Gateway, inside (port 9002)\n\n{_routes(GATEWAY)}",
+        f"## Operator (port 8080; 8443 with TLS)\n\n{_routes(OPERATOR)}",
+        "## Engine (port 8000)\n\nFrom its own `GET /openapi.json`. With API keys all but `/health`, `/ready` and"
+        " `/metrics` ask for one.\n",
+        *_engine(),
+    ]
+    return "\n".join(parts)
+
+
+def _told(rows: tuple[tuple[str, str, str], ...]) -> Iterator[tuple[str, str, str]]:
+    return ((method, code(path), text) for method, path, text in rows)
+
+
+def _routes(routes: Mapping[Path, str]) -> str:
+    return table(("method", "path", "answer"), ((method, code(path), text) for (method, path), text in routes.items()))
+
+
+def _engine() -> Iterator[str]:
+    for path, methods in document(())["paths"].items():
+        for method, operation in methods.items():
+            yield f"### {method.upper()} {path}\n"
+            answers = [(status, cell(answer["description"])) for status, answer in operation["responses"].items()]
+            fields = [*_parameters(operation), *_fields(operation)]
+            if fields:
+                yield table(("parameter", "in", "type", "allowed"), fields)
+            yield table(("status", ""), answers)
+
+
+def _parameters(operation: Json) -> Iterator[tuple[str, ...]]:
+    for one in operation.get("parameters", ()):
+        yield code(one["name"]), one["in"], _type(one["schema"]), _allowed(one["schema"])
+
+
+def _fields(operation: Json) -> Iterator[tuple[str, ...]]:
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    for variant in body.get("anyOf", [body]):
+        for name, schema in variant.get("properties", {}).items():
+            shown = f"**{code(name)}**" if name in variant.get("required", ()) else code(name)
+            yield shown, "body", _type(schema), _allowed(schema)
+
+
+def _type(schema: Json) -> str:
+    if "anyOf" in schema or "oneOf" in schema:
+        return " or ".join(dict.fromkeys(_type(one) for one in schema.get("anyOf", schema.get("oneOf", ()))))
+    kind = schema.get("type", "")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind or "-")
+
+
+def _allowed(schema: Json) -> str:
+    if "enum" in schema:
+        return ", ".join(code(json.dumps(value)) for value in schema["enum"])
+    found = []
+    low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum")
+    if low is not None or high is not None:
+        above = "above " if "exclusiveMinimum" in schema else ""
+        found.append(f"{above}{low if low is not None else 'any'} to {high if high is not None else 'any'}")
+    found += [f"at most {schema[key]}" for key in ("maxItems", "maxLength") if key in schema]
+    return "; ".join(found) or "-"

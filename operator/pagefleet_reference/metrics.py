@@ -1,0 +1,99 @@
+"""docs/reference/metrics.md: every metric of engine, gateway and operator, from their own registries.
+
+prometheus_client tells the names of labels only where it keeps them itself (`_labelnames`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from pagefleet_engine.api.metrics import Metrics as EngineMetrics
+from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_gateway.holding import Holding
+from pagefleet_gateway.ledger import Ledger
+from pagefleet_gateway.metrics import Metrics as GatewayMetrics
+from pagefleet_gateway.picker import Picker
+from pagefleet_gateway.state import State
+from pagefleet_observability.files import GROUPS
+from pagefleet_observability.rule import Recording
+from pagefleet_operator.web.metrics import Metrics as OperatorMetrics
+from pagefleet_reference.markdown import cell, code, table
+
+# What the engine adds to its info metric once the model is loaded.
+DESCRIBED = ("architecture", "kernels", "kv_cache_dtype")
+INTRODUCTION = """\
+# Metrics
+
+Every metric that the pieces export on `/metrics`, from their own registries. Histograms have `_bucket`, `_count` and `_sum`.
+Every scrape adds `namespace` and `pod` where a metric does not name them itself; engine series get `service` and `revision`
+from their pod's labels. How they are scraped and what the alerts make of them: [observability](../observability.md).
+"""
+
+
+@dataclass(frozen=True, order=True)
+class Metric:
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+def page() -> str:
+    parts = [INTRODUCTION]
+    for title, found in (("Engine", engine()), ("Gateway", gateway()), ("Operator", operator())):
+        parts.append(f"## {title}\n\n{table(('metric', 'type', 'labels', 'what it is'), map(_row, found))}")
+    recorded = [(code(rule.name), code(rule.expr)) for group in GROUPS for rule in group.rules if _recorded(rule)]
+    parts.append(
+        "## Recorded series\n\nBy the shipped rules (`manifests/monitoring`).\n\n"
+        + table(("series", "is"), sorted(recorded))
+    )
+    return "\n".join(parts)
+
+
+def engine() -> list[Metric]:
+    metrics = EngineMetrics("model", EngineConfig("file:///model"))
+    metrics.describe(dict.fromkeys(DESCRIBED, ""))
+    found = list(_registered(metrics.registry))
+    for one in metrics._histograms:
+        labels = ("model_name", one._label) if one._label else ("model_name",)
+        found.append(Metric(one._name, "histogram", labels, one.text().split("\n", 1)[0].split(" ", 3)[3]))
+    return sorted(found)
+
+
+def gateway() -> list[Metric]:
+    ledger = Ledger()
+    picker = Picker(State(), ledger, random.Random(1))  # noqa: S311 - nothing is picked
+    return sorted(_registered(GatewayMetrics(ledger, Holding(picker, time.monotonic, lambda _: None)).registry))
+
+
+def operator() -> list[Metric]:
+    return sorted(_registered(OperatorMetrics().registry))
+
+
+def _recorded(rule: object) -> bool:
+    return isinstance(rule, Recording)
+
+
+def _row(metric: Metric) -> tuple[str, ...]:
+    labels = ", ".join(code(label) for label in metric.labels) or "-"
+    return code(metric.name), metric.kind, labels, cell(metric.help)
+
+
+def _registered(registry: CollectorRegistry) -> Iterator[Metric]:
+    collectors: list[Any] = list(registry._collector_to_names)
+    for collector in collectors:
+        if hasattr(collector, "_labelnames"):
+            yield _metric(collector._name, collector._type, collector._labelnames, collector._documentation)
+            continue
+        for family in collector.collect():
+            yield _metric(family.name, family.type, family._labelnames, family.documentation)
+
+
+def _metric(name: str, kind: str, labels: tuple[str, ...], text: str) -> Metric:
+    return Metric(name + {"counter": "_total", "info": "_info"}.get(kind, ""), kind, tuple(labels), text)
