@@ -24,10 +24,11 @@ PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NAME}"
 
 
 class StatusNode:
-    """`hold` names revisions whose pods stay pending. It looks for new pods every `pause` seconds."""
+    """`hold` names revisions whose pods stay pending. It looks for new pods every `pause` seconds. `prefix`: the pods'
+    addresses. Those of the loopback are refused at once; but no Endpoints may have them."""
 
-    def __init__(self, api: Api, most_pods: int = 500, pause: float = 0.2) -> None:
-        self._api, self._pause = api, pause
+    def __init__(self, api: Api, most_pods: int = 500, pause: float = 0.2, prefix: str = "127.100") -> None:
+        self._api, self._pause, self._prefix = api, pause, prefix
         self._capacity = {**CAPACITY, "pods": str(most_pods)}
         self._addresses = itertools.count(1)
         self.hold: set[str] = set()
@@ -92,10 +93,10 @@ class StatusNode:
         held = metadata["labels"].get("pagefleet.io/revision") in self.hold
         if held or (pod.get("status") or {}).get("phase") == "Running":
             return
-        now = time_text(time.time())[:19] + "Z"
+        now, address = time_text(time.time())[:19] + "Z", next(self._addresses)
         pod["status"] = {
             "phase": "Running",
-            "podIP": f"127.100.0.{next(self._addresses) % 250 + 1}",
+            "podIP": f"{self._prefix}.{address // 250 % 250}.{address % 250 + 1}",
             "conditions": [
                 {"type": kind, "status": "True", "lastTransitionTime": now}
                 for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")

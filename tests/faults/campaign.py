@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Annotated
 import typer
 from faults.cases import cases
 from faults.runs import Ground, Told, tell_all
+from private import alone
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from statusnode import StatusNode
@@ -31,6 +33,7 @@ ROWS = {
     2: "killed at every write, before and after its commit",
     3: "killed twice",
     4: "killed, then old lists of children",
+    5: "events of four seconds come only as their end",
     6: "watches: cut, truncated, 410, another ERROR, silent",
     7: "writes answered 409, 422, 429, 500, 503, 403, or hung after the commit",
 }
@@ -45,9 +48,13 @@ def main(
     at_once: Annotated[int, typer.Option(help="stories told at the same time")] = 3,
     report: Annotated[Path | None, typer.Option(help="write a Markdown table here")] = None,
     fresh: Annotated[bool, typer.Option(help="forget what an earlier campaign told")] = False,
+    again: Annotated[bool, typer.Option(help="tell once more what failed")] = False,
+    private: Annotated[str, typer.Option(help="run in a network namespace of its own; its folders get this name")] = "",
 ) -> None:
     """Play the reliability campaign."""
-    told = asyncio.run(_play(row or list(ROWS), case, seed, at_once, fresh))
+    if private:
+        alone(private)
+    told = asyncio.run(_play(row or list(ROWS), case, seed, at_once, fresh, again))
     failed = [one for one in told if one.problems or not one.struck]
     for one in failed:
         console.print(f"[red]{one.name}[/red]: {'; '.join(one.problems[:3]) or 'the fault never struck'}")
@@ -58,7 +65,10 @@ def main(
     raise typer.Exit(1 if failed else 0)
 
 
-async def _play(rows: list[int], name: str, seed: int, at_once: int, fresh: bool) -> list[Told]:
+async def _play(rows: list[int], name: str, seed: int, at_once: int, fresh: bool, again: bool) -> list[Told]:
+    ended = asyncio.current_task()
+    if ended is not None:  # told to end: what was told is kept, what was started is taken down
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.cancel)
     layout = control_plane_layout()
     cluster = up(Options(layout=layout, node=False))
     try:
@@ -72,9 +82,8 @@ async def _play(rows: list[int], name: str, seed: int, at_once: int, fresh: bool
             serving = asyncio.create_task(node.run())
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    return await _tell(
-                        Ground(api, layout, Path(folder)), rows, name, seed, at_once, fresh or bool(name)
-                    )
+                    ground = Ground(api, layout, Path(folder))
+                    return await _tell(ground, rows, name, seed, at_once, fresh or bool(name), again)
                 finally:
                     serving.cancel()
                     await asyncio.gather(serving, return_exceptions=True)
@@ -82,10 +91,14 @@ async def _play(rows: list[int], name: str, seed: int, at_once: int, fresh: bool
         cleanup.down(layout)
 
 
-async def _tell(ground: Ground, rows: list[int], name: str, seed: int, at_once: int, fresh: bool) -> list[Told]:
+async def _tell(
+    ground: Ground, rows: list[int], name: str, seed: int, at_once: int, fresh: bool, again: bool
+) -> list[Told]:
     console.print("two stories without faults, for the truth ...")
     calm = await ground.calm()
     known = {} if fresh else _known(seed)
+    if again:
+        known = {key: told for key, told in known.items() if not told.problems and told.struck}
     wanted = [one for one in cases(calm.writes, seed) if one.row in rows and name in ("", one.name)]
     left = [one for one in wanted if one.name not in known]
     KEPT.parent.mkdir(exist_ok=True)

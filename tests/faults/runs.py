@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from pagefleet_local.paths import Layout
 from pagefleet_operator.cluster.api import Api
 
 FIRST_PORT = 18300
+PATIENCE = 60.0  # beyond a chapter's limit: to see whether it converges at all
 AUDIT_SECONDS = 0.5  # the API server writes its audit log a moment after its answer
 
 
@@ -36,11 +38,19 @@ class Told:
 
 @dataclass(frozen=True)
 class Calm:
-    """Runs without faults: what is true, how many writes a story takes, how long each chapter takes."""
+    """Runs without faults: what is true, how many writes a story takes, how long each chapter takes, and how long the
+    operator took to start."""
 
     truth: Truth
     writes: int
     took: dict[str, float]
+    started: float
+
+    def limit(self, chapter: str, slack: float, started: float, deaths: int) -> float:
+        """Seconds that a chapter may take, when the operator's start now takes `started`: that says how slow the machine
+        is, and every death costs one."""
+        slow = max(1.0, started / self.started)
+        return self.took[chapter] * slow + slack + deaths * started
 
 
 @dataclass
@@ -62,19 +72,19 @@ class Ground:
             raise NotConverged(f"two runs without faults differ: {counts} {self._counts(other)}")
         took = {chapter: max(one.took[chapter], other.took[chapter]) for chapter in CHAPTERS}
         writes = min(max(call.write for call in run.operator.proxy.calls) for run in (one, other))
-        return Calm(learn(one.states, other.states, counts), writes, took)
+        return Calm(learn(one.states, other.states, counts), writes, took, max(one.started, other.started))
 
     async def tell(self, case: Case, calm: Calm) -> Told:
         """One story with a case's faults, judged."""
         try:
-            story = await self.story(f"r{case.row}", case.script(), max(calm.took.values()) + case.slack + 30)
+            story = await self.story(f"r{case.row}", case.script(), max(calm.took.values()) + case.slack + PATIENCE)
         except NotConverged as error:
             return Told(case.name, case.row, (str(error),), {}, (), 0)
-        problems = calm.truth.differences(story.states, self._counts(story))
+        problems = calm.truth.differences(story.states, self._counts(story)) + story.recording.violations()
         slow = [
             f"{chapter} took {seconds:.1f} s, {calm.took[chapter]:.1f} s without faults"
             for chapter, seconds in story.took.items()
-            if seconds > calm.took[chapter] + case.slack
+            if seconds > calm.limit(chapter, case.slack, story.started, story.operator.deaths)
         ]
         struck = tuple(map(str, story.operator.proxy.struck))
         return Told(case.name, case.row, (*problems, *slow), dict(story.took), struck, story.operator.deaths)
@@ -83,9 +93,10 @@ class Ground:
         """Tell one story in a namespace of its own. Raises NotConverged."""
         number = next(self._numbers)
         operator = Operator(self.layout, self.folder, f"{prefix}-{number}", FIRST_PORT + number % 400, script)
+        begun = time.monotonic()
         async with operator:
-            await until(operator.ready, timeout=60, what=f"the operator of {operator.namespace} is ready")
-            story = Story(self.api, operator, patience)
+            await until(operator.ready, timeout=90, what=f"the operator of {operator.namespace} is ready")
+            story = Story(self.api, operator, patience, started=time.monotonic() - begun)
             await story.tell()
         await asyncio.sleep(AUDIT_SECONDS)
         return story

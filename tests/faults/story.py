@@ -11,6 +11,7 @@ from typing import Any
 
 from faults.operator_process import Operator
 from faults.oracle import flat
+from recording import Recording
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_operator.cluster.api import Api, ApiError
@@ -35,11 +36,13 @@ class NotConverged(AssertionError):
 
 @dataclass
 class Story:
-    """`states[chapter]` is every object's document by (kind, name); `took[chapter]` seconds."""
+    """`states[chapter]` is every object's document by (kind, name); `took[chapter]` seconds; `started` those that the
+    operator took to be ready."""
 
     api: Api
     operator: Operator
     patience: float = 60.0
+    started: float = 0.0
     states: dict[str, dict[str, Document]] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
 
@@ -47,8 +50,19 @@ class Story:
     def namespace(self) -> str:
         return self.operator.namespace
 
+    def __post_init__(self) -> None:
+        self.recording = Recording(self.api, self.namespace)
+
     async def tell(self) -> None:
         """Every chapter. Raises NotConverged."""
+        recording = asyncio.create_task(self.recording.run())
+        try:
+            await self._tell()
+        finally:
+            recording.cancel()
+            await asyncio.gather(recording, return_exceptions=True)
+
+    async def _tell(self) -> None:
         await self.api.create(
             "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from private import alone
 from rich.console import Console
 from rich.table import Table
 from scale.operator import USER, Operator
@@ -33,6 +33,7 @@ SERVICES = "/apis/pagefleet.io/v1alpha1/namespaces/scale/inferenceservices"
 WRITES = ("create", "update", "patch", "delete")
 CREATED_AT_ONCE, EDITED_AT_ONCE = 16, 4
 QUIET_SECONDS = 15.0
+KEPT = CHECKOUT / "build/scale"  # the operator's log stays here
 console = Console(highlight=False)
 
 
@@ -53,8 +54,10 @@ def main(
     edits: Annotated[int, typer.Option(help="how many of them are edited")] = 100,
     patience: Annotated[float, typer.Option(help="seconds until all must be Ready")] = 900.0,
     profile: Annotated[Path | None, typer.Option(help="py-spy's folded stacks of the idle fleet go here")] = None,
+    private: Annotated[str, typer.Option(help="the name of its folders")] = "scale",
 ) -> None:
-    """Measure the operator with many services."""
+    """Measure the operator with many services, in a network namespace of its own."""
+    alone(private)
     measures = asyncio.run(_measure(services, edits, patience, profile))
     table = Table("figure", "measured", "limit", title=f"{services} InferenceServices")
     for one in measures:
@@ -75,18 +78,19 @@ async def _measure(count: int, edits: int, patience: float, profile: Path | None
             await kubectl.run("apply", "-f", str(CHECKOUT / f"manifests/base/{manifest}.yaml"))
         await kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "scale"}})
         async with Api(str(cluster.kubeconfig)) as api:
-            node = StatusNode(api, most_pods=2 * count + 100, pause=1.0)
+            # Loopback addresses are no Endpoints: the controllers would try for ever, and fill the API server with it.
+            node = StatusNode(api, most_pods=2 * count + 100, pause=1.0, prefix="10.245")
             await node.register()
             serving = asyncio.create_task(node.run())
-            with tempfile.TemporaryDirectory() as folder:
-                operator = Operator(layout, Path(folder))
-                operator.start()
-                try:
-                    return await _figures(api, operator, layout, count, min(edits, count), patience, profile)
-                finally:
-                    operator.stop()
-                    serving.cancel()
-                    await asyncio.gather(serving, return_exceptions=True)
+            KEPT.mkdir(parents=True, exist_ok=True)
+            operator = Operator(layout, KEPT)
+            operator.start()
+            try:
+                return await _figures(api, operator, layout, count, min(edits, count), patience, profile)
+            finally:
+                operator.stop()
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
     finally:
         cleanup.down(layout)
 
