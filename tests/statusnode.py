@@ -36,7 +36,12 @@ class StatusNode:
     async def register(self) -> None:
         with contextlib.suppress(*PASSING):
             await self._api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})
-        await self._heartbeat()
+        while True:
+            try:
+                return await self._heartbeat()
+            except ApiError as error:
+                if error.status != 409:  # the controllers have written to the new Node in between
+                    raise
 
     async def run(self) -> None:
         """For ever."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import tempfile
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from faults import outages
 from faults.cases import cases
 from faults.runs import Ground, Told, tell_all
 from private import alone
@@ -36,7 +38,10 @@ ROWS = {
     5: "events of four seconds come only as their end",
     6: "watches: cut, truncated, 410, another ERROR, silent",
     7: "writes answered 409, 422, 429, 500, 503, 403, or hung after the commit",
+    8: "API server, or etcd, killed and away, at writes of many stories; requests through a gateway meanwhile",
 }
+OUTAGE_POINTS, OUTAGE_AT_ONCE = 20, 5
+OUTAGE_SECONDS = float(os.environ.get("PAGEFLEET_OUTAGE_SECONDS", "60"))
 KEPT = CHECKOUT / "build/campaign.jsonl"
 console = Console(highlight=False)
 
@@ -100,7 +105,7 @@ async def _tell(
     if again:
         known = {key: told for key, told in known.items() if not told.problems and told.struck}
     wanted = [one for one in cases(calm.writes, seed) if one.row in rows and name in ("", one.name)]
-    left = [one for one in wanted if one.name not in known]
+    left = sorted((one for one in wanted if one.name not in known), key=lambda one: rows.index(one.row))
     KEPT.parent.mkdir(exist_ok=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with KEPT.open("w" if fresh and not name else "a") as kept, Progress(*columns, console=console) as progress:
@@ -114,6 +119,11 @@ async def _tell(
                 console.print(f"{told.name}: {'; '.join(told.problems[:2]) or 'ok'}")
 
         fresh_told = await tell_all(ground, left, calm, at_once, done)
+        if 8 in rows and not name:
+            for daemon, writes in outages.batches(calm.writes, seed, OUTAGE_POINTS, OUTAGE_AT_ONCE):
+                for told in await outages.told(ground, calm, daemon, writes, OUTAGE_SECONDS):
+                    fresh_told.append(told)
+                    done(told)
     return [known[one.name] for one in wanted if one.name in known] + fresh_told
 
 

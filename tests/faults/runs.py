@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.cases import Case
@@ -60,9 +60,7 @@ class Ground:
     api: Api
     layout: Layout
     folder: Path
-
-    def __post_init__(self) -> None:
-        self._numbers = itertools.count(1)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     async def calm(self) -> Calm:
         """What two runs without faults say."""
@@ -80,6 +78,10 @@ class Ground:
             story = await self.story(f"r{case.row}", case.script(), max(calm.took.values()) + case.slack + PATIENCE)
         except NotConverged as error:
             return Told(case.name, case.row, (str(error),), {}, (), 0)
+        return self.judged(case, story, calm)
+
+    def judged(self, case: Case, story: Story, calm: Calm) -> Told:
+        """A story that was told to its end, against the truth."""
         problems = calm.truth.differences(story.states, self._counts(story)) + story.recording.violations()
         slow = [
             f"{chapter} took {seconds:.1f} s, {calm.took[chapter]:.1f} s without faults"
@@ -89,14 +91,17 @@ class Ground:
         struck = tuple(map(str, story.operator.proxy.struck))
         return Told(case.name, case.row, (*problems, *slow), dict(story.took), struck, story.operator.deaths)
 
-    async def story(self, prefix: str, script: Script, patience: float) -> Story:
-        """Tell one story in a namespace of its own. Raises NotConverged."""
-        number = next(self._numbers)
+    async def story(
+        self, prefix: str, script: Script, patience: float, begun: Callable[[Story], None] = lambda _: None
+    ) -> Story:
+        """Tell one story in a namespace of its own; `begun` hears of it first. Raises NotConverged."""
+        number = next(self.numbers)
         operator = Operator(self.layout, self.folder, f"{prefix}-{number}", FIRST_PORT + number % 400, script)
-        begun = time.monotonic()
+        since = time.monotonic()
         async with operator:
             await until(operator.ready, timeout=90, what=f"the operator of {operator.namespace} is ready")
-            story = Story(self.api, operator, patience, started=time.monotonic() - begun)
+            story = Story(self.api, operator, patience, started=time.monotonic() - since)
+            begun(story)
             await story.tell()
         await asyncio.sleep(AUDIT_SECONDS)
         return story

@@ -43,6 +43,7 @@ class Story:
     operator: Operator
     patience: float = 60.0
     started: float = 0.0
+    chapter: str = ""
     states: dict[str, dict[str, Document]] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
 
@@ -67,6 +68,7 @@ class Story:
             "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         )
         for chapter in CHAPTERS:
+            self.chapter = chapter
             began = time.monotonic()
             await getattr(self, f"_{chapter}")()
             self.took[chapter] = time.monotonic() - began
@@ -81,6 +83,11 @@ class Story:
             if flat(before) == flat(seen):
                 return seen
         raise NotConverged(f"{self.namespace}: never still")
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests must be answered now."""
+        return "create" in self.states and self.chapter != "delete"
 
     async def view(self) -> View:
         found = await self.api.find(f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}")
