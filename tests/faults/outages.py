@@ -32,6 +32,7 @@ from pagefleet_local.processes import Daemon
 from pagefleet_local.up import CONTROL_PLANE
 from pagefleet_operator.cluster.api import JSON, Api, ApiError
 
+POINTS, AT_ONCE = 20, 5
 DAEMONS = ("kube-apiserver", "etcd")
 GATEWAY_PORT, GATEWAY_INTERNAL = 18280, 18281
 EVERY_SECONDS, ASK_SECONDS = 0.2, 10.0
@@ -139,10 +140,12 @@ class Traffic:
 
 
 @asynccontextmanager
-async def gateway(ground: Ground) -> AsyncIterator[None]:
-    """The gateway's console script with its Envoy, and one HTTP server that answers for every pod of the loopback."""
+async def gateway(ground: Ground, *, stand_in: bool = True) -> AsyncIterator[int]:
+    """The gateway's console script with its Envoy, and, as a `stand_in`, one HTTP server that answers for every pod of
+    the loopback. Yields the gateway's process id."""
     engine = Engine("0.0.0.0", "any", port=MODEL_PORT)
-    await engine.start()
+    if stand_in:
+        await engine.start()
     variables = {
         "PAGEFLEET_KUBECONFIG": str(ground.layout.kubeconfig),
         "PAGEFLEET_GATEWAY_ADDRESS": "127.0.0.1",
@@ -162,7 +165,7 @@ async def gateway(ground: Ground) -> AsyncIterator[None]:
         )
     try:
         await until(_gateway_ready, timeout=60, what="the gateway is ready")
-        yield
+        yield process.pid
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
@@ -180,12 +183,20 @@ async def _gateway_ready() -> bool:
     return False
 
 
-def batches(writes: int, seed: int, points: int, at_once: int) -> list[tuple[str, list[int]]]:
-    """Which daemon dies when which writes have been reached: `points` in all, the same for the same seed."""
+def batches(writes: int, seed: int) -> list[tuple[str, list[int]]]:
+    """Which daemon dies when which writes have been reached: POINTS in all, the same for the same seed."""
     chance = random.Random(f"outages-{seed}")
-    chosen = [chance.randint(1, writes) for _ in range(points)]
-    groups = [chosen[start : start + at_once] for start in range(0, points, at_once)]
+    chosen = chance.sample(range(1, writes + 1), min(POINTS, writes))
+    groups = [chosen[start : start + AT_ONCE] for start in range(0, len(chosen), AT_ONCE)]
     return [(DAEMONS[index % len(DAEMONS)], sorted(group)) for index, group in enumerate(groups)]
+
+
+def names(daemon: str, writes: Sequence[int], seconds: float) -> list[str]:
+    """Of what `told` tells: a story for each write, and the requests'."""
+    return [
+        *(f"{daemon}-{seconds:g}s-at-write-{write}" for write in writes),
+        f"{daemon}-{seconds:g}s-requests-{writes[0]}",
+    ]
 
 
 async def told(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int], seconds: float) -> list[Told]:

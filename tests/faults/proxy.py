@@ -93,6 +93,7 @@ class FaultProxy:
     calls: list[Call] = field(default_factory=list)
     struck: list[Call] = field(default_factory=list)
     committed: list[Call] = field(default_factory=list)
+    kills: int = 0
     _writes: int = 0
     _lists: dict[str, bytes] = field(default_factory=dict)
     _runner: web.AppRunner | None = None
@@ -173,6 +174,7 @@ class FaultProxy:
 
     def _die(self, request: web.Request) -> web.Response:
         """Kill the operator; nobody is left to read the answer."""
+        self.kills += 1
         self.kill()
         if request.transport is not None:
             request.transport.abort()

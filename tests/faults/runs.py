@@ -88,8 +88,10 @@ class Ground:
             for chapter, seconds in story.took.items()
             if seconds > calm.limit(chapter, case.slack, story.started, story.operator.deaths)
         ]
+        own = story.operator.deaths - story.operator.proxy.kills
+        died = [f"the operator ended by itself {own} times"] if own > 0 else []
         struck = tuple(map(str, story.operator.proxy.struck))
-        return Told(case.name, case.row, (*problems, *slow), dict(story.took), struck, story.operator.deaths)
+        return Told(case.name, case.row, (*problems, *slow, *died), dict(story.took), struck, story.operator.deaths)
 
     async def story(
         self, prefix: str, script: Script, patience: float, begun: Callable[[Story], None] = lambda _: None

@@ -14,6 +14,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,17 +23,15 @@ import typer
 from faults.operator_process import Operator
 from faults.report import kept
 from faults.story import GROUP
+from own_plane import own_plane
 from private import alone
 from recording import Recording
 from rich.console import Console
-from statusnode import StatusNode
 
-from pagefleet_local import cleanup
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
 from pagefleet_local.fleet.kubectl import Kubectl, until
-from pagefleet_local.paths import Layout, control_plane_layout
-from pagefleet_local.up import Options, up
+from pagefleet_local.paths import Layout
 from pagefleet_operator.cluster.api import Api
 
 FIRST = "0398a06"  # the first state of the repository whose demo and tests passed
@@ -147,35 +146,14 @@ def main(
 
 
 async def _play(folder: Path) -> World:
-    layout = control_plane_layout()
-    cluster = up(Options(layout=layout, node=False))
-    try:
-        kubectl = Kubectl(cluster.kubeconfig)
-        await kubectl.run("apply", "--validate=false", "-f", str(folder / "old/crds"))
-        for manifest in ("namespace", "operator-rbac"):
-            await kubectl.run("apply", "-f", str(CHECKOUT / f"manifests/base/{manifest}.yaml"))
-        await kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        async with Api(str(cluster.kubeconfig)) as api:
-            node = StatusNode(api)
-            await node.register()
-            recording = Recording(api, NAMESPACE)
-            tasks = [asyncio.create_task(node.run())]
-            try:
-                world = World(api, layout, folder)
-                await _hands(world, kubectl, folder / "old/operator", tasks, recording)
-                world.problems += recording.violations()
-                return world
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-    finally:
-        cleanup.down(layout)
+    async with own_plane(NAMESPACE, crd=False) as plane:
+        await plane.kubectl.run("apply", "--validate=false", "-f", str(folder / "old/crds"))
+        world = World(plane.api, plane.layout, folder)
+        await _hands(world, plane.kubectl, folder / "old/operator")
+        return world
 
 
-async def _hands(
-    world: World, kubectl: Kubectl, old: Path, tasks: list[asyncio.Task[None]], recording: Recording
-) -> None:
+async def _hands(world: World, kubectl: Kubectl, old: Path) -> None:
     async with world.operator(old) as operator:
         await until(operator.ready, timeout=PATIENCE, what="the old operator is ready")
 
@@ -189,7 +167,8 @@ async def _hands(
         await world.edit("rolling", {"engine": {"args": ["--max-num-seqs=4"]}})
         await world.until("rolling", "its canary has half", lambda v: 50 in v.weights.values())
     await install_crd(kubectl, console.print)
-    tasks.append(asyncio.create_task(recording.run()))
+    recording = Recording(world.api, NAMESPACE)
+    watching = asyncio.create_task(recording.run())
     newer = await world.taken_over("upgrade", None)
     try:
         await world.edit("rolling", {"rollout": {"steps": [{"weight": 50, "hold": "1s"}]}})
@@ -202,10 +181,17 @@ async def _hands(
         await world.until("rolling", "nothing drains", lambda v: not v.status.get("draining"))
     finally:
         await newer.__aexit__()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    world.problems += recording.violations()
     older = await world.taken_over("downgrade", old)
     try:
-        await world.edit("rolling", {"rollout": {"steps": [{"weight": 50, "hold": "1s"}]}})
-        await world.until("rolling", "promoted", lambda v: not v.canary and len(v.weights) == 1)
+        await world.edit("idle", {"scaling": {"min": 3, "max": 3}})
+
+        async def grown() -> bool:
+            return Counter((await world.pods()).values())["idle"] == 3
+
+        await until(grown, timeout=PATIENCE, what="the old operator decides again: idle has three pods")
     finally:
         await older.__aexit__()
 
