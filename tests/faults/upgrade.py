@@ -2,7 +2,7 @@
 [--from COMMIT]`. The old operator is real: its code and CRD come out of git.
 
 The old one brings a service up and another to the middle of a rollout; this one takes over, with its CRD, ends that
-rollout and begins the next; then the old one is back on what this one has left (downgrade; the CRD stays). Prints what
+rollout and begins the next; then the old one is back, with its CRD, on what this one has left (downgrade). Prints what
 changed hands; exit status 1 when a service was not Ready, a weight moved by itself, or an invariant was broken.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 import subprocess
 import tarfile
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -36,7 +36,8 @@ from pagefleet_operator.cluster.api import Api
 
 FIRST = "0398a06"  # the first state of the repository whose demo and tests passed
 NAMESPACE, PORT = "upgrade", 18270
-STILL_SECONDS, PATIENCE = 12.0, 90.0
+LOGS = CHECKOUT / "build/upgrade"  # and the old code
+STILL_SECONDS, PATIENCE = 12.0, 180.0
 Document = dict[str, Any]
 console = Console(highlight=False)
 
@@ -127,16 +128,16 @@ def main(
 ) -> None:
     """Upgrade and downgrade the operator."""
     alone(private)
-    with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(
-            ["git", "-C", str(CHECKOUT), "archive", old, "operator", "crds"], check=False, capture_output=True
-        )
-        if archive.returncode:
-            console.print(f"there is no commit {old} here: {archive.stderr.decode().strip()}")
-            raise typer.Exit(2)
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-            files.extractall(Path(folder) / "old", filter="data")
-        world = asyncio.run(_play(Path(folder)))
+    archive = subprocess.run(
+        ["git", "-C", str(CHECKOUT), "archive", old, "operator", "crds"], check=False, capture_output=True
+    )
+    if archive.returncode:
+        console.print(f"there is no commit {old} here: {archive.stderr.decode().strip()}")
+        raise typer.Exit(2)
+    shutil.rmtree(LOGS, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(LOGS / "old", filter="data")
+    world = asyncio.run(_play(LOGS))
     for what, value in world.told.items():
         console.print(f"{what}: {value}")
     for problem in world.problems:
@@ -184,6 +185,8 @@ async def _hands(world: World, kubectl: Kubectl, old: Path) -> None:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
     world.problems += recording.violations()
+    # With its CRD: an old operator refuses a spec that holds fields (defaults) of a CRD that it does not know.
+    await kubectl.run("apply", "--validate=false", "-f", str(old.parent / "crds"))
     older = await world.taken_over("downgrade", old)
     try:
         await world.edit("idle", {"scaling": {"min": 3, "max": 3}})
@@ -191,7 +194,10 @@ async def _hands(world: World, kubectl: Kubectl, old: Path) -> None:
         async def grown() -> bool:
             return Counter((await world.pods()).values())["idle"] == 3
 
-        await until(grown, timeout=PATIENCE, what="the old operator decides again: idle has three pods")
+        try:
+            await until(grown, timeout=PATIENCE, what="the old operator decides again: idle has three pods")
+        except TimeoutError as error:
+            world.problems.append(f"{error}; {(await world.view('idle')).status.get('conditions')}")
     finally:
         await older.__aexit__()
 
