@@ -79,12 +79,22 @@ class _Watcher:
         self._stop()
 
     def _thread(self) -> None:
+        """Not asyncio.run: that waits for every task's end, and kopf's watchers outlive a cancellation that meets them
+        while they begin a request."""
+        own = asyncio.new_event_loop()
         try:
-            asyncio.run(self._watch())
+            own.run_until_complete(self._watch())
         except Exception as error:
             log.error("kopf has ended: %s", error or type(error).__name__)
         finally:
+            self._over = True
             self._tell(self.ended.set)
+            own.set_exception_handler(lambda *_: None)  # what is left is given up
+            if left := asyncio.all_tasks(own):
+                for task in left:
+                    task.cancel()
+                own.run_until_complete(asyncio.wait(left, timeout=END_SECONDS))
+            own.close()
 
     async def _watch(self) -> None:
         own, stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
@@ -101,9 +111,6 @@ class _Watcher:
             for work in (self._kopf(ready), _watcher_ended(), stop.wait(), self._announce(ready))
         ]
         await asyncio.wait(tasks[:3], return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks, timeout=END_SECONDS)
 
     async def _announce(self, ready: asyncio.Event) -> None:
         await ready.wait()
