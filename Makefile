@@ -102,7 +102,27 @@ test-vllm: $(STAMP) ## a real vLLM on the real node: canary to our engine and ba
 
 .PHONY: campaign
 campaign: $(STAMP) ## every fault of the reliability table on a real control plane (resumable; root needed)
-	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.campaign --report docs/reliability.md
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.campaign --private campaign --report docs/reliability.md
+
+.PHONY: proofs
+proofs: $(STAMP) ## the tests of the reliability table's other rows at the campaign's size (hours; root needed)
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.proofs
+
+.PHONY: idle
+idle: $(STAMP) ## ten quiet minutes: what an idle operator writes (root needed)
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.idle
+
+.PHONY: soak
+soak: $(STAMP) ## memory of operator, gateway and engine under load (PAGEFLEET_SOAK minutes, 30; root needed)
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.soak --minutes $${PAGEFLEET_SOAK:-30}
+
+.PHONY: upgrade
+upgrade: $(STAMP) ## an old operator's objects under this one and back (needs git's history; root needed)
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.upgrade
+
+.PHONY: reliability
+reliability: $(STAMP) ## docs/reliability.md from what the above have kept
+	@PYTHONPATH=tests $(BIN)/python -m faults.report
 
 .PHONY: scale
 scale: $(STAMP) ## N services (PAGEFLEET_SCALE, 1000) on a real control plane: time, memory, restart, edits (root needed)

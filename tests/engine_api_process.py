@@ -195,8 +195,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def command(uri: str, port: int, *flags: str) -> list[str]:
-    start = [sys.executable, "-c", "from pagefleet_engine.main import run; run()", "serve", f"--model={uri}"]
+def command(uri: str, port: int, *flags: str, first: str = "") -> list[str]:
+    """`first`: Python that runs before the engine."""
+    start = [sys.executable, "-c", f"{first}\nfrom pagefleet_engine.main import run; run()", "serve", f"--model={uri}"]
     return [*start, f"--served-model-name={NAME}", f"--port={port}", *flags]
 
 
@@ -208,13 +209,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(uri: str, log: Path, *flags: str, extra: dict[str, str] | None = None) -> Iterator[Serving]:
+def serving(
+    uri: str, log: Path, *flags: str, extra: dict[str, str] | None = None, first: str = ""
+) -> Iterator[Serving]:
     """A ready engine on a free port, `extra` in its environment; killed at the end if it still runs."""
     port, output = free_port(), log.with_suffix(".out")
     environment = {**os.environ, "PAGEFLEET_TERMINATION_LOG": str(log), "OMP_NUM_THREADS": "1", **(extra or {})}
     with output.open("w") as out:
         process = subprocess.Popen(
-            command(uri, port, "--num-pages=2048", *flags),
+            command(uri, port, "--num-pages=2048", *flags, first=first),
             stdout=out,
             stderr=subprocess.STDOUT,
             text=True,

@@ -25,10 +25,11 @@ PODS = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NAME}"
 
 class StatusNode:
     """`hold` names revisions whose pods stay pending. It looks for new pods every `pause` seconds. A pod with readiness
-    gates is Ready while their conditions are true, as a kubelet has it."""
+    gates is Ready while their conditions are true, as a kubelet has it. `prefix`: the pods' addresses. Those of the
+    loopback are refused at once; but no Endpoints may have them."""
 
-    def __init__(self, api: Api, most_pods: int = 500, pause: float = 0.2) -> None:
-        self._api, self._pause = api, pause
+    def __init__(self, api: Api, most_pods: int = 500, pause: float = 0.2, prefix: str = "127.100") -> None:
+        self._api, self._pause, self._prefix = api, pause, prefix
         self._capacity = {**CAPACITY, "pods": str(most_pods)}
         self._addresses = itertools.count(1)
         self.hold: set[str] = set()
@@ -36,8 +37,12 @@ class StatusNode:
     async def register(self) -> None:
         with contextlib.suppress(*PASSING):
             await self._api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})
-        with contextlib.suppress(*PASSING):  # the node controller has changed it meanwhile: the next one comes soon
-            await self._heartbeat()
+        while True:
+            try:
+                return await self._heartbeat()
+            except ApiError as error:
+                if error.status != 409:  # the controllers have written to the new Node in between
+                    raise
 
     async def run(self) -> None:
         """For ever."""
@@ -97,10 +102,10 @@ class StatusNode:
             return
         if held:
             return
-        now = time_text(time.time())[:19] + "Z"
+        now, address = time_text(time.time())[:19] + "Z", next(self._addresses)
         pod["status"] = {
             "phase": "Running",
-            "podIP": f"127.100.0.{next(self._addresses) % 250 + 1}",
+            "podIP": f"{self._prefix}.{address // 250 % 250}.{address % 250 + 1}",
             "conditions": [
                 {"type": kind, "status": "True", "lastTransitionTime": now}
                 for kind in ("PodScheduled", "Initialized", "ContainersReady")

@@ -70,10 +70,14 @@ def layout() -> Layout:
 
 
 def control_plane_layout() -> Layout:
-    """The layout of the test suite's control plane: no node, and nothing in common with the default cluster."""
+    """The layout of the test suite's control plane: no node, and nothing in common with the default cluster.
+
+    PAGEFLEET_TEST_STATE moves its folders, for a run in a network namespace of its own.
+    """
+    state = Path(os.environ.get("PAGEFLEET_TEST_STATE") or "/var/lib/pagefleet-test")
     return Layout(
-        state=Path("/var/lib/pagefleet-test"),
-        run=Path("/run/pagefleet-test"),
+        state=state,
+        run=Path("/run") / state.name,
         api_port=16443,
         etcd_port=23890,
         first_component_port=16350,

@@ -1,8 +1,11 @@
-"""`python -m pagefleet_operator.crd`: prints the CustomResourceDefinition made from the schema and the rules."""
+"""`python -m pagefleet_operator.crd [--also v1beta1]`: prints the CustomResourceDefinition made from the schema and the
+rules. With `--also` a second version is served beside the one that is stored: the next version's name can be taken up by
+users while this operator still works by the old one. Both have one schema, so the API server converts by the name alone."""
 
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from typing import Any
 
@@ -99,7 +102,8 @@ COLUMNS = (
 )
 
 
-def definition() -> dict[str, Any]:
+def definition(*also: str) -> dict[str, Any]:
+    """`also`: further versions that are served, not stored."""
     spec = copy.deepcopy(SPEC)
     for rule in RULES:
         part = spec
@@ -132,17 +136,32 @@ def definition() -> dict[str, Any]:
         },
         "additionalPrinterColumns": [{"name": n, "type": t, "jsonPath": p} for n, t, p in COLUMNS],
     }
+    others = [{**copy.deepcopy(version), "name": name, "storage": False} for name in also]
+    converted = {"conversion": {"strategy": "None"}} if others else {}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{PLURAL}.{GROUP}"},
-        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
+        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version, *others], **converted},
     }
 
 
-def rendered() -> str:
-    return HEADER + yaml.safe_dump(definition(), sort_keys=False, width=110, allow_unicode=True)
+def rendered(*also: str) -> str:
+    return HEADER + yaml.safe_dump(definition(*also), sort_keys=False, width=110, allow_unicode=True)
+
+
+def main(words: list[str]) -> int:
+    """Returns the exit status."""
+    also = words[1::2]
+    right = len(words) == 2 * len(also) and all(word == "--also" for word in words[::2])
+    if not right or any(
+        not re.fullmatch(r"v[1-9]\d*((alpha|beta)[1-9]\d*)?", name) or name == VERSION for name in also
+    ):
+        sys.stderr.write(f"usage: [--also VERSION]...: versions are like v1beta1, and not {VERSION}\n")
+        return 2
+    sys.stdout.write(rendered(*also))
+    return 0
 
 
 if __name__ == "__main__":
-    sys.stdout.write(rendered())
+    sys.exit(main(sys.argv[1:]))

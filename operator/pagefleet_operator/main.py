@@ -187,6 +187,8 @@ def run() -> None:
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=os.environ.get("PAGEFLEET_LOG_LEVEL", "INFO"), handlers=[handler], force=True)
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    # kopf warns that it cannot take the signals: it is not meant to.
+    logging.getLogger("kopf._core.reactor.running").addFilter(lambda line: "OS signals" not in str(line.msg))
     asyncio.run(
         operate(
             port=int(os.environ.get("PAGEFLEET_OPERATOR_PORT", "8080")),

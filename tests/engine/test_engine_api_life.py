@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,25 @@ def test_a_dead_engine_process_ends_streams_with_an_error_and_the_api_process_wi
         assert events(seen)[-1]["error"]["code"] == "engine_died"
         assert b"[DONE]" not in seen
         assert served.process.wait(30) == 1
+
+
+def test_a_hung_engine_is_unhealthy_until_it_answers_also_when_nobody_waits(model: str, tmp_path: Path) -> None:
+    """The kubelet's liveness probe then restarts the pod; a pod that only were not ready would stay so for ever."""
+    short = "import pagefleet_engine.api.engine as engine; engine.STALL_SECONDS = 1.5"
+    with serving(model, tmp_path / "termination", first=short) as served:
+        stream = served.open_stream(max_tokens=30000)
+        first_bytes(stream)
+        assert served.ask("GET", "/health").status == 200
+        os.kill(served.engine_pid(), signal.SIGSTOP)
+        stream.close()
+        until(lambda: served.ask("GET", "/health").status == 503, "a hung engine is unhealthy")
+        assert not served.ready()
+        assert served.ask("GET", "/health").error["code"] == "engine_stalled"
+        os.kill(served.engine_pid(), signal.SIGCONT)
+        until(served.ready, "an engine that answers is ready")
+        assert served.ask("GET", "/health").status == 200
+        time.sleep(2.0)  # longer than a stall: an engine without work owes nothing
+        assert served.ask("GET", "/health").status == 200
 
 
 def test_a_dead_api_process_ends_the_engine_process(model: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from faults.proxy import Call, Fault, Script, Watching
 
 ANSWERS = (409, 422, 429, 500, 503, 403)
 SERVICES = "/inferenceservices"
+THINNED_SECONDS = 4.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,10 @@ def cases(writes: int, seed: int = 0) -> Iterator[Case]:
         yield Case(3, f"double-kill-{words}", at_each(pair, faults))
     for number in sorted(chance.sample(range(1, writes + 1), min(20, writes))):
         yield Case(4, f"old-lists-after-write-{number}", old_lists_after(number))
+    for path in (SERVICES, "/deployments", "/pods"):
+        for events in (0, 1, 3, 7, 15, 30):
+            fault = Fault(thinned=THINNED_SECONDS, events=events)
+            yield Case(5, f"thinned-{path[1:]}-after-{events}", at_watch(path, 1, fault))
     for how in Watching:
         for events in (0, 1, 4):
             for path in (SERVICES, "/pods"):

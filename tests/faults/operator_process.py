@@ -32,6 +32,7 @@ class Operator:
     port: int
     script: Script = never
     lease: str = ""
+    code: Path | None = None  # another source root than this checkout's
     deaths: int = 0
     proxy: FaultProxy = field(init=False)
     _process: subprocess.Popen[bytes] | None = None
@@ -138,8 +139,12 @@ class Operator:
             "PAGEFLEET_OPERATOR_PORT": str(self.port),
             "PAGEFLEET_ALERT_TOKEN_FILE": str(self.folder / "token"),
         }
+        command = [COMMAND]
+        if self.code is not None:
+            environment["PYTHONPATH"] = f"{self.code}:{os.environ.get('PYTHONPATH', '')}"
+            command = [sys.executable, "-c", "from pagefleet_operator.main import run; run()"]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen([COMMAND], env=environment, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     async def _supervise(self) -> None:
         """As a Deployment would: what has ended is started again."""

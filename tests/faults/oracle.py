@@ -16,8 +16,9 @@ from faults.operator_process import USER
 
 Flat = dict[str, object]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
-# Whoever was first or last to write, and how often, is no part of the state; nor is what people read as a log.
-IGNORED = ("managedFields", "resourceVersion", "decisions", "uid")
+# Whoever was first or last to write, and how often, is no part of the state; nor is what people read as a log, nor how many
+# whole seconds a pod took to start.
+IGNORED = ("managedFields", "resourceVersion", "decisions", "uid", "startup")
 
 
 @dataclass(frozen=True)

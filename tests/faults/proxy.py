@@ -1,6 +1,6 @@
 """The fault proxy: a TLS reverse proxy between one operator and the API server that numbers every request and, by a
 script, kills the operator before or after a write's commit, answers in the server's stead, hangs after the commit,
-serves an old list, and cuts, truncates, poisons or silences watches.
+serves an old list, waits for somebody, and cuts, truncates, poisons, silences or thins watches.
 
 It speaks upstream with the operator's own certificate, so the API server sees (and audits) the operator itself.
 """
@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -55,7 +55,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Fault:
-    """What to do to a call: the first that is set. `answer` is (status, headers)."""
+    """What to do to a call: the first that is set. `answer` is (status, headers). A `thinned` watch keeps what happens in
+    so many seconds back, and then tells of each object only the last; an object that came and went is never told of.
+    Before anything else `meet` is awaited.
+    """
 
     kill_before: bool = False
     kill_after: bool = False
@@ -64,6 +67,8 @@ class Fault:
     old_list: bool = False
     watching: Watching | None = None
     events: int = 0
+    thinned: float = 0.0
+    meet: Callable[[], Awaitable[None]] | None = None
 
 
 Script = Callable[[Call], Fault | None]
@@ -88,6 +93,7 @@ class FaultProxy:
     calls: list[Call] = field(default_factory=list)
     struck: list[Call] = field(default_factory=list)
     committed: list[Call] = field(default_factory=list)
+    kills: int = 0
     _writes: int = 0
     _lists: dict[str, bytes] = field(default_factory=dict)
     _runner: web.AppRunner | None = None
@@ -120,6 +126,8 @@ class FaultProxy:
         fault = self.script(call) or Fault()
         if fault != Fault():
             self.struck.append(call)
+        if fault.meet is not None:
+            await fault.meet()
         if fault.kill_before:
             return self._die(request)
         if fault.answer is not None:
@@ -127,6 +135,14 @@ class FaultProxy:
             return web.json_response(refusal(status), status=status, headers=headers)
         if fault.old_list and call.path in self._lists:
             return web.Response(body=self._lists[call.path], content_type="application/json")
+        try:
+            return await self._forward(request, call, fault)
+        except aiohttp.ClientError:  # the API server is down: so is, for the operator, the connection
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response(status=503)
+
+    async def _forward(self, request: web.Request, call: Call, fault: Fault) -> web.StreamResponse:
         body = await request.read()
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
         if self._session is None:
@@ -158,6 +174,7 @@ class FaultProxy:
 
     def _die(self, request: web.Request) -> web.Response:
         """Kill the operator; nobody is left to read the answer."""
+        self.kills += 1
         self.kill()
         if request.transport is not None:
             request.transport.abort()
@@ -167,10 +184,11 @@ class FaultProxy:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         passed = 0
+        told = thinned(lines(answer), fault.events, fault.thinned) if fault.thinned else lines(answer)
         with contextlib.suppress(ConnectionError, aiohttp.ClientError):
             if fault.watching is not None and fault.events == 0:
                 return await self._end(request, response, fault.watching, b"")
-            async for line in lines(answer):
+            async for line in told:
                 if fault.watching is not None and passed >= fault.events:
                     return await self._end(request, response, fault.watching, line)
                 passed += 1
@@ -195,7 +213,47 @@ class FaultProxy:
         return response
 
 
-async def lines(answer: aiohttp.ClientResponse) -> Any:
+async def thinned(told: AsyncIterator[bytes], events: int, seconds: float) -> AsyncIterator[bytes]:
+    """Lines of a watch: `events` as they come; what comes in the `seconds` after them only as its end, per object; then
+    as they come again."""
+    for _ in range(events):
+        yield await anext(told)
+    first: dict[str, str] = {}
+    last: dict[str, tuple[str, bytes]] = {}
+    queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+    reading = asyncio.create_task(_into(told, queue))
+    try:
+        line = await queue.get()
+        end, open_still = time.monotonic() + seconds, line is not None
+        while line is not None:
+            event = json.loads(line)
+            uid = event["object"]["metadata"].get("uid", "")
+            first.setdefault(uid, event["type"])
+            last[uid] = (event["type"], line)
+            try:
+                async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                    line = await queue.get()
+                    open_still = line is not None
+            except TimeoutError:
+                break
+        for uid, (kind, ended) in last.items():
+            if (first[uid], kind) != ("ADDED", "DELETED"):
+                yield ended
+        while open_still and (line := await queue.get()) is not None:
+            yield line
+    finally:
+        reading.cancel()
+
+
+async def _into(told: AsyncIterator[bytes], queue: asyncio.Queue[bytes | None]) -> None:
+    try:
+        async for line in told:
+            queue.put_nowait(line)
+    finally:
+        queue.put_nowait(None)
+
+
+async def lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """The answer's lines, however long (a StreamReader's own readline has a limit)."""
     rest = b""
     async for chunk in answer.content.iter_any():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.cases import Case
@@ -19,6 +20,7 @@ from pagefleet_local.paths import Layout
 from pagefleet_operator.cluster.api import Api
 
 FIRST_PORT = 18300
+PATIENCE = 60.0  # beyond a chapter's limit: to see whether it converges at all
 AUDIT_SECONDS = 0.5  # the API server writes its audit log a moment after its answer
 
 
@@ -36,11 +38,19 @@ class Told:
 
 @dataclass(frozen=True)
 class Calm:
-    """Runs without faults: what is true, how many writes a story takes, how long each chapter takes."""
+    """Runs without faults: what is true, how many writes a story takes, how long each chapter takes, and how long the
+    operator took to start."""
 
     truth: Truth
     writes: int
     took: dict[str, float]
+    started: float
+
+    def limit(self, chapter: str, slack: float, started: float, deaths: int) -> float:
+        """Seconds that a chapter may take, when the operator's start now takes `started`: that says how slow the machine
+        is, and every death costs one."""
+        slow = max(1.0, started / self.started)
+        return self.took[chapter] * slow + slack + deaths * started
 
 
 @dataclass
@@ -50,9 +60,7 @@ class Ground:
     api: Api
     layout: Layout
     folder: Path
-
-    def __post_init__(self) -> None:
-        self._numbers = itertools.count(1)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     async def calm(self) -> Calm:
         """What two runs without faults say."""
@@ -62,30 +70,40 @@ class Ground:
             raise NotConverged(f"two runs without faults differ: {counts} {self._counts(other)}")
         took = {chapter: max(one.took[chapter], other.took[chapter]) for chapter in CHAPTERS}
         writes = min(max(call.write for call in run.operator.proxy.calls) for run in (one, other))
-        return Calm(learn(one.states, other.states, counts), writes, took)
+        return Calm(learn(one.states, other.states, counts), writes, took, max(one.started, other.started))
 
     async def tell(self, case: Case, calm: Calm) -> Told:
         """One story with a case's faults, judged."""
         try:
-            story = await self.story(f"r{case.row}", case.script(), max(calm.took.values()) + case.slack + 30)
+            story = await self.story(f"r{case.row}", case.script(), max(calm.took.values()) + case.slack + PATIENCE)
         except NotConverged as error:
             return Told(case.name, case.row, (str(error),), {}, (), 0)
-        problems = calm.truth.differences(story.states, self._counts(story))
+        return self.judged(case, story, calm)
+
+    def judged(self, case: Case, story: Story, calm: Calm) -> Told:
+        """A story that was told to its end, against the truth."""
+        problems = calm.truth.differences(story.states, self._counts(story)) + story.recording.violations()
         slow = [
             f"{chapter} took {seconds:.1f} s, {calm.took[chapter]:.1f} s without faults"
             for chapter, seconds in story.took.items()
-            if seconds > calm.took[chapter] + case.slack
+            if seconds > calm.limit(chapter, case.slack, story.started, story.operator.deaths)
         ]
+        own = story.operator.deaths - story.operator.proxy.kills
+        died = [f"the operator ended by itself {own} times"] if own > 0 else []
         struck = tuple(map(str, story.operator.proxy.struck))
-        return Told(case.name, case.row, (*problems, *slow), dict(story.took), struck, story.operator.deaths)
+        return Told(case.name, case.row, (*problems, *slow, *died), dict(story.took), struck, story.operator.deaths)
 
-    async def story(self, prefix: str, script: Script, patience: float) -> Story:
-        """Tell one story in a namespace of its own. Raises NotConverged."""
-        number = next(self._numbers)
+    async def story(
+        self, prefix: str, script: Script, patience: float, begun: Callable[[Story], None] = lambda _: None
+    ) -> Story:
+        """Tell one story in a namespace of its own; `begun` hears of it first. Raises NotConverged."""
+        number = next(self.numbers)
         operator = Operator(self.layout, self.folder, f"{prefix}-{number}", FIRST_PORT + number % 400, script)
+        since = time.monotonic()
         async with operator:
-            await until(operator.ready, timeout=60, what=f"the operator of {operator.namespace} is ready")
-            story = Story(self.api, operator, patience)
+            await until(operator.ready, timeout=90, what=f"the operator of {operator.namespace} is ready")
+            story = Story(self.api, operator, patience, started=time.monotonic() - since)
+            begun(story)
             await story.tell()
         await asyncio.sleep(AUDIT_SECONDS)
         return story

@@ -11,6 +11,7 @@ from typing import Any
 
 from faults.operator_process import Operator
 from faults.oracle import flat
+from recording import Recording
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_operator.cluster.api import Api, ApiError
@@ -35,11 +36,14 @@ class NotConverged(AssertionError):
 
 @dataclass
 class Story:
-    """`states[chapter]` is every object's document by (kind, name); `took[chapter]` seconds."""
+    """`states[chapter]` is every object's document by (kind, name); `took[chapter]` seconds; `started` those that the
+    operator took to be ready."""
 
     api: Api
     operator: Operator
     patience: float = 60.0
+    started: float = 0.0
+    chapter: str = ""
     states: dict[str, dict[str, Document]] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
 
@@ -47,12 +51,24 @@ class Story:
     def namespace(self) -> str:
         return self.operator.namespace
 
+    def __post_init__(self) -> None:
+        self.recording = Recording(self.api, self.namespace)
+
     async def tell(self) -> None:
         """Every chapter. Raises NotConverged."""
+        recording = asyncio.create_task(self.recording.run())
+        try:
+            await self._tell()
+        finally:
+            recording.cancel()
+            await asyncio.gather(recording, return_exceptions=True)
+
+    async def _tell(self) -> None:
         await self.api.create(
             "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         )
         for chapter in CHAPTERS:
+            self.chapter = chapter
             began = time.monotonic()
             await getattr(self, f"_{chapter}")()
             self.took[chapter] = time.monotonic() - began
@@ -67,6 +83,11 @@ class Story:
             if flat(before) == flat(seen):
                 return seen
         raise NotConverged(f"{self.namespace}: never still")
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests must be answered now."""
+        return "create" in self.states and self.chapter != "delete"
 
     async def view(self) -> View:
         found = await self.api.find(f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}")

@@ -204,6 +204,31 @@ def test_an_alert_rolls_back_once_at_any_moment(seed: int, moment: int, copies: 
     assert cluster.status.rollout.phase is Phase.ROLLED_BACK
 
 
+def test_who_waits_for_a_person_writes_nothing() -> None:
+    """RELIABILITY.md 1: a step without an end, and a paused one, change no byte of the status while nothing happens."""
+    paused = '{"id": "a1", "action": "pause"}'
+    for first, action in (({"pause": {}}, ""), ({"weight": 10, "hold": "600s"}, paused)):
+        cluster = Cluster(5)
+        cluster.spec["rollout"]["steps"] = [first, {"weight": 50}]
+        cluster.spec["rollout"]["guard"] = {"latency": [], "deadline": "60s"}
+        cluster.until(lambda status: bool(status.traffic))
+        cluster.edit(2)
+        for _ in range(30):
+            cluster.tick()
+        cluster.action = action
+        cluster.tick()
+        cluster.slices = None  # requests are counted
+        for _ in range(10):
+            cluster.tick()
+        before = cluster.status
+        assert before.canary
+        for _ in range(60):
+            cluster.tick()
+            assert cluster.status == before
+        cluster.slices, cluster.action = [], '{"id": "a2", "action": "resume"}'
+        cluster.until(lambda status: not status.canary and status.rollout.phase is Phase.IDLE)
+
+
 def test_a_good_canary_is_promoted_and_a_bad_one_is_not() -> None:
     for factor, promoted in ((1.0, True), (4.0, False)):
         cluster = Cluster(1)

@@ -9,43 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from faults.report import kept
+from own_plane import OwnPlane, own_plane
+from private import alone
 from rich.console import Console
 from rich.table import Table
+from scale import poison
+from scale.measure import Measure, median, p99
 from scale.operator import USER, Operator
-from statusnode import StatusNode
 
-from pagefleet_local import cleanup
-from pagefleet_local.fleet.install import CHECKOUT, install_crd
-from pagefleet_local.fleet.kubectl import Kubectl, until
-from pagefleet_local.paths import Layout, control_plane_layout
-from pagefleet_local.up import Options, up
+from pagefleet_local.fleet.install import CHECKOUT
+from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.paths import Layout
 from pagefleet_operator.cluster.api import Api
 
 SERVICES = "/apis/pagefleet.io/v1alpha1/namespaces/scale/inferenceservices"
 WRITES = ("create", "update", "patch", "delete")
 CREATED_AT_ONCE, EDITED_AT_ONCE = 16, 4
 QUIET_SECONDS = 15.0
+KEPT = CHECKOUT / "build/scale"  # the operator's log stays here
 console = Console(highlight=False)
-
-
-@dataclass(frozen=True)
-class Measure:
-    name: str
-    value: float
-    unit: str
-    limit: float | None = None
-
-    @property
-    def broken(self) -> bool:
-        return self.limit is not None and self.value > self.limit
 
 
 def main(
@@ -53,42 +42,52 @@ def main(
     edits: Annotated[int, typer.Option(help="how many of them are edited")] = 100,
     patience: Annotated[float, typer.Option(help="seconds until all must be Ready")] = 900.0,
     profile: Annotated[Path | None, typer.Option(help="py-spy's folded stacks of the idle fleet go here")] = None,
+    poisoned: Annotated[
+        int, typer.Option(help="so many more that no schema has seen; only edits are measured then")
+    ] = 0,
+    private: Annotated[str, typer.Option(help="the name of its folders")] = "scale",
 ) -> None:
-    """Measure the operator with many services."""
-    measures = asyncio.run(_measure(services, edits, patience, profile))
+    """Measure the operator with many services, in a network namespace of its own."""
+    alone(private)
+    measures = asyncio.run(_measure(services, edits, patience, profile, poisoned))
     table = Table("figure", "measured", "limit", title=f"{services} InferenceServices")
     for one in measures:
         limit = "" if one.limit is None else f"<= {one.limit:g} {one.unit}"
         colour = "red" if one.broken else "default"
         table.add_row(one.name, f"[{colour}]{one.value:.2f} {one.unit}[/]", limit)
     console.print(table)
+    words = [f"{one.name} {one.value:.1f} {one.unit}".rstrip() for one in measures]
+    kept(
+        "scale" if not poisoned else "poisoned",
+        not any(one.broken for one in measures),
+        f"{services} services: " + ", ".join(words),
+    )
     raise typer.Exit(1 if any(one.broken for one in measures) else 0)
 
 
-async def _measure(count: int, edits: int, patience: float, profile: Path | None) -> list[Measure]:
-    layout = control_plane_layout()
-    cluster = up(Options(layout=layout, node=False))
-    try:
-        kubectl = Kubectl(cluster.kubeconfig)
-        await install_crd(kubectl, console.print)
-        for manifest in ("namespace", "operator-rbac"):
-            await kubectl.run("apply", "-f", str(CHECKOUT / f"manifests/base/{manifest}.yaml"))
-        await kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "scale"}})
-        async with Api(str(cluster.kubeconfig)) as api:
-            node = StatusNode(api, most_pods=2 * count + 100, pause=1.0)
-            await node.register()
-            serving = asyncio.create_task(node.run())
-            with tempfile.TemporaryDirectory() as folder:
-                operator = Operator(layout, Path(folder))
-                operator.start()
-                try:
-                    return await _figures(api, operator, layout, count, min(edits, count), patience, profile)
-                finally:
-                    operator.stop()
-                    serving.cancel()
-                    await asyncio.gather(serving, return_exceptions=True)
-    finally:
-        cleanup.down(layout)
+async def _measure(count: int, edits: int, patience: float, profile: Path | None, poisoned: int) -> list[Measure]:
+    # Loopback addresses are no Endpoints: the controllers would try for ever, and fill the API server with it.
+    async with own_plane("scale", most_pods=2 * count + 100, pause=1.0, prefix="10.245") as plane:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        operator = Operator(plane.layout, KEPT)
+        operator.start()
+        try:
+            if poisoned:
+                return await _beside(plane, count, min(edits, count // 2), poisoned, patience)
+            return await _figures(plane.api, operator, plane.layout, count, min(edits, count), patience, profile)
+        finally:
+            operator.stop()
+
+
+async def _beside(plane: OwnPlane, count: int, edits: int, poisoned: int, patience: float) -> list[Measure]:
+    await _all((_create(plane.api, number) for number in range(count)), CREATED_AT_ONCE)
+    await _ready(plane.api, time.monotonic(), count, patience)
+    await _quiet(plane.layout, patience)
+
+    async def edited(first: int, last: int) -> list[float]:
+        return sorted(await _all((_edit(plane.api, number) for number in range(first, last)), EDITED_AT_ONCE))
+
+    return await poison.compare(plane, poisoned, edited, edits)
 
 
 async def _figures(
@@ -118,8 +117,8 @@ async def _figures(
         Measure("operator's memory, most", most, "MiB", 400.0),
         Measure("operator's CPU when idle", idle, "% of a core"),
         Measure("decisions when idle", rate, "/s"),
-        Measure("edit decided, median", waits[len(waits) // 2], "s"),
-        Measure("edit decided, p99", waits[min(len(waits) - 1, int(0.99 * len(waits)))], "s", 3.0),
+        Measure("edit decided, median", median(waits), "s"),
+        Measure("edit decided, p99", p99(waits), "s", 3.0),
         Measure("restart: all decided after", resync, "s", 30.0),
         Measure("restart: writes", float(writes), "", 0.0),
     ]

@@ -34,7 +34,7 @@ class Operator:
         server = f"https://127.0.0.1:{self.layout.api_port}"
         kubeconfig = authority.kubeconfig(self.folder / "kubeconfig", server, authority.issue("operator", USER))
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PAGEFLEET_OPERATOR_PORT": str(PORT)}
-        with (self.folder / "operator.log").open("ab") as log:
+        with (self.folder / "operator.log").open("wb" if not self.started else "ab") as log:
             self.process = subprocess.Popen([COMMAND], env=environment, stdout=log, stderr=log)
         self.started = time.monotonic()
 

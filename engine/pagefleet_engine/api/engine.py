@@ -76,7 +76,8 @@ class EngineClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._stopping = False
-        self._heard = time.monotonic()
+        self._heard = time.monotonic()  # or when it was last asked while it owed nothing
+        self._owes = False
         self.ready: Ready | None = None
         self.failed: Failed | None = None
         self.ended = asyncio.Event()
@@ -95,9 +96,17 @@ class EngineClient:
     @property
     def healthy(self) -> bool:
         """Whether the engine has loaded, lives, and answers when it has work: each answer is a forward pass."""
-        busy = bool(self._open)
-        fresh = not busy or time.monotonic() - self._heard < STALL_SECONDS
-        return self.ready is not None and not self.ended.is_set() and fresh
+        return self.ready is not None and not self.ended.is_set() and not self.stalled
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the engine owes an answer and has said nothing for long: it hangs, and will not come back by itself.
+
+        It answers every message, so it stays stalled also when all clients have given up. A command (loading an adapter,
+        waking up) may take its time.
+        """
+        owes = self.ready is not None and not self._commands and (self._owes or bool(self._open))
+        return owes and time.monotonic() - self._heard > STALL_SECONDS
 
     def waiting_with(self, more: int) -> int:
         """Sequences queued if `more` came: those the engine reported, or those sent since, whichever is more."""
@@ -122,9 +131,9 @@ class EngineClient:
         if self.ended.is_set():
             raise self._death()
         queue: asyncio.Queue[TokenOutput | None] = asyncio.Queue()
-        if not self._open:
-            self._heard = time.monotonic()
         mine = {request.request_id: Open(request, queue) for request in requests}
+        if not self._owes and not self._open:
+            self._heard = time.monotonic()
         self._open |= mine
         timer = self._at_deadline(requests, lambda: _expire(mine, queue))
         try:
@@ -201,13 +210,16 @@ class EngineClient:
 
     def _send(self, message: ToEngine) -> None:
         if self._writer is not None and not self.ended.is_set():
+            if not self._owes and not self._open:
+                self._heard = time.monotonic()
+            self._owes = True
             self._writer.write(frame(message))
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         frames = Frames()
         try:
             while data := await reader.read(READ_BYTES):
-                self._heard = time.monotonic()
+                self._heard, self._owes = time.monotonic(), False
                 for body in frames.feed(data):
                     self._take(from_engine.decode(body))
         except (ConnectionError, ValueError, msgspec.MsgspecError) as error:

@@ -113,7 +113,7 @@ def _observation() -> Json:
     metrics = _operation(None, ())
     metrics["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
     return {
-        "/health": {"get": _operation(status, ())},
+        "/health": {"get": _operation(status, (503,))},
         "/ready": {"get": _operation(status, (503,))},
         "/metrics": {"get": metrics},
         "/version": {"get": _operation(_object(["version"]), (401,))},

@@ -46,6 +46,9 @@ def _component(
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
+            # Their own limits (20 and 50 a second) would be what a fleet of hundreds waits for.
+            "--kube-api-qps=300",
+            "--kube-api-burst=600",
             f"--tls-cert-file={client.certificate}",
             f"--tls-private-key-file={client.key}",
             *(["--port=0"] if binaries.minor < NO_INSECURE_PORT else []),

@@ -19,12 +19,12 @@ from pagefleet_operator.domain.status import AlertRecord, Phase, RolloutRecord
 from pagefleet_operator.domain.steps import weight_of
 
 __all__ = ["Stage", "advance", "reading", "weight_of"]
-UNTIMED = (Phase.IDLE, Phase.ROLLED_BACK)  # their timer must not cause a write
+UNTIMED = (Phase.IDLE, Phase.ROLLED_BACK)
 
 
 def advance(seen: Observation, rollout: Rollout, wanted: str, now: float, journal: Journal) -> Stage:
     stage = stage_of(seen.status)
-    if stage.record.phase not in UNTIMED:
+    if _timed(stage.record, rollout):
         stage = replace(stage, record=ticked(stage.record, now))
     stage = actions.act(stage, seen, rollout, wanted, now, journal)
     if not stage.stable or not stage.traffic:
@@ -43,6 +43,19 @@ def advance(seen: Observation, rollout: Rollout, wanted: str, now: float, journa
     if stage.canary != wanted:
         return _start(stage, wanted, now, journal)
     return _progress(stage, seen, rollout, now, journal)
+
+
+def _timed(record: RolloutRecord, rollout: Rollout) -> bool:
+    """Whether something becomes due by the phase's timer alone: bringing it forward is a write, and who waits for a
+    person, perhaps for days, must not write. (A pause ends with a new timer.)"""
+    if record.phase in UNTIMED:
+        return False
+    if record.phase is Phase.STARTING or record.low_since is not None:
+        return True
+    if record.paused:
+        return False
+    held_up = record.phase in steps.PHASES.values() and record.step < len(rollout.steps)
+    return not held_up or rollout.steps[record.step].hold is not None
 
 
 def _first(stage: Stage, wanted: str, found: RevisionReading, now: float, journal: Journal) -> Stage:

@@ -1,0 +1,243 @@
+"""The API server, or etcd under it, killed and gone for a while, in the middle of many stories at once (row 8): each story
+comes to a write of its own, and when all are there the daemon dies. Meanwhile requests go through a real gateway, and
+none may fail; afterwards every story must end as without faults."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from faults.cases import Case, at_write
+from faults.proxy import Fault
+from faults.runs import PATIENCE, Calm, Ground, Told
+from faults.story import NAME, NotConverged, Story
+from gateway_fleet import Engine
+
+from pagefleet_local.assets import kubernetes
+from pagefleet_local.certificates import Authority
+from pagefleet_local.controlplane import apiserver, etcd
+from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.paths import Layout
+from pagefleet_local.processes import Daemon
+from pagefleet_local.up import CONTROL_PLANE
+from pagefleet_operator.cluster.api import JSON, Api, ApiError
+
+POINTS, AT_ONCE = 20, 5
+DAEMONS = ("kube-apiserver", "etcd")
+GATEWAY_PORT, GATEWAY_INTERNAL = 18280, 18281
+EVERY_SECONDS, ASK_SECONDS = 0.2, 10.0
+AGAIN_SECONDS = 0.5
+MODEL_PORT = 8000
+
+
+class Patient(Api):
+    """The user's side: asks again as long as the API server is away. A creation that came through unheard counts."""
+
+    async def _request(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None, kind: str = JSON
+    ) -> dict[str, Any]:
+        again = False
+        while True:
+            try:
+                return await super()._request(method, path, query, body, kind)
+            except ApiError as error:
+                if method == "POST" and again and error.status == 409:
+                    return {}
+                if error.status < 500 and error.status not in (401, 429):
+                    raise
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                pass
+            again = True
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+@dataclass
+class Outage:
+    """`meet` returns when `expected` have come, or nobody more is coming, and the daemon has been killed."""
+
+    layout: Layout
+    daemon: str
+    seconds: float
+    expected: int
+    _come: int = 0
+    _down: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+
+    async def meet(self) -> None:
+        self._come += 1
+        self._look()
+        await self._down.wait()
+
+    def absent(self) -> None:
+        """One of them will not come (any more)."""
+        self.expected -= 1
+        self._look()
+
+    async def over(self) -> None:
+        if self._task is not None:
+            await self._task
+
+    def _look(self) -> None:
+        if self._come >= self.expected and self._come and self._task is None:
+            self._task = asyncio.create_task(self._strike())
+
+    async def _strike(self) -> None:
+        pid = Daemon(self.layout, self.daemon).pid()
+        if pid is None:
+            raise RuntimeError(f"{self.daemon} does not run")
+        os.kill(pid, signal.SIGKILL)
+        self._down.set()
+        await asyncio.sleep(self.seconds)
+        await asyncio.to_thread(self._start)
+
+    def _start(self) -> None:
+        authority = Authority(self.layout.pki)
+        if self.daemon == "etcd":
+            etcd.start(self.layout, authority)
+        else:
+            apiserver.start(self.layout, kubernetes.binaries(CONTROL_PLANE), authority, node=False)
+
+
+@dataclass
+class Traffic:
+    """Requests through a gateway to every story that serves. `answers` counts them by status; 0: no answer."""
+
+    stories: list[Story] = field(default_factory=list)
+    answers: Counter[int] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """For ever."""
+        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                await asyncio.gather(*(self._ask(session, story) for story in self.stories if story.serves))
+                await asyncio.sleep(EVERY_SECONDS)
+
+    async def _ask(self, session: aiohttp.ClientSession, story: Story) -> None:
+        url = f"http://127.0.0.1:{GATEWAY_PORT}/{story.namespace}/{NAME}/v1/chat/completions"
+        body = {"model": "smollm2", "messages": [{"role": "user", "content": "hello"}]}
+        try:
+            async with session.post(url, json=body) as answer:
+                status, text = answer.status, await answer.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            status, text = 0, type(error).__name__
+        if not story.serves:
+            return
+        self.answers[status] += 1
+        if status != 200:
+            self.failures.append(f"{story.namespace}, chapter {story.chapter}: {status} {text[:200]}")
+
+
+@asynccontextmanager
+async def gateway(ground: Ground, *, stand_in: bool = True) -> AsyncIterator[int]:
+    """The gateway's console script with its Envoy, and, as a `stand_in`, one HTTP server that answers for every pod of
+    the loopback. Yields the gateway's process id."""
+    engine = Engine("0.0.0.0", "any", port=MODEL_PORT)
+    if stand_in:
+        await engine.start()
+    variables = {
+        "PAGEFLEET_KUBECONFIG": str(ground.layout.kubeconfig),
+        "PAGEFLEET_GATEWAY_ADDRESS": "127.0.0.1",
+        "PAGEFLEET_GATEWAY_PORT": str(GATEWAY_PORT),
+        "PAGEFLEET_GATEWAY_INTERNAL_PORT": str(GATEWAY_INTERNAL),
+        "PAGEFLEET_GATEWAY_SETTLE_SECONDS": "1",
+        "TMPDIR": str(ground.folder),
+    }
+    with (ground.folder / "gateway.log").open("w") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            "from pagefleet_gateway.main import run; run()",
+            env={**os.environ, **variables},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        await until(_gateway_ready, timeout=60, what="the gateway is ready")
+        yield process.pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await asyncio.wait_for(process.wait(), 60)
+        await engine.stop()
+
+
+async def _gateway_ready() -> bool:
+    with contextlib.suppress(aiohttp.ClientError, OSError):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{GATEWAY_INTERNAL}/readyz") as answer,
+        ):
+            return answer.status == 200
+    return False
+
+
+def batches(writes: int, seed: int) -> list[tuple[str, list[int]]]:
+    """Which daemon dies when which writes have been reached: POINTS in all, the same for the same seed."""
+    chance = random.Random(f"outages-{seed}")
+    chosen = chance.sample(range(1, writes + 1), min(POINTS, writes))
+    groups = [chosen[start : start + AT_ONCE] for start in range(0, len(chosen), AT_ONCE)]
+    return [(DAEMONS[index % len(DAEMONS)], sorted(group)) for index, group in enumerate(groups)]
+
+
+def names(daemon: str, writes: Sequence[int], seconds: float) -> list[str]:
+    """Of what `told` tells: a story for each write, and the requests'."""
+    return [
+        *(f"{daemon}-{seconds:g}s-at-write-{write}" for write in writes),
+        f"{daemon}-{seconds:g}s-requests-{writes[0]}",
+    ]
+
+
+async def told(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int], seconds: float) -> list[Told]:
+    """One outage under as many stories as there are writes."""
+    outage, traffic = Outage(ground.layout, daemon, seconds, len(writes)), Traffic()
+    async with Patient(str(ground.layout.kubeconfig)) as api, gateway(ground):
+        patient = Ground(api, ground.layout, ground.folder, ground.numbers)
+        asking = asyncio.create_task(traffic.run())
+        try:
+            cases = [
+                Case(
+                    8, f"{daemon}-{seconds:g}s-at-write-{write}", at_write(write, Fault(meet=outage.meet)), 30 + seconds
+                )
+                for write in writes
+            ]
+            found = await asyncio.gather(*(_one(patient, case, calm, outage, traffic) for case in cases))
+            await outage.over()
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+    served = Told(
+        f"{daemon}-{seconds:g}s-requests", 8, tuple(traffic.failures[:5]), {}, (str(dict(traffic.answers)),), 0
+    )
+    return [*found, served]
+
+
+async def _one(ground: Ground, case: Case, calm: Calm, outage: Outage, traffic: Traffic) -> Told:
+    script, struck = case.script(), False
+
+    def watched(call: Any) -> Fault | None:
+        nonlocal struck
+        fault = script(call)
+        struck = struck or fault is not None
+        return fault
+
+    try:
+        patience = max(calm.took.values()) + case.slack + PATIENCE
+        story = await ground.story("r8", watched, patience, traffic.stories.append)
+        return ground.judged(case, story, calm)
+    except NotConverged as error:
+        return Told(case.name, case.row, (str(error),), {}, (), 0)
+    finally:
+        if not struck:
+            outage.absent()

@@ -1,0 +1,206 @@
+"""An old operator's objects under this one, and this one's under the old: `PYTHONPATH=tests python -m faults.upgrade
+[--from COMMIT]`. The old operator is real: its code and CRD come out of git.
+
+The old one brings a service up and another to the middle of a rollout; this one takes over, with its CRD, ends that
+rollout and begins the next; then the old one is back, with its CRD, on what this one has left (downgrade). Prints what
+changed hands; exit status 1 when a service was not Ready, a weight moved by itself, or an invariant was broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import shutil
+import subprocess
+import tarfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from faults.operator_process import Operator
+from faults.report import kept
+from faults.story import GROUP
+from own_plane import own_plane
+from private import alone
+from recording import Recording
+from rich.console import Console
+
+from pagefleet_local.demo.stage import View
+from pagefleet_local.fleet.install import CHECKOUT, install_crd
+from pagefleet_local.fleet.kubectl import Kubectl, until
+from pagefleet_local.paths import Layout
+from pagefleet_operator.cluster.api import Api
+
+FIRST = "0398a06"  # the first state of the repository whose demo and tests passed
+NAMESPACE, PORT = "upgrade", 18270
+LOGS = CHECKOUT / "build/upgrade"  # and the old code
+STILL_SECONDS, PATIENCE = 12.0, 180.0
+Document = dict[str, Any]
+console = Console(highlight=False)
+
+
+@dataclass
+class World:
+    api: Api
+    layout: Layout
+    folder: Path
+    problems: list[str] = field(default_factory=list)
+    told: dict[str, object] = field(default_factory=dict)
+
+    def operator(self, code: Path | None) -> Operator:
+        return Operator(self.layout, self.folder, NAMESPACE, PORT + (code is None), code=code)
+
+    async def view(self, name: str) -> View:
+        return View(await self.api.get(f"{GROUP}/namespaces/{NAMESPACE}/inferenceservices/{name}"))
+
+    async def until(self, name: str, what: str, holds: Any) -> None:
+        async def reached() -> bool:
+            return bool(holds(await self.view(name)))
+
+        await until(reached, timeout=PATIENCE, what=f"{name}: {what}")
+
+    async def create(self, name: str) -> None:
+        spec = {
+            "model": {"source": "file:///model"},
+            "engine": {"args": ["--max-num-seqs=8"]},
+            "resources": {"cpu": "10m", "memory": "16Mi"},
+            "scaling": {"min": 2, "max": 2},
+            "rollout": {"steps": [{"weight": 50, "hold": "1h"}], "guard": {"latency": []}},
+        }
+        document = {
+            "apiVersion": "pagefleet.io/v1alpha1",
+            "kind": "InferenceService",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        await self.api.create(f"{GROUP}/namespaces/{NAMESPACE}/inferenceservices", document)
+
+    async def edit(self, name: str, change: Document) -> None:
+        await self.api.merge(f"{GROUP}/namespaces/{NAMESPACE}/inferenceservices/{name}", {"spec": change})
+
+    async def pods(self) -> dict[str, str]:
+        """Uids of the pods that are not on their way out, with the service they are of."""
+        listed = await self.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods")
+        return {
+            item["metadata"]["uid"]: item["metadata"]["labels"].get("pagefleet.io/service", "")
+            for item in listed["items"]
+            if "deletionTimestamp" not in item["metadata"]
+        }
+
+    async def taken_over(self, what: str, code: Path | None) -> Operator:
+        """The next operator has begun and writes nothing more; what that changed is noted. The caller ends it."""
+        weights = {name: (await self.view(name)).weights for name in ("idle", "rolling")}
+        before = await self.pods()
+        operator = self.operator(code)
+        await operator.__aenter__()
+        await until(operator.ready, timeout=PATIENCE, what="the operator is ready")
+        await self._still(operator)
+        after = await self.pods()
+        self.told[f"{what}: writes"] = len(operator.proxy.committed)
+        self.told[f"{what}: pods replaced"] = len(set(before) - set(after))
+        for name, were in weights.items():
+            seen = await self.view(name)
+            if not seen.is_true("Ready"):
+                self.problems.append(f"{what}: {name} is not Ready: {seen.condition('Ready')}")
+            if seen.weights != were:
+                self.problems.append(f"{what}: {name}'s weights went from {were} to {seen.weights}")
+        return operator
+
+    async def _still(self, operator: Operator) -> None:
+        end, last, since = time.monotonic() + PATIENCE, -1, time.monotonic()
+        while time.monotonic() - since < STILL_SECONDS:
+            # The timer of a step is written every ten seconds: a status is no news.
+            now = sum(not call.path.endswith("/status") for call in operator.proxy.committed)
+            if now != last:
+                last, since = now, time.monotonic()
+            if time.monotonic() > end:
+                self.problems.append("the operator never stopped writing")
+                return
+            await asyncio.sleep(0.5)
+
+
+def main(
+    old: Annotated[str, typer.Option("--from", help="the commit of the old operator")] = FIRST,
+    private: Annotated[str, typer.Option(help="the name of its folders")] = "upgrade",
+) -> None:
+    """Upgrade and downgrade the operator."""
+    alone(private)
+    archive = subprocess.run(
+        ["git", "-C", str(CHECKOUT), "archive", old, "operator", "crds"], check=False, capture_output=True
+    )
+    if archive.returncode:
+        console.print(f"there is no commit {old} here: {archive.stderr.decode().strip()}")
+        raise typer.Exit(2)
+    shutil.rmtree(LOGS, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(LOGS / "old", filter="data")
+    world = asyncio.run(_play(LOGS))
+    for what, value in world.told.items():
+        console.print(f"{what}: {value}")
+    for problem in world.problems:
+        console.print(f"[red]{problem}[/red]")
+    kept("upgrade", not world.problems, "; ".join(f"{what} {value}" for what, value in world.told.items()))
+    raise typer.Exit(1 if world.problems else 0)
+
+
+async def _play(folder: Path) -> World:
+    async with own_plane(NAMESPACE, crd=False) as plane:
+        await plane.kubectl.run("apply", "--validate=false", "-f", str(folder / "old/crds"))
+        world = World(plane.api, plane.layout, folder)
+        await _hands(world, plane.kubectl, folder / "old/operator")
+        return world
+
+
+async def _hands(world: World, kubectl: Kubectl, old: Path) -> None:
+    async with world.operator(old) as operator:
+        await until(operator.ready, timeout=PATIENCE, what="the old operator is ready")
+
+        async def served() -> bool:
+            return (await kubectl.run("get", "inferenceservices", "-A", check=False)).code == 0
+
+        await until(served, timeout=30, what="the API server serves inferenceservices")
+        for name in ("idle", "rolling"):
+            await world.create(name)
+            await world.until(name, "Ready", lambda v: v.is_true("Ready") and v.status.get("replicas", 2) == 2)
+        await world.edit("rolling", {"engine": {"args": ["--max-num-seqs=4"]}})
+        await world.until("rolling", "its canary has half", lambda v: 50 in v.weights.values())
+    await install_crd(kubectl, console.print)
+    recording = Recording(world.api, NAMESPACE)
+    watching = asyncio.create_task(recording.run())
+    newer = await world.taken_over("upgrade", None)
+    try:
+        await world.edit("rolling", {"rollout": {"steps": [{"weight": 50, "hold": "1s"}]}})
+        await world.until("rolling", "promoted", lambda v: not v.canary and len(v.weights) == 1)
+        await world.edit(
+            "rolling",
+            {"engine": {"args": ["--max-num-seqs=2"]}, "rollout": {"steps": [{"weight": 50, "hold": "1h"}]}},
+        )
+        await world.until("rolling", "the next canary has half", lambda v: 50 in v.weights.values())
+        await world.until("rolling", "nothing drains", lambda v: not v.status.get("draining"))
+    finally:
+        await newer.__aexit__()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    world.problems += recording.violations()
+    # With its CRD: an old operator refuses a spec that holds fields (defaults) of a CRD that it does not know.
+    await kubectl.run("apply", "--validate=false", "-f", str(old.parent / "crds"))
+    older = await world.taken_over("downgrade", old)
+    try:
+        await world.edit("idle", {"scaling": {"min": 3, "max": 3}})
+
+        async def grown() -> bool:
+            return Counter((await world.pods()).values())["idle"] == 3
+
+        try:
+            await until(grown, timeout=PATIENCE, what="the old operator decides again: idle has three pods")
+        except TimeoutError as error:
+            world.problems.append(f"{error}; {(await world.view('idle')).status.get('conditions')}")
+    finally:
+        await older.__aexit__()
+
+
+if __name__ == "__main__":
+    typer.run(main)

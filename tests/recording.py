@@ -1,0 +1,64 @@
+"""Every version of the InferenceServices of one namespace, by a watch of the real API server: what the invariants are
+checked on (rows 13, 15, 16 of the reliability table). Only reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import invariants
+from faults.proxy import lines
+
+from pagefleet_operator.cluster.api import Api, ApiError
+
+Document = dict[str, Any]
+AGAIN_SECONDS = 0.5
+FOR_EVER = aiohttp.ClientTimeout(total=None, connect=10)
+
+
+@dataclass
+class Recording:
+    """`versions` by object name, oldest first."""
+
+    api: Api
+    namespace: str
+    versions: dict[str, list[Document]] = field(default_factory=dict)
+    _version: str = "0"
+
+    async def run(self) -> None:
+        """For ever. A watch that breaks goes on where it was."""
+        while True:
+            try:
+                await self._watch()
+            except (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError):
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def violations(self) -> list[str]:
+        """What the invariants say of all of them."""
+        return [line for versions in self.versions.values() for line in invariants.over(versions)]
+
+    async def _watch(self) -> None:
+        path = f"/apis/pagefleet.io/v1alpha1/namespaces/{self.namespace}/inferenceservices"
+        query = {"watch": "true", "resourceVersion": self._version}
+        session = self.api._session
+        if session is None:
+            raise RuntimeError("the Api is closed")
+        async with session.get(self.api._host + path, params=query, timeout=FOR_EVER) as answer:
+            if answer.status != 200:
+                raise ApiError(answer.status, "no watch")
+            async for line in lines(answer):
+                self._take(json.loads(line))
+
+    def _take(self, event: Document) -> None:
+        document = event["object"]
+        if event["type"] == "ERROR":
+            self._version = "0"
+            raise ApiError(410, "the watch is too old")
+        self._version = document["metadata"]["resourceVersion"]
+        if event["type"] in ("ADDED", "MODIFIED"):
+            versions = self.versions.setdefault(document["metadata"]["name"], [])
+            if not versions or versions[-1] != document:
+                versions.append(document)
