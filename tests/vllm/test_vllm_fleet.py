@@ -1,6 +1,6 @@
 """Protects runtime vllm with a real vLLM on the real node: it serves through the gateway from a pod without rights, its
-metrics move the autoscaler, it is replaced by our engine in a canary that is promoted without a failed request, and as a
-canary against our engine, short of KV pages by its own metrics, it is rolled back by the guard. Not part of `make test`: an image of
+metrics move the autoscaler, it is replaced by our engine in a canary that is promoted without a failed request, and back as
+a canary that is short of KV pages by its own metrics it is rolled back. Not part of `make test`: an image of
 3.7 GB, and minutes. `make test-vllm` runs it."""
 
 from __future__ import annotations
