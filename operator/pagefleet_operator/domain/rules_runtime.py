@@ -48,8 +48,9 @@ def refused(runtimes: tuple[Runtime, ...], field: str, *values: str) -> Rule:
         return value is None or (bool(values) and value not in values) or runtime_of(spec) not in runtimes
 
     cel = f"!{_among(runtimes)} || !({_given(path)}{which})"
-    can = "can do that" if len(runtimes) > 1 else "can"
-    message = f"{named + ' ' if named else ''}is nothing that runtime {said} {can}; remove it"
+    message = f"{named + ' ' if named else ''}cannot be had with runtime {said}; remove it"
+    if runtimes == KNOWN:
+        message = "is for runtime custom only; remove it"
     return Rule((), f"spec.{field}", cel, message, holds)
 
 
