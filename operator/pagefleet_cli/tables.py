@@ -64,8 +64,8 @@ def details(service: Document) -> list[Table]:
     spares = status.get("spares")
     if spares:
         role = f"spares, {spares.get('asleep', 0)} asleep"
-        cells = (spares.get("revision", ""), role, "", str(spares.get("awake", 0)), str(spares.get("desired", 0)))
-        traffic.add_row(*map(text, cells))
+        counts = (str(spares.get(name, 0)) for name in ("awake", "desired"))
+        traffic.add_row(text(spares.get("revision", "")), role, "", *counts)
     tables = [conditions, traffic]
     verdict = (status.get("rollout") or {}).get("verdict")
     if verdict:
