@@ -128,6 +128,12 @@ def test_an_object_without_status_is_shown() -> None:
     assert details(bare)
 
 
+def test_spares_are_shown_beside_the_revisions() -> None:
+    document = service()
+    document["status"]["spares"] = {"revision": "a" * 8, "desired": 2, "asleep": 1, "awake": 1}
+    assert "spares, 1 asleep" in "".join(shown(table) for table in details(document))
+
+
 def reasons(document: dict[str, Any]) -> str:
     return " ".join(waiting(document, NOW))
 
