@@ -14,6 +14,7 @@ from pagefleet_operator.domain.fields import (
     text,
 )
 
+MOST = 9e18  # API servers compare whole numbers as int64, so that a larger bound would refuse every one
 SIGNALS = ("ttft", "itl", "tpot", "e2e", "queue")
 
 TOKENS = record(
@@ -89,8 +90,8 @@ GUARD = record(
                     "query": text(
                         "PromQL with one value; $namespace, $service, $stable, $canary are filled in.", longest=2048
                     ),
-                    "min": number("Smallest value accepted.", -1e300, 1e300),
-                    "max": number("Largest value accepted.", -1e300, 1e300),
+                    "min": number("Smallest value accepted.", -MOST, MOST),
+                    "max": number("Largest value accepted.", -MOST, MOST),
                     "interval": duration("How often it is asked.", default="30s"),
                 },
                 ("name", "query"),
