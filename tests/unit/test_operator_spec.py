@@ -329,3 +329,17 @@ def test_the_crd_is_structural() -> None:
     version = yaml.safe_load(crd.rendered())["spec"]["versions"][0]
     for part in ("spec", "status"):
         walk(version["schema"]["openAPIV3Schema"]["properties"][part], part)
+
+
+def test_bounds_of_numbers_fit_what_an_api_server_compares_by() -> None:
+    """It turns them into int64 where the value is whole: a gate's `max: 1` was refused for a bound of 1e300."""
+
+    def bounds(node: Any) -> list[float]:
+        if isinstance(node, dict):
+            own = [node[name] for name in ("minimum", "maximum") if isinstance(node.get(name), int | float)]
+            return own + [bound for sub in node.values() for bound in bounds(sub)]
+        return [bound for sub in node for bound in bounds(sub)] if isinstance(node, list) else []
+
+    found = bounds(yaml.safe_load(crd.rendered()))
+    assert len(found) > 50
+    assert all(-(2**63) < bound < 2**63 for bound in found)
