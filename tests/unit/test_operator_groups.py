@@ -95,7 +95,7 @@ def test_each_runtime_is_told_in_its_own_words(runtime: str, worker: bool, expec
 @pytest.mark.parametrize(("runtime", "waits"), [("pagefleet", False), ("vllm", True), ("custom", False)])
 def test_workers_do_not_end_before_their_leaders_streams(runtime: str, waits: bool) -> None:
     """Ours wait by themselves, a custom engine's are its own affair."""
-    engine = {"nodes": 2, "runtime": runtime, "args": ["--tensor-parallel-size=4"]}
+    engine = {"nodes": 2, "runtime": runtime, "args": ["--tensor-parallel-size=4"], "probes": {"readiness": "/"}}
     made = leader_worker_set(Child("ns", "chat", "uid", "abc", spec(engine)), 1)["spec"]["leaderWorkerTemplate"]
     worker = made["workerTemplate"]["spec"]
     (container,) = worker["containers"]
