@@ -24,6 +24,7 @@ def view(now: float = 100.0, desired: int = 1, pods: tuple[PodView, ...] = (), *
         held=int(values.pop("held", 0)),
         concurrency=values.pop("concurrency", 0.0),
         arrivals=(),
+        arrivals_end=now,
         ttft=None,
         startups=(),
         slots=64,
