@@ -26,12 +26,13 @@ SURE, SURE_OF_ARRIVALS = 5.0, 3.0  # standard errors; neighbouring samples of a 
 MOST_GROWTH = 2.0  # of what is there now, that a trend may add up to
 LATEST_TREND = 180.0
 NEWEST = ((2, 1.5), (1, 2.5))  # steps, and the standard deviations of their count that are taken off
-FILLING_SECONDS = 120.0
+FILLING_SECONDS, LONGEST_COVER = 120.0, 1700.0  # a history is 1800 s long
 STALE_LOAD = 30.0
 SETTLING_SECONDS = 60.0  # in which a new replica's crowd is gone, and out of the last 30 s of first tokens
 FULL = 0.8  # of the target concurrency: what waits then waits for a slot
 DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once replicas are there
 LEAST_REQUESTS = 10.0
+SHORT = 1.25  # times what serves
 CATCH_SECONDS = 40.0  # in which what has piled up while replicas started should be taken up
 
 
@@ -130,8 +131,9 @@ def _backlog(queued: float, replica: Replica, flow: Flow) -> float:
 
 def _piling(asked: float, serving: int, startup: float) -> float:
     """Replicas that take up within CATCH_SECONDS what those that serve leave undone until a replica started now is
-    ready. Ordered with the others they are ready in time, and of many that start the first ones are so sooner."""
-    return min(asked, max(0.0, asked - serving) * startup / CATCH_SECONDS)
+    ready. Ordered with the others they are ready in time, and of many that start the first ones are so sooner. Less than
+    SHORT is noise, which leaves nothing undone for long."""
+    return min(asked, (asked - serving) * startup / CATCH_SECONDS) if asked > SHORT * serving else 0.0
 
 
 def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, scaling: Scaling) -> Replica:
@@ -238,9 +240,10 @@ def _peak(
 ) -> float | None:
     """Without a curve half of the target concurrency counts: throughput may end before the slots do.
 
-    Nothing before readings cover the window twice: a fleet that has just begun to fill has no peak yet.
+    Nothing before readings cover the window and a while before it: a fleet that has just begun to fill has no peak yet.
     """
-    if not half_minutes or half_minutes[0].start > latest.time - min(2 * window, window + FILLING_SECONDS):
+    covered = max(window, min(2 * window, window + FILLING_SECONDS, LONGEST_COVER))
+    if not half_minutes or half_minutes[0].start > latest.time - covered:
         return None
     inside = [mean for mean in half_minutes if mean.start > latest.time - window - curve.MEAN_SECONDS]
     if not all(mean.whole for mean in inside):
