@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pagefleet_simulator.flow import STEP, Flow
 from pagefleet_simulator.outcome import Floats, Latencies, Moment, Outcome, ScaleEvent
 from pagefleet_simulator.pods import Victim
-from pagefleet_simulator.simulation import ARRIVAL_STEP, ARRIVAL_STEPS, TIMELINE_SECONDS, Setting
+from pagefleet_simulator.simulation import ARRIVAL_STEP, ARRIVAL_STEPS, TIMELINE_SECONDS, TTFT_WINDOW, Setting
 from pagefleet_simulator.view import PodView, Scaler, Sums, View
 
 FREE, PENDING, STARTING, READY, DRAINING = range(5)
@@ -247,7 +247,7 @@ class FluidSimulation:
         running, queue = self.running[ready], self.queue[ready]
         used = np.minimum(self.profile.pages, running * self._context / self.profile.page_size)
         newly = ready[self.ready_at[ready] > self._looked]
-        while self._recent and self._recent[0][0] < now - 30:
+        while self._recent and self._recent[0][0] < now - TTFT_WINDOW:
             self._recent.popleft()
         late = np.array([(ttft, weight) for _, ttft, weight in self._recent]).reshape(-1, 2)
         stuck = int(np.count_nonzero(self.phase == PENDING)) if self._starting else 0
@@ -272,6 +272,7 @@ class FluidSimulation:
             held=round(sum(count for _, count in self.held)),
             concurrency=self.concurrency / span,
             arrivals=tuple(count / ARRIVAL_STEP for count in self._counts),
+            arrivals_end=now - now % ARRIVAL_STEP,
             ttft=_weighted(late, 0.95),
             startups=tuple((float(self.ready_at[i]), float(self.ready_at[i] - self.created[i])) for i in newly[:64]),
             slots=self.profile.max_sequences,

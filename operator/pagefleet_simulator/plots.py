@@ -1,8 +1,10 @@
-"""Replicas and queue over time, a row for each scaler, as SVG or PNG. Needs matplotlib (extra `plots`)."""
+"""Replicas and queue over time, a row for each scaler, and accelerator-hours over attainment, as SVG or PNG. Needs
+matplotlib (extra `plots`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,4 +39,32 @@ def draw(outcomes: Sequence[Outcome], path: Path, title: str) -> None:
         queue.set_ylabel("queue", color="C3")
         axis.set_title(f"{outcome.accelerator_hours:.1f} accelerator-hours", loc="right", fontsize=8)
     rows[-1, 0].set_xlabel("hours")
+    figure.savefig(path)
+
+
+def frontiers(rows: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Accelerator-hours over the share of requests that missed the objective, a panel for each trace; a row has
+    `scaler`, `attainment`, `hours`. Raises PlotsMissing."""
+    try:
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PlotsMissing("plots need matplotlib: pip install 'pagefleet[plots]'") from error
+    figure = Figure(figsize=(11, 3.2 * math.ceil(len(rows) / 3)), layout="constrained")
+    FigureCanvasSVG(figure)
+    panels: Any = figure.subplots(math.ceil(len(rows) / 3), 3, squeeze=False)
+    scalers = list(dict.fromkeys(row["scaler"] for found in rows.values() for row in found))
+    for axis, (trace, found) in zip(panels.flat, rows.items(), strict=False):
+        for number, scaler in enumerate(scalers):
+            mine = sorted((row for row in found if row["scaler"] == scaler), key=lambda row: row["hours"])
+            missed = [max(0.01, 100 * (1 - row["attainment"])) for row in mine]
+            mark = "*" if scaler == "ours" else "o"
+            axis.plot(
+                missed, [row["hours"] for row in mine], mark + "-", color=f"C{number}", label=scaler, lw=0.8, ms=5
+            )
+        axis.set_xscale("log")
+        axis.set_title(trace)
+        axis.set_xlabel("% of requests that missed the objective")
+        axis.set_ylabel("accelerator-hours")
+    panels.flat[0].legend(fontsize=7)
     figure.savefig(path)

@@ -23,7 +23,10 @@ from pagefleet_simulator.view import Bounds, PodView, Scaler, Sums, View
 
 ARRIVAL_STEP = 10.0
 ARRIVAL_STEPS = 180
-TTFT_WINDOW = 30.0
+# As a gateway's slices and pagefleet_operator.domain.arrivals: slices of 2 s, whole 2 s after their end.
+SLICE, CLOSED_AFTER = 2.0, 4.0
+SLICES = round(ARRIVAL_STEP / SLICE)
+TTFT_WINDOW, LEAST_SAMPLES = 60.0, 20
 TIMELINE_SECONDS = 15.0
 
 
@@ -66,8 +69,8 @@ class Simulation:
         self.gateway = Gateway(self.pods, setting.hold, setting.held)
         self._open = 0  # requests that arrived and are not over
         self._area, self._area_since, self._looked = 0.0, 0.0, 0.0
-        self._counts: deque[int] = deque(maxlen=ARRIVAL_STEPS)
-        self._step_end, self._step_count = ARRIVAL_STEP, 0
+        self._counts: deque[int] = deque(maxlen=ARRIVAL_STEPS * SLICES + 2)
+        self._slice_end, self._slice_count = SLICE, 0
         self._first_tokens: deque[tuple[float, float]] = deque()
 
     def run(self, progress: Callable[[float], None] | None = None) -> Outcome:
@@ -101,14 +104,14 @@ class Simulation:
     def _pass(self, now: float) -> None:
         self._area += self._open * (now - self._area_since)
         self._area_since = self.now = now
-        while now >= self._step_end:
-            self._counts.append(self._step_count)
-            self._step_count = 0
-            self._step_end += ARRIVAL_STEP
+        while now >= self._slice_end:
+            self._counts.append(self._slice_count)
+            self._slice_count = 0
+            self._slice_end += SLICE
 
     def _arrive(self, request: Request) -> None:
         self._open += 1
-        self._step_count += 1
+        self._slice_count += 1
         self._route(request, self.now)
 
     def _route(self, request: Request, now: float) -> None:
@@ -167,6 +170,7 @@ class Simulation:
         while self._first_tokens and self._first_tokens[0][0] < now - TTFT_WINDOW:
             self._first_tokens.popleft()
         recent = sorted(ttft for _, ttft in self._first_tokens)
+        newest = closed(now)
         return View(
             now=now,
             since=self._looked,
@@ -174,8 +178,9 @@ class Simulation:
             sums=sums(views),
             held=len(self.gateway.held),
             concurrency=self._area / span,
-            arrivals=tuple(count / ARRIVAL_STEP for count in self._counts),
-            ttft=recent[math.ceil(0.95 * len(recent)) - 1] if recent else None,
+            arrivals=rates(list(self._counts)[: round((newest - self._slice_end) / SLICE) + 1 or None]),
+            arrivals_end=newest,
+            ttft=recent[math.ceil(0.95 * len(recent)) - 1] if len(recent) >= LEAST_SAMPLES else None,
             startups=tuple(
                 (pod.ready_since, pod.ready_since - pod.created)
                 for pod in self.pods.ready
@@ -221,6 +226,18 @@ class Simulation:
             events=tuple(self.events),
             timeline=tuple(self.timeline),
         )
+
+
+def closed(now: float) -> float:
+    """The end of the newest slice that every gateway has closed."""
+    return math.floor((now - CLOSED_AFTER) / SLICE) * SLICE + SLICE
+
+
+def rates(counts: Sequence[float]) -> tuple[float, ...]:
+    """Requests per second in whole steps of ARRIVAL_STEP up to the last slice, from the counts of slices."""
+    steps = len(counts) // SLICES
+    found = np.asarray(counts[len(counts) - steps * SLICES :], dtype=float).reshape(steps, SLICES)
+    return tuple((found.sum(axis=1) / ARRIVAL_STEP).tolist())
 
 
 def _pod_view(pod: Pod, now: float, span: float) -> PodView:

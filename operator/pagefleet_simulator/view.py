@@ -67,7 +67,7 @@ class Sums:
 class View:
     """`now` is seconds since the trace began. `desired` is what was last decided, `concurrency` the mean number of
     requests in the fleet (held ones too) since the last look, `arrivals` requests per second in steps of 10 s, oldest
-    first; `ttft` the 95th percentile of the last 30 s. `startups`: (when it became ready, seconds from created) of the
+    first, the last of which ended at `arrivals_end`; `ttft` the 95th percentile of the last minute. `startups`: (when it became ready, seconds from created) of the
     pods that became ready since the last look."""
 
     now: float
@@ -77,6 +77,7 @@ class View:
     held: int
     concurrency: float
     arrivals: tuple[float, ...]
+    arrivals_end: float
     ttft: float | None
     startups: tuple[tuple[float, float], ...]
     slots: int  # sequences that a replica runs at once

@@ -1,6 +1,8 @@
 """Each scaler follows its own project's rule, on examples counted by hand from its documentation; ours is the operator's
 function itself, and the same object."""
 
+from random import Random
+
 import pytest
 
 from pagefleet_operator.domain import autoscale, capacity
@@ -24,6 +26,7 @@ def view(now: float = 100.0, desired: int = 1, pods: tuple[PodView, ...] = (), *
         held=int(values.pop("held", 0)),
         concurrency=values.pop("concurrency", 0.0),
         arrivals=(),
+        arrivals_end=now,
         ttft=None,
         startups=(),
         slots=64,
@@ -223,3 +226,16 @@ def test_window_means_are_weighted_by_time() -> None:
     readings = add(add((), Reading(0, 10, 4.0), 60), Reading(10, 40, 8.0), 60)
     assert mean(readings, 40, 60) == 7.0
     assert mean(readings, 40, 30) == 8.0
+
+
+def test_keda_between_one_replica_and_its_most_is_the_hpa_that_it_makes() -> None:
+    """What lets bench/autoscaling.py run one of the two."""
+    random, bounds = Random(5), Bounds(1, 16)
+    one, other = keda.Keda(40.0), hpa.Hpa(40.0, hpa.Metric.CONCURRENCY)
+    kept, memory, desired = one.start(), other.start(), 3
+    for number in range(400):
+        running = random.randrange(0, 400 if number // 50 % 2 else 60)
+        seen = view(15.0 * number, desired, (pod(1, running=running, waiting=random.randrange(9)),))
+        first, second = one.decide(seen, kept, bounds), other.decide(seen, memory, bounds)
+        assert first.replicas == second.replicas
+        desired, kept, memory = first.replicas, first.memory, second.memory

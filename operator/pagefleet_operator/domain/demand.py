@@ -24,11 +24,16 @@ RECENT_SECONDS = 30.0
 SHORTEST_TREND, LONGEST_TREND, ARRIVALS_TREND = 60.0, 300.0, 600.0
 SURE, SURE_OF_ARRIVALS = 5.0, 3.0  # standard errors; neighbouring samples of a queue see the same requests
 MOST_GROWTH = 2.0  # of what is there now, that a trend may add up to
+LATEST_TREND = 180.0
+NEWEST = ((2, 1.5), (1, 2.5))  # steps, and the standard deviations of their count that are taken off
+FILLING_SECONDS, LONGEST_COVER = 120.0, 1700.0  # a history is 1800 s long
 STALE_LOAD = 30.0
 SETTLING_SECONDS = 60.0  # in which a new replica's crowd is gone, and out of the last 30 s of first tokens
 FULL = 0.8  # of the target concurrency: what waits then waits for a slot
 DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once replicas are there
 LEAST_REQUESTS = 10.0
+SHORT = 1.25  # times what serves
+CATCH_SECONDS = 40.0  # in which what has piled up while replicas started should be taken up
 
 
 @dataclass(frozen=True)
@@ -81,16 +86,16 @@ def demand(
     queued = sum(_movable(s, replica) for s in recent) / len(recent) + held
     growth, factor = _trends(past, load, startup)
     backlog = _backlog(queued, replica, flow)
-    steady = max(
-        _load(average, flow.tokens, replica) + backlog, _preempting(recent, latest), _late(latest, past, load, scaling)
-    )
+    asked = _load(average, flow.tokens, replica)
+    backlog += _piling(asked, latest.serving, startup)
+    steady = max(asked + backlog, _preempting(recent, latest), _late(latest, past, load, scaling))
     now = carried + _backlog(_movable(latest, replica) + held, replica, flow)
     return Demand(
         now=max(now, _queued(latest, held, replica, scaling)),
         steady=steady,
         ahead=_load(min(average + growth, average * MOST_GROWTH), flow.tokens * factor, replica) + backlog,
-        peak=_peak(half_minutes, latest, replica, window, flow),
-        calm_peak=_peak(half_minutes, latest, replica, calm, flow),
+        peak=_peak(half_minutes, latest, replica, window, flow, load),
+        calm_peak=_peak(half_minutes, latest, replica, calm, flow, load),
         replica=replica,
         why=_why(latest, held, scaling, replica, load),
         blind=_blind(latest, load),
@@ -122,6 +127,13 @@ def _backlog(queued: float, replica: Replica, flow: Flow) -> float:
         return 0.0
     more = replica.tokens * DRAIN_SECONDS / flow.each if replica.tokens and flow.each else 0.0
     return queued / (replica.sequences + more)
+
+
+def _piling(asked: float, serving: int, startup: float) -> float:
+    """Replicas that take up within CATCH_SECONDS what those that serve leave undone until a replica started now is
+    ready. Ordered with the others they are ready in time, and of many that start the first ones are so sooner. Less than
+    SHORT is noise, which leaves nothing undone for long."""
+    return min(asked, (asked - serving) * startup / CATCH_SECONDS) if asked > SHORT * serving else 0.0
 
 
 def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, scaling: Scaling) -> Replica:
@@ -164,8 +176,8 @@ def _late(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None, scal
 
 
 def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequence[Mean]) -> Flow:
-    """What the replicas generate at least; more when the arrivals of the last minute, or of the last two steps less 1.5
-    standard deviations of their count, will ask for more at the tokens that a request took so far."""
+    """What the replicas generate at least; more when the arrivals of the last minute, or of the newest two steps or one
+    (NEWEST), will ask for more at the tokens that a request took so far."""
     generated = sum(s.tokens * s.serving / s.fresh for s in recent) / len(recent)
     if load is None or not load.arrivals or load.age > STALE_LOAD or len(half_minutes) < 2:
         return Flow(generated, None)
@@ -175,10 +187,16 @@ def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequ
     if ended < LEAST_REQUESTS:
         return Flow(generated, None)
     each = sum(mean.tokens for mean in half_minutes) * curve.MEAN_SECONDS / ended
-    newest, last = load.arrivals[-2:], load.arrivals[-max(1, round(60 / load.step)) :]
-    count = sum(newest) * load.step
-    sure = max(0.0, count - 1.5 * math.sqrt(count)) / (load.step * len(newest))
-    return Flow(max(generated, each * max(sure, sum(last) / len(last))), each)
+    last = load.arrivals[-max(1, round(60 / load.step)) :]
+    rate = max(sum(last) / len(last), *(_surely(load, count, less) for count, less in NEWEST))
+    return Flow(max(generated, each * rate), each)
+
+
+def _surely(load: ServiceLoad, newest: int, less: float) -> float:
+    """Requests per second of the `newest` steps, less so many standard deviations of their (Poisson) count."""
+    steps = load.arrivals[-newest:]
+    count = sum(steps) * load.step
+    return max(0.0, count - less * math.sqrt(count)) / (load.step * len(steps))
 
 
 def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) -> tuple[float, float]:
@@ -189,9 +207,10 @@ def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) ->
     if load is None or load.age > STALE_LOAD:
         return growth, 1.0
     steps = load.arrivals[-int(ARRIVALS_TREND / load.step) :]
-    rising = (
-        max(0.0, _slope([(index * load.step, rate) for index, rate in enumerate(steps)], SURE_OF_ARRIVALS)) * startup
-    )
+    rates = [(index * load.step, rate) for index, rate in enumerate(steps)]
+    # A step up some minutes ago has a slope, too: what still rises does so in the latest part as well.
+    newest = rates[-int(LATEST_TREND / load.step) :]
+    rising = max(0.0, min(_slope(rates, SURE_OF_ARRIVALS), _slope(newest, 0.0))) * startup
     present = sum(steps[-6:]) / max(1, len(steps[-6:]))
     return growth, min(MOST_GROWTH, 1 + rising / present) if present > 0 else 1.0
 
@@ -211,18 +230,40 @@ def _slope(points: Sequence[tuple[float, float]], sure: float) -> float:
     return slope if abs(slope) > sure * error else 0.0
 
 
-def _peak(half_minutes: Sequence[Mean], latest: Sample, replica: Replica, window: float, flow: Flow) -> float | None:
-    """Without a curve half of the target concurrency counts: throughput may end before the slots do."""
-    if not half_minutes or half_minutes[0].start > latest.time - window:
+def _peak(
+    half_minutes: Sequence[Mean],
+    latest: Sample,
+    replica: Replica,
+    window: float,
+    flow: Flow,
+    load: ServiceLoad | None,
+) -> float | None:
+    """Without a curve half of the target concurrency counts: throughput may end before the slots do.
+
+    Nothing before readings cover the window and a while before it: a fleet that has just begun to fill has no peak yet.
+    """
+    covered = max(window, min(2 * window, window + FILLING_SECONDS, LONGEST_COVER))
+    if not half_minutes or half_minutes[0].start > latest.time - covered:
         return None
     inside = [mean for mean in half_minutes if mean.start > latest.time - window - curve.MEAN_SECONDS]
     if not all(mean.whole for mean in inside):
         return None
     margin = 1.0 if replica.tokens is not None else 2.0
+    arrived = None if flow.each is None or load is None else flow.each * _highest(load, window)
     return margin * max(
-        _load(mean.running, max(mean.tokens, flow.tokens), replica) + _backlog(mean.waiting, replica, flow)
+        _load(mean.running, max(mean.tokens if arrived is None else arrived, flow.tokens), replica)
+        + _backlog(mean.waiting, replica, flow)
         for mean in inside
     )
+
+
+def _highest(load: ServiceLoad, window: float) -> float:
+    """The highest half-minute mean of arrivals within the window, in requests per second."""
+    size = max(1, round(curve.MEAN_SECONDS / load.step))
+    steps = load.arrivals[-max(size, math.ceil(window / load.step)) :]
+    if len(steps) <= size:
+        return sum(steps) / len(steps)
+    return max(sum(steps[at : at + size]) for at in range(len(steps) - size + 1)) / size
 
 
 def _blind(latest: Sample, load: ServiceLoad | None) -> str:

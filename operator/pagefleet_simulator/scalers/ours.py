@@ -100,7 +100,7 @@ def summed(view: View, history: tuple[Sample, ...]) -> Totals:
 
 def load(view: View) -> ServiceLoad:
     return ServiceLoad(
-        age=view.now % 10.0,
+        age=view.now - view.arrivals_end,
         held=view.held,
         arrivals=view.arrivals,
         step=10.0,
