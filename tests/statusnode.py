@@ -96,12 +96,14 @@ class StatusNode:
             await self._api._request("DELETE", path, {}, {"gracePeriodSeconds": 0}, "application/json")
             return
         held = metadata["labels"].get("pagefleet.io/revision") in self.hold
-        if held or (pod.get("status") or {}).get("phase") == "Running":
+        status = pod.get("status") or {}
+        ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in status.get("conditions") or ())
+        if held or (status.get("phase") == "Running" and ready):  # as a kubelet: unready by a late heartbeat is mended
             return
         now, address = time_text(time.time())[:19] + "Z", next(self._addresses)
         pod["status"] = {
             "phase": "Running",
-            "podIP": f"{self._prefix}.{address // 250 % 250}.{address % 250 + 1}",
+            "podIP": status.get("podIP") or f"{self._prefix}.{address // 250 % 250}.{address % 250 + 1}",
             "conditions": [
                 {"type": kind, "status": "True", "lastTransitionTime": now}
                 for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
