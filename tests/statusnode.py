@@ -97,7 +97,8 @@ class StatusNode:
             await self._api._request("DELETE", path, {}, {"gracePeriodSeconds": 0}, "application/json")
             return
         held = metadata["labels"].get("pagefleet.io/revision") in self.hold
-        if (pod.get("status") or {}).get("phase") == "Running":
+        status = pod.get("status") or {}
+        if status.get("phase") == "Running":
             await self._gated(pod, path)
             return
         if held:
@@ -119,9 +120,7 @@ class StatusNode:
         await self._api.replace(f"{path}/status", pod)
 
     async def _gated(self, pod: dict[str, Any], path: str) -> None:
-        """Ready follows the gates."""
-        if not _gates(pod):
-            return
+        """Ready follows the gates; as a kubelet has it, what a late heartbeat made unready is mended."""
         conditions = {condition["type"]: condition for condition in pod["status"].get("conditions") or ()}
         status = "True" if all(conditions.get(gate, {}).get("status") == "True" for gate in _gates(pod)) else "False"
         if conditions["Ready"]["status"] != status:
