@@ -94,8 +94,8 @@ def demand(
         now=max(now, _queued(latest, held, replica, scaling)),
         steady=steady,
         ahead=_load(min(average + growth, average * MOST_GROWTH), flow.tokens * factor, replica) + backlog,
-        peak=_peak(half_minutes, latest, replica, window, flow, load),
-        calm_peak=_peak(half_minutes, latest, replica, calm, flow, load),
+        peak=_peak(half_minutes, latest, replica, window, flow),
+        calm_peak=_peak(half_minutes, latest, replica, calm, flow),
         replica=replica,
         why=_why(latest, held, scaling, replica, load),
         blind=_blind(latest, load),
@@ -230,14 +230,7 @@ def _slope(points: Sequence[tuple[float, float]], sure: float) -> float:
     return slope if abs(slope) > sure * error else 0.0
 
 
-def _peak(
-    half_minutes: Sequence[Mean],
-    latest: Sample,
-    replica: Replica,
-    window: float,
-    flow: Flow,
-    load: ServiceLoad | None,
-) -> float | None:
+def _peak(half_minutes: Sequence[Mean], latest: Sample, replica: Replica, window: float, flow: Flow) -> float | None:
     """Without a curve half of the target concurrency counts: throughput may end before the slots do.
 
     Nothing before readings cover the window and a while before it: a fleet that has just begun to fill has no peak yet.
@@ -249,21 +242,10 @@ def _peak(
     if not all(mean.whole for mean in inside):
         return None
     margin = 1.0 if replica.tokens is not None else 2.0
-    arrived = None if flow.each is None or load is None else flow.each * _highest(load, window)
     return margin * max(
-        _load(mean.running, max(mean.tokens if arrived is None else arrived, flow.tokens), replica)
-        + _backlog(mean.waiting, replica, flow)
+        _load(mean.running, max(mean.tokens, flow.tokens), replica) + _backlog(mean.waiting, replica, flow)
         for mean in inside
     )
-
-
-def _highest(load: ServiceLoad, window: float) -> float:
-    """The highest half-minute mean of arrivals within the window, in requests per second."""
-    size = max(1, round(curve.MEAN_SECONDS / load.step))
-    steps = load.arrivals[-max(size, math.ceil(window / load.step)) :]
-    if len(steps) <= size:
-        return sum(steps) / len(steps)
-    return max(sum(steps[at : at + size]) for at in range(len(steps) - size + 1)) / size
 
 
 def _blind(latest: Sample, load: ServiceLoad | None) -> str:
