@@ -88,17 +88,28 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         address=f"[{address}]:{engine.port}" if ":" in address else f"{address}:{engine.port}",
         ready=is_ready(raw),
         engine=engine,
+        silent=is_silent(raw),
     )
 
 
 def is_ready(raw: Mapping[str, object]) -> bool:
     """Whether a pod's condition Ready is true and it does not terminate."""
-    conditions = _map(raw, "status").get("conditions")
-    ready = any(
-        isinstance(condition, Mapping) and condition.get("type") == "Ready" and condition.get("status") == "True"
-        for condition in (conditions if isinstance(conditions, list) else ())
-    )
-    return ready and "deletionTimestamp" not in _map(raw, "metadata")
+    return "Ready" in _true(raw) and "deletionTimestamp" not in _map(raw, "metadata")
+
+
+def is_silent(raw: Mapping[str, object]) -> bool:
+    """Whether a pod is not Ready for no reason of its own: a kubelet takes ContainersReady away together with Ready, the
+    node controller, when it hears nothing of the node, only Ready. (Kubernetes, MarkPodsNotReady)"""
+    true = _true(raw)
+    gates = {_text(gate, "conditionType") for gate in _maps(_map(raw, "spec"), "readinessGates")}
+    terminating = "deletionTimestamp" in _map(raw, "metadata")
+    return not terminating and "Ready" not in true and {"ContainersReady", *gates} <= true
+
+
+def _true(raw: Mapping[str, object]) -> set[str]:
+    """The types of a pod's conditions that are true."""
+    conditions = _maps(_map(raw, "status"), "conditions")
+    return {_text(condition, "type") for condition in conditions if condition.get("status") == "True"}
 
 
 def duration(text: str) -> float | None:

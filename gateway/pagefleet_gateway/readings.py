@@ -82,7 +82,7 @@ class Readings:
 
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                pods = {pod.uid: pod for pod in state.pods if pod.ready and pod.engine.known}
+                pods = {pod.uid: pod for pod in state.pods if pod.may_answer and pod.engine.known}
                 self.keep(pods)
                 await asyncio.gather(*(ask(session, pod) for pod in pods.values()))
                 await asyncio.sleep(PERIOD_SECONDS)

@@ -64,7 +64,7 @@ class Service:
 @dataclass(frozen=True)
 class Pod:
     """An engine pod that has an address. `ready` is false as soon as it terminates or its Ready condition is
-    not True.
+    not True. `silent`: it is not Ready only because nothing is heard of its node, for its containers were ready.
     """
 
     uid: str
@@ -75,11 +75,19 @@ class Pod:
     address: str  # ip:port
     ready: bool = True
     engine: Engine = OURS
+    silent: bool = False
+
+    @property
+    def may_answer(self) -> bool:
+        return self.ready or self.silent
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One consistent view. `pods` holds only pods that may be sent a request now, by service and revision."""
+    """One consistent view. `pods` holds only pods that may be sent a request now, by service and revision: those that
+    are ready. Where a service has none, those that are silent: an API server that was away for a while marks the pods of
+    every node so, and pods that do answer are better than an error for everybody.
+    """
 
     services: Mapping[ServiceKey, Service] = field(default_factory=dict)
     by_model: Mapping[str, tuple[ServiceKey, ...]] = field(default_factory=dict)
@@ -158,8 +166,10 @@ class State:
             if service.served_name:
                 by_model.setdefault(service.served_name, []).append(key)
         pods: dict[ServiceKey, dict[str, list[Pod]]] = {}
-        for pod in self._pods.values():
-            if pod.ready and _identity(pod) in self._confirmed:
+        known = [pod for pod in self._pods.values() if pod.may_answer and _identity(pod) in self._confirmed]
+        served = {(pod.namespace, pod.service) for pod in known if pod.ready}
+        for pod in known:
+            if pod.ready or (pod.namespace, pod.service) not in served:
                 revisions = pods.setdefault((pod.namespace, pod.service), {})
                 revisions.setdefault(pod.revision, []).append(pod)
         return Snapshot(
@@ -171,4 +181,4 @@ class State:
 
 def _identity(pod: Pod) -> Pod:
     """The pod without its readiness, which Envoy is not told."""
-    return pod if pod.ready else replace(pod, ready=True)
+    return pod if pod.ready else replace(pod, ready=True, silent=False)

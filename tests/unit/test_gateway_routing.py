@@ -167,3 +167,38 @@ def test_a_pod_is_served_only_while_envoy_knows_it_and_it_is_ready() -> None:
     # A new pod with the same address is not the one Envoy knows.
     state.replace_pods([Pod("2", "q", "team", "chat", "b", "10.0.0.1:8000")])
     assert state.snapshot.pods == {}
+
+
+def test_silent_is_a_pod_that_only_its_node_controller_made_unready() -> None:
+    labels = {"pagefleet.io/service": "chat", "pagefleet.io/revision": "a"}
+    metadata: dict[str, object] = {"namespace": "team", "name": "p", "uid": "1", "labels": labels}
+
+    def silent(true: tuple[str, ...], deleted: bool = False, gates: tuple[str, ...] = ()) -> bool:
+        conditions = [{"type": kind, "status": "True"} for kind in true]
+        pod = pod_from(
+            {
+                "metadata": metadata | ({"deletionTimestamp": "now"} if deleted else {}),
+                "spec": {"readinessGates": [{"conditionType": gate} for gate in gates]},
+                "status": {"podIP": "10.0.0.1", "phase": "Running", "conditions": conditions},
+            }
+        )
+        assert pod is not None and not pod.ready
+        return pod.silent
+
+    assert silent(("ContainersReady",))
+    assert not silent(())
+    assert not silent(("ContainersReady",), deleted=True)
+    assert not silent(("ContainersReady",), gates=("pagefleet.io/awake",))
+    assert silent(("ContainersReady", "pagefleet.io/awake"), gates=("pagefleet.io/awake",))
+
+
+def test_silent_pods_serve_only_a_service_that_has_no_ready_one() -> None:
+    state = State()
+    quiet = Pod("1", "p", "team", "chat", "a", "10.0.0.1:8000", ready=False, silent=True)
+    leaving = Pod("2", "q", "team", "chat", "a", "10.0.0.2:8000", ready=False)
+    canary = Pod("3", "r", "team", "chat", "b", "10.0.0.3:8000")
+    state.replace_pods([quiet, leaving])
+    state.confirm([quiet, leaving, canary])
+    assert state.snapshot.pods == {("team", "chat"): {"a": (quiet,)}}
+    state.put_pod(canary)
+    assert state.snapshot.pods == {("team", "chat"): {"b": (canary,)}}
