@@ -111,8 +111,9 @@ def _capacity_is_kept(old: Status, new: Status) -> Iterator[str]:
     same_spec = new.observed_generation == old.observed_generation
     if beside and same_spec and desired.get(new.stable, 0) < earlier.get(new.stable, 0):
         yield f"the stable shrank beside a canary: {earlier[new.stable]} to {desired.get(new.stable, 0)}"
+    asleep = any(condition.type == "Ready" and condition.reason == "Idle" for condition in new.conditions)
     for revision, weight in _weights(new).items():
-        if weight and revision in desired and desired[revision] < 1:
+        if weight and not asleep and revision in desired and desired[revision] < 1:
             yield f"revision {revision} has {weight} % and is meant to have no replicas"
 
 

@@ -77,7 +77,7 @@ class EngineClient:
         self._listener: asyncio.Task[None] | None = None
         self._stopping = False
         self._heard = time.monotonic()  # or when it was last asked while it owed nothing
-        self._owes = False
+        self._sent = self._answered = 0  # messages
         self.ready: Ready | None = None
         self.failed: Failed | None = None
         self.ended = asyncio.Event()
@@ -107,6 +107,11 @@ class EngineClient:
         """
         owes = self.ready is not None and not self._commands and (self._owes or bool(self._open))
         return owes and time.monotonic() - self._heard > STALL_SECONDS
+
+    @property
+    def _owes(self) -> bool:
+        """Whether a message was sent that no step has followed."""
+        return self._answered < self._sent
 
     def waiting_with(self, more: int) -> int:
         """Sequences queued if `more` came: those the engine reported, or those sent since, whichever is more."""
@@ -212,14 +217,14 @@ class EngineClient:
         if self._writer is not None and not self.ended.is_set():
             if not self._owes and not self._open:
                 self._heard = time.monotonic()
-            self._owes = True
+            self._sent += 1
             self._writer.write(frame(message))
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         frames = Frames()
         try:
             while data := await reader.read(READ_BYTES):
-                self._heard, self._owes = time.monotonic(), False
+                self._heard = time.monotonic()
                 for body in frames.feed(data):
                     self._take(from_engine.decode(body))
         except (ConnectionError, ValueError, msgspec.MsgspecError) as error:
@@ -245,7 +250,7 @@ class EngineClient:
                 if answer is not None and not answer.done():
                     answer.set_result(error)
             case Step():
-                self.stats = message.stats
+                self.stats, self._answered = message.stats, message.heard
                 self._metrics.levels(message.stats)
                 self._metrics.stepped(message)
                 for output in message.outputs:

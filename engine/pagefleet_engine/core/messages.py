@@ -73,13 +73,14 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 class Step(msgspec.Struct, tag=True, frozen=True):
-    """Results of one step; `seconds` is how long it took."""
+    """Results of one step; `seconds` is how long it took. `heard`: messages taken before it, since the start."""
 
     outputs: list[TokenOutput]
     stats: EngineStats
     seconds: float
     prefill_tokens: int = 0
     decode_tokens: int = 0
+    heard: int = 0
 
 
 Command = LoadAdapter | UnloadAdapter | Sleep | Wake

@@ -52,7 +52,7 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
     capacity = engine.stats().pages_total * config.page_size
     ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, engine.stats())
     connection.sendall(frame(ready))
-    frames = Frames()
+    frames, heard = Frames(), 0
     while True:
         refused: list[TokenOutput] = []
         changed = False
@@ -61,11 +61,11 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
             if not data:
                 return 0
             for body in frames.feed(data):
-                changed = True
+                changed, heard = True, heard + 1
                 refused += _take(engine, body, connection)
         began = time.monotonic()
         outputs = refused + engine.step(began)
-        connection.sendall(frame(Step(outputs, engine.stats(), time.monotonic() - began, *engine.computed)))
+        connection.sendall(frame(Step(outputs, engine.stats(), time.monotonic() - began, *engine.computed, heard)))
 
 
 def _take(engine: AnyEngine, body: bytes, connection: socket.socket) -> list[TokenOutput]:
