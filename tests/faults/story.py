@@ -75,12 +75,14 @@ class Story:
             self.states[chapter] = await self._still()
 
     async def _still(self) -> dict[str, Document]:
-        """The state when it has stopped moving: what is on its way when a chapter ends belongs to it."""
+        """The state when it has stopped moving: what is on its way when a chapter ends belongs to it, and a service that is
+        not Ready is on its way (a late heartbeat of the node makes all pods unready until the next)."""
         end, seen = time.monotonic() + self.patience, await self.state()
         while time.monotonic() < end:
             await asyncio.sleep(STILL_SECONDS)
             before, seen = seen, await self.state()
-            if flat(before) == flat(seen):
+            service = View(seen.get(f"InferenceService/{NAME}", {}))
+            if flat(before) == flat(seen) and (not service.document or (service.is_true("Ready") and quiet(service))):
                 return seen
         raise NotConverged(f"{self.namespace}: never still")
 
