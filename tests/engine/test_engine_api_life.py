@@ -137,11 +137,14 @@ def test_a_hung_engine_is_unhealthy_until_it_answers_also_when_nobody_waits(mode
         first_bytes(stream)
         assert served.ask("GET", "/health").status == 200
         os.kill(served.engine_pid(), signal.SIGSTOP)
-        stream.close()
-        until(lambda: served.ask("GET", "/health").status == 503, "a hung engine is unhealthy")
-        assert not served.ready()
-        assert served.ask("GET", "/health").error["code"] == "engine_stalled"
-        os.kill(served.engine_pid(), signal.SIGCONT)
+        engine = served.engine_pid()
+        try:
+            stream.close()
+            until(lambda: served.ask("GET", "/health").status == 503, "a hung engine is unhealthy")
+            assert not served.ready()
+            assert served.ask("GET", "/health").error["code"] == "engine_stalled"
+        finally:
+            os.kill(engine, signal.SIGCONT)  # a stopped process would outlive a failed test
         until(served.ready, "an engine that answers is ready")
         assert served.ask("GET", "/health").status == 200
         time.sleep(2.0)  # longer than a stall: an engine without work owes nothing
