@@ -12,17 +12,11 @@ program says how busy it was.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
-
-import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -32,8 +26,7 @@ from bench.gatewaybench.simulation import compare
 from bench.gatewaybench.split import split
 from bench.gatewaybench.systems import make_peers
 from bench.gatewaybench.traffic import latency, saturation, streams
-
-BUSY = 0.10  # cores that others may use before the measurement
+from bench.parts import Verdict, measure, options
 
 
 def picking(quick: bool) -> dict[str, object]:
@@ -61,9 +54,9 @@ PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
 }
 
 
-def verdicts(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float, str, float]]:
+def verdicts(found: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
     """What was measured, and the targets: (name, value, "<=" or ">=", limit)."""
-    rows: list[tuple[str, float, str, float]] = []
+    rows: list[Verdict] = []
     if ours := found.get("latency", {}).get("pagefleet"):
         rows.append(("added latency p50, ms, at 500 requests/s", ours["added"]["p50"], "<=", 2.0))
         rows.append(("added latency p95, ms, at 500 requests/s", ours["added"]["p95"], "<=", 10.0))
@@ -103,38 +96,13 @@ def show(part: str, figures: Mapping[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The gateway, measured.")
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all when none is named")
-    parser.add_argument("--quick", action="store_true", help="small sizes, about a minute and a half")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--make-peers", action="store_true", help="get nginx and the routers, and end")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - set(PARTS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
-    if arguments.make_peers:
+    given = options(parser, PARTS, "small sizes, about a minute and a half")
+    if given.make_peers:
         make_peers()
         return 0
-    busy = psutil.cpu_percent(2.0) / 100 * (os.cpu_count() or 1)
-    print(f"{os.cpu_count()} cores, {platform.machine()}; others use {busy:.2f} cores")
-    if busy > BUSY:
-        print("NOT A QUIET MACHINE: the figures of latency, saturation and streams are worth nothing")
-    found: dict[str, Mapping[str, Any]] = {}
-    for part in arguments.parts or list(PARTS):
-        began = time.monotonic()
-        found[part] = PARTS[part](arguments.quick)
-        show(part, found[part])
-        print(f"  ({time.monotonic() - began:.0f} s)", flush=True)
-    missed = False
-    print()
-    for name, value, relation, limit in verdicts(found):
-        met = value <= limit if relation == "<=" else value >= limit
-        missed |= not met
-        print(f"{'met   ' if met else 'MISSED'}  {name}: {value:g} ({relation} {limit:g})")
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        document = {"cores": os.cpu_count(), "othersUsed": round(busy, 2), "quick": arguments.quick, **found}
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
-    return int(arguments.check and missed)
+    disturbed = "the figures of latency, saturation and streams are worth nothing"
+    return measure(given, PARTS, verdicts, show, disturbed)
 
 
 if __name__ == "__main__":

@@ -13,30 +13,30 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import platform
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.parts import Verdict, measure, options
 from bench.rollbackbench import alerts, capacity, onset
 
-BUSY = 0.10  # cores that others may use before the measurement
+NO_ROOT: Mapping[str, Any] = {"skipped": "the control plane needs root"}
 
 
 def alert(quick: bool) -> Mapping[str, Any]:
+    if os.geteuid() != 0:
+        return NO_ROOT
     return asyncio.run(alerts.measure(alerts.Size(40, 20, 2, 10) if quick else alerts.Size(500, 100, 5, 200)))
 
 
 def aborts(quick: bool) -> Mapping[str, Any]:
+    if os.geteuid() != 0:
+        return NO_ROOT
     return asyncio.run(capacity.measure(3 if quick else 20))
 
 
@@ -45,12 +45,11 @@ def regression(quick: bool) -> Mapping[str, Any]:
 
 
 PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {"alert": alert, "capacity": aborts, "onset": regression}
-NEEDS_ROOT = ("alert", "capacity")
 
 
-def verdicts(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float, str, float]]:
+def verdicts(found: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
     """What was measured, and the targets: (name, value, "<=" or ">=", limit)."""
-    rows: list[tuple[str, float, str, float]] = []
+    rows: list[Verdict] = []
     if "ms" in (ours := found.get("alert", {})):
         rows.append(
             (f"alert to last canary request p99, ms, {ours['services']} services", ours["ms"]["p99"], "<=", 1000.0)
@@ -63,41 +62,17 @@ def verdicts(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float, s
     return rows
 
 
+def show(part: str, figures: Mapping[str, Any]) -> None:
+    print(f"\n{part}")
+    for name, value in figures.items():
+        print(f"  {name:<14} {value}")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Rolling back, measured.")
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all when none is named")
-    parser.add_argument("--quick", action="store_true", help="small sizes, about four minutes")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - set(PARTS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
-    busy = psutil.cpu_percent(2.0) / 100 * (os.cpu_count() or 1)
-    print(f"{os.cpu_count()} cores, {platform.machine()}; others use {busy:.2f} cores")
-    if busy > BUSY:
-        print("NOT A QUIET MACHINE: the times of alert are longer than they need be")
-    found: dict[str, Mapping[str, Any]] = {}
-    for part in arguments.parts or list(PARTS):
-        began = time.monotonic()
-        if part in NEEDS_ROOT and os.geteuid() != 0:
-            found[part] = {"skipped": "the control plane needs root"}
-        else:
-            found[part] = PARTS[part](arguments.quick)
-        print(f"\n{part}")
-        for name, value in found[part].items():
-            print(f"  {name:<14} {value}")
-        print(f"  ({time.monotonic() - began:.0f} s)", flush=True)
-    missed = False
-    print()
-    for name, value, relation, limit in verdicts(found):
-        met = value <= limit if relation == "<=" else value >= limit
-        missed |= not met
-        print(f"{'met   ' if met else 'MISSED'}  {name}: {value:g} ({relation} {limit:g})")
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        document = {"cores": os.cpu_count(), "othersUsed": round(busy, 2), "quick": arguments.quick, **found}
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
-    return int(arguments.check and missed)
+    given = options(
+        argparse.ArgumentParser(description="Rolling back, measured."), PARTS, "small sizes, about four minutes"
+    )
+    return measure(given, PARTS, verdicts, show, "the times of alert are longer than they need be")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-from recorder import Recorder
+from recording import Recording
 from statusnode import StatusNode
 
 from pagefleet_local.fleet.kubectl import Kubectl, until
@@ -52,7 +52,7 @@ class Plane:
     node: StatusNode
     layout: Layout
     operator: Operator
-    recorder: Recorder
+    recording: Recording
     operator_url: str = f"http://127.0.0.1:{PORT}"
 
 

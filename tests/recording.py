@@ -1,5 +1,5 @@
-"""Every version of the InferenceServices of one namespace, by a watch of the real API server: what the invariants are
-checked on (rows 13, 15, 16 of the reliability table). Only reads."""
+"""Every version of the InferenceServices of one namespace, or of all, by a watch of the real API server: what the
+invariants are checked on (rows 13, 15, 16 of the reliability table). Only reads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FOR_EVER = aiohttp.ClientTimeout(total=None, connect=10)
 
 @dataclass
 class Recording:
-    """`versions` by object name, oldest first."""
+    """`versions` by namespace and name, oldest first. Without `namespace`: of the whole cluster."""
 
     api: Api
-    namespace: str
-    versions: dict[str, list[Document]] = field(default_factory=dict)
+    namespace: str = ""
+    versions: dict[tuple[str, str], list[Document]] = field(default_factory=dict)
     _version: str = "0"
 
     async def run(self) -> None:
@@ -38,10 +38,15 @@ class Recording:
 
     def violations(self) -> list[str]:
         """What the invariants say of all of them."""
-        return [line for versions in self.versions.values() for line in invariants.over(versions)]
+        return [
+            f"{namespace}/{name} {line}"
+            for (namespace, name), versions in sorted(self.versions.items())
+            for line in invariants.over(versions)
+        ]
 
     async def _watch(self) -> None:
-        path = f"/apis/pagefleet.io/v1alpha1/namespaces/{self.namespace}/inferenceservices"
+        scope = f"namespaces/{self.namespace}/" if self.namespace else ""
+        path = f"/apis/pagefleet.io/v1alpha1/{scope}inferenceservices"
         query = {"watch": "true", "resourceVersion": self._version}
         session = self.api._session
         if session is None:
@@ -59,6 +64,7 @@ class Recording:
             raise ApiError(410, "the watch is too old")
         self._version = document["metadata"]["resourceVersion"]
         if event["type"] in ("ADDED", "MODIFIED"):
-            versions = self.versions.setdefault(document["metadata"]["name"], [])
+            metadata = document["metadata"]
+            versions = self.versions.setdefault((metadata["namespace"], metadata["name"]), [])
             if not versions or versions[-1] != document:
                 versions.append(document)

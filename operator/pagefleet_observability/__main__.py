@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pagefleet_observability.files import files
+from pagefleet_observability.files import files, settle
 from pagefleet_observability.rule import RUNBOOKS
 
 
@@ -17,18 +17,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--runbooks", default=RUNBOOKS, help="where docs/runbooks.md is to be read")
     parser.add_argument("--check", action="store_true", help="write nothing; say which files differ")
     options = parser.parse_args(arguments)
-    stale = []
-    for name, text in files(options.runbooks).items():
-        path = options.folder / name
-        if options.check:
-            if not path.exists() or path.read_text() != text:
-                stale.append(str(path))
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    for path in stale:
-        sys.stderr.write(f"{path} is not what its source makes; run python -m pagefleet_observability\n")
-    return 1 if stale else 0
+    return settle(options.folder, files(options.runbooks), "pagefleet_observability", check=options.check)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""The files under manifests/monitoring that are written from this package, as text by their path."""
+"""The files under manifests/monitoring that are written from this package, as text by their path; and how such files are
+written, or compared."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -30,6 +34,22 @@ def files(runbooks: str = RUNBOOKS) -> dict[str, str]:
         for one in DASHBOARDS
     }
     return {"rules.yaml": _yaml(groups), "operator/prometheus-rule.yaml": _yaml(rule), **boards}
+
+
+def settle(folder: Path, texts: Mapping[str, str], program: str, *, check: bool) -> int:
+    """Write `texts` by their paths below `folder`; with `check` write nothing, name those that differ and return 1."""
+    stale: list[str] = []
+    for name, text in texts.items():
+        path = folder / name
+        if check:
+            if not path.exists() or path.read_text() != text:
+                stale.append(str(path))
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for name in stale:
+        sys.stderr.write(f"{name} is not what its source makes; run python -m {program}\n")
+    return 1 if stale else 0
 
 
 def _yaml(document: dict[str, Any]) -> str:

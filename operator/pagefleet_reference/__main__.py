@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from pagefleet_observability.files import settle
 from pagefleet_reference.pages import pages
 
 
@@ -15,18 +16,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/reference"))
     parser.add_argument("--check", action="store_true", help="write nothing; say which pages differ")
     options = parser.parse_args(arguments)
-    stale = []
-    for name, text in pages().items():
-        path = options.folder / name
-        if options.check:
-            if not path.exists() or path.read_text() != text:
-                stale.append(str(path))
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    for path in stale:
-        sys.stderr.write(f"{path} is not what its source makes; run python -m pagefleet_reference\n")
-    return 1 if stale else 0
+    return settle(options.folder, pages(), "pagefleet_reference", check=options.check)
 
 
 if __name__ == "__main__":

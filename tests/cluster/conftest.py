@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 from cluster_plane import CHECKOUT, OPERATOR_USER, PORT, TOKEN, Operator, Plane
-from recorder import Recorder
+from recording import Recording
 from statusnode import StatusNode
 
 from pagefleet_local import cleanup
@@ -52,12 +52,12 @@ async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
     async with Api(str(control_plane.kubeconfig)) as api:
         node = StatusNode(api)
         await node.register()
-        recorder = Recorder(control_plane.kubeconfig)
-        serving = asyncio.gather(node.run(), recorder.run())
+        recording = Recording(api)
+        serving = asyncio.gather(node.run(), recording.run())
         operator = Operator(environment, folder / "operator.log")
         try:
             await operator.start()
-            yield Plane(kubectl, api, node, layout, operator, recorder)
+            yield Plane(kubectl, api, node, layout, operator, recording)
         finally:
             operator.process.terminate()
             assert operator.process.wait(20) == 0, operator.log.read_text()[-3000:]

@@ -13,5 +13,5 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
 async def test_every_recording_keeps_the_invariants(plane: Plane) -> None:
     await ready(plane, "recorded")
-    assert len(plane.recorder.versions["default", "recorded"]) >= 2, "nothing was recorded"
-    assert list(plane.recorder.violations()) == []
+    assert len(plane.recording.versions["default", "recorded"]) >= 2, "nothing was recorded"
+    assert plane.recording.violations() == []

@@ -185,7 +185,7 @@ async def _hands(world: World, kubectl: Kubectl, old: Path) -> None:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
     world.problems += recording.violations()
-    # With its CRD: an old operator refuses a spec that holds fields (defaults) of a CRD that it does not know.
+    # With its CRD: with the new one left in place an older operator did not act on edits.
     await kubectl.run("apply", "--validate=false", "-f", str(old.parent / "crds"))
     older = await world.taken_over("downgrade", old)
     try:
