@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pagefleet_operator.domain.runtime import is_ours
+
 NVIDIA = "nvidia.com/gpu"
 
 
@@ -17,4 +19,4 @@ def gpus(spec: Mapping[str, Any]) -> int:
 def runs_cuda(spec: Mapping[str, Any]) -> bool:
     """Whether our CUDA image is chosen. An image that is given may be built for the CPU: it finds out by itself."""
     engine = spec.get("engine") or {}
-    return gpus(spec) > 0 and not engine.get("image") and engine.get("runtime", "pagefleet") == "pagefleet"
+    return gpus(spec) > 0 and not engine.get("image") and is_ours(spec)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pagefleet_operator.domain.accelerator import NVIDIA, gpus, runs_cuda
 from pagefleet_operator.domain.rule import Rule
+from pagefleet_operator.domain.runtime import is_ours
 
 # In CEL: whether GPUs are asked for, and whether our CUDA image runs on them.
 GPU = f"has(self.resources) && has(self.resources.accelerator) && self.resources.accelerator.name == '{NVIDIA}'"
@@ -16,15 +17,11 @@ OTHER = f"has(self.resources) && has(self.resources.accelerator) && self.resourc
 MOST_GPUS = 8
 
 
-def _ours(spec: Mapping[str, Any]) -> bool:
-    return bool((spec.get("engine") or {}).get("runtime", "pagefleet") == "pagefleet")
-
-
 def _other(spec: Mapping[str, Any]) -> bool:
     """Whether accelerators are asked for that our own images cannot use."""
     accelerator = (spec.get("resources") or {}).get("accelerator") or {}
     given = (spec.get("engine") or {}).get("image")
-    return _ours(spec) and accelerator.get("name", NVIDIA) != NVIDIA and not given
+    return is_ours(spec) and accelerator.get("name", NVIDIA) != NVIDIA and not given
 
 
 def _quantization(spec: Mapping[str, Any]) -> str:
@@ -45,7 +42,7 @@ ACCELERATOR_RULES = (
         "spec.model.quantization",
         f"!(self.model.quantization in ['fp8', 'awq']) || ({GPU}) || !({OURS})",
         f"fp8 and awq need spec.resources.accelerator of the name {NVIDIA}",
-        lambda spec: _quantization(spec) not in ("fp8", "awq") or gpus(spec) > 0 or not _ours(spec),
+        lambda spec: _quantization(spec) not in ("fp8", "awq") or gpus(spec) > 0 or not is_ours(spec),
     ),
     Rule(
         (),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pagefleet_operator.domain.accelerator import gpus, runs_cuda
 from pagefleet_operator.domain.parallel import accelerators, nodes, pipeline_parallel
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_accelerator import CUDA, GPU
+from pagefleet_operator.domain.runtime import runtime_name
 
 # In CEL: whether a replica is several pods, whether its layers are split, and the accelerators of a pod.
 SEVERAL = "has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1"
@@ -19,31 +17,27 @@ NODES = "(has(self.engine.nodes) ? self.engine.nodes : 1)"
 SPANNING, SPLITTING = ("pagefleet", "vllm", "sglang", "custom"), ("vllm", "sglang")
 
 
-def _runtime(spec: Mapping[str, Any]) -> str:
-    return str((spec.get("engine") or {}).get("runtime", "pagefleet"))
-
-
 NODE_RULES = (
     Rule(
         (),
         "spec.engine.nodes",
         f"!({SEVERAL}) || {RUNTIME} != 'tgi'",
         "runtime tgi runs on one node only; remove it, or use pagefleet, vllm, sglang or custom",
-        lambda spec: nodes(spec) == 1 or _runtime(spec) in SPANNING,
+        lambda spec: nodes(spec) == 1 or runtime_name(spec) in SPANNING,
     ),
     Rule(
         (),
         "spec.engine.nodes",
         f"!({SEVERAL}) || {RUNTIME} != 'pagefleet' || ({GPU})",
         "runtime pagefleet shares a model between nodes with spec.resources.accelerator of the name nvidia.com/gpu only",
-        lambda spec: nodes(spec) == 1 or _runtime(spec) != "pagefleet" or gpus(spec) > 0,
+        lambda spec: nodes(spec) == 1 or runtime_name(spec) != "pagefleet" or gpus(spec) > 0,
     ),
     Rule(
         (),
         "spec.engine.pipelineParallelSize",
         f"!({SPLIT}) || {RUNTIME} in ['vllm', 'sglang']",
         "only the runtimes vllm and sglang split a model by layers; remove it: others share every layer",
-        lambda spec: pipeline_parallel(spec) == 1 or _runtime(spec) in SPLITTING,
+        lambda spec: pipeline_parallel(spec) == 1 or runtime_name(spec) in SPLITTING,
     ),
     Rule(
         (),
@@ -61,7 +55,7 @@ NODE_RULES = (
             not spec["model"].get("adapters")
             or not runs_cuda(spec)
             or nodes(spec) == 1
-            or _runtime(spec) != "pagefleet"
+            or runtime_name(spec) != "pagefleet"
         ),
     ),
 )

@@ -8,6 +8,7 @@ from typing import Any
 from pagefleet_operator.domain import schedule
 from pagefleet_operator.domain.parallel import accelerators, nodes
 from pagefleet_operator.domain.rule import Rule
+from pagefleet_operator.domain.runtime import is_ours
 from pagefleet_operator.domain.structure import SpecError
 
 LONGEST_PERIOD = 1800.0
@@ -37,10 +38,7 @@ SCALING_RULES = (
         "!(has(self.scaling) && has(self.scaling.warmSpares) && self.scaling.warmSpares > 0"
         " && has(self.engine) && has(self.engine.runtime) && self.engine.runtime != 'pagefleet')",
         "needs spec.engine.runtime pagefleet: other engines are not put to sleep",
-        lambda spec: (
-            not (spec.get("scaling") or {}).get("warmSpares")
-            or (spec.get("engine") or {}).get("runtime", "pagefleet") == "pagefleet"
-        ),
+        lambda spec: not (spec.get("scaling") or {}).get("warmSpares") or is_ours(spec),
     ),
     Rule(
         (),

@@ -13,6 +13,7 @@ from typing import Any
 from pagefleet_operator.domain.build.deployment import AFTER_DRAIN, deployment
 from pagefleet_operator.domain.build.names import Child
 from pagefleet_operator.domain.parallel import nodes, pipeline_parallel, tensor_parallel
+from pagefleet_operator.domain.runtime import runtime_name
 
 GROUP, VERSION, KIND = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
 MASTER_PORT = 29500
@@ -86,7 +87,7 @@ def _worker(child: Child) -> dict[str, Any]:
     container = made["spec"]["containers"][0]
     for name in ("ports", "startupProbe", "readinessProbe", "livenessProbe"):
         container.pop(name, None)
-    if _runtime(child) in STOPPING_AT_ONCE:
+    if runtime_name(child.snapshot) in STOPPING_AT_ONCE:
         patience = made["spec"]["terminationGracePeriodSeconds"] - AFTER_DRAIN
         container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(patience)]}}}
     made["spec"].pop("topologySpreadConstraints", None)
@@ -96,13 +97,9 @@ def _worker(child: Child) -> dict[str, Any]:
 def _template(child: Child, *, worker: bool) -> dict[str, Any]:
     """A Deployment's pod with the flags of a group, each in place of what it says for one pod; spec.engine.args stay."""
     made: dict[str, Any] = copy.deepcopy(deployment(child, 1)["spec"]["template"])
-    container, told = made["spec"]["containers"][0], node_flags(_runtime(child), child, worker=worker)
+    container, told = made["spec"]["containers"][0], node_flags(runtime_name(child.snapshot), child, worker=worker)
     names = {flag.partition("=")[0] for flag in told}
     given = (child.snapshot.get("engine") or {}).get("args") or []
     written = container["args"][: len(container["args"]) - len(given)]
     container["args"] = [*(one for one in written if one.partition("=")[0] not in names), *told, *given]
     return made
-
-
-def _runtime(child: Child) -> str:
-    return str((child.snapshot.get("engine") or {}).get("runtime", "pagefleet"))

@@ -9,6 +9,8 @@ from typing import Any
 
 from pagefleet_operator.domain.accelerator import gpus
 from pagefleet_operator.domain.build.uris import claims, mount_path
+from pagefleet_operator.domain.parallel import accelerators
+from pagefleet_operator.domain.runtime import is_ours
 
 GROUP_READS = 0o440
 CACHE, CACHE_FOLDER = "model-cache", "/var/cache/pagefleet"
@@ -50,7 +52,7 @@ def volumes(snapshot: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dic
         mounts.append(_mount(CHAT_TEMPLATE))
     engine = snapshot.get("engine") or {}
     keys = engine.get("apiKeySecretRef")
-    if keys and engine.get("runtime", "pagefleet") == "pagefleet":  # others take their key from a variable
+    if keys and is_ours(snapshot):  # others take their key from a variable
         source = {"secretName": keys["name"], "defaultMode": GROUP_READS, **_only(keys["key"], API_KEYS)}
         defined.append({"name": API_KEYS.volume, "secret": source})
         mounts.append(_mount(API_KEYS))
@@ -62,9 +64,7 @@ def volumes(snapshot: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dic
 
 def ranks(snapshot: Mapping[str, Any]) -> int:
     """Processes that share a model in one pod: one for each accelerator that its engine uses."""
-    accelerator = (snapshot.get("resources") or {}).get("accelerator") or {}
-    ours = (snapshot.get("engine") or {}).get("runtime", "pagefleet") == "pagefleet"
-    return gpus(snapshot) if ours else int(accelerator.get("count", 1))
+    return gpus(snapshot) if is_ours(snapshot) else max(1, accelerators(snapshot))
 
 
 def _only(key: str, file: File) -> dict[str, Any]:

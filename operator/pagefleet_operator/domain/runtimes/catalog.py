@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from pagefleet_operator.domain.build.names import Child
+from pagefleet_operator.domain.runtime import runtime_name
 from pagefleet_operator.domain.runtimes import custom, ours, sglang, tgi, vllm
 from pagefleet_operator.domain.runtimes.launch import Launch
 
@@ -22,7 +23,7 @@ class Runtime(StrEnum):
 
 def runtime_of(spec: Mapping[str, Any]) -> Runtime:
     """Of a spec, or of a revision's snapshot."""
-    return Runtime((spec.get("engine") or {}).get("runtime", Runtime.PAGEFLEET))
+    return Runtime(runtime_name(spec))
 
 
 def launch_of(child: Child, release: str) -> Launch:

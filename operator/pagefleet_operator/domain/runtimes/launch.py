@@ -9,6 +9,7 @@ from typing import Any
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import path_in_pod
 from pagefleet_operator.domain.build.volumes import CACHE_FOLDER
+from pagefleet_operator.domain.parallel import accelerators
 from pagefleet_operator.domain.quantity import whole
 from pagefleet_operator.domain.runtimes.metrics import Engine
 
@@ -82,7 +83,7 @@ def served_name(child: Child) -> str:
 def accelerator(snapshot: Mapping[str, Any]) -> tuple[str, int]:
     """Name and number of each replica's accelerators; ("", 0) without any."""
     found: Mapping[str, Any] = (snapshot.get("resources") or {}).get("accelerator") or {}
-    return (str(found["name"]), int(found.get("count", 1))) if found else ("", 0)
+    return str(found["name"]) if found else "", accelerators(snapshot)
 
 
 def engine_part(snapshot: Mapping[str, Any], name: str) -> Mapping[str, Any]:
