@@ -20,6 +20,7 @@ import aiohttp
 from aiohttp import web
 
 from pagefleet_local.certificates import Pair
+from pagefleet_operator.cluster.sockets import Sockets
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host", "keep-alive"}
@@ -98,6 +99,7 @@ class FaultProxy:
     _lists: dict[str, bytes] = field(default_factory=dict)
     _runner: web.AppRunner | None = None
     _session: aiohttp.ClientSession | None = None
+    _sockets: Sockets = field(default_factory=Sockets)
 
     async def __aenter__(self) -> FaultProxy:
         outward = ssl.create_default_context(cafile=self.authority)
@@ -106,7 +108,9 @@ class FaultProxy:
         inward.load_cert_chain(self.serving.certificate, self.serving.key)
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=outward, limit=0), timeout=timeout, auto_decompress=True
+            connector=aiohttp.TCPConnector(ssl=outward, limit=0, socket_factory=self._sockets),
+            timeout=timeout,
+            auto_decompress=True,
         )
         app = web.Application(client_max_size=64 << 20)
         app.router.add_route("*", "/{path:.*}", self._handle)
@@ -118,6 +122,7 @@ class FaultProxy:
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
+            await self._sockets.closed()
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -13,6 +13,8 @@ from typing import Any
 import aiohttp
 from kubernetes.aio import client, config
 
+from pagefleet_operator.cluster.sockets import Sockets
+
 Document = dict[str, Any]
 SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 TOKEN_SECONDS = 60.0  # the kubelet renews the token in place
@@ -41,7 +43,7 @@ class Api:
     def __init__(self, kubeconfig: str | None) -> None:
         self._kubeconfig, self._token = kubeconfig, _Token()
         self._session: aiohttp.ClientSession | None = None
-        self._host = ""
+        self._sockets, self._host = Sockets(), ""
 
     async def __aenter__(self) -> Api:
         settings = client.Configuration()
@@ -54,13 +56,15 @@ class Api:
             context.load_cert_chain(settings.cert_file, settings.key_file)
         self._host = settings.host
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context, limit=32), timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+            connector=aiohttp.TCPConnector(ssl=context, limit=32, socket_factory=self._sockets),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
+            await self._sockets.closed()
 
     async def get(self, path: str, **query: str) -> Document:
         return await self._request("GET", path, query)
