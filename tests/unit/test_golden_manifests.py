@@ -16,7 +16,7 @@ from pagefleet_operator.domain import schema
 from pagefleet_operator.domain.build import deployment as module
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.build.names import Child
-from pagefleet_operator.domain.build.volumes import CACHE, CACHE_FOLDER, ranks
+from pagefleet_operator.domain.build.volumes import CACHE, CACHE_FOLDER, shares_memory
 from pagefleet_operator.domain.revision import POD_AFFECTING
 from pagefleet_operator.domain.schema_runtime import CUSTOM
 
@@ -73,26 +73,26 @@ def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
 
 
 def pods() -> list[Any]:
-    """Every pod of the golden specs, and how many processes of it share a model."""
+    """Every pod of the golden specs, and whether processes of it share memory."""
     groups = [
         GROUPED["leader-worker-set"](child_of(spec_of(name)))["spec"]["leaderWorkerTemplate"][f"{role}Template"]["spec"]
         for name in SEVERAL
         for role in ("leader", "worker")
     ]
-    counts = [ranks(spec_of(name)) for name in SPECS]
-    return [*zip((pod_of(spec_of(name)) for name in SPECS), counts, strict=True), *((pod, 8) for pod in groups)]
+    shared = [shares_memory(spec_of(name)) for name in SPECS]
+    return [*zip((pod_of(spec_of(name)) for name in SPECS), shared, strict=True), *((pod, True) for pod in groups)]
 
 
-@pytest.mark.parametrize(("pod", "shared_by"), pods())
-def test_pods_are_restricted_and_write_to_tmp_only(pod: dict[str, Any], shared_by: int) -> None:
-    """Those that share a model between GPUs write to shared memory too, those with a cache of weights to that."""
+@pytest.mark.parametrize(("pod", "shared"), pods())
+def test_pods_are_restricted_and_write_to_tmp_only(pod: dict[str, Any], shared: bool) -> None:
+    """Those of several processes that share memory write to that too, those with a cache of weights to that."""
     assert list(violations(pod)) == []
     (container,) = pod["containers"]
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
     cache = [CACHE_FOLDER] if any(volume["name"] == CACHE for volume in pod["volumes"]) else []
-    assert writable == ["/tmp", *cache, *(["/dev/shm"] if shared_by > 1 else [])]
+    assert writable == ["/tmp", *cache, *(["/dev/shm"] if shared else [])]
     assert sorted(mount["name"] for mount in container["volumeMounts"]) == sorted(v["name"] for v in pod["volumes"])
     assert len({volume["name"] for volume in pod["volumes"]}) == len(pod["volumes"])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from pagefleet_local import cleanup, paths
-from pagefleet_local.demo.load import Load
+from pagefleet_local.demo.load import Load, Sample
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.demo.scenes.serve import QUESTION
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View
@@ -105,8 +106,16 @@ async def test_vllm_serves_through_the_gateway(stage: Stage) -> None:
 
 
 async def test_its_metrics_move_the_autoscaler(stage: Stage) -> None:
-    """Twice as many requests as a replica has slots: some run, some wait, and a second replica is asked for."""
-    streams = [asyncio.create_task(stage.load.one(24)) for _ in range(8)]
+    """Twice as many requests as a replica has slots, until a second replica is asked for: some run, some wait."""
+    enough = asyncio.Event()
+
+    async def user() -> list[Sample]:
+        answers = []
+        while not enough.is_set():
+            answers.append(await stage.load.one(24))
+        return answers
+
+    users = [asyncio.create_task(user()) for _ in range(8)]
     shown: dict[str, float] = {}
 
     async def told() -> None:
@@ -125,9 +134,10 @@ async def test_its_metrics_move_the_autoscaler(stage: Stage) -> None:
     try:
         view = await asyncio.wait_for(followed(), 120)
     finally:
+        enough.set()
         # A second vLLM would only take the cores of the first.
         await stage.kubectl.apply(service(VLLM, LENIENT))
-    for answer in await asyncio.gather(*streams):
+    for answer in itertools.chain(*await asyncio.gather(*users)):
         assert (answer.status, answer.finish) == (200, "length"), answer
     assert shown["pagefleet_requests_running"] >= 1
     assert shown["pagefleet_requests_waiting"] >= 1

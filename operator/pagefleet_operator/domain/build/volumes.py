@@ -9,7 +9,6 @@ from typing import Any
 
 from pagefleet_operator.domain.accelerator import gpus
 from pagefleet_operator.domain.build.uris import claims, mount_path
-from pagefleet_operator.domain.parallel import accelerators
 from pagefleet_operator.domain.runtime import is_ours
 
 GROUP_READS = 0o440
@@ -56,15 +55,16 @@ def volumes(snapshot: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dic
         source = {"secretName": keys["name"], "defaultMode": GROUP_READS, **_only(keys["key"], API_KEYS)}
         defined.append({"name": API_KEYS.volume, "secret": source})
         mounts.append(_mount(API_KEYS))
-    if ranks(snapshot) > 1:  # they share buffers there; a container has 64 MiB of its own
+    if shares_memory(snapshot):  # a container has 64 MiB of its own there
         defined.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})  # noqa: S108 - a volume of the pod's own
     return defined, mounts
 
 
-def ranks(snapshot: Mapping[str, Any]) -> int:
-    """Processes that share a model in one pod: one for each accelerator that its engine uses."""
-    return gpus(snapshot) if is_ours(snapshot) else max(1, accelerators(snapshot))
+def shares_memory(snapshot: Mapping[str, Any]) -> bool:
+    """Whether processes of a pod share buffers in /dev/shm: ours when they share a model, one for each GPU; others' engines
+    always (vLLM's API and engine processes need 160 MiB there without any accelerator)."""
+    return not is_ours(snapshot) or gpus(snapshot) > 1
 
 
 def _only(key: str, file: File) -> dict[str, Any]:
