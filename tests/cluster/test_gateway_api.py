@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from cluster_plane import Plane
+from cluster_services import NAMESPACE, audited, service, settled
 from gateway_api_install import install, uninstall
-from test_operator import NAMESPACE, audited, service, settled
 
 from pagefleet_local.fleet.kubectl import Document, until
 

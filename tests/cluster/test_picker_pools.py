@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 import yaml
 from cluster_plane import CHECKOUT, Plane
+from cluster_services import NAMESPACE, service
 from gateway_api_install import install, uninstall
-from test_operator import NAMESPACE, service
 
 from pagefleet_gateway.holding import Holding
 from pagefleet_gateway.kube import ClusterWatch
