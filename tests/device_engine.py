@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import engine_reference
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
@@ -33,12 +34,7 @@ def saved(folder: Path, family: str = "llama", seed: int = 0, **changes: Any) ->
     config, architecture, own = FAMILIES[family]
     torch.manual_seed(seed)
     model = architecture(config(**{**SIZES, **own, **changes})).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name or "bias" in name:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(folder)
-    return f"file://{folder}", model
+    return engine_reference.saved(model, folder), model
 
 
 def device_engine(model: str, device: str = "cpu", **changes: Any) -> DeviceEngine:

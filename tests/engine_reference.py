@@ -31,6 +31,16 @@ KERNELS = [
 ]
 
 
+def saved(model: Any, folder: Path) -> str:
+    """The URI of a model of transformers, saved as safetensors after its norms and biases were moved from 1 and 0."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or "bias" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    return f"file://{folder}"
+
+
 def tiny(folder: Path, seed: int = 0, **changes: Any) -> tuple[str, LlamaForCausalLM]:
     """A random model of two layers, saved as safetensors: its URI and the reference. Norms and biases are not 1 and 0."""
     settings: dict[str, Any] = {
@@ -40,12 +50,7 @@ def tiny(folder: Path, seed: int = 0, **changes: Any) -> tuple[str, LlamaForCaus
     }  # fmt: skip
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(**{**settings, **changes})).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name or "bias" in name:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(folder)
-    return f"file://{folder}", model
+    return saved(model, folder), model
 
 
 def smollm2() -> LlamaForCausalLM:

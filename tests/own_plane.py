@@ -1,11 +1,11 @@
-"""A control plane for one program alone: started, given our CRD and Roles and a node that only claims to run pods, and taken
-down again whatever happens. (Tests share one: tests/cluster, tests/faults.)"""
+"""A control plane without a node: started, and taken down again whatever happens. tests/cluster and tests/faults share one
+each; a program alone also has our CRD and Roles and a node that only claims to run pods."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from statusnode import StatusNode
@@ -14,7 +14,7 @@ from pagefleet_local import cleanup
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
 from pagefleet_local.paths import Layout, control_plane_layout
-from pagefleet_local.up import Options, up
+from pagefleet_local.up import Cluster, Options, up
 from pagefleet_operator.cluster.api import Api
 
 
@@ -25,14 +25,24 @@ class OwnPlane:
     layout: Layout
 
 
+@contextmanager
+def control_plane() -> Iterator[Cluster]:
+    """etcd, API server, controllers and scheduler; nothing of them is left behind."""
+    layout = control_plane_layout()
+    cluster = up(Options(layout=layout, node=False))
+    try:
+        yield cluster
+    finally:
+        cleanup.down(layout)
+    assert cleanup.leftovers(layout) == []
+
+
 @asynccontextmanager
 async def own_plane(
     namespace: str = "", *, crd: bool = True, most_pods: int = 500, pause: float = 0.2, prefix: str = "127.100"
 ) -> AsyncIterator[OwnPlane]:
     """`namespace` is created. `most_pods`, `pause` and `prefix` are StatusNode's."""
-    layout = control_plane_layout()
-    cluster = up(Options(layout=layout, node=False))
-    try:
+    with control_plane() as cluster:
         kubectl = Kubectl(cluster.kubeconfig)
         if crd:
             await install_crd(kubectl, print)
@@ -45,9 +55,7 @@ async def own_plane(
             await node.register()
             serving = asyncio.create_task(node.run())
             try:
-                yield OwnPlane(api, kubectl, layout)
+                yield OwnPlane(api, kubectl, cluster.layout)
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)
-    finally:
-        cleanup.down(layout)

@@ -35,19 +35,12 @@ class Metrics:
             (*_LABELS, "code"),
             registry=self.registry,
         )
-        self._ttft = Histogram(
+        self._ttft = self._times(
             "pagefleet_gateway_ttft_seconds",
             "Time from a request's first byte to its answer's first byte, streamed answers only",
-            _LABELS,
-            registry=self.registry,
-            buckets=_BUCKETS,
         )
-        self._e2e = Histogram(
-            "pagefleet_gateway_e2e_seconds",
-            "Time from a request's first byte to its answer's last byte",
-            _LABELS,
-            registry=self.registry,
-            buckets=_BUCKETS,
+        self._e2e = self._times(
+            "pagefleet_gateway_e2e_seconds", "Time from a request's first byte to its answer's last byte"
         )
         self._by_key = Counter(
             "pagefleet_gateway_key_requests",
@@ -82,6 +75,9 @@ class Metrics:
             ("kind",),
             registry=self.registry,
         )
+
+    def _times(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, _LABELS, registry=self.registry, buckets=_BUCKETS)
 
     def ended(self, ended: Ended) -> None:
         labels = (ended.namespace, ended.service, ended.revision)

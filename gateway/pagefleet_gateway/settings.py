@@ -19,7 +19,7 @@ class Settings:
     """What can differ between two gateway pods. Ports may be 0: the system then chooses one."""
 
     port: int = 8080  # Envoy's listener
-    internal_port: int = 9002  # /healthz, /readyz, /metrics, /windows
+    internal_port: int = 9002  # /healthz, /readyz, /metrics, /windows, /held
     picker_port: int | None = None  # ext_proc over gRPC for other gateways; None: not served
     workers: int = 1  # Envoy's worker threads
     address: str = "0.0.0.0"

@@ -23,7 +23,6 @@ from pagefleet_kernels.paged_attention_kernels import attend, reduce
 from pagefleet_kernels.plan import attention_plan, processors, split_count
 
 LEAST_SPLIT_TILES = 2
-LOG2_E = 1.4426950408889634
 
 
 def paged_attention(

@@ -61,6 +61,19 @@ def _tile(
     return now, total, summed
 
 
+@jit
+def _sequence_of(block, query_starts, sequences, block_tokens):
+    """The last sequence whose first block is not after this one."""
+    low, high = tl.full([], 0, tl.int32), tl.full([], sequences, tl.int32)
+    while low < high:
+        middle = (low + high) // 2
+        if tl.load(query_starts + middle) // block_tokens + middle <= block:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
 @jit_varying("tokens", "sequences", "splits", "window")
 def attend(
     q, keys, values, block_tables, query_starts, kv_lens, out, stats, q_token, q_head, q_dim,
@@ -76,17 +89,7 @@ def attend(
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head, split = tl.program_id(1), tl.program_id(2)
     block_tokens = ROWS // GROUP
-    if ONE:
-        sequence = block
-    else:
-        low, high = tl.full([], 0, tl.int32), tl.full([], sequences, tl.int32)
-        while low < high:  # the last sequence whose first block is not after this one
-            middle = (low + high) // 2
-            if tl.load(query_starts + middle) // block_tokens + middle <= block:
-                low = middle + 1
-            else:
-                high = middle
-        sequence = low - 1
+    sequence = block if ONE else _sequence_of(block, query_starts, sequences, block_tokens)
     start = tl.load(query_starts + sequence)
     q_len = tl.load(query_starts + sequence + 1) - start
     kv_len = tl.load(kv_lens + sequence)

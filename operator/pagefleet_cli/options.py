@@ -21,13 +21,17 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-def complete_service(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of services that begin with what is typed; none when the cluster cannot be asked."""
+def typed(context: typer.Context) -> Target:
+    """What a command line that is still being typed names."""
     given = context.params
     kubeconfig = given.get("kubeconfig")
-    target = Target(given.get("namespace"), Path(kubeconfig) if kubeconfig else None, given.get("context"))
+    return Target(given.get("namespace"), Path(kubeconfig) if kubeconfig else None, given.get("context"))
+
+
+def complete_service(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of services that begin with what is typed; none when the cluster cannot be asked."""
     try:
-        items = Cluster(target, COMPLETION_SECONDS).services()["items"]
+        items = Cluster(typed(context), COMPLETION_SECONDS).services()["items"]
     except Fault:
         return []
     return sorted(name for item in items if (name := str(item["metadata"]["name"])).startswith(incomplete))

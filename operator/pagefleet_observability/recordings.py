@@ -6,6 +6,7 @@ the gateway. It must be a bound of the gateway's histogram.
 
 from __future__ import annotations
 
+from pagefleet_observability.engines import KV_USAGE, OTHERS, level, rate
 from pagefleet_observability.rule import Group, Recording
 
 BY = "namespace, service, revision"
@@ -32,7 +33,7 @@ def _coded(codes: str) -> str:
 
 
 def _quantile(metric: str) -> str:
-    return f"histogram_quantile(0.95, sum by ({BY}, le) (rate({metric}_bucket[5m])))"
+    return f"histogram_quantile(0.95, sum by ({BY}, le) ({rate(metric, '[5m]', suffix='_bucket')}))"
 
 
 REQUEST_RULES = Group(
@@ -60,15 +61,16 @@ ENGINE_RULES = Group(
     (
         Recording(
             "revision:pagefleet_kv_pages_free:ratio",
-            f"min by ({BY}) ((pagefleet_kv_pages_free + pagefleet_kv_pages_cached) / pagefleet_kv_pages)",
+            f"min by ({BY}) ((pagefleet_kv_pages_free + pagefleet_kv_pages_cached) / pagefleet_kv_pages"
+            f" or 1 - ({' or '.join(OTHERS[KV_USAGE])}))",
         ),
         Recording(
             "revision:pagefleet_request_queue_time_seconds:p95_5m", _quantile("pagefleet_request_queue_time_seconds")
         ),
         Recording(
             "revision:pagefleet_queue:saturation",
-            f"sum by ({BY}) (pagefleet_num_requests_waiting)"
-            f" / clamp_min(sum by ({BY}) (pagefleet_num_requests_running), 1)",
+            f"sum by ({BY}) ({level('pagefleet_num_requests_waiting')})"
+            f" / clamp_min(sum by ({BY}) ({level('pagefleet_num_requests_running')}), 1)",
         ),
         Recording(
             "revision:pagefleet_prefix_cache_hits:ratio_rate5m",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pagefleet_operator.cluster import gatewayapi, groups, members, paths, readings
@@ -24,6 +25,7 @@ from pagefleet_operator.domain.observation import (
     LoadTestReading,
     Observation,
     PodReading,
+    RevisionReading,
     Slice,
     SpareReading,
 )
@@ -55,6 +57,22 @@ class Sources:
     image: str
 
 
+@dataclass(frozen=True)
+class _Pods:
+    """A service's pods that are of some revision. `workers` compute for a leader among `engines`."""
+
+    engines: list[Document]
+    workers: list[Document]
+
+    @property
+    def replicas(self) -> list[Document]:
+        return [item for item in self.engines if not readings.is_spare(item)]
+
+    @property
+    def spares(self) -> list[Document]:
+        return [item for item in self.engines if readings.is_spare(item)]
+
+
 class Gatherer:
     """`system` is the namespace that operator and gateways run in."""
 
@@ -81,15 +99,11 @@ class Gatherer:
         """
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        raw, pods = service.get("spec") or {}, self._store.children("Pod", namespace, name)
-        grouped = groups.wanted(raw, service.get("status") or {}, pods)
+        raw, listed = service.get("spec") or {}, self._store.children("Pod", namespace, name)
+        grouped = groups.wanted(raw, service.get("status") or {}, listed)
         served = await self._groups.read(namespace, name) if grouped else False
         sets = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
-        labelled = [item for item in pods if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
-        workers = [item for item in labelled if members.is_worker(item)]
-        every = [item for item in labelled if not members.is_worker(item)]
-        items = [item for item in every if not readings.is_spare(item)]
-        spare = [item for item in every if readings.is_spare(item)]
+        pods = _pods(listed)
         routed = gatewayapi.wanted(raw, service.get("status") or {})
         status = status_json.load(service.get("status"))
         chosen = spec.parse(raw)
@@ -101,17 +115,13 @@ class Gatherer:
             self._engine_windows.forget(namespace, name)
             self._memos.pop((namespace, name), None)
         measured, warm, slices, engine_slices, gates, load_test = await asyncio.gather(
-            asyncio.gather(*(self._read(item, workers, hurried) for item in items)),
-            asyncio.gather(*(self._spare(item, hurried) for item in spare)),
+            asyncio.gather(*(self._read(item, pods.workers, hurried) for item in pods.replicas)),
+            asyncio.gather(*(self._spare(item, hurried) for item in pods.spares)),
             self._slices(namespace, name, own_pickers=routed) if judged or (_by_load(raw) and not hurried) else _none(),
-            self._engine_slices(every, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
+            self._engine_slices(pods.engines, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
             self._gates(guarded, status, namespace, name) if judged and guarded is not None else _no_gates(),
             self._load_test(namespace, name, metadata["uid"], status),
         )
-        owners = {item["metadata"]["name"]: readings.revision_of(item) for item in items}
-        found = readings.revisions([item for item in sets if not readings.is_spare(item)], measured, owners)
-        beside = [item for item in sets if readings.is_spare(item)]
-        found = readings.with_spares(found, beside, zip(map(readings.revision_of, spare), warm, strict=True))
         return Observation(
             namespace=namespace,
             name=name,
@@ -119,7 +129,7 @@ class Gatherer:
             generation=metadata.get("generation", 0),
             spec=raw,
             status=status,
-            revisions=self._past.remembered((namespace, name), found, time.time()),
+            revisions=self._past.remembered((namespace, name), _revisions(sets, pods, measured, warm), time.time()),
             slices=slices,
             gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
             fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
@@ -231,6 +241,22 @@ def _told(pod: PodReading, signals: Signals | None) -> PodReading:
         preemptions=signals.rates.get("preemptions"),
         tokens=signals.rates.get("tokens"),
     )
+
+
+def _pods(listed: Iterable[Document]) -> _Pods:
+    labelled = [item for item in listed if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+    workers = [item for item in labelled if members.is_worker(item)]
+    return _Pods([item for item in labelled if not members.is_worker(item)], workers)
+
+
+def _revisions(
+    sets: list[Document], pods: _Pods, measured: list[PodReading], warm: list[SpareReading]
+) -> dict[str, RevisionReading]:
+    """`measured` are the readings of `pods.replicas`, `warm` those of `pods.spares`."""
+    owners = {item["metadata"]["name"]: readings.revision_of(item) for item in pods.replicas}
+    found = readings.revisions([item for item in sets if not readings.is_spare(item)], measured, owners)
+    beside = [item for item in sets if readings.is_spare(item)]
+    return readings.with_spares(found, beside, zip(map(readings.revision_of, pods.spares), warm, strict=True))
 
 
 def _asks_engines(chosen: Spec | SpecErrors) -> bool:

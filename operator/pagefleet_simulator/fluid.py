@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagefleet_simulator.flow import STEP, Flow
-from pagefleet_simulator.outcome import Floats, Latencies, Moment, Outcome, ScaleEvent
+from pagefleet_simulator.grid import LatencyGrid
+from pagefleet_simulator.outcome import Floats, Moment, Outcome, ScaleEvent
 from pagefleet_simulator.pods import Victim
 from pagefleet_simulator.simulation import ARRIVAL_STEP, ARRIVAL_STEPS, TIMELINE_SECONDS, TTFT_WINDOW, Setting
 from pagefleet_simulator.view import PodView, Scaler, Sums, View
 
 FREE, PENDING, STARTING, READY, DRAINING = range(5)
-LEAST, RATIO, BUCKETS = 1e-3, 1.1, 128  # of the latency grid: 1 ms to 180 s by 10 %
 EMPTY = 0.25  # sequences: a drained replica with less is gone
 
 
@@ -40,7 +40,7 @@ class FluidSimulation:
         # Since the scaler's last look: steps, tokens made, first tokens and their delays.
         self.steps, self.tokens, self.firsts, self.delays = (np.zeros(size) for _ in range(4))
         self.held: deque[tuple[float, float]] = deque()
-        self.grid = np.zeros(BUCKETS * BUCKETS)
+        self.grid = LatencyGrid()
         self.dropped = self.served = self.billed = self.tokens_served = self.concurrency = 0.0
         self.events: list[ScaleEvent] = []
         self.timeline: list[Moment] = []
@@ -151,18 +151,15 @@ class FluidSimulation:
         if self.held:
             held = sum(count for _, count in self.held)
             for since, count in self.held:
-                self._count(waited + (now - since), pace, share * (count / float(share.sum())))
+                self.grid.count(waited + (now - since), pace, share * (count / float(share.sum())))
             weight = share * (1 - held / float(share.sum()))
             self.held.clear()
-        self._count(waited, pace, weight)
+        self.grid.count(waited, pace, weight)
         self.firsts[self._ready] += weight
         self.delays[self._ready] += weight * waited
         arrived = float(weight.sum())
         if arrived > 0:
             self._recent.append((now, float(np.average(waited, weights=weight)), arrived))
-
-    def _count(self, ttft: Floats, tpot: Floats, weight: Floats) -> None:
-        self.grid += np.bincount(_bucket(ttft) * BUCKETS + _bucket(tpot), weights=weight, minlength=self.grid.size)
 
     def _hold(self, now: float, arriving: float) -> None:
         held = sum(count for _, count in self.held)
@@ -315,12 +312,7 @@ class FluidSimulation:
 
     def _outcome(self, seconds: float) -> Outcome:
         left = float(self.running.sum() + self.queue.sum()) + sum(count for _, count in self.held)
-        cells = np.flatnonzero(self.grid)
-        edges: Floats = LEAST * np.power(RATIO, np.arange(BUCKETS, dtype=np.float64) + 0.5)
         arrived = float(self.flow.arrivals.sum())
-        weight = self.grid[cells]
-        if weight.sum() > 0:
-            weight = weight * min(1.0, (arrived - self.dropped) / float(weight.sum()))
         return Outcome(
             scaler=self.scaler.name,
             mode="fluid",
@@ -332,15 +324,10 @@ class FluidSimulation:
             tokens=self.tokens_served,
             preemptions=0.0,
             accelerator_seconds=self.billed,
-            latencies=Latencies(edges[cells // BUCKETS], edges[cells % BUCKETS], weight),
+            latencies=self.grid.latencies(arrived - self.dropped),
             events=tuple(self.events),
             timeline=tuple(self.timeline),
         )
-
-
-def _bucket(values: Floats) -> NDArray[np.intp]:
-    index = np.log(np.maximum(values, LEAST) / LEAST) / math.log(RATIO)
-    return np.minimum(BUCKETS - 1, index).astype(np.intp)
 
 
 def _weighted(pairs: NDArray[Any], share: float) -> float | None:

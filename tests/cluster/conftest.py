@@ -10,25 +10,21 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 from cluster_plane import CHECKOUT, OPERATOR_USER, PORT, TOKEN, Operator, Plane
+from own_plane import control_plane
 from recording import Recording
 from statusnode import StatusNode
 
-from pagefleet_local import cleanup
 from pagefleet_local.certificates import Authority
 from pagefleet_local.fleet.install import install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.paths import control_plane_layout
-from pagefleet_local.up import Cluster, Options, up
+from pagefleet_local.up import Cluster
 from pagefleet_operator.cluster.api import Api
 
 
-@pytest.fixture(scope="session")
-def control_plane() -> Iterator[Cluster]:
-    layout = control_plane_layout()
-    cluster = up(Options(layout=layout, node=False))
-    yield cluster
-    cleanup.down(layout)
-    assert cleanup.leftovers(layout) == []
+@pytest.fixture(scope="session", name="control_plane")
+def shared_control_plane() -> Iterator[Cluster]:
+    with control_plane() as cluster:
+        yield cluster
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

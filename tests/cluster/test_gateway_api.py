@@ -4,59 +4,27 @@ weights follow a canary; what a gateway answers becomes a condition; nothing is 
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-import yaml
-from cluster_plane import CHECKOUT, Plane
-from gateway_api_kinds import documents
-from test_operator import NAMESPACE, audited, service, settled
+from cluster_plane import Plane
+from cluster_services import NAMESPACE, audited, service, settled
+from gateway_api_install import install, uninstall
 
-from pagefleet_gateway.holding import Holding
-from pagefleet_gateway.kube import ClusterWatch
-from pagefleet_gateway.ledger import Ledger
-from pagefleet_gateway.metrics import Metrics
-from pagefleet_gateway.picker import Picker
-from pagefleet_gateway.pools import Pools
-from pagefleet_gateway.state import State
-from pagefleet_local.certificates import Authority
 from pagefleet_local.fleet.kubectl import Document, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 ROUTES = "/apis/gateway.networking.k8s.io/v1/namespaces/default/httproutes"
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/default/inferencepools"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-
-async def install(plane: Plane, plural: str, *, first_api: bool = False) -> None:
-    document = documents(first_api=first_api)[plural]
-    path = f"{CRDS}/{document['metadata']['name']}"
-    present = await plane.api.find(path)
-    if present is None:
-        await plane.api.create(CRDS, document)
-    else:
-        await plane.api.replace(path, {**document, "metadata": present["metadata"]})
-
-    async def established() -> bool:
-        found = await plane.api.get(path)
-        conditions = (found.get("status") or {}).get("conditions") or ()
-        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
-
-    await until(established, timeout=20, what=f"{plural} are served", interval=0.1)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
 async def clean(plane: Plane) -> AsyncIterator[None]:
     """Other tests' cluster has none of these kinds."""
     yield
-    for name in ("httproutes.gateway.networking.k8s.io", "inferencepools.inference.networking.k8s.io"):
-        await plane.kubectl.run("delete", "crd", name, "--ignore-not-found")
+    await uninstall(plane)
 
 
 def routed(name: str, **traffic: Any) -> Document:
@@ -251,61 +219,6 @@ async def test_where_pools_are_served_the_route_leads_to_one_and_both_go_with_th
     await until(gone, timeout=30, what="route and pool are deleted with the provider")
     seen = await settled(plane, "split", "forgotten", lambda v: "route" not in v.status)
     assert said(seen, "RouteAccepted") == ("", "")
-
-
-async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace(plane: Plane, tmp_path: Path) -> None:
-    printed = (await plane.kubectl.run("kustomize", str(CHECKOUT / "manifests/picker"))).out
-    for document in yaml.safe_load_all(printed.replace("namespace: pagefleet-system", f"namespace: {NAMESPACE}")):
-        if document["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
-            await plane.kubectl.apply(document)
-    await install(plane, "inferencepools")
-    authority = Authority(plane.layout.pki)
-    account = authority.issue("picker", f"system:serviceaccount:{NAMESPACE}:pagefleet-gateway")
-    own = authority.kubeconfig(tmp_path / "kubeconfig", f"https://127.0.0.1:{plane.layout.api_port}", account)
-    state = State()
-    pools = Pools(state, "pagefleet-gateway")
-    pool = {
-        "apiVersion": "inference.networking.k8s.io/v1",
-        "kind": "InferencePool",
-        "metadata": {"name": "other", "namespace": NAMESPACE},
-        "spec": {
-            "selector": {"matchLabels": {"app": "other"}},
-            "targetPorts": [{"number": 9100}],
-            "endpointPickerRef": {"name": "pagefleet-gateway", "port": {"number": 9003}},
-        },
-    }
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "other-1", "namespace": NAMESPACE, "labels": {"app": "other"}},
-        "spec": {"containers": [{"name": "engine", "image": "other.example/engine:1"}]},
-    }
-    ledger = Ledger()
-    holding = Holding(Picker(state, ledger, random.Random(1)), time.monotonic, lambda _: None)
-    async with ClusterWatch(state, Metrics(ledger, holding), own, NAMESPACE, pools) as watch:
-        following = asyncio.create_task(watch.follow())
-
-        async def meets(key: tuple[str, str], ports: set[str]) -> None:
-            async def check() -> bool:
-                ready = {p.address.rpartition(":")[2] for p in state.pods if p.service == key[1] and p.ready}
-                return ready == ports and (key in state.snapshot.services) == bool(ports)
-
-            await until(check, timeout=40, what=f"{key} has ports {ports}", interval=0.1)
-
-        try:
-            await plane.kubectl.apply(pod)
-            await plane.kubectl.apply(pool)
-            await meets((NAMESPACE, "~other"), {"9100"})
-            await meets((NAMESPACE, "bystander"), set())
-            await plane.kubectl.apply(service("bystander"))
-            await meets((NAMESPACE, "bystander"), {"8000"})
-            assert watch.reason() == ""
-            await plane.kubectl.run("delete", "inferencepool", "other", "-n", NAMESPACE)
-            await meets((NAMESPACE, "~other"), set())
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-    await plane.kubectl.run("delete", "pod", "other-1", "-n", NAMESPACE, "--wait=false")
 
 
 async def test_somebody_elses_route_is_not_taken_over(plane: Plane) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from cluster_plane import Plane
+from cluster_services import NAMESPACE, audited, service, settled
 from leader_worker_sets import GROUP, LABEL, PLURAL, Controller, crd
-from test_operator import NAMESPACE, audited, service, settled
 
 from pagefleet_gateway.holding import Holding
 from pagefleet_gateway.kube import ClusterWatch

@@ -4,67 +4,14 @@ rollback by alert, refusal of what it must refuse."""
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any
 
-import aiohttp
 import pytest
-from cluster_plane import OPERATOR_USER, TOKEN, Plane
+from cluster_plane import Plane
+from cluster_services import NAMESPACE, alert, audited, decided, post, ready, service, settled, view
 
-from pagefleet_local.demo.stage import View, sample
-from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.kubectl import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
-NAMESPACE = "default"
-WRITES = ("create", "update", "patch", "delete")
-
-
-def service(name: str, **engine: object) -> Document:
-    document = sample()
-    document["metadata"] = {"name": name, "namespace": NAMESPACE}
-    document["spec"]["engine"].update(engine)
-    return document
-
-
-async def view(plane: Plane, name: str) -> View:
-    found = await plane.kubectl.get("isvc", name, NAMESPACE)
-    assert found is not None
-    return View(found)
-
-
-async def settled(plane: Plane, name: str, what: str, holds: Any) -> View:
-    async def check() -> bool:
-        return bool(holds(await view(plane, name)))
-
-    await until(check, timeout=40, what=what, interval=0.3)
-    return await view(plane, name)
-
-
-async def ready(plane: Plane, name: str, **engine: object) -> View:
-    await plane.kubectl.apply(service(name, **engine))
-    return await settled(plane, name, f"{name} is Ready", lambda v: v.is_true("Ready"))
-
-
-def audited(plane: Plane, verbs: tuple[str, ...] = WRITES) -> list[dict[str, Any]]:
-    """What the operator asked of the API server, from the audit log."""
-    lines = (plane.layout.logs / "audit.log").read_text().splitlines()
-    events = [json.loads(line) for line in lines if line.strip()]
-    return [event for event in events if event["user"]["username"] == OPERATOR_USER and event["verb"] in verbs]
-
-
-async def post(plane: Plane, payload: object, token: str = TOKEN) -> int:
-    headers = {"Authorization": f"Bearer {token}"}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{plane.operator_url}/alerts", json=payload, headers=headers) as response,
-    ):
-        return response.status
-
-
-def alert(name: str, revision: str, status: str = "firing") -> dict[str, object]:
-    labels = {"alertname": "Bad", "severity": "page", "namespace": NAMESPACE, "service": name, "revision": revision}
-    entry = {"status": status, "labels": labels, "startsAt": "2026-01-01T00:00:00Z", "fingerprint": f"f-{name}"}
-    return {"version": "4", "alerts": [entry]}
 
 
 async def test_a_service_gets_its_children_and_they_go_with_it(plane: Plane) -> None:
@@ -90,11 +37,12 @@ async def test_a_service_gets_its_children_and_they_go_with_it(plane: Plane) -> 
 async def test_an_idle_service_is_never_written(plane: Plane) -> None:
     await ready(plane, "idle")
     seen = await settled(plane, "idle", "nothing is left to do", lambda v: v.condition("Scaling")["status"] == "False")
-    reads = len(audited(plane, ("get", "list")))
     before = [e for e in audited(plane) if e["objectRef"].get("name", "").startswith("idle")]
+    decisions = {await decided(plane, "idle")}
 
     async def decided_thrice() -> bool:
-        return len(audited(plane, ("get", "list"))) > reads + 12
+        decisions.add(await decided(plane, "idle"))
+        return len(decisions) > 3
 
     await until(decided_thrice, timeout=40, what="three more decisions")
     after = [e for e in audited(plane) if e["objectRef"].get("name", "").startswith("idle")]

@@ -18,8 +18,9 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from cluster_plane import Operator, Plane
-from test_operator import NAMESPACE, View, alert, post, ready, service, settled, view
+from cluster_services import NAMESPACE, alert, post, ready, service, settled, view
 
+from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_operator.cluster.api import ApiError
 

@@ -12,8 +12,9 @@ import invariants
 import pytest
 import pytest_asyncio
 from cluster_plane import Plane
-from test_operator import NAMESPACE, View, ready, service, settled, view
+from cluster_services import NAMESPACE, ready, service, settled, view
 
+from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import Document
 from pagefleet_operator.cluster import paths
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from cluster_plane import TOKEN, Plane
-from test_operator import NAMESPACE, audited, ready
+from cluster_services import NAMESPACE, audited, ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from cluster_plane import Plane
-from test_operator import ready
+from cluster_services import ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 

@@ -105,12 +105,19 @@ class Call:
 
     async def pick(self, **options: object) -> list[str]:
         """A whole buffered request; the endpoints, in order."""
+        answer = await self._whole(BODY, **options)
+        return endpoints(answer, answer.request_body.response)
+
+    async def refusal(self, body: bytes = BODY, **options: object) -> proto.ImmediateResponse:
+        """A whole buffered request that the picker answers itself."""
+        return (await self._whole(body, **options)).immediate_response
+
+    async def _whole(self, body: bytes, **options: object) -> proto.ProcessingResponse:
         await self.request(**options)  # type: ignore[arg-type]
         first = await self.read()
         assert first.HasField("request_headers") and not first.HasField("dynamic_metadata")
-        await self.body()
-        answer = await self.read()
-        return endpoints(answer, answer.request_body.response)
+        await self.body(body)
+        return await self.read()
 
 
 def http_headers(values: dict[str, str], end: bool) -> proto.HttpHeaders:
@@ -169,29 +176,18 @@ async def test_a_subset_hint_is_kept_in_either_form_and_an_empty_one_allows_noth
     assert sorted(await world.call().pick(subset=two)) == two
     assert sorted(await world.call().pick(subset=", ".join(two))) == two
     for nothing in ("", [], "10.9.9.9:8000"):
-        call = world.call()
-        await call.request(subset=nothing)
-        await call.read()
-        await call.body()
-        assert (await call.read()).immediate_response.status.code == 503
+        assert (await world.call().refusal(subset=nothing)).status.code == 503
 
 
 async def test_no_ready_pod_is_503_and_refusals_are_openai_shaped(world: World) -> None:
     world.pods(pod(1, ready=False))
     call = world.call()
-    await call.request()
-    await call.read()
-    await call.body()
-    answer = (await call.read()).immediate_response
+    answer = await call.refusal()
     headers = {item.header.key: item.header.raw_value.decode() for item in answer.headers.set_headers}
     assert answer.status.code == 503 and json.loads(answer.body)["error"]["code"] == "no_ready_pod"
     assert headers["content-type"] == "application/json" and int(headers["retry-after"]) > 0
     assert await call.stream.read() is grpc.aio.EOF and not world.ended
-    call = world.call()
-    await call.request()
-    await call.read()
-    await call.body(b"x" * 65537)
-    assert (await call.read()).immediate_response.status.code == 413
+    assert (await world.call().refusal(b"x" * 65537)).status.code == 413
     call = world.call()
     await call.request(path="/elsewhere", end=True)
     assert (await call.read()).immediate_response.status.code == 404
@@ -296,11 +292,7 @@ async def test_a_shed_request_is_429_with_retry_after(world: World) -> None:
     limit = Limit("authorization", 1, 0)
     world.state.put_service(Service("team", "chat", "smol", (("aaaaaaaa", 100),), limits=(limit,)))
     assert await world.call().pick()
-    call = world.call()
-    await call.request()
-    await call.read()
-    await call.body()
-    answer = (await call.read()).immediate_response
+    answer = await world.call().refusal()
     headers = {item.header.key: item.header.raw_value.decode() for item in answer.headers.set_headers}
     assert (answer.status.code, headers["retry-after"]) == (429, "60")
     assert json.loads(answer.body)["error"]["code"] == "rate_limit_exceeded"

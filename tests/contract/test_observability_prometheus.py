@@ -1,16 +1,19 @@
 """Protects the way from the pieces' own /metrics to the dashboards: a real Prometheus with the shipped rules scrapes what
-engine, gateway and operator write, keeps the labels that they tell, and every panel can be asked of it."""
+engine, gateway and operator write, keeps the labels that they tell, and every panel can be asked of it; pages of other
+engines fill the panels of what they tell, and no others."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 from aiohttp import web
 from piece_metrics import gateway_metrics
@@ -25,7 +28,14 @@ from pagefleet_operator.domain.status import Phase, RevisionRecord, RolloutRecor
 from pagefleet_operator.web.metrics import Metrics as OperatorMetrics
 
 MONITORING = Path(__file__).resolve().parents[2] / "manifests/monitoring"
+DATA = Path(__file__).resolve().parents[1] / "data"
 Text = Callable[[], bytes]
+Asked = Callable[[str], Awaitable[list[dict[str, Any]]]]
+# Panels of the dashboard of engines: no other engine tells the same.
+OURS_ONLY = {
+    "Pages by state", "Slots without a token", "Prefix cache hits", "Speculation: accepted tokens", "Waiting tokens",
+    "Batch size", "Step time by phase, p95", "Prompt tokens", "Generated tokens", "Cancellations", "Engines", "Asleep",
+}  # fmt: skip
 
 
 def texts() -> dict[str, Text]:
@@ -80,7 +90,7 @@ def config(ports: dict[str, int]) -> dict[str, Any]:
             found |= {"__meta_kubernetes_pod_label_pagefleet_io_service": "chat"}
             found |= {"__meta_kubernetes_pod_label_pagefleet_io_revision": "new"}
         job.pop("kubernetes_sd_configs")
-        targets = [{"targets": [f"127.0.0.1:{ports[name]}"], "labels": found}]
+        targets = [{"targets": [f"127.0.0.1:{ports[name]}"], "labels": found}] if name in ports else []
         jobs.append({**job, "scrape_interval": "1s", "static_configs": targets})
     return {
         "global": {"evaluation_interval": "1s"},
@@ -89,7 +99,10 @@ def config(ports: dict[str, int]) -> dict[str, Any]:
     }
 
 
-async def served(text: Text) -> tuple[web.AppRunner, int]:
+@asynccontextmanager
+async def served(text: Text) -> AsyncIterator[int]:
+    """The port of a /metrics that says `text`."""
+
     async def answer(_: web.Request) -> web.Response:
         return web.Response(body=text(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
@@ -98,31 +111,61 @@ async def served(text: Text) -> tuple[web.AppRunner, int]:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return runner, runner.addresses[0][1]
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
 
 
-async def test_prometheus_keeps_the_labels_and_answers_every_panel(tmp_path: Path) -> None:
-    runners = {name: await served(text) for name, text in texts().items()}
-    (tmp_path / "prometheus.yaml").write_text(
-        yaml.safe_dump(config({name: port for name, (_, port) in runners.items()}))
-    )
+@asynccontextmanager
+async def prometheus(folder: Path, configuration: dict[str, Any]) -> AsyncIterator[Asked]:
+    """A Prometheus of its own, and how it is asked."""
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    log = (tmp_path / "log").open("wb")
-    prometheus = await asyncio.create_subprocess_exec(
-        debian.tool("prometheus"), "--config.file=prometheus.yaml", f"--web.listen-address={address}",
-        "--storage.tsdb.path=data", cwd=tmp_path, stdout=log, stderr=log,
-    )  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            debian.tool("prometheus"), "--config.file=prometheus.yaml", f"--web.listen-address={address}",
+            "--storage.tsdb.path=data", cwd=folder, stdout=log, stderr=log,
+        )  # fmt: skip
+        try:
+            async with aiohttp.ClientSession() as session:
 
-    async with aiohttp.ClientSession() as session:
+                async def asked(query: str) -> list[dict[str, Any]]:
+                    async with session.get(f"http://{address}/api/v1/query", params={"query": query}) as response:
+                        answer = json.loads(await response.text())
+                    assert answer["status"] == "success", (query, answer)
+                    found: list[dict[str, Any]] = answer["data"]["result"]
+                    return found
 
-        async def asked(query: str) -> list[dict[str, Any]]:
-            async with session.get(f"http://{address}/api/v1/query", params={"query": query}) as response:
-                answer = json.loads(await response.text())
-            assert answer["status"] == "success", (query, answer)
-            found: list[dict[str, Any]] = answer["data"]["result"]
-            return found
+                yield asked
+        finally:
+            process.kill()
+            await process.wait()
+
+
+def labels(sample: dict[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in sample["metric"].items() if name != "__name__"}
+
+
+async def every_panel(asked: Asked, revision: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """What is shown of `revision` of team-a/chat, by dashboard and panel."""
+    chosen = {"$namespace": "team-a", "$service": "chat", "$revision": revision, "$__rate_interval": "5m"}
+    shown: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for board in DASHBOARDS:
+        for panel in board.panels:
+            for expr, _ in panel.queries:
+                for name, value in chosen.items():
+                    expr = expr.replace(name, value)
+                shown.setdefault((board.name, panel.title), []).extend(await asked(expr))
+    return shown
+
+
+async def test_prometheus_keeps_the_labels_and_answers_every_panel(tmp_path: Path) -> None:
+    async with AsyncExitStack() as open_:
+        ports = {name: await open_.enter_async_context(served(text)) for name, text in texts().items()}
+        asked = await open_.enter_async_context(prometheus(tmp_path, config(ports)))
 
         async def evaluated() -> bool:
             """The rules have seen enough for these two to be about to fire."""
@@ -132,35 +175,48 @@ async def test_prometheus_keeps_the_labels_and_answers_every_panel(tmp_path: Pat
                 return False
             return {"PagefleetFreeKVPagesLow", "PagefleetRequestsRefused"} <= pending
 
-        try:
-            await until(evaluated, timeout=60, what="alerts are pending")
-            own = {"namespace": "team-a", "service": "chat", "revision": "new"}
-            for query in (
-                "revision:pagefleet_gateway_refused:ratio_rate5m",
-                "revision:pagefleet_kv_pages_free:ratio",
-                "max by (namespace, service, revision) (pagefleet_rollout)",
-            ):
-                (one,) = await asked(query)
-                assert {name: value for name, value in one["metric"].items() if name != "__name__"} == own
-            (pages,) = await asked("revision:pagefleet_kv_pages_free:ratio")
-            assert float(pages["value"][1]) == 0.09
-            assert len(await asked("pagefleet_guard_seconds")) == 2
-            assert await asked("service:pagefleet_gateway_shed:ratio_rate5m")
-            for board in DASHBOARDS:
-                for panel in board.panels:
-                    for expr, _ in panel.queries:
-                        chosen = {
-                            "$namespace": "team-a",
-                            "$service": "chat",
-                            "$revision": ".*",
-                            "$__rate_interval": "5m",
-                        }
-                        for name, value in chosen.items():
-                            expr = expr.replace(name, value)
-                        await asked(expr)
-        finally:
-            prometheus.kill()
-            await prometheus.wait()
-            log.close()
-            for runner, _ in runners.values():
-                await runner.cleanup()
+        await until(evaluated, timeout=60, what="alerts are pending")
+        for query in (
+            "revision:pagefleet_gateway_refused:ratio_rate5m",
+            "revision:pagefleet_kv_pages_free:ratio",
+            "max by (namespace, service, revision) (pagefleet_rollout)",
+        ):
+            (one,) = await asked(query)
+            assert labels(one) == {"namespace": "team-a", "service": "chat", "revision": "new"}
+        (pages,) = await asked("revision:pagefleet_kv_pages_free:ratio")
+        assert float(pages["value"][1]) == 0.09
+        assert len(await asked("pagefleet_guard_seconds")) == 2
+        assert await asked("service:pagefleet_gateway_shed:ratio_rate5m")
+        await every_panel(asked, ".*")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "saturation", "free", "untold"),
+    [
+        ("vllm", 1.5, 1 - 0.007352941176470562, set()),
+        ("sglang", 2826 / 162, 0.72, {"Preemptions"}),
+        ("tgi", 7 / 12, None, {"Pages held by requests", "Preemptions", "Time to first token", "Between tokens", "First tokens, by time"}),
+    ],
+)  # fmt: skip
+async def test_other_engines_fill_the_rules_and_panels_of_what_they_tell(
+    runtime: str, saturation: float, free: float | None, untold: set[str], tmp_path: Path
+) -> None:
+    page = (DATA / f"metrics-{runtime}.txt").read_bytes()
+    async with AsyncExitStack() as open_:
+        ports = {"engine": await open_.enter_async_context(served(lambda: page))}
+        asked = await open_.enter_async_context(prometheus(tmp_path, config(ports)))
+
+        async def evaluated() -> bool:
+            try:
+                return bool(await asked("revision:pagefleet_request_queue_time_seconds:p95_5m"))
+            except aiohttp.ClientConnectionError:
+                return False
+
+        await until(evaluated, timeout=60, what="the rules have seen the page twice")
+        (queue,) = await asked("revision:pagefleet_queue:saturation")
+        assert labels(queue) == {"namespace": "team-a", "service": "chat", "revision": "new"}
+        assert float(queue["value"][1]) == pytest.approx(saturation)
+        pages = [float(one["value"][1]) for one in await asked("revision:pagefleet_kv_pages_free:ratio")]
+        assert pages == ([pytest.approx(free)] if free is not None else [])
+        shown = await every_panel(asked, "new")
+        assert {title for board, title in shown if board == "engine" and not shown[board, title]} == OURS_ONLY | untold

@@ -21,11 +21,11 @@ from pagefleet_gateway.objects import service_from
 from pagefleet_gateway.picker import DEFAULT_TIMEOUT_SECONDS
 from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.state import Limit, Service
-from pagefleet_operator.domain import schema_traffic, structure
+from pagefleet_operator.domain import fallbacks, schema_traffic, structure
 from pagefleet_operator.domain.build.names import SERVICE_LABEL
-from pagefleet_operator.domain.gatewayapi import POOL_GROUP
+from pagefleet_operator.domain.gatewayapi import POOL_GROUP, FallbackReading
 from pagefleet_operator.domain.quantity import seconds
-from pagefleet_operator.domain.rules_traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES, falls_back_to_itself
+from pagefleet_operator.domain.rules_traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES
 from pagefleet_operator.domain.schema_traffic import GATEWAY_API, TRAFFIC
 from pagefleet_operator.domain.spec import Spec, parse
 from pagefleet_operator.domain.spec_traffic import EndpointPicker, Parent
@@ -35,6 +35,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 FULL: dict[str, Any] = {
     "timeout": "1m30s",
+    "firstTokenTimeout": "10s",
+    "nextTokenTimeout": "2s",
     "retries": 4,
     "circuitBreaker": {"maxRequestsPerPod": 12},
     "queue": {"timeout": "45s", "maxRequests": 100, "maxBytes": 2048, "tenantHeader": "X-Tenant"},
@@ -47,8 +49,6 @@ FULL: dict[str, Any] = {
 }
 # Of the operator alone: which gateway splits traffic is not the gateway's to know.
 OPERATORS = {"provider", "gatewayAPI"}
-# Read by the gateway as soon as it has them; until then the operator's check is all there is.
-GATEWAYS = {"firstTokenTimeout": "10s", "nextTokenTimeout": "2s"}
 
 
 def read(traffic: dict[str, Any]) -> Service:
@@ -61,6 +61,8 @@ def test_the_gateway_understands_every_field_as_the_operator_does() -> None:
     assert isinstance(parsed, Spec), parsed
     ours = parsed.traffic
     assert (ours.timeout, ours.retries, ours.fallback) == (seen.timeout_seconds, seen.retries, seen.fallback)
+    assert (ours.first_token_timeout, ours.next_token_timeout) == (10, 2)
+    assert (seen.first_token_seconds, seen.next_token_seconds) == (10, 2)
     assert ours.max_requests_per_pod == seen.pod_limit == 12
     queue = ours.queue
     assert (queue.timeout, queue.max_requests, queue.max_bytes) == (45, 100, 2048)
@@ -105,7 +107,7 @@ def test_the_full_example_has_every_field_of_the_schema() -> None:
             missing += absent(merged, inner, f"{path}{name}.")
         return missing
 
-    assert absent({**FULL, **GATEWAYS, **dict.fromkeys(OPERATORS)}, without(TRAFFIC, OPERATORS), "") == []
+    assert absent({**FULL, **dict.fromkeys(OPERATORS)}, without(TRAFFIC, OPERATORS), "") == []
 
 
 def without(schema: dict[str, Any], names: set[str]) -> dict[str, Any]:
@@ -218,11 +220,13 @@ def test_cel_and_python_agree(rule: Any) -> None:
 @given(NAMES, st.fixed_dictionaries({}, optional={"traffic": st.fixed_dictionaries(
     {}, optional={"fallback": st.fixed_dictionaries({"service": NAMES})})}))  # fmt: skip
 @settings(deadline=None)
-def test_cel_and_python_agree_on_a_service_that_falls_back_to_itself(name: str, spec: dict[str, Any]) -> None:
+def test_cel_refuses_just_what_the_condition_calls_a_loop_of_one(name: str, spec: dict[str, Any]) -> None:
     environment = celpy.Environment()
     program = environment.program(environment.compile(OWN_FALLBACK_CEL))
     document = celpy.json_to_cel({"metadata": {"name": name}, "spec": spec})
-    assert bool(program.evaluate({"self": document})) == (not falls_back_to_itself(name, spec))
+    named = spec.get("traffic", {}).get("fallback", {}).get("service")
+    stated = fallbacks.state("n", name, "", (FallbackReading(named, exists=True),) if named else ())
+    assert bool(program.evaluate({"self": document})) == (stated is None or stated[2] != "FallbackLoops")
 
 
 @pytest.fixture(scope="module")

@@ -25,12 +25,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield running
 
 
-@pytest.fixture
-def client(served: Serving) -> Iterator[openai.OpenAI]:
-    with served.client() as made:
-        yield made
-
-
 @pytest.mark.parametrize("given", ["text", ["text", "other"], [5, 6], [[5, 6], [7]]])
 def test_embeddings_have_length_one_in_both_encodings(client: openai.OpenAI, served: Serving, given: Any) -> None:
     # The client asks for base64 and decodes it.

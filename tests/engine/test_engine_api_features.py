@@ -27,12 +27,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield running
 
 
-@pytest.fixture
-def client(served: Serving) -> Iterator[openai.OpenAI]:
-    with served.client() as made:
-        yield made
-
-
 def complete(served: Serving, **parameters: Any) -> dict[str, Any]:
     asked = {"model": NAME, "prompt": "hello", "max_tokens": 12, "temperature": 0, "ignore_eos": True, **parameters}
     return served.answer(COMPLETION, asked)

@@ -32,12 +32,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield running
 
 
-@pytest.fixture
-def client(served: Serving) -> Iterator[openai.OpenAI]:
-    with served.client() as made:
-        yield made
-
-
 def test_a_streamed_chat_equals_the_whole_one_and_counts_its_tokens(client: openai.OpenAI) -> None:
     messages = [
         {"role": "system", "content": "be brief"},

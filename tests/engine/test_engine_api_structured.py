@@ -45,12 +45,6 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
-@pytest.fixture
-def client(served: Serving) -> Iterator[openai.OpenAI]:
-    with served.client() as made:
-        yield made
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_in_a_schema_is_valid(client: openai.OpenAI, stream: bool) -> None:
     answer = client.chat.completions.create(

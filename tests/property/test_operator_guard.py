@@ -12,7 +12,7 @@ from virtual_traffic import SLICE, Draw, lognormal, outcome, pareto, traffic
 from pagefleet_operator.domain import sketch
 from pagefleet_operator.domain.guard import Outcome
 from pagefleet_operator.domain.observation import Slice
-from pagefleet_operator.domain.sequential import Evidence, e_value, epoch, upper_rank
+from pagefleet_operator.domain.sequential import Evidence, e_value, least_samples, upper_rank
 
 
 def looks(slices: list[Slice]) -> list[Outcome]:
@@ -100,7 +100,8 @@ def test_the_bound_of_a_quantile_lies_above_it() -> None:
         sample = sorted(source.random() for _ in range(200))
         below += sample[upper_rank(200, 0.95, 0.05) - 1] < 0.95
     assert below <= 0.05 * 300 + 10
-    assert epoch(10, 0.95, 0.01) is None
+    enough = least_samples(0.95, 0.01)
+    assert 0.95**enough <= 0.005 < 0.95 ** (enough - 1)
 
 
 def test_the_sketch_is_within_two_percent() -> None:

@@ -12,9 +12,11 @@ from virtual_cluster import Cluster
 from pagefleet_gateway.objects import POD_SELECTOR
 from pagefleet_operator.cluster import groups, members, readings
 from pagefleet_operator.cluster.store import Store
-from pagefleet_operator.domain.build.leaderworkerset import leader_worker_set, node_flags
+from pagefleet_operator.domain.build.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.build.names import Child
 from pagefleet_operator.domain.observation import PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.runtimes.catalog import node_launch_of
+from pagefleet_operator.domain.runtimes.node import Node
 from pagefleet_operator.domain.spec import Spec, SpecErrors, parse
 from pagefleet_operator.domain.victims import costs
 
@@ -86,8 +88,8 @@ def test_cost_and_its_ceiling_are_of_all_nodes() -> None:
 )
 def test_each_runtime_is_told_in_its_own_words(runtime: str, worker: bool, expected: dict[str, str]) -> None:
     engine = {"nodes": 2, "runtime": runtime, **({} if runtime == "pagefleet" else {"pipelineParallelSize": 2})}
-    child = Child("ns", "chat", "uid", "abc", spec(engine))
-    told = {flag.partition("=")[0]: flag.partition("=")[2] for flag in node_flags(runtime, child, worker=worker)}
+    flags = node_launch_of(spec(engine), Node(2, worker)).flags
+    told = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
     assert expected.items() <= told.items()
     assert ("--headless" in told) == (runtime == "vllm" and worker)
 
@@ -107,7 +109,7 @@ def test_workers_do_not_end_before_their_leaders_streams(runtime: str, waits: bo
 
 
 def test_a_custom_runtime_names_the_variables_itself() -> None:
-    assert node_flags("custom", Child("ns", "chat", "uid", "abc", spec({"nodes": 2})), worker=True) == []
+    assert node_launch_of(spec({"nodes": 2, "runtime": "custom"}), Node(2, worker=True)).flags == ()
 
 
 def cluster(*, served: bool) -> Cluster:

@@ -72,7 +72,13 @@ async def test_who_is_not_signed_in_is_led_to_the_form(served: Served) -> None:
     async with served.http.get(served.url + "/", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (303, "login")
     async with served.http.post(served.url + "/login", data={"token": "wrong"}) as answer:
-        assert answer.status == 403
+        refused = await answer.text()
+        assert (answer.status, answer.content_type) == (403, "text/html")
+    async with served.http.get(served.url + "/login") as answer:
+        form = await answer.text()
+    assert 'role="alert">This is not the token.</p>' in refused
+    assert "role=" not in form
+    assert "$" not in form + refused
     async with served.http.post(served.url + "/login", data={"token": "sesame"}, allow_redirects=False) as answer:
         said = answer.headers["Set-Cookie"]
         assert (answer.status, answer.headers["Location"]) == (303, "./")

@@ -64,7 +64,6 @@ class OffloadPool(PagePool):
         super().__init__(total)
         self.host = HostIndex(places)
         self.moves: list[Move] = []
-        self.brought_back = 0
 
     def allocate(self, count: int) -> list[int]:
         """`count` pages with one owner each. Raises OutOfPages."""
@@ -96,7 +95,6 @@ class OffloadPool(PagePool):
             self.host.give_back(digest, place)
             self.register(page, digest)
             pages.append(page)
-            self.brought_back += 1
         return pages
 
     def check(self) -> None:

@@ -13,19 +13,19 @@ from pagefleet_engine.core.requests import (
     EngineConfig,
     EngineRequest,
     EngineStats,
-    SamplingParams,
     TokenLogprobs,
     TokenOutput,
 )
 from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.model import adapters, source, tokenizer
-from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.model import adapters
+from pagefleet_engine.model.errors import ModelError
 from pagefleet_engine.runner import batch, machine, sampling
-from pagefleet_engine.runner.grammar import Grammars
+from pagefleet_engine.runner.grammar import on_demand
 from pagefleet_engine.runner.levels import computed, levels, limits
 from pagefleet_engine.runner.loading import Loaded, load
 from pagefleet_engine.runner.prompts import Prompts
+from pagefleet_engine.runner.rehearsal import rehearse
 from pagefleet_engine.runner.speculator import DraftModel, Speculator
 from pagefleet_kernels.cpu import operations
 
@@ -169,8 +169,8 @@ class Engine:
             model.eos_token_ids, model.vocab_size, model.hidden_size,
         )  # fmt: skip
         self._scheduler = Scheduler(limits(config, model, loaded.pages, loaded.max_model_len))
-        self._grammars: Grammars | None = None
-        self._sampler = sampling.Sampler(self._operations, model.eos_token_ids, self._all_grammars)
+        grammars = on_demand(config.model, self.vocab_size, self.eos_token_ids)
+        self._sampler = sampling.Sampler(self._operations, model.eos_token_ids, grammars)
         self._prompts = Prompts(lambda hidden: self.loaded.model.logits(hidden))  # sleep frees the model
         self._speculator = None
         if config.speculation is not None:
@@ -229,24 +229,9 @@ class Engine:
         if self._speculator is not None:
             self._speculator.forget(request_id, index)
 
-    def _all_grammars(self) -> Grammars:
-        if self._grammars is None:
-            found = tokenizer.load(source.resolve(self._config.model))
-            self._grammars = Grammars(found.backend, self.vocab_size, self.eos_token_ids)
-        return self._grammars
-
     @torch.inference_mode()
     def _warm_up(self) -> None:
-        """Real forward passes, a prompt and a token after it: what /ready stands for. Leaves no trace in the pool."""
-        count = min(8, self._scheduler.limits.capacity - 1, self.max_model_len - 1)
-        prompt = tuple(index % self.vocab_size for index in range(1, count + 1))
-        rehearsal = Scheduler(self._scheduler.limits)
-        rehearsal.add(EngineRequest("warm-up", prompt, SamplingParams(max_tokens=2, ignore_eos=True), 0.0))
-        while works := rehearsal.schedule(0.0):
-            logits = self.loaded.model.logits(self._forward(works)[0][-1:])
-            if not bool(logits.isfinite().all()):
-                raise ModelError(
-                    SOURCE,
-                    f"{self._config.model!r}: the model's output is not finite; its weights are damaged",
-                )
-            rehearsal.commit(works, [((int(logits.argmax()),),) if work.samples else () for work in works])
+        def forward(works: list[Work]) -> torch.Tensor:
+            return self.loaded.model.logits(self._forward(works)[0][-1:])
+
+        rehearse(Scheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from pagefleet_engine.model import source, tokenizer
 from pagefleet_engine.model.grammar import Compiler, GrammarSpec
 
 if TYPE_CHECKING:
@@ -28,6 +30,17 @@ class Grammars:
         if self._compiler is None:
             self._compiler = Compiler(self._backend.to_str(), self.vocab_size, self.eos_token_ids)
         return Matcher(self._compiler.compile(spec), self.vocab_size, self.eos_token_ids)
+
+
+def on_demand(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> Callable[[], Grammars]:
+    """The grammars of the model with this URI; its tokenizer is loaded at the first call."""
+
+    @functools.cache
+    def made() -> Grammars:
+        found = tokenizer.load(source.resolve(model))
+        return Grammars(found.backend, vocab_size, eos_token_ids)
+
+    return made
 
 
 class Matcher:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 Document = dict[str, Any]
-TEXT, FLAG, MAP, LIST = {"type": "string"}, {"type": "boolean"}, {"type": "object"}, {"type": "array"}
+TEXT, FLAG, MAP = {"type": "string"}, {"type": "boolean"}, {"type": "object"}
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 OBJECTS = {"type": "array", "items": {"type": "object"}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,13 +28,11 @@ HELP = {
 
 def complete_revision(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Hashes of the service's kept revisions."""
-    given = context.params
-    kubeconfig = given.get("kubeconfig")
-    target = Target(given.get("namespace"), Path(kubeconfig) if kubeconfig else None, given.get("context"))
     # An option still without its value ends click's parsing: the arguments are left where they were.
-    name = given.get("name") or next(iter(context.args), "")
+    name = context.params.get("name") or next(iter(context.args), "")
     try:
-        found = revisions(Cluster(target, options.COMPLETION_SECONDS).service(str(name))) if name else []
+        typed = options.typed(context)
+        found = revisions(Cluster(typed, options.COMPLETION_SECONDS).service(str(name))) if name else []
     except Fault:
         return []
     return [

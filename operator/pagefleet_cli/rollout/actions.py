@@ -1,4 +1,4 @@
-"""What a person asks of a rollout, as the annotation that the operator answers (ARCHITECTURE.md, "Manual actions").
+"""What a person asks of a rollout, as the annotation that the operator answers (ARCHITECTURE.md, "Commands").
 
 Writes the annotation and waits for `.status.action` of the same id; never a spec.
 """

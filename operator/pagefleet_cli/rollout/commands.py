@@ -107,8 +107,9 @@ def why(
         found = Cluster(Target(namespace, kubeconfig, context)).service(name)
     now = time.time()
     decisions = (found.get("status") or {}).get("decisions") or []
-    lines = [*log(found, now), *(f"Now: {reason}" for reason in waiting(found, now))]
-    show(output, {"decisions": decisions, "waiting": waiting(found, now)}, lambda: [Text("\n".join(lines))])
+    reasons = waiting(found, now)
+    lines = [*log(found, now), *(f"Now: {reason}" for reason in reasons)]
+    show(output, {"decisions": decisions, "waiting": reasons}, lambda: [Text("\n".join(lines))])
 
 
 @app.command("history")

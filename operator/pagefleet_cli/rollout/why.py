@@ -25,7 +25,7 @@ def log(service: Document, now: float) -> list[str]:
 def waiting(service: Document, now: float) -> list[str]:
     """Why nothing moves at this moment, the most important reason first."""
     seen, status = progress(service, now), service.get("status") or {}
-    reasons = [*_unseen(service), *_pending(service), *_conditions(status), *_phase(seen, service, now)]
+    reasons = [*_unseen(service), *_pending(service), *_conditions(status), *_phase(seen, service)]
     firing = [alert for alert in status.get("alerts") or () if not alert.get("resolved")]
     reasons += [
         f"alert {alert.get('name', '')} fires since {clock(alert.get('startsAt'))} for "
@@ -73,7 +73,7 @@ def _conditions(status: Document) -> list[str]:
     return [f"{degraded.get('reason')}: {degraded.get('message')}"] if degraded.get("status") == "True" else []
 
 
-def _phase(seen: Progress, service: Document, now: float) -> list[str]:
+def _phase(seen: Progress, service: Document) -> list[str]:
     status = service.get("status") or {}
     rollout = status.get("rollout") or {}
     match seen.phase:
@@ -104,10 +104,10 @@ def _phase(seen: Progress, service: Document, now: float) -> list[str]:
         case "Unknown":
             return ["the operator has not decided anything about this service yet"]
         case _:
-            return _step(seen, rollout, service, now)
+            return _step(seen, rollout, service)
 
 
-def _step(seen: Progress, rollout: Document, service: Document, now: float) -> list[str]:
+def _step(seen: Progress, rollout: Document, service: Document) -> list[str]:
     """A step is passed when its hold is over, its requests are there and the verdict is Passed."""
     command, reasons = f"pagefleet rollout resume {seen.name} -n {seen.namespace}", []
     number = next((index for index, step in enumerate(seen.steps) if step.place is Place.PRESENT), None)

@@ -1,7 +1,9 @@
-"""Engine: the replicas of one service: pages, batches, steps and caches."""
+"""Engine: the replicas of one service: pages, batches, steps and caches. Whatever engine they run, where it tells the number
+(engines.py)."""
 
 from __future__ import annotations
 
+from pagefleet_observability.engines import KV_USAGE, level, rate
 from pagefleet_observability.panel import Dashboard, Panel, Row, Variable
 
 OF = 'namespace="$namespace",service="$service",revision=~"$revision"'
@@ -9,8 +11,12 @@ POD = "{{pod}}"
 WINDOW = "[$__rate_interval]"
 
 
-def _rate(metric: str, by: str = "pod") -> str:
-    return f"sum by ({by}) (rate({metric}{{{OF}}}{WINDOW}))"
+def _level(metric: str, aggregation: str = "sum") -> str:
+    return f"{aggregation} by (pod) ({level(metric, f'{{{OF}}}')})"
+
+
+def _rate(metric: str, by: str = "pod", suffix: str = "") -> str:
+    return f"sum by ({by}) ({rate(metric, WINDOW, f'{{{OF}}}', suffix)})"
 
 
 def _share(part: str, whole: str) -> str:
@@ -19,7 +25,7 @@ def _share(part: str, whole: str) -> str:
 
 def _quantiles(metric: str) -> tuple[tuple[str, str], ...]:
     return tuple(
-        (f"histogram_quantile({share}, {_rate(f'{metric}_bucket', 'le')})", f"p{round(share * 100)}")
+        (f"histogram_quantile({share}, {_rate(metric, 'le', '_bucket')})", f"p{round(share * 100)}")
         for share in (0.5, 0.95, 0.99)
     )
 
@@ -29,7 +35,7 @@ PAGES = Row(
     (
         Panel(
             "Pages held by requests",
-            ((f"max by (pod) (pagefleet_kv_cache_usage_perc{{{OF}}})", POD),),
+            ((_level(KV_USAGE, "max"), POD),),
             "Share of all pages.",
             unit="percentunit",
         ),
@@ -78,8 +84,8 @@ BATCH = Row(
         Panel(
             "Running and waiting",
             (
-                (f"sum by (pod) (pagefleet_num_requests_running{{{OF}}})", "running {{pod}}"),
-                (f"sum by (pod) (pagefleet_num_requests_waiting{{{OF}}})", "waiting {{pod}}"),
+                (_level("pagefleet_num_requests_running"), "running {{pod}}"),
+                (_level("pagefleet_num_requests_waiting"), "waiting {{pod}}"),
             ),
             "Sequences.",
         ),
@@ -115,7 +121,7 @@ BATCH = Row(
         Panel(
             "Finished requests",
             ((_rate("pagefleet_request_success_total", "finished_reason"), "{{finished_reason}}"),),
-            "Per second, by reason.",
+            "Per second, by reason; SGLang and TGI tell none.",
             unit="reqps",
             stacked=True,
         ),
@@ -133,7 +139,7 @@ LATENCY = Row(
         Panel("Generated tokens", _quantiles("pagefleet_request_generation_tokens"), "Of a request."),
         Panel(
             "First tokens, by time",
-            ((_rate("pagefleet_time_to_first_token_seconds_bucket", "le"), "{{le}}"),),
+            ((_rate("pagefleet_time_to_first_token_seconds", "le", "_bucket"), "{{le}}"),),
             "Every request of the engines.",
             unit="s",
             kind="heatmap",
@@ -167,9 +173,9 @@ ENGINE = Dashboard(
     "Pagefleet: engine",
     "The replicas of one service: pages, batches, steps and caches.",
     (
-        Variable("namespace", "pagefleet_kv_pages"),
-        Variable("service", 'pagefleet_kv_pages{namespace="$namespace"}'),
-        Variable("revision", 'pagefleet_kv_pages{namespace="$namespace",service="$service"}', several=True),
+        Variable("namespace", "pagefleet_replicas"),
+        Variable("service", 'pagefleet_replicas{namespace="$namespace"}'),
+        Variable("revision", 'pagefleet_replicas{namespace="$namespace",service="$service"}', several=True),
     ),
     (PAGES, BATCH, LATENCY, WHAT),
 )

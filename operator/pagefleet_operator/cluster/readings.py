@@ -99,7 +99,6 @@ def pod(item: Mapping[str, Any]) -> PodReading:
     metadata, status = item["metadata"], item.get("status") or {}
     ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
     is_ready = ready is not None and ready["status"] == "True"
-    containers = status.get("containerStatuses") or ()
     return PodReading(
         name=metadata["name"],
         ready=is_ready,
@@ -107,7 +106,6 @@ def pod(item: Mapping[str, Any]) -> PodReading:
         created=seconds(metadata["creationTimestamp"]),
         ready_since=seconds(ready["lastTransitionTime"]) if ready and is_ready else None,
         fault=None if is_ready else fault(status),
-        restarts=sum(int(container.get("restartCount", 0)) for container in containers),
     )
 
 

@@ -71,7 +71,7 @@ def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan
     warm = spares.decide(seen, stage, replicas, parsed.scaling.spares, now, journal)
     planned = _plan(seen, stage, replicas, drained, known, sized.records, None, now, journal, warm, sized.limit)
     planned = replace(planned, needed=sized.needed or {}, replica_cost=parsed.replica_cost)
-    job = load_test_job(seen, parsed.rollout, stage, known, now)
+    job = load_test_job(seen, parsed.rollout, stage, known)
     return replace(planned, job=job) if job else planned
 
 
@@ -187,7 +187,7 @@ def _history(
 
 
 def load_test_job(
-    seen: Observation, chosen: Rollout, stage: Stage, known: tuple[RevisionRecord, ...], now: float
+    seen: Observation, chosen: Rollout, stage: Stage, known: tuple[RevisionRecord, ...]
 ) -> Mapping[str, object] | None:
     """The Job of a loadTest step that has no result yet."""
     record = stage.record

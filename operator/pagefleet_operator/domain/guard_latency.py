@@ -68,7 +68,7 @@ def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Seque
         count = sketch.total(recorded)
         ours = [piece for piece in canary if piece.stratum == stratum]
         signals.append(_signal(guard, stratum, recorded, _merged(guard, ours), None))
-        if count < sequential.first_epoch(guard.quantile, level / 2):
+        if count < sequential.least_samples(guard.quantile, level / 2):
             continue
         value = sketch.rank(recorded, sequential.upper_rank(count, guard.quantile, level / 2))
         if value is None:

@@ -38,7 +38,6 @@ class PodReading:
     created: float
     ready_since: float | None
     fault: PodFault | None = None
-    restarts: int = 0
     waiting: int | None = None  # requests queued in the engine
     running: int | None = None
     free_pages: int | None = None  # free + cached (reclaimable) KV pages

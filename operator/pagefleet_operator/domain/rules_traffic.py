@@ -89,17 +89,12 @@ TRAFFIC_RULES = (
     ),
 )
 
-# At the object's root, where a rule sees the object's own name.
+# At the object's root, where a rule sees the object's own name. Without CEL fallbacks.py says it in a condition.
 OWN_FALLBACK_CEL = (
     "!has(self.spec.traffic) || !has(self.spec.traffic.fallback) "
     "|| self.spec.traffic.fallback.service != self.metadata.name"
 )
 OWN_FALLBACK = "spec.traffic.fallback.service: must name another service"
-
-
-def falls_back_to_itself(name: str, spec: Mapping[str, Any]) -> bool:
-    fallback = (spec.get("traffic") or {}).get("fallback") or {}
-    return bool(fallback.get("service") == name)
 
 
 def header_errors(traffic: Mapping[str, Any]) -> Iterator[SpecError]:

@@ -1,5 +1,5 @@
 """The structure of `.spec`: types, enums, bounds, defaults, descriptions. One source for the CRD and for the operator's
-own check of objects that were stored without it. What crosses fields is in `rules`, what has no behaviour yet in
+own check of objects that were stored without it. What crosses fields is in `rules`, what is the operator's own to write in
 `support`.
 """
 

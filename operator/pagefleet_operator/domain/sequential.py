@@ -41,24 +41,9 @@ def e_value(evidence: Evidence, share: float) -> float:
     return math.exp(min(MOST, log_sum))
 
 
-def first_epoch(q: float, alpha: float) -> int:
+def least_samples(q: float, alpha: float) -> int:
     """The smallest sample whose largest value is above the q-quantile with confidence 1 - alpha/2."""
     return math.ceil(math.log(alpha / 2) / math.log(q))
-
-
-def epoch(samples: int, q: float, alpha: float) -> tuple[int, float] | None:
-    """(samples to use, level to use) at `samples` samples: the bound is renewed when they have doubled.
-
-    The levels alpha / (j (j + 1)) of epochs j = 1, 2, ... add up to alpha, so that the bound holds at all epochs at
-    once (union bound over a geometric grid, as in Howard & Ramdas, "Sequential estimation of quantiles with
-    applications to A/B testing", Bernoulli 2022, section 3). None while there are too few.
-    """
-    size, number = first_epoch(q, alpha), 1
-    if samples < size:
-        return None
-    while size * 2 <= samples:
-        size, number = size * 2, number + 1
-    return size, alpha / (number * (number + 1))
 
 
 def upper_rank(samples: int, q: float, alpha: float) -> int:

@@ -23,7 +23,7 @@ class Policy:
 class Scaling:
     """`queue_depth`: waiting requests per replica; `free_pages`: least free share of KV pages; times in seconds.
 
-    `ttft` is None without `target.ttft`. With several policies of a direction the one that allows most counts.
+    `ttft`, a 95th percentile, is None without `target.ttft`. With several policies of a direction the one that allows most counts.
     """
 
     min: int
@@ -34,7 +34,6 @@ class Scaling:
     panic_window: float = 60.0
     stabilization: float | None = None  # None: from the start-up time
     ttft: float | None = None
-    ttft_quantile: float = 0.95
     up_stabilization: float = 0.0
     up_policies: tuple[Policy, ...] = ()
     down_policies: tuple[Policy, ...] = ()

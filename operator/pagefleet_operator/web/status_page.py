@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from string import Template
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -33,6 +34,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+REFUSAL = '<p class="bad" role="alert">This is not the token.</p>'
 OPEN = {"/ui/login", "/ui/static/style.css", "/ui/static/icon.svg"}
 Key = tuple[str, str]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -47,7 +49,7 @@ class Objects(Protocol):
 
 
 class Viewer:
-    """An open page: the services it has to be told of. `every`: all of them."""
+    """An open page: the services it has to be told of."""
 
     def __init__(self) -> None:
         self.due: set[Key] = set()
@@ -65,6 +67,7 @@ class StatusPage:
 
     def __init__(self, store: Objects, token_file: Path, leads: Callable[[], bool]) -> None:
         self._store, self._leads, self._sessions = store, leads, Sessions(token_file)
+        self._login = Template((STATIC / "login.html").read_text())
         self._snapshots: dict[Key, Snapshot] = {}
         self._rows: dict[Key, tuple[object, Snapshot | None, dict[str, Any]]] = {}
         self._viewers: set[Viewer] = set()
@@ -127,14 +130,17 @@ class StatusPage:
     async def _index(self, _: web.Request) -> web.StreamResponse:
         return web.FileResponse(STATIC / "index.html")
 
+    def _form(self, refusal: str, *, status: int = 200) -> web.Response:
+        return web.Response(text=self._login.substitute(refusal=refusal), status=status, content_type="text/html")
+
     async def _sign_in_page(self, _: web.Request) -> web.StreamResponse:
-        return web.FileResponse(STATIC / "login.html")
+        return self._form("")
 
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
         given = (await request.post()).get("token", "")
         if not isinstance(given, str) or not self._sessions.matches(given.strip()):
             await asyncio.sleep(TOGETHER_SECONDS)  # whoever guesses is slowed down
-            return web.FileResponse(STATIC / "refused.html", status=403)
+            return self._form(REFUSAL, status=403)
         response = self._found("./")
         # No path: the browser takes the folder it sees, also behind a proxy.
         response.headers["Set-Cookie"] = (

@@ -7,10 +7,9 @@ from dataclasses import replace
 import torch
 
 from pagefleet_engine.core.overlap import OverlapScheduler
-from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, SamplingParams, TokenOutput
+from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, TokenOutput
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.model import source, tokenizer
-from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.model.errors import ModelError
 from pagefleet_engine.runner.device.adapters import Adapters
 from pagefleet_engine.runner.device.choice import choose, chosen_by_host, seed
 from pagefleet_engine.runner.device.company import company
@@ -18,9 +17,10 @@ from pagefleet_engine.runner.device.executor import Flight, Landed
 from pagefleet_engine.runner.device.rank import Rank
 from pagefleet_engine.runner.device.seats import Seats
 from pagefleet_engine.runner.device.step import Step
-from pagefleet_engine.runner.grammar import Grammars
+from pagefleet_engine.runner.grammar import on_demand
 from pagefleet_engine.runner.levels import computed, levels, limits
 from pagefleet_engine.runner.prompts import Prompts
+from pagefleet_engine.runner.rehearsal import rehearse
 from pagefleet_engine.runner.sampling import Sampler
 from pagefleet_kernels.cpu import operations
 
@@ -148,8 +148,8 @@ class DeviceEngine:
         self._scheduler = OverlapScheduler(bounds, rank.host_places)
         self._flight = None
         self._told: list[torch.Tensor] = []
-        self._grammars: Grammars | None = None
-        self._sampler = Sampler(operations(1, "reference"), config.eos_token_ids, self._all_grammars)
+        grammars = on_demand(self._config.model, self.vocab_size, self.eos_token_ids)
+        self._sampler = Sampler(operations(1, "reference"), config.eos_token_ids, grammars)
         self._prompts = Prompts(lambda hidden: self._told.pop(0))
         self._warm_up()
         self._seats = self._new_seats()
@@ -205,26 +205,13 @@ class DeviceEngine:
             self._prompts.forget(request_id)
         self._sampler.forget(request_id, index)
 
-    def _all_grammars(self) -> Grammars:
-        if self._grammars is None:
-            found = tokenizer.load(source.resolve(self._config.model))
-            self._grammars = Grammars(found.backend, self.vocab_size, self.eos_token_ids)
-        return self._grammars
-
     @torch.inference_mode()
     def _warm_up(self) -> None:
-        """A prompt and a token after it: what /ready stands for. Leaves no trace in the pool's books."""
-        count = min(8, self._scheduler.limits.capacity - 1, self.max_model_len - 1)
-        prompt = tuple(index % self.vocab_size for index in range(1, count + 1))
-        rehearsal = OverlapScheduler(self._scheduler.limits)
-        rehearsal.add(EngineRequest("warm-up", prompt, SamplingParams(max_tokens=2, ignore_eos=True), 0.0))
-        self._seats = self._new_seats()
-        while works := rehearsal.schedule(0.0):
-            step = self._seats.describe(works, chosen_by_host=True)
+        seats = self._new_seats()
+
+        def forward(works: list[Work]) -> torch.Tensor:
+            step = seats.describe(works, chosen_by_host=True)
             self._workers.tell(step)
-            landed = self._rank.executor.land(step)
-            if not bool(landed.logits.isfinite().all()):
-                raise ModelError(
-                    SOURCE, f"{self._config.model!r}: the model's output is not finite; its weights are damaged"
-                )
-            rehearsal.commit(works, [((int(landed.logits[0].argmax()),),) if work.samples else () for work in works])
+            return self._rank.executor.land(step).logits
+
+        rehearse(OverlapScheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)

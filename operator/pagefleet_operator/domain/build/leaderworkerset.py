@@ -12,15 +12,11 @@ from typing import Any
 
 from pagefleet_operator.domain.build.deployment import AFTER_DRAIN, deployment
 from pagefleet_operator.domain.build.names import Child
-from pagefleet_operator.domain.parallel import nodes, pipeline_parallel, tensor_parallel
-from pagefleet_operator.domain.runtime import runtime_name
+from pagefleet_operator.domain.parallel import nodes
+from pagefleet_operator.domain.runtimes.catalog import node_launch_of
+from pagefleet_operator.domain.runtimes.node import MASTER_PORT, Node, NodeLaunch
 
 GROUP, VERSION, KIND = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
-MASTER_PORT = 29500
-# Their workers end at SIGTERM, when the leader's streams still go on: they are told when those have had their time.
-STOPPING_AT_ONCE = ("vllm", "sglang")
-# The controller puts these into every container before what the pod template has, so that arguments may name them.
-LEADER, INDEX = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
 
 
 def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
@@ -46,35 +42,8 @@ def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
     }
 
 
-def node_flags(runtime: str, child: Child, *, worker: bool) -> list[str]:
-    """What a group's pod is told beside the flags that all have. A custom runtime's arguments name the controller's
-    variables themselves."""
-    count, size = nodes(child.snapshot), tensor_parallel(child.snapshot)
-    match runtime:
-        case "pagefleet":
-            return [
-                f"--nnodes={count}",
-                f"--node-rank={INDEX}",
-                f"--master-addr={LEADER}",
-                f"--master-port={MASTER_PORT}",
-            ]
-        case "vllm":
-            return [
-                f"--nnodes={count}", f"--node-rank={INDEX}", f"--master-addr={LEADER}", f"--master-port={MASTER_PORT}",
-                "--distributed-executor-backend=mp", f"--tensor-parallel-size={size}",
-                f"--pipeline-parallel-size={pipeline_parallel(child.snapshot)}", *(["--headless"] if worker else []),
-            ]  # fmt: skip
-        case "sglang":
-            return [
-                f"--nnodes={count}", f"--node-rank={INDEX}", f"--dist-init-addr={LEADER}:{MASTER_PORT}",
-                f"--tensor-parallel-size={size}",
-                f"--pipeline-parallel-size={pipeline_parallel(child.snapshot)}",
-            ]  # fmt: skip
-    return []
-
-
 def _leader(child: Child) -> dict[str, Any]:
-    made = _template(child, worker=False)
+    made = _template(child, _launch(child, worker=False))
     container = made["spec"]["containers"][0]
     container["ports"] = [*container["ports"], {"name": "ranks", "containerPort": MASTER_PORT, "protocol": "TCP"}]
     return made
@@ -82,24 +51,29 @@ def _leader(child: Child) -> dict[str, Any]:
 
 def _worker(child: Child) -> dict[str, Any]:
     """No probes: the leader is Ready when a step has run on all ranks, and ends when one is gone."""
-    made = _template(child, worker=True)
+    launch = _launch(child, worker=True)
+    made = _template(child, launch)
     made["metadata"] = {"labels": child.worker_labels}
     container = made["spec"]["containers"][0]
     for name in ("ports", "startupProbe", "readinessProbe", "livenessProbe"):
         container.pop(name, None)
-    if runtime_name(child.snapshot) in STOPPING_AT_ONCE:
+    if launch.stops_at_once:
+        # It is told when the leader's streams have had their time.
         patience = made["spec"]["terminationGracePeriodSeconds"] - AFTER_DRAIN
         container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(patience)]}}}
     made["spec"].pop("topologySpreadConstraints", None)
     return made
 
 
-def _template(child: Child, *, worker: bool) -> dict[str, Any]:
+def _launch(child: Child, *, worker: bool) -> NodeLaunch:
+    return node_launch_of(child.snapshot, Node(nodes(child.snapshot), worker))
+
+
+def _template(child: Child, launch: NodeLaunch) -> dict[str, Any]:
     """A Deployment's pod with the flags of a group, each in place of what it says for one pod; spec.engine.args stay."""
     made: dict[str, Any] = copy.deepcopy(deployment(child, 1)["spec"]["template"])
-    container, told = made["spec"]["containers"][0], node_flags(runtime_name(child.snapshot), child, worker=worker)
-    names = {flag.partition("=")[0] for flag in told}
+    container, names = made["spec"]["containers"][0], {flag.partition("=")[0] for flag in launch.flags}
     given = (child.snapshot.get("engine") or {}).get("args") or []
     written = container["args"][: len(container["args"]) - len(given)]
-    container["args"] = [*(one for one in written if one.partition("=")[0] not in names), *told, *given]
+    container["args"] = [*(one for one in written if one.partition("=")[0] not in names), *launch.flags, *given]
     return made

@@ -11,6 +11,7 @@ from pagefleet_operator.domain.build.names import Child
 from pagefleet_operator.domain.runtime import runtime_name
 from pagefleet_operator.domain.runtimes import custom, ours, sglang, tgi, vllm
 from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
 
 
 class Runtime(StrEnum):
@@ -39,6 +40,19 @@ def launch_of(child: Child, release: str) -> Launch:
             return tgi.launch(child)
         case Runtime.CUSTOM:
             return custom.launch(child)
+
+
+def node_launch_of(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
+    """TGI runs on one node (rules_runtime.py); a custom runtime's arguments name the controller's variables themselves."""
+    match runtime_of(snapshot):
+        case Runtime.PAGEFLEET:
+            return ours.node_launch(node)
+        case Runtime.VLLM:
+            return vllm.node_launch(snapshot, node)
+        case Runtime.SGLANG:
+            return sglang.node_launch(snapshot, node)
+        case Runtime.TGI | Runtime.CUSTOM:
+            return NodeLaunch()
 
 
 def images_of(runtime: Runtime) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from pagefleet_operator.domain.build.flags import drain_seconds, flags
 from pagefleet_operator.domain.build.names import Child
 from pagefleet_operator.domain.build.volumes import CACHE_FOLDER
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, engine_part, plain, threads
+from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch
 
 SLOTS_FLAG, SLOTS = "--max-num-seqs", 64  # the engine's default
 
@@ -29,6 +30,12 @@ def launch(child: Child, release: str) -> Launch:
         readiness="/ready",
         readiness_failures=1,
     )
+
+
+def node_launch(node: Node) -> NodeLaunch:
+    """Workers end with their leader; what the ranks share is said as for one pod (build/flags.py)."""
+    place = (f"--nnodes={node.count}", f"--node-rank={INDEX}")
+    return NodeLaunch((*place, f"--master-addr={LEADER}", f"--master-port={MASTER_PORT}"))
 
 
 def image(snapshot: Mapping[str, Any], release: str) -> str:

@@ -10,10 +10,10 @@ from pagefleet_operator.domain.build.flags import drain_seconds
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import path_in_pod
 from pagefleet_operator.domain.build.volumes import CHAT_TEMPLATE
-from pagefleet_operator.domain.parallel import pipeline_parallel, tensor_parallel
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
+from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch, shares
 
 # Tags for other accelerators name their driver's version and card: engine.image has to say which.
 IMAGES = {"nvidia.com/gpu": "docker.io/lmsysorg/sglang:v0.5.23"}
@@ -68,10 +68,19 @@ def launch(child: Child) -> Launch:
     )
 
 
+def node_launch(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
+    told = {
+        "--nnodes": node.count,
+        "--node-rank": INDEX,
+        "--dist-init-addr": f"{LEADER}:{MASTER_PORT}",
+        **shares(snapshot),
+    }
+    return NodeLaunch(tuple(common.flags(told)), stops_at_once=True)
+
+
 def _model(child: Child) -> dict[str, object]:
     model: Mapping[str, Any] = child.snapshot["model"]
     quantization, (name, _) = model.get("quantization", "none"), common.accelerator(child.snapshot)
-    size, layers = tensor_parallel(child.snapshot), pipeline_parallel(child.snapshot)
     return {
         "--model-path": common.model_path(model["source"]),
         "--revision": common.hub_revision(model["source"]),
@@ -80,8 +89,7 @@ def _model(child: Child) -> dict[str, object]:
         "--port": PORT,
         "--enable-metrics": True,
         "--device": None if name else "cpu",
-        "--tensor-parallel-size": size if size > 1 else None,
-        "--pipeline-parallel-size": layers if layers > 1 else None,
+        **{flag: size for flag, size in shares(child.snapshot).items() if size > 1},
         "--context-length": model.get("maxLength"),
         "--quantization": None if quantization == "none" else quantization,
         **_speculation(model.get("speculation")),

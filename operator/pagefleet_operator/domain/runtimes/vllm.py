@@ -10,11 +10,11 @@ from pagefleet_operator.domain.build.flags import drain_seconds
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import path_in_pod
 from pagefleet_operator.domain.build.volumes import CHAT_TEMPLATE
-from pagefleet_operator.domain.parallel import pipeline_parallel, tensor_parallel
 from pagefleet_operator.domain.quantity import amount
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
+from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch, shares
 
 VERSION = "v0.32.0"
 # By the accelerator's resource name, "" without one. The others have no image of vLLM's own on a registry.
@@ -86,6 +86,19 @@ def launch(child: Child) -> Launch:
     )  # fmt: skip
 
 
+def node_launch(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
+    told = {
+        "--nnodes": node.count,
+        "--node-rank": INDEX,
+        "--master-addr": LEADER,
+        "--master-port": MASTER_PORT,
+        "--distributed-executor-backend": "mp",
+        **shares(snapshot),
+        "--headless": node.worker,
+    }
+    return NodeLaunch(tuple(common.flags(told)), stops_at_once=True)
+
+
 def _model(child: Child) -> dict[str, object]:
     model: Mapping[str, Any] = child.snapshot["model"]
     quantization = model.get("quantization", "none")
@@ -119,13 +132,10 @@ def _device(snapshot: Mapping[str, Any]) -> dict[str, object]:
     if not name:
         memory = amount((snapshot.get("resources") or {}).get("memory", "4Gi"))
         return {"--kv-cache-memory-bytes": int(memory * (fraction or CPU_CACHE_SHARE))}
-    size = tensor_parallel(snapshot) if name != "aws.amazon.com/neuron" else 1
-    layers = pipeline_parallel(snapshot)
-    return {
-        "--tensor-parallel-size": size if size > 1 else None,
-        "--pipeline-parallel-size": layers if layers > 1 else None,
-        "--gpu-memory-utilization": fraction,
-    }
+    shared = {flag: size for flag, size in shares(snapshot).items() if size > 1}
+    if name == "aws.amazon.com/neuron":
+        shared.pop("--tensor-parallel-size", None)
+    return {**shared, "--gpu-memory-utilization": fraction}
 
 
 def _engine(snapshot: Mapping[str, Any], drain: int) -> dict[str, object]:

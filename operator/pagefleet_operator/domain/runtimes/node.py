@@ -1,0 +1,40 @@
+"""A pod of a group of pods that together are one replica: where it stands in the group, and what an engine is told of that.
+Pure; build/leaderworkerset.py makes the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagefleet_operator.domain.parallel import pipeline_parallel, tensor_parallel
+
+MASTER_PORT = 29500
+# The LeaderWorkerSet's controller puts these into every container before what the pod template has, so that arguments may
+# name them.
+LEADER, INDEX = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One of the `count` pods of a replica; `worker`: not the leader."""
+
+    count: int
+    worker: bool
+
+
+@dataclass(frozen=True)
+class NodeLaunch:
+    """`flags` beside, or in place of, those for a replica of one pod. `stops_at_once`: a worker ends at SIGTERM, when the
+    leader's streams still go on."""
+
+    flags: tuple[str, ...] = ()
+    stops_at_once: bool = False
+
+
+def shares(snapshot: Mapping[str, Any]) -> dict[str, int]:
+    """How many accelerators share each layer, and into how many groups the layers are split: vLLM's and SGLang's flags."""
+    return {
+        "--tensor-parallel-size": tensor_parallel(snapshot),
+        "--pipeline-parallel-size": pipeline_parallel(snapshot),
+    }

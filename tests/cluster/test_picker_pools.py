@@ -1,0 +1,102 @@
+"""Protects a picker under its shipped Role on a real API server: it follows the InferencePools that name it, of its own
+namespace, and InferenceServices beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+from cluster_plane import CHECKOUT, Plane
+from cluster_services import NAMESPACE, service
+from gateway_api_install import install, uninstall
+
+from pagefleet_gateway.holding import Holding
+from pagefleet_gateway.kube import ClusterWatch
+from pagefleet_gateway.ledger import Ledger
+from pagefleet_gateway.metrics import Metrics
+from pagefleet_gateway.picker import Picker
+from pagefleet_gateway.pools import Pools
+from pagefleet_gateway.state import State
+from pagefleet_local.certificates import Authority
+from pagefleet_local.fleet.kubectl import until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+PICKER = "pagefleet-gateway"
+POOL = {
+    "apiVersion": "inference.networking.k8s.io/v1",
+    "kind": "InferencePool",
+    "metadata": {"name": "other", "namespace": NAMESPACE},
+    "spec": {
+        "selector": {"matchLabels": {"app": "other"}},
+        "targetPorts": [{"number": 9100}],
+        "endpointPickerRef": {"name": PICKER, "port": {"number": 9003}},
+    },
+}
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "other-1", "namespace": NAMESPACE, "labels": {"app": "other"}},
+    "spec": {"containers": [{"name": "engine", "image": "other.example/engine:1"}]},
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
+async def clean(plane: Plane) -> AsyncIterator[None]:
+    """Other tests' cluster has none of these kinds."""
+    yield
+    await uninstall(plane)
+
+
+@asynccontextmanager
+async def following(kubeconfig: Path, state: State) -> AsyncIterator[ClusterWatch]:
+    """A picker's watch of its namespace, kept in `state`."""
+    ledger = Ledger()
+    holding = Holding(Picker(state, ledger, random.Random(1)), time.monotonic, lambda _: None)
+    pools = Pools(state, PICKER)
+    async with ClusterWatch(state, Metrics(ledger, holding), kubeconfig, NAMESPACE, pools) as watch:
+        task = asyncio.create_task(watch.follow())
+        try:
+            yield watch
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def meets(state: State, name: str, ports: set[str]) -> None:
+    """The service `name` has ready pods on these ports; without any it is not known."""
+
+    async def check() -> bool:
+        ready = {p.address.rpartition(":")[2] for p in state.pods if p.service == name and p.ready}
+        return ready == ports and ((NAMESPACE, name) in state.snapshot.services) == bool(ports)
+
+    await until(check, timeout=40, what=f"{name} has ports {ports}", interval=0.1)
+
+
+async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace(plane: Plane, tmp_path: Path) -> None:
+    printed = (await plane.kubectl.run("kustomize", str(CHECKOUT / "manifests/picker"))).out
+    for document in yaml.safe_load_all(printed.replace("namespace: pagefleet-system", f"namespace: {NAMESPACE}")):
+        if document["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
+            await plane.kubectl.apply(document)
+    await install(plane, "inferencepools")
+    authority = Authority(plane.layout.pki)
+    account = authority.issue("picker", f"system:serviceaccount:{NAMESPACE}:{PICKER}")
+    own = authority.kubeconfig(tmp_path / "kubeconfig", f"https://127.0.0.1:{plane.layout.api_port}", account)
+    state = State()
+    async with following(own, state) as watch:
+        await plane.kubectl.apply(POD)
+        await plane.kubectl.apply(POOL)
+        await meets(state, "~other", {"9100"})
+        await meets(state, "bystander", set())
+        await plane.kubectl.apply(service("bystander"))
+        await meets(state, "bystander", {"8000"})
+        assert watch.reason() == ""
+        await plane.kubectl.run("delete", "inferencepool", "other", "-n", NAMESPACE)
+        await meets(state, "~other", set())
+    await plane.kubectl.run("delete", "pod", "other-1", "-n", NAMESPACE, "--wait=false")

@@ -1,0 +1,21 @@
+"""What a program of compile cases answers, and what may come of it. (kernels_compile.py, device_compile_cases.py)"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SHARED = 227 * 1024  # bytes that one program may take on compute capability 9.0
+
+
+def answers(program: Path) -> dict[str, Any]:
+    """By case. A process of its own: this one interprets."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
