@@ -38,7 +38,7 @@ from pagefleet_operator.domain.runtimes.metrics import OURS
 from pagefleet_operator.domain.runtimes.ours import SLOTS
 from pagefleet_operator.domain.support import OWNED_FLAGS
 from pagefleet_operator.signals.engine import COUNTERS, GAUGES, OPTIONAL
-from pagefleet_operator.signals.histograms import HISTOGRAMS
+from pagefleet_operator.signals.cumulative import HISTOGRAMS
 
 
 @given(st.floats(1e-6, 100))
