@@ -50,7 +50,7 @@ def _runtime_counts(spec: Mapping[str, Any]) -> bool:
     if source_of("errors", errors.get("source")) is Source.GATEWAY or runtime_of(spec) in FAILURES:
         return True
     metrics = (spec.get("engine") or {}).get("metrics") or {}
-    return "finished" in metrics and "failed" in metrics
+    return runtime_of(spec) is Runtime.CUSTOM and "finished" in metrics and "failed" in metrics
 
 
 RUNTIME = "(has(self.engine) && has(self.engine.runtime) ? self.engine.runtime : 'pagefleet')"

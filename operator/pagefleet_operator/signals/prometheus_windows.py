@@ -29,27 +29,33 @@ class _Kept:
 
     past: Past = field(default_factory=Past)
     newest: dict[str, dict[Target, float]] = field(default_factory=dict)
-    asked: float = -ASK_SECONDS
+    asked: float | None = None
     silence: str = "it has not been asked"
+
+    def trim(self, now: float) -> None:
+        """A target is known as long as its scrapes could be read again: none may count twice."""
+        for known in self.newest.values():
+            for target in [target for target, last in known.items() if now - last > FIRST_SECONDS]:
+                del known[target]
+        self.newest = {revision: known for revision, known in self.newest.items() if known}
+        self.past.trim(now, [_name(target) for known in self.newest.values() for target in known])
 
 
 class PrometheusWindows:
-    """Slices by service and histogram ("": the engines' own metrics)."""
+    """Slices by service and histogram ("": the engines' own metrics), asked for at most every `interval` seconds."""
 
-    def __init__(self, prometheus: Prometheus) -> None:
-        self._prometheus = prometheus
+    def __init__(self, prometheus: Prometheus, interval: float = ASK_SECONDS) -> None:
+        self._prometheus, self._interval = prometheus, interval
         self._kept: dict[Key, _Kept] = {}
 
     async def read(self, pods: Sequence[Pod], revisions: Sequence[str], wanted: Wanted) -> tuple[Slice, ...] | None:
         """None where one of `revisions` is silent, or of a ready pod there is nothing fresh."""
         kept = self._kept.setdefault((wanted.namespace, wanted.service, wanted.own), _Kept())
-        if time.monotonic() - kept.asked >= ASK_SECONDS:
+        if kept.asked is None or time.monotonic() - kept.asked >= self._interval:
             reasons = await asyncio.gather(*(self._ask(kept, revision, pods, wanted) for revision in revisions))
             kept.silence = next((reason for reason in reasons if reason), "" if revisions else "there is no revision")
             kept.asked = time.monotonic()
-            for gone in set(kept.newest) - set(revisions):
-                del kept.newest[gone]
-            kept.past.trim(time.time(), [_name(one) for known in kept.newest.values() for one in known])
+            kept.trim(time.time())
         return None if kept.silence else tuple(kept.past.slices)
 
     def silence(self, wanted: Wanted) -> str:
@@ -80,8 +86,6 @@ class PrometheusWindows:
             for reading in readings:
                 kept.past.add(Pod(_name(target), "", revision), reading)
                 newest[target] = reading.time
-        for target in [target for target, last in newest.items() if now - last > FIRST_SECONDS]:
-            del newest[target]
         named = [pod.name for pod in ours] if not wanted.own else [revision] if ours else []
         return unseen(_all_of(newest, revision) if wanted.own else newest, named, now, LATE_SECONDS)
 
