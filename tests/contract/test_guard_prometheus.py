@@ -5,7 +5,6 @@ scraped keeps everything inconclusive, and so does a Prometheus that has died.""
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -15,10 +14,8 @@ from typing import Any
 import aiohttp
 import pytest_asyncio
 import yaml
-from aiohttp import web
+from measured_engine import REQUESTS, MeasuredEngine
 
-from pagefleet_engine.api.metrics import Metrics
-from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_local.assets import debian
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_operator.domain import guard
@@ -38,38 +35,12 @@ PODS = (Pod("chat-aaaa-1", "", "aaaa"), Pod("chat-cccc-1", "", "cccc"), Pod("cha
 (WANTED,) = of_prometheus(GUARD, "team-a", "chat")
 
 
-class Engine:
-    """One pod's own metrics; each scrape finds 40 more requests than the one before."""
-
-    def __init__(self, seed: int, factor: float) -> None:
-        self.source, self.factor, self.scrapes = random.Random(seed), factor, 0
-        self.metrics = Metrics("m", EngineConfig("file:///m"))
-
-    async def answer(self, _: web.Request) -> web.Response:
-        self.scrapes += 1
-        for _ in range(40):
-            seconds = 0.1 * self.factor * self.source.lognormvariate(0, 0.5)
-            self.metrics.ttft.observe(seconds)
-            self.metrics.finished("stop", seconds, 5)
-        return web.Response(body=self.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
-
-    async def serve(self) -> tuple[web.AppRunner, int]:
-        app = web.Application()
-        app.router.add_get("/metrics", self.answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return runner, runner.addresses[0][1]
-
-
 class Scene:
     """A Prometheus that scrapes three engines each second: the stable's, an equal canary's and one three times slower."""
 
-    def __init__(self, session: aiohttp.ClientSession, address: str, process: asyncio.subprocess.Process) -> None:
-        self.engines = [Engine(seed, factor) for seed, factor in enumerate((1.0, 1.0, 3.0))]
-        self.process, self.address = process, address
-        self.client = Prometheus(session, f"http://{address}")
-        self.windows = PrometheusWindows(self.client, interval=0.5)
+    def __init__(self, engines: list[MeasuredEngine], process: asyncio.subprocess.Process, client: Prometheus) -> None:
+        self.engines, self.process = engines, process
+        self.windows = PrometheusWindows(client, interval=0.5)
 
     async def judged(self, canary: str, pods: tuple[Pod, ...] = PODS) -> Judged:
         ours = [pod for pod in pods if pod.revision in ("aaaa", canary)]
@@ -97,24 +68,22 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    engines = [Engine(seed, factor) for seed, factor in enumerate((1.0, 1.0, 3.0))]
-    served = [await engine.serve() for engine in engines]
-    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config([port for _, port in served])))
+    engines = [MeasuredEngine(seed, factor) for seed, factor in enumerate((1.0, 1.0, 3.0))]
+    ports = [await engine.serve("127.0.0.1") for engine in engines]
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config(ports)))
     log = (tmp_path / "log").open("wb")
     process = await asyncio.create_subprocess_exec(
         debian.tool("prometheus"), "--config.file=prometheus.yaml", f"--web.listen-address={address}",
         "--storage.tsdb.path=data", cwd=tmp_path, stdout=log, stderr=log,
     )  # fmt: skip
     async with aiohttp.ClientSession() as session:
-        found = Scene(session, address, process)
-        found.engines = engines
-        yield found
+        yield Scene(engines, process, Prometheus(session, f"http://{address}"))
     if process.returncode is None:
         process.kill()
     await process.wait()
     log.close()
-    for runner, _ in served:
-        await runner.cleanup()
+    for engine in engines:
+        await engine.close()
 
 
 async def test_the_guard_judges_what_prometheus_has_scraped(scene: Scene) -> None:
@@ -134,10 +103,12 @@ async def test_the_guard_judges_what_prometheus_has_scraped(scene: Scene) -> Non
     await until(passed, timeout=90, what="the equal canary passes")
     slices = await scene.windows.read([PODS[0], PODS[1]], ("aaaa", "cccc"), WANTED)
     assert slices is not None
-    assert {piece.requests % 40 for piece in slices} == {0}, "each scrape is counted as it was, nothing is extrapolated"
+    assert {piece.requests % REQUESTS for piece in slices} == {0}, (
+        "each scrape is counted as it was, nothing is extrapolated"
+    )
 
     before = scene.engines[1].scrapes
-    scene.engines[1].metrics = Metrics("m", EngineConfig("file:///m"))
+    scene.engines[1].start_anew()
     scene.engines[1].metrics.ttft.observe(30.0, 20)  # what a cold start makes slow is in its first scrape
 
     async def rescraped() -> bool:
