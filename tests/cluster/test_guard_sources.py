@@ -15,7 +15,7 @@ from test_operator import NAMESPACE, service, settled, view
 
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import Document, until
-from pagefleet_operator.domain.build.names import PORT, REVISION_LABEL
+from pagefleet_operator.domain.build.names import PORT, REVISION_LABEL, SERVICE_LABEL
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAME = "unseen"
@@ -39,12 +39,16 @@ class Engines:
         self._running: list[MeasuredEngine] = []
 
     async def begin(self, revision: str, factor: float = 1.0) -> None:
-        pods = await self._plane.api.get(
-            f"/api/v1/namespaces/{NAMESPACE}/pods", labelSelector=f"{REVISION_LABEL}={revision}"
-        )
-        for pod in pods["items"]:
+        for pod in await self.pods(f"{REVISION_LABEL}={revision}"):
             self._running.append(MeasuredEngine(len(self._running), factor))
             await self._running[-1].serve(pod["status"]["podIP"], PORT)
+
+    async def pods(self, selector: str) -> list[Document]:
+        listed = await self._plane.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods", labelSelector=selector)
+        return list(listed["items"])
+
+    async def gone(self) -> bool:
+        return not await self.pods(f"{SERVICE_LABEL}={NAME}")
 
     async def close(self) -> None:
         for engine in self._running:
@@ -57,6 +61,7 @@ async def engines(plane: Plane) -> AsyncIterator[Engines]:
     yield found
     await found.close()
     await plane.kubectl.run("delete", "isvc", NAME, "-n", NAMESPACE, "--ignore-not-found")
+    await until(found.gone, timeout=60, what="its pods are gone", interval=0.3)
 
 
 async def test_a_canary_that_no_gateway_sees_is_judged_by_its_engine(plane: Plane, engines: Engines) -> None:
