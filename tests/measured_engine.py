@@ -39,7 +39,7 @@ class MeasuredEngine:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _answer(self, _: web.Request) -> web.Response:
+    async def _answer(self, request: web.Request) -> web.Response:
         self.scrapes += 1
         for _ in range(REQUESTS):
             seconds = 0.1 * self.factor * self._source.lognormvariate(0, 0.5)
