@@ -200,7 +200,11 @@ def _enforced(parsed: Spec, seen: Observation, found: GatewayApiReading, split: 
         # The API server writes the default out: only another number is somebody's wish.
         lost += ["spec.traffic.retries"] if parsed.traffic.retries != DEFAULT_RETRIES else []
         lost += ["spec.rollout.route.stickyBy"] if "stickyBy" in _told(parsed) else []
-        lost += ["spec.rollout.guard (source Gateway measures nothing here; Engine and Prometheus do)"] if _measures(parsed) else []
+        lost += (
+            ["spec.rollout.guard (source Gateway measures nothing here; Engine and Prometheus do)"]
+            if _measures(parsed)
+            else []
+        )
     if not found.features.timeouts:
         lost.append("spec.traffic.timeout (needs Gateway API v1.2)")
     if split.mirror and split.mirror[1] < 100 and not found.features.mirror_share:
