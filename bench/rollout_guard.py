@@ -1,6 +1,6 @@
 """The rollout guard on simulated traffic, beside the rules of others on the same traces.
 
-    python bench/rollout_guard.py [--quick] [--check] [--plot docs/rollout_guard.png] [--processes N]
+    python bench/rollout_guard.py [PART ...] [--quick] [--check] [--plot docs/rollout_guard.png] [--processes N]
 
 - 2,000 rollouts of identical revisions (half lognormal, half Pareto), half an hour at 10 requests/s, autocorrelated and
   drifting (bench/rolloutbench/trace.py): how many are rolled back;
@@ -8,6 +8,7 @@
   many of its requests;
 - four times as many long prompts on the canary, both revisions alike at each length; one request 1,000 times as slow;
 - from the onset of a regression to the rollback, in requests and seconds, at 10 and 100 requests/s;
+- the same rollouts told by an engine's histogram instead of request by request (`edges`);
 - the chance of a rollback by the size of the regression and the requests seen (`--plot`).
 
 The time is virtual: the figures do not depend on the machine, nor on who else uses it. `--check` exits 1 when a target
@@ -20,7 +21,7 @@ import argparse
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
-from rolloutbench.judges import Pagefleet, judges
+from rolloutbench.judges import Pagefleet, edged_judges, judges
 from rolloutbench.trace import Piece, Traffic, pieces
 
 SECONDS_TO_ACT = 4.0  # a slice is closed 2 s after its end, and the operator decides every 2 s
@@ -39,12 +40,14 @@ BUDGETS = (300, 1000, 3000, 10000)
 
 @dataclass(frozen=True)
 class Run:
-    """`others`: judge the rest as well. `outlier`: one canary request in the middle is 1,000 times as slow."""
+    """`others`: judge the rest as well; `edges`: by histograms as well. `outlier`: one canary request in the middle is
+    1,000 times as slow."""
 
     traffic: Traffic
     seed: int
     others: bool = True
     outlier: bool = False
+    edges: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Fired:
 
 def run(asked: Run) -> dict[str, Fired | None]:
     """Play one trace to its end, or until our guard has fired where nobody else is judged."""
-    chosen = judges(asked.traffic) if asked.others else {OURS: Pagefleet()}
+    chosen = judges(asked.traffic) if asked.others else edged_judges() if asked.edges else {OURS: Pagefleet()}
     found: dict[str, Fired | None] = dict.fromkeys(chosen)
     requests = 0
     for index, piece in enumerate(_pieces(asked)):
@@ -150,6 +153,16 @@ def onset(bench: Bench, count: int) -> None:
                 )
 
 
+def edges(bench: Bench, count: int) -> None:
+    for noise in ("lognormal", "pareto"):
+        for worse, seconds in ((1.0, 1800.0), (1.25, 7200.0), (3.0, 1800.0)):
+            traffic = Traffic(noise, rate=20.0, worse=worse, seconds=seconds)
+            results = bench.play(Run(traffic, seed, others=False, edges=True) for seed in range(count))
+            shares = bench.table(f"told by histograms: p95 x {worse:g}, {noise}, {seconds / 3600:g} h", results)
+            if worse == 1.0:
+                bench.expect(max(shares.values()) <= 0.01, "at most 1 % false rollbacks, wherever the edges are")
+
+
 def power(bench: Bench, count: int) -> dict[str, dict[float, list[float]]]:
     """Share of rollbacks within each budget of canary requests, by noise and size of the regression."""
     curves: dict[str, dict[float, list[float]]] = {}
@@ -183,20 +196,31 @@ def plot(curves: dict[str, dict[float, list[float]]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+PARTS: dict[str, tuple[Callable[[Bench, int], None], int]] = {
+    "false": (false_rollbacks, 2000),
+    "robustness": (robustness, 400),
+    "detection": (detection, 200),
+    "onset": (onset, 100),
+    "edges": (edges, 100),
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="The rollout guard, simulated.")
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all when omitted")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the rollouts, no power curves")
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     parser.add_argument("--plot", type=Path, help="write the power curves as a picture")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"no part is called {', '.join(sorted(unknown))}")
     part, began = (20 if arguments.quick else 1), time.monotonic()
     bench = Bench(arguments.processes)
-    false_rollbacks(bench, 2000 // part)
-    robustness(bench, 400 // part)
-    detection(bench, 200 // part)
-    onset(bench, 100 // part)
-    if not arguments.quick:
+    for name, (play, count) in PARTS.items():
+        if name in (arguments.parts or PARTS):
+            play(bench, count // part)
+    if not arguments.quick and not arguments.parts:
         curves = power(bench, 40)
         if arguments.plot:
             plot(curves, arguments.plot)

@@ -110,6 +110,7 @@ class Cluster:
             namespace="ns", name="chat", uid="uid", generation=self.generation, spec=self.spec, status=self.status,
             revisions=revisions, slices=None if self.slices is None else tuple(self.slices),
             engine_slices=None if self.engine is None else tuple(self.engine), gates=self.gates,
+            prometheus={} if self.engine is None else {"": tuple(self.engine)},
             load_test=self.load_test, action=self.action, image="operator:1",
             groups=self.groups,
         )  # fmt: skip

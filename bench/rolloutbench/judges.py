@@ -14,9 +14,13 @@ from typing import Protocol
 import numpy as np
 from rolloutbench.trace import Floats, Piece, Traffic
 
+from pagefleet_engine.api.buckets import LATENCY
 from pagefleet_operator.domain.guard_latency import SPREAD
 from pagefleet_operator.domain.paired import Paired, evidence
 
+# Of a vLLM 0.32's /metrics (tests/data/metrics-vllm.txt).
+VLLM_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+             160.0, 640.0, 2560.0)  # fmt: skip
 QUANTILE, INCREASE, CONFIDENCE, SIGNALS = 0.95, 0.15, 0.99, 2
 CHECK_SECONDS = 60.0
 
@@ -29,13 +33,15 @@ class Judge(Protocol):
 
 @dataclass
 class Pagefleet:
-    """The guard with two signals, as by default (ttft and errors), in its first hour: the level is halved."""
+    """The guard with two signals, as by default (ttft and errors), in its first hour: the level is halved. `edges`: it is
+    told a histogram with these."""
 
     tests: dict[str, Paired] = field(default_factory=dict)
+    edges: tuple[float, ...] | None = None
 
     def take(self, piece: Piece, now: float) -> bool:
         needed = math.log(2 * SIGNALS / (1 - CONFIDENCE))
-        for stratum, block in piece.blocks().items():
+        for stratum, block in piece.blocks(self.edges).items():
             test = self.tests.setdefault(stratum, Paired(QUANTILE, INCREASE, needed / SPREAD))
             test.add(block)
         if sum(max(0.0, max(test.logs)) for test in self.tests.values()) < needed:
@@ -105,6 +111,15 @@ def true_quantile(traffic: Traffic) -> float:
     )
     long = source.random(count) < traffic.long_share[0]
     return float(np.quantile(load * noise * np.where(long, 6.0, 1.0), QUANTILE))
+
+
+def edged_judges() -> dict[str, Judge]:
+    """The guard by what it is told: each request, or an engine's histogram."""
+    return {
+        "Pagefleet": Pagefleet(),
+        "by our engine's edges": Pagefleet(edges=LATENCY),
+        "by vLLM's TTFT edges": Pagefleet(edges=VLLM_TTFT),
+    }
 
 
 def judges(traffic: Traffic) -> dict[str, Judge]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pagefleet_operator.domain.edged import Pair
 from pagefleet_operator.domain.paired import Block
 from pagefleet_operator.domain.sketch import GROWTH, SMALLEST
 
@@ -45,8 +46,14 @@ class Piece:
     stable: dict[str, Floats]
     canary: dict[str, Floats]
 
-    def blocks(self) -> dict[str, Block]:
-        return {name: Block(histogram(self.stable[name]), histogram(self.canary[name])) for name in self.stable}
+    def blocks(self, edges: tuple[float, ...] | None = None) -> dict[str, Block]:
+        """With `edges` (finite ones, ascending): as a histogram with these would tell them."""
+        found = {}
+        for name, stable in self.stable.items():
+            canary = self.canary[name]
+            pair = None if edges is None else Pair(edged(stable, edges), edged(canary, edges), edges)
+            found[name] = Block(histogram(stable), histogram(canary), pair)
+        return found
 
 
 def pieces(traffic: Traffic, seed: int) -> Iterator[Piece]:
@@ -79,6 +86,15 @@ def histogram(latencies: Floats) -> dict[int, int]:
     buckets = np.maximum(0, np.ceil(np.log(latencies / SMALLEST) / math.log(GROWTH) - 1e-9)).astype(int)
     values, counts = np.unique(buckets, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def edged(latencies: Floats, edges: tuple[float, ...]) -> dict[tuple[float, float], int]:
+    """Counts by the ends of their bucket."""
+    ends = (0.0, *edges, math.inf)
+    places, counts = np.unique(np.searchsorted(np.array(edges), latencies, side="left"), return_counts=True)
+    return {
+        (ends[place], ends[place + 1]): count for place, count in zip(places.tolist(), counts.tolist(), strict=True)
+    }
 
 
 def _noise(source: np.random.Generator, kind: str, count: int) -> Floats:

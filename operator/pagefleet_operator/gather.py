@@ -19,7 +19,6 @@ from pagefleet_operator.domain.actions import ANNOTATION
 from pagefleet_operator.domain.build.loadtest import job_name
 from pagefleet_operator.domain.build.names import KIND, REVISION_LABEL, Child
 from pagefleet_operator.domain.gatewayapi import GatewayApiReading
-from pagefleet_operator.domain.guard import ENGINE_SIGNALS
 from pagefleet_operator.domain.observation import (
     GateReading,
     LoadTestReading,
@@ -30,13 +29,15 @@ from pagefleet_operator.domain.observation import (
     SpareReading,
 )
 from pagefleet_operator.domain.runtimes.metrics import engine_of
-from pagefleet_operator.domain.spec import Spec, SpecErrors
-from pagefleet_operator.domain.spec_rollout import Guard, StepKind
+from pagefleet_operator.domain.spec import Spec
+from pagefleet_operator.domain.spec_rollout import Guard
 from pagefleet_operator.domain.status import Phase, Status
+from pagefleet_operator.measuring import Measured, Measures
 from pagefleet_operator.signals.engine import EngineSignals, Signals
-from pagefleet_operator.signals.histograms import EngineWindows, Pod
+from pagefleet_operator.signals.engine_windows import EngineWindows
 from pagefleet_operator.signals.past import Past
 from pagefleet_operator.signals.prometheus import PrometheusGates
+from pagefleet_operator.signals.prometheus_windows import PrometheusWindows
 from pagefleet_operator.signals.windows import GatewayWindows
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Sources:
     engines: EngineSignals
     windows: GatewayWindows
     engine_windows: EngineWindows
+    prometheus_windows: PrometheusWindows
     gates: PrometheusGates
     image: str
 
@@ -78,7 +80,8 @@ class Gatherer:
 
     def __init__(self, api: Api, versions: Versions, store: Store, sources: Sources, system: str) -> None:
         self._api, self._store, self._sources, self._system = api, store, sources, system
-        self._engines, self._windows, self._engine_windows = sources.engines, sources.windows, sources.engine_windows
+        self._engines, self._windows = sources.engines, sources.windows
+        self._measure = Measures(sources.engine_windows, sources.prometheus_windows)
         self._gateway_apis, self._groups = GatewayApis(api), Groups(api, versions, store)
         self._past = Past()
         self._memos: dict[tuple[str, str], dict[str, object]] = {}
@@ -112,13 +115,15 @@ class Gatherer:
         in_use = bool(status.canary) or status.rollout.phase is Phase.WATCHING
         judged = in_use and not hurried
         if not in_use:
-            self._engine_windows.forget(namespace, name)
+            self._measure.forget(namespace, name)
             self._memos.pop((namespace, name), None)
-        measured, warm, slices, engine_slices, gates, load_test = await asyncio.gather(
+        measured, warm, slices, heard, gates, load_test = await asyncio.gather(
             asyncio.gather(*(self._read(item, pods.workers, hurried) for item in pods.replicas)),
             asyncio.gather(*(self._spare(item, hurried) for item in pods.spares)),
             self._slices(namespace, name, own_pickers=routed) if judged or (_by_load(raw) and not hurried) else _none(),
-            self._engine_slices(pods.engines, status, namespace, name) if judged and _asks_engines(chosen) else _none(),
+            self._measure.read(chosen.rollout, pods.engines, status, namespace, name)
+            if judged and isinstance(chosen, Spec)
+            else _unmeasured(),
             self._gates(guarded, status, namespace, name) if judged and guarded is not None else _no_gates(),
             self._load_test(namespace, name, metadata["uid"], status),
         )
@@ -133,7 +138,9 @@ class Gatherer:
             slices=slices,
             gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
             fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
-            engine_slices=engine_slices,
+            engine_slices=heard.engine,
+            prometheus=heard.prometheus,
+            silence=heard.silence,
             gates=gates,
             load_test=load_test,
             action=(metadata.get("annotations") or {}).get(ANNOTATION, ""),
@@ -146,7 +153,7 @@ class Gatherer:
     def forget(self, namespace: str, name: str) -> None:
         """The service is gone."""
         self._windows.forget(namespace, name)
-        self._engine_windows.forget(namespace, name)
+        self._measure.forget(namespace, name)
         self._past.forget((namespace, name))
         self._memos.pop((namespace, name), None)
 
@@ -197,19 +204,6 @@ class Gatherer:
         self._gateway_pods[namespace] = (time.monotonic(), addresses)
         return addresses
 
-    async def _engine_slices(
-        self, items: list[Document], status: Status, namespace: str, name: str
-    ) -> tuple[Slice, ...] | None:
-        pods = [
-            Pod(reading.name, address, revision, engine_of(item))
-            for item in items
-            if (reading := readings.pod(item)).ready
-            and not reading.terminating
-            and (address := (item.get("status") or {}).get("podIP"))
-            and (revision := readings.revision_of(item)) in (status.stable, status.canary)
-        ]
-        return await self._engine_windows.read(pods, namespace, name)
-
     async def _gates(self, guarded: Guard, status: Status, namespace: str, name: str) -> dict[str, GateReading]:
         canary = status.canary or status.stable
         names = {"namespace": namespace, "service": name, "stable": status.stable, "canary": canary}
@@ -259,16 +253,12 @@ def _revisions(
     return readings.with_spares(found, beside, zip(map(readings.revision_of, pods.spares), warm, strict=True))
 
 
-def _asks_engines(chosen: Spec | SpecErrors) -> bool:
-    """Whether some signal or step is judged by the engines' own histograms."""
-    if not isinstance(chosen, Spec):
-        return False
-    signals = any(entry.signal in ENGINE_SIGNALS for entry in chosen.rollout.guard.latency)
-    return signals or any(step.kind is StepKind.MIRROR for step in chosen.rollout.steps)
-
-
 async def _none() -> None:
     return None
+
+
+async def _unmeasured() -> Measured:
+    return Measured()
 
 
 async def _no_gates() -> dict[str, GateReading]:

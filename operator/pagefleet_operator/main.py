@@ -30,8 +30,10 @@ from pagefleet_operator.domain.build.names import KIND
 from pagefleet_operator.gather import Gatherer, Sources
 from pagefleet_operator.reconcile import CONFLICT, Queue, Reconciler
 from pagefleet_operator.signals.engine import EngineSignals
-from pagefleet_operator.signals.histograms import EngineWindows
+from pagefleet_operator.signals.engine_windows import EngineWindows
 from pagefleet_operator.signals.prometheus import PrometheusGates
+from pagefleet_operator.signals.prometheus_windows import PrometheusWindows
+from pagefleet_operator.signals.promql import Prometheus
 from pagefleet_operator.signals.wakes import Wakes
 from pagefleet_operator.signals.windows import GatewayWindows
 from pagefleet_operator.watching import Watching
@@ -163,9 +165,16 @@ def _secure() -> Secure | None:
 
 def _sources(session: aiohttp.ClientSession) -> Sources:
     token = os.environ.get("PAGEFLEET_PROMETHEUS_TOKEN_FILE")
-    gates = PrometheusGates(session, os.environ.get("PAGEFLEET_PROMETHEUS_URL", ""), Path(token) if token else None)
-    image = os.environ.get("PAGEFLEET_OPERATOR_IMAGE", f"docker.io/pagefleet/operator:{version('pagefleet')}")
-    return Sources(EngineSignals(session), GatewayWindows(session), EngineWindows(session), gates, image)
+    url = os.environ.get("PAGEFLEET_PROMETHEUS_URL", "")
+    prometheus = Prometheus(session, url, Path(token) if token else None)
+    return Sources(
+        engines=EngineSignals(session),
+        windows=GatewayWindows(session),
+        engine_windows=EngineWindows(session),
+        prometheus_windows=PrometheusWindows(prometheus),
+        gates=PrometheusGates(prometheus),
+        image=os.environ.get("PAGEFLEET_OPERATOR_IMAGE", f"docker.io/pagefleet/operator:{version('pagefleet')}"),
+    )
 
 
 async def _store(api: Api, store: Store, document: Document) -> None:

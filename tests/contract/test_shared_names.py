@@ -38,8 +38,8 @@ from pagefleet_operator.domain.runtimes.metrics import OURS
 from pagefleet_operator.domain.runtimes.node import MASTER_PORT
 from pagefleet_operator.domain.runtimes.ours import SLOTS
 from pagefleet_operator.domain.support import OWNED_FLAGS
+from pagefleet_operator.signals.cumulative import HISTOGRAMS
 from pagefleet_operator.signals.engine import COUNTERS, GAUGES, OPTIONAL
-from pagefleet_operator.signals.histograms import HISTOGRAMS
 
 
 @given(st.floats(1e-6, 100))
@@ -213,17 +213,20 @@ GATE = st.fixed_dictionaries(
     {"name": st.sampled_from(["a", "b"]), "query": st.just("up")}, optional={"min": st.just(0), "max": st.just(1)}
 )
 ROUTE = st.fixed_dictionaries({}, optional={"header": st.just({"x": "y"}), "stickyBy": st.just("header/x")})
-GUARD = st.fixed_dictionaries({}, optional={"promql": st.lists(GATE, max_size=3)})
+SOURCE = st.sampled_from(["Gateway", "Engine", "Prometheus"])
+SIGNAL = st.fixed_dictionaries(
+    {"signal": st.sampled_from(["ttft", "tpot", "e2e", "itl", "queue"])},
+    optional={"source": SOURCE, "histogram": st.sampled_from(["a", 'a{b="$revision"}'])},
+)
+ERRORS = st.fixed_dictionaries({"maxRate": st.just("1%")}, optional={"source": SOURCE})
+GUARD = st.fixed_dictionaries(
+    {}, optional={"promql": st.lists(GATE, max_size=3), "latency": st.lists(SIGNAL, max_size=3), "errors": ERRORS}
+)
 LENGTH = st.integers(1, 4)
 ADAPTER = st.fixed_dictionaries({"name": st.sampled_from(["a", "b", "c"]), "source": st.just("file:///a")})
 SCHEDULING = {"maxSequences": LENGTH, "tokensPerStep": LENGTH, "chunkTokens": LENGTH}
 SCHEDULE = st.fixed_dictionaries({}, optional={"min": st.integers(0, 6), "max": st.integers(1, 6)})
-ENGINE_GUARD = st.fixed_dictionaries(
-    {},
-    optional={
-        "latency": st.lists(st.fixed_dictionaries({"signal": st.sampled_from(["ttft", "itl", "queue"])}), max_size=2)
-    },
-)
+ENGINE_GUARD = st.fixed_dictionaries({}, optional={"latency": st.lists(SIGNAL, max_size=2), "errors": ERRORS})
 PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     (): st.fixed_dictionaries(
         {
@@ -278,7 +281,16 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                     "port": st.sampled_from([8000, 8001]),
                     "probes": st.just({"readiness": "/"}),
                     "preStop": st.just(["x"]),
-                    "metrics": st.sampled_from([{"waiting": "a", "running": "b"}, {"itl": "c"}, {"queue": "d"}]),
+                    "metrics": st.sampled_from(
+                        [
+                            {"waiting": "a", "running": "b"},
+                            {"itl": "c"},
+                            {"queue": "d"},
+                            {"ttft": "e", "e2e": "f"},
+                            {"finished": ["g"], "failed": ["h"]},
+                            {"finished": ["g"]},
+                        ]
+                    ),
                 },
             ),
             "rollout": st.fixed_dictionaries({}, optional={"guard": ENGINE_GUARD}),

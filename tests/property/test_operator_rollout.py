@@ -41,6 +41,7 @@ ROLLOUTS = st.fixed_dictionaries(
         "onAlert": st.sampled_from(["rollback", "pause"]),
         "freePages": st.booleans(),
         "gate": st.booleans(),
+        "source": st.sampled_from(["Gateway", "Engine", "Prometheus"]),
     }
 )
 EVENTS = st.lists(
@@ -60,6 +61,8 @@ def configure(cluster: Cluster, chosen: dict[str, Any]) -> None:
     rollout["steps"] = chosen["steps"]
     rollout["afterPromotion"] = chosen["afterPromotion"]
     rollout["alerts"]["onAlert"] = chosen["onAlert"]
+    for entry in (*rollout["guard"]["latency"], rollout["guard"]["errors"]):
+        entry["source"] = chosen["source"]
     if chosen["freePages"]:
         rollout["guard"]["freePages"] = {"min": "10%", "for": "10s"}
     if chosen["gate"]:

@@ -212,6 +212,14 @@ def test_a_field_without_effect_is_named(traffic: dict[str, Any], served: Featur
     assert named in message
 
 
+def test_a_guard_that_does_not_listen_to_gateways_is_not_without_effect() -> None:
+    latency = [{"signal": "ttft", "source": "Engine"}, {"signal": "itl"}]
+    for errors, named in (("Prometheus", False), ("Gateway", True)):
+        guard = {"latency": latency, "errors": {"maxRate": "1%", "source": errors}}
+        spec = spec_of(steps=[{"weight": 10}], guard=guard)
+        assert ("spec.rollout.guard" in conditions(spec, GatewayApiReading(NEW))[ENFORCED][2]) is named
+
+
 def test_behind_a_picker_queues_and_limits_have_their_effect() -> None:
     spec = spec_of({"queue": {"timeout": "5s"}, "circuitBreaker": {"maxRequestsPerPod": 4}, "retries": 1})
     assert conditions(spec, GatewayApiReading(POOLS))[ENFORCED][0] == "True"

@@ -132,6 +132,15 @@ def test_the_guard_judges_what_the_runtime_tells() -> None:
     assert errors(spec_of("vllm") | {"rollout": guard}) == {}
     for name in ("tgi", "custom"):
         assert set(errors(spec_of(name) | {"rollout": guard})) == {"spec.rollout.guard.latency"}
+    told = {
+        "guard": {"latency": [{"signal": "e2e", "source": "Engine"}], "errors": {"maxRate": "1%", "source": "Engine"}}
+    }
+    for name in ("vllm", "tgi", "minimal"):
+        assert errors(spec_of(name) | {"rollout": told}) == {}
+    assert set(errors(spec_of("sglang") | {"rollout": told})) == {"spec.rollout.guard.errors.source"}
+    assert errors(spec_of("custom") | {"rollout": told}) == {}
+    mute = changed("custom", "engine.metrics", {"waiting": "a", "running": "b"}) | {"rollout": told}
+    assert set(errors(mute)) == {"spec.rollout.guard.latency", "spec.rollout.guard.errors.source"}
 
 
 def test_gateway_api_routes_lead_to_one_port() -> None:

@@ -212,7 +212,9 @@ def _signal(entry: Document) -> Signal:
 
     stratum = f" ({entry['stratum']})" if entry.get("stratum") else ""
     name = f"{entry.get('signal', '')}{stratum}"
-    return Signal(name, entry.get("outcome", ""), side("stable"), side("canary"), entry.get("message", ""))
+    source = f"source {entry['source']}" if entry.get("source") else ""
+    message = "; ".join(text for text in (entry.get("message", ""), source) if text)
+    return Signal(name, entry.get("outcome", ""), side("stable"), side("canary"), message)
 
 
 def sentence(seen: Progress) -> str:

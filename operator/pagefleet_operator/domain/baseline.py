@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from pagefleet_operator.domain import sketch
-from pagefleet_operator.domain.guard import ENGINE_SIGNALS
-from pagefleet_operator.domain.observation import Slice
+from pagefleet_operator.domain import sketch, sources
+from pagefleet_operator.domain.observation import Observation
 from pagefleet_operator.domain.spec_rollout import Guard
 from pagefleet_operator.domain.status import BaselineRecord
 
 MOST_BUCKETS = 120  # neighbouring buckets are merged upwards until so many are left
 
 
-def recorded(
-    slices: Sequence[Slice] | None, engine: Sequence[Slice] | None, guard: Guard, revision: str
-) -> tuple[BaselineRecord, ...]:
+def recorded(seen: Observation, guard: Guard, revision: str) -> tuple[BaselineRecord, ...]:
     """One histogram for each signal of the guard and each stratum in which `revision` was measured."""
-    found = []
-    for signal in dict.fromkeys(entry.signal for entry in guard.latency):
-        source = (engine if signal in ENGINE_SIGNALS else slices) or ()
-        ours = [piece for piece in source if piece.revision == revision]
+    found, heard = [], sources.heard(seen)
+    measured = dict.fromkeys((entry.signal, sources.name(entry.source, entry.histogram)) for entry in guard.latency)
+    for signal, source in measured:
+        ours = [piece for piece in heard.get(source, ()) if piece.revision == revision]
         for stratum in sorted({piece.stratum for piece in ours}):
             merged = sketch.merged([p.latency.get(signal, {}) for p in ours if p.stratum == stratum])
             if merged:
                 histogram = {str(bucket): count for bucket, count in _coarse(merged).items()}
-                found.append(BaselineRecord(revision, signal, stratum, histogram))
+                found.append(BaselineRecord(revision, signal, stratum, histogram, source))
     return tuple(found)
 
 

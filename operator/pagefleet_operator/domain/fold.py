@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from pagefleet_operator.domain import sketch
+from pagefleet_operator.domain.edged import Pair, common, of_sketch
 from pagefleet_operator.domain.observation import Slice
 from pagefleet_operator.domain.paired import Block, Paired
 from pagefleet_operator.domain.sketch import Histogram
@@ -44,14 +45,27 @@ class Side:
     """One revision's part of the block that is open."""
 
     latency: dict[int, int] = field(default_factory=dict)
-    least: dict[int, int] = field(default_factory=dict)
+    buckets: dict[tuple[float, float], int] = field(default_factory=dict)  # of measurements with edges of their own
+    edges: tuple[float, ...] | None = None
+    fine: dict[int, int] = field(default_factory=dict)  # the part of `latency` that is in no bucket of those
     count: int = 0
 
     def add(self, signal: str, piece: Slice) -> None:
-        histogram = piece.latency.get(signal, {})
+        histogram, edged = piece.latency.get(signal, {}), piece.edged.get(signal)
         self.count += sketch.total(histogram)
         _onto(self.latency, histogram)
-        _onto(self.least, piece.least.get(signal) or histogram)
+        if edged is None:
+            _onto(self.fine, histogram)
+            return
+        self.edges = common(self.edges, edged.bounds)
+        for ends, count in edged.buckets().items():
+            self.buckets[ends] = self.buckets.get(ends, 0) + count
+
+    def all_buckets(self) -> dict[tuple[float, float], int]:
+        return {**of_sketch(self.fine), **self.buckets}
+
+    def copied(self) -> Side:
+        return Side(dict(self.latency), dict(self.buckets), self.edges, dict(self.fine), self.count)
 
 
 class Compared:
@@ -67,26 +81,26 @@ class Compared:
         self.stable: dict[int, int] = {}
         self.canary: dict[int, int] = {}
         self.met = False  # whether the canary has slices at all
+        self.edged = False  # whether some slice has buckets of its own
         self._sides = (Side(), Side())
         self._begin: float | None = None
-        self._coarse = False
 
     def add(self, piece: Slice, ours: bool) -> None:
         if self._begin is not None and self._full(piece.start):
             stable, canary = self._sides
-            self.test.add(Block(stable.latency, canary.latency, canary.least if self._coarse else None))
-            self._sides, self._begin, self._coarse = (Side(), Side()), None, False
+            self.test.add(Block(stable.latency, canary.latency, _pair(stable, canary)))
+            self._sides, self._begin = (Side(), Side()), None
         self._begin = piece.start if self._begin is None else self._begin
         self._sides[ours].add(self._signal, piece)
-        self._coarse |= ours and self._signal in piece.least
         self.met |= ours
+        self.edged |= self._signal in piece.edged
         _onto(self.canary if ours else self.stable, piece.latency.get(self._signal, {}))
 
     def copied(self) -> Compared:
         result = copy.copy(self)
         result.test = self.test.copied()
         result.stable, result.canary = dict(self.stable), dict(self.canary)
-        result._sides = tuple(Side(dict(one.latency), dict(one.least), one.count) for one in self._sides)  # type: ignore[assignment]
+        result._sides = (self._sides[0].copied(), self._sides[1].copied())
         return result
 
     def _full(self, start: float) -> bool:
@@ -164,6 +178,13 @@ class Fold:
         result.periods = {number: copy.copy(one) for number, one in self.periods.items()}
         result._pending = list(self._pending)
         return result
+
+
+def _pair(stable: Side, canary: Side) -> Pair | None:
+    """None when all of it is in the sketch's own buckets."""
+    if stable.edges is None and canary.edges is None:
+        return None
+    return Pair(stable.all_buckets(), canary.all_buckets(), canary.edges)
 
 
 def _onto(total: dict[int, int], histogram: Histogram) -> None:

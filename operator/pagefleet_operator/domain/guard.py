@@ -1,26 +1,24 @@
 """Judges a canary on requests against the concurrent stable: Regressed, Passed or Inconclusive, with the numbers.
 
 Each signal is judged for itself (`guard_latency`, `guard_errors`, `guard_limits`) and the worst outcome is the
-guard's. ttft, e2e and tpot come from the gateways, itl and queue from the engines; for mirrored requests, whose
-answers the gateways throw away, everything comes from the engines. No data is never a pass.
+guard's. By whom a signal is measured is said by the spec (`sources`), and by every verdict. No data is never a pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pagefleet_operator.domain import guard_errors, guard_latency, guard_limits
-from pagefleet_operator.domain.fold import Scope, Test
+from pagefleet_operator.domain import guard_errors, guard_latency, guard_limits, sources
+from pagefleet_operator.domain.fold import Fold, Scope, Test
 from pagefleet_operator.domain.folds import START, folded
 from pagefleet_operator.domain.observation import Observation, Slice
-from pagefleet_operator.domain.spec_rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec_rollout import Guard, LatencyGuard, Source
 from pagefleet_operator.domain.status import BaselineRecord
-from pagefleet_operator.domain.verdict import Judged, Outcome, unknown, worst
+from pagefleet_operator.domain.verdict import Judged, Outcome, measured_by, unknown, worst
 
 __all__ = ["Judged", "Outcome", "Question", "assess"]
-ENGINE_SIGNALS = ("itl", "queue")
 EPOCH = 3600.0  # evidence begins at whole hours, each with a level of its own
 MISSED = 60.0  # seconds at the beginning that may lack data and still count as complete
 
@@ -54,55 +52,71 @@ def assess(seen: Observation, guard: Guard, question: Question) -> Judged | None
 def _measured(seen: Observation, guard: Guard, question: Question, since: float) -> list[Judged]:
     """The signals that are measured on requests."""
     count = len(guard.latency) + (guard.max_error_rate is not None)
-    sources = {"gateway": seen.slices, "engine": seen.engine_slices}
-    heard = {name: _Source(name, slices, since, question.now) for name, slices in sources.items() if slices is not None}
-    errors = "engine" if question.copies else "gateway"
-    asked: dict[str, list[_Asked]] = {name: [] for name in heard}
+    heard = {name: _Heard(slices, since, question.now) for name, slices in sources.heard(seen).items()}
+    asked: list[_Asked] = []
     judged: dict[int, Judged] = {}  # by place: of equal outcomes the first one is shown
     for place, entry in enumerate(guard.latency):
-        engine = question.copies or entry.signal in ENGINE_SIGNALS
-        if question.copies and entry.signal == "tpot":
-            continue  # the engine has no such histogram; itl is its measure of it
-        source = heard.get("engine" if engine else "gateway")
+        source = sources.source(entry, question.copies)
         if source is None:
-            judged[place] = unknown(entry.signal, _silent(entry.signal, engine))
             continue
-        level = source.part * (1 - entry.confidence) / count
-        asked[source.name].append(_Asked(place, entry, guard_latency.tested(entry, level), level))
-    for name, source in heard.items():
-        tests = () if question.after else tuple(one.test for one in asked[name])
-        scope = Scope(question.stable, question.canary, source.begin, guard.warmup_requests, tests)
-        fold = folded(seen.memo, name, scope, source.slices)
-        for one in asked[name]:
-            if question.after:
-                own = _own(source, question, guard)
-                judged[one.place] = guard_latency.after(one.guard, question.baseline, own, one.level)
-            else:
-                strata, elapsed = fold.compared(one.test), question.now - since
-                judged[one.place] = guard_latency.concurrent(one.guard, strata, one.level, elapsed)
-        if name == errors and guard.max_error_rate is not None:
-            level = source.part * (1 - guard_errors.CONFIDENCE) / count
-            judged[len(guard.latency)] = guard_errors.rate(guard.max_error_rate, tuple(fold.periods.values()), level)
-    if guard.max_error_rate is not None and errors not in heard:
-        judged[len(guard.latency)] = unknown("errors", _silent("errors", question.copies))
+        name = sources.name(source, entry.histogram)
+        if name not in heard:
+            judged[place] = _silent(seen, entry.signal, source, entry.histogram)
+            continue
+        level = heard[name].part * (1 - entry.confidence) / count
+        asked.append(_Asked(place, entry, source, name, guard_latency.tested(entry, level), level))
+    errors = sources.error_source(guard, question.copies)
+    counted = sources.name(errors) if guard.max_error_rate is not None else ""
+    folds = _folds(seen, guard, question, heard, asked, counted)
+    for one in asked:
+        if question.after:
+            own = _own(heard[one.name], question, guard)
+            found = guard_latency.after(one.guard, question.baseline, own, one.level)
+        else:
+            found = guard_latency.concurrent(
+                one.guard, folds[one.name].compared(one.test), one.level, question.now - since
+            )
+        judged[one.place] = measured_by(found, one.source)
+    if guard.max_error_rate is not None:
+        if counted in heard:
+            level = heard[counted].part * (1 - guard_errors.CONFIDENCE) / count
+            found = guard_errors.rate(guard.max_error_rate, tuple(folds[counted].periods.values()), level)
+            judged[len(guard.latency)] = measured_by(found, errors)
+        else:
+            judged[len(guard.latency)] = _silent(seen, "errors", errors)
     return [judged[place] for place in sorted(judged)]
 
 
-def _silent(signal: str, engine: bool) -> str:
-    return f"{signal}: no {'engine' if engine else 'gateway'} answers: there is no measurement to judge by"
+def _folds(
+    seen: Observation, guard: Guard, question: Question, heard: Mapping[str, _Heard], asked: list[_Asked], counted: str
+) -> dict[str, Fold]:
+    """What each source that is asked for something adds up to."""
+    found = {}
+    for name in sorted(({one.name for one in asked} | {counted}) & set(heard)):
+        tests = () if question.after else tuple(one.test for one in asked if one.name == name)
+        scope = Scope(question.stable, question.canary, heard[name].begin, guard.warmup_requests, tests)
+        found[name] = folded(seen.memo, name, scope, heard[name].slices)
+    return found
+
+
+def _silent(seen: Observation, signal: str, source: Source, histogram: str = "") -> Judged:
+    why = sources.silent(seen, source, histogram)
+    return measured_by(unknown(signal, f"{signal}: {why}: there is no measurement to judge by"), source)
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A latency signal, at which place in the guard, and at which level."""
+    """A latency signal, at which place in the guard, of which source, and at which level."""
 
     place: int
     guard: LatencyGuard
+    source: Source
+    name: str
     test: Test
     level: float
 
 
-class _Source:
+class _Heard:
     """One source's slices in the order of time; those from `begin` on are judged together, at `part` of a signal's error
     level.
 
@@ -111,8 +125,8 @@ class _Source:
     together keep the level.
     """
 
-    def __init__(self, name: str, slices: Sequence[Slice], since: float, now: float) -> None:
-        self.name, self.slices = name, sorted(slices, key=START)
+    def __init__(self, slices: Sequence[Slice], since: float, now: float) -> None:
+        self.slices = sorted(slices, key=START)
         oldest = next((piece.start for piece in self.slices if piece.possible), since)
         hours = 0 if oldest <= since + MISSED else math.ceil((oldest - since) / EPOCH)
         if hours and since + hours * EPOCH > now:
@@ -121,7 +135,7 @@ class _Source:
         self.part = 1 / ((hours + 1) * (hours + 2))
 
 
-def _own(source: _Source, question: Question, guard: Guard) -> list[Slice]:
+def _own(source: _Heard, question: Question, guard: Guard) -> list[Slice]:
     """The canary's slices after those in which its first requests ended."""
     seen, kept = 0, []
     for piece in source.slices:

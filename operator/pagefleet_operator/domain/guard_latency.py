@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pagefleet_operator.domain import sequential, sketch
+from pagefleet_operator.domain import sequential, sketch, sources
 from pagefleet_operator.domain.fold import Compared, Test
 from pagefleet_operator.domain.observation import Slice
 from pagefleet_operator.domain.paired import Paired, evidence
@@ -22,6 +22,7 @@ from pagefleet_operator.domain.status import BaselineRecord, SignalRecord, Verdi
 from pagefleet_operator.domain.verdict import Judged, Outcome, blank, told
 
 REASON = "LatencyRegression"
+BLIND = "the bound lies above the last edge of the histogram, beyond which nothing can be compared"
 SPREAD = 4  # blocks that evidence must come from at least
 
 
@@ -36,23 +37,27 @@ def concurrent(guard: LatencyGuard, strata: Mapping[str, Compared], level: float
     tests = [compared.test for compared in strata.values()]
     signals = [_signal(guard, stratum, one.stable, one.canary, one.test) for stratum, one in strata.items()]
     record = _record(guard, tests, signals, evidence(tests))
+    edge, accepted = _edge(strata)
+    record = record if edge is None else replace(record, bound_seconds=edge)
     stated = tuple(replace(one, outcome=_outcome_of(one, guard, needed)) for one in signals)
     log = math.log(record.evidence) if record.evidence > 0 else -math.inf
     if log >= needed and _slower(guard, signals):
-        return told(Outcome.REGRESSED, record, _sentence(guard, record), None, REASON, stated)
+        return told(Outcome.REGRESSED, record, _sentence(guard, record, accepted), None, REASON, stated)
     if record.samples < guard.min_requests:
         wait = (guard.min_requests - record.samples) * elapsed / record.samples if record.samples else None
         message = f"{record.signal}: {record.samples} of {guard.min_requests} requests"
         return told(Outcome.INCONCLUSIVE, record, message, wait, signals=stated)
-    if not any(test.splits for test in tests):
+    if not any(test.splits or test.blind for test in tests):
         least = math.ceil(2 / (1 - guard.quantile))
         message = f"{record.signal}: the stable has fewer than {least} concurrent requests"
         return told(Outcome.INCONCLUSIVE, record, message, signals=stated)
+    if any(test.blind for test in tests):
+        return told(Outcome.INCONCLUSIVE, record, f"{record.signal}: {BLIND}", signals=stated)
     if log >= 0 and _slower(guard, signals):
         wait = elapsed * (needed - log) / log if log > 0 else None
-        message = f"{record.signal}: suspicious, not proven; {_sentence(guard, record)}"
+        message = f"{record.signal}: suspicious, not proven; {_sentence(guard, record, accepted)}"
         return told(Outcome.INCONCLUSIVE, record, message, wait, signals=stated)
-    return told(Outcome.PASSED, record, _sentence(guard, record), signals=stated)
+    return told(Outcome.PASSED, record, _sentence(guard, record, accepted), signals=stated)
 
 
 def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Sequence[Slice], level: float) -> Judged:
@@ -61,8 +66,13 @@ def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Seque
     Each stratum's bound is the upper confidence bound of the recorded quantile, so this needs more requests than a
     concurrent comparison, and a change of the load itself counts too: hits must lie in several minutes.
     """
-    known = {entry.stratum: entry.histogram for entry in baseline if entry.signal == guard.signal}
-    total, signals, bounds, minutes = Evidence(), [], [], set[int]()
+    source = sources.name(guard.source, guard.histogram)
+    known = {
+        entry.stratum: entry.histogram
+        for entry in baseline
+        if entry.signal == guard.signal and entry.source in ("", source)
+    }
+    total, signals, bounds, minutes, blind = Evidence(), [], [], set[int](), False
     for stratum in sorted({piece.stratum for piece in canary} & set(known)):
         recorded = {int(b): n for b, n in known[stratum].items() if b.isdecimal() and isinstance(n, int) and n > 0}
         count = sketch.total(recorded)
@@ -75,9 +85,9 @@ def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Seque
             continue
         bounds.append((1 + guard.max_increase) * value)
         for piece in ours:
-            histogram = _least(guard.signal, piece)
-            hits = sketch.above(histogram, bounds[-1])
-            total = total.plus(hits, sketch.total(histogram))
+            hits = _above(guard.signal, piece, bounds[-1])
+            total = total.plus(hits, sketch.total(piece.latency.get(guard.signal, {})))
+            blind |= _blind(guard.signal, piece, bounds[-1])
             if hits:
                 minutes.add(math.floor(piece.start / 60))
     value = sequential.e_value(total, 1 - guard.quantile)
@@ -93,11 +103,20 @@ def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Seque
     if not total.trials:
         message = f"{record.signal}: nothing to compare with the previous revision's record yet"
         return told(Outcome.INCONCLUSIVE, record, message, signals=tuple(signals))
+    if blind:
+        return told(Outcome.INCONCLUSIVE, record, f"{record.signal}: {BLIND}", signals=tuple(signals))
     return told(Outcome.PASSED, record, _sentence(guard, record), signals=tuple(signals))
 
 
-def _least(signal: str, piece: Slice) -> Histogram:
-    return piece.least.get(signal) or piece.latency.get(signal, {})
+def _above(signal: str, piece: Slice, bound: float) -> int:
+    """How many lie certainly above."""
+    edged = piece.edged.get(signal)
+    return sketch.above(piece.latency.get(signal, {}), bound) if edged is None else edged.above(bound)
+
+
+def _blind(signal: str, piece: Slice, bound: float) -> bool:
+    edged = piece.edged.get(signal)
+    return edged is not None and (len(edged.bounds) < 2 or edged.bounds[-2] < bound)
 
 
 def _merged(guard: LatencyGuard, slices: Sequence[Slice]) -> Histogram:
@@ -172,12 +191,25 @@ def _record(
     )
 
 
-def _sentence(guard: LatencyGuard, record: VerdictRecord) -> str:
+def _edge(strata: Mapping[str, Compared]) -> tuple[float | None, float | None]:
+    """The edge that the canary is held to in the widest stratum, and what increase that accepts; None where requests are
+    measured one by one."""
+    widest = max(strata.values(), key=lambda one: sketch.total(one.canary), default=None)
+    if widest is None or not widest.edged or widest.test.bound is None or not widest.test.threshold:
+        return None, None
+    return widest.test.bound, widest.test.bound / widest.test.threshold - 1
+
+
+def _sentence(guard: LatencyGuard, record: VerdictRecord, accepted: float | None = None) -> str:
+    """`accepted`: the increase that the histogram's edges make of maxIncrease."""
+
     def ms(seconds: float | None) -> str:
         return "unknown" if seconds is None else f"{1000 * seconds:.0f} ms"
 
+    edges = "" if accepted is None else f", by the histogram's edges {accepted:.0%}"
     return (
         f"{record.signal}: {record.statistic:.1%} of {record.samples} canary requests are slower than "
         f"{ms(record.bound_seconds)}, allowed are {record.limit:.1%}; stable {ms(record.stable_seconds)}, "
-        f"canary {ms(record.canary_seconds)} (maxIncrease {guard.max_increase:.0%}, evidence {record.evidence:.3g})"
+        f"canary {ms(record.canary_seconds)} (maxIncrease {guard.max_increase:.0%}{edges}, "
+        f"evidence {record.evidence:.3g})"
     )

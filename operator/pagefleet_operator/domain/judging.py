@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagefleet_operator.domain import guard, guard_limits
+from pagefleet_operator.domain import guard, guard_limits, sources
 from pagefleet_operator.domain.guard import Judged, Question
 from pagefleet_operator.domain.observation import Observation
 from pagefleet_operator.domain.spec_rollout import Rollout
@@ -19,9 +19,7 @@ def judged(stage: Stage, seen: Observation, rollout: Rollout, now: float) -> tup
     record = stage.record
     copies = record.phase is Phase.MIRRORING and not stage.weight(stage.canary)
     low = guard_limits.low_since(seen, rollout.guard.free_pages, stage.canary, record.low_since, now)
-    seen_now = sum(
-        piece.requests for piece in seen.slices or () if piece.revision == stage.canary and piece.start >= record.since
-    )
+    seen_now = sources.requests(seen, rollout.guard, stage.canary, record.since, copies)
     record = replace(record, low_since=low, requests=max(record.requests, seen_now))
     question = Question(
         stable=stage.stable,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from pagefleet_operator.domain.edged import Edged
 from pagefleet_operator.domain.gatewayapi import FallbackReading, GatewayApiReading
 from pagefleet_operator.domain.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status import Status
@@ -102,8 +103,8 @@ class RevisionReading:
 class Slice:
     """A closed measuring slice of one gateway instance (ARCHITECTURE.md, "The gateway").
 
-    `latency` maps a signal name ("ttft", "e2e") to a log-bucket histogram {bucket index: count}. `least` has the same
-    counts under what they were at least, where the measurement's own buckets are wider (an engine's); else it is empty.
+    `latency` maps a signal name ("ttft", "e2e") to a log-bucket histogram {bucket index: count}. `edged` has the same
+    counts in the measurement's own buckets where those are others (an engine's); `latency` then has their upper ends.
     """
 
     instance: str
@@ -114,14 +115,14 @@ class Slice:
     requests: int
     errors: int
     latency: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    least: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    edged: Mapping[str, Edged] = field(default_factory=dict)
     arrivals: int | None = None  # requests that came in; only in slices of revision ""
     tokens: int | None = None  # output tokens of the requests that ended
 
     @cached_property
     def possible(self) -> bool:
         """Whether its numbers can be true."""
-        tables = (*self.latency.values(), *self.least.values())
+        tables = (*self.latency.values(), *(one.counts for one in self.edged.values()))
         return 0 <= self.errors <= self.requests and all(min(one.values(), default=0) >= 0 for one in tables)
 
 
@@ -150,7 +151,8 @@ class Observation:
     `slices` is what the gateways measured since the canary got traffic, as far as it is kept; None when no gateway
     answered. `engine_slices` is the same from the engines' own histograms. `action` is the text of the annotation
     pagefleet.io/action. `image` is the operator's own image, which load tests run from. `memo` is what earlier decisions
-    about the service have added up (`folds`): it saves work, and no answer depends on it.
+    about the service have added up (`folds`): it saves work, and no answer depends on it. `prometheus` has slices of what
+    Prometheus keeps, by the histogram that was asked for ("": the engines' own). `silence` says why a source has none.
     """
 
     namespace: str
@@ -164,6 +166,8 @@ class Observation:
     gateway_api: GatewayApiReading | None = None  # None: not asked for, or not to be read now
     fallbacks: tuple[FallbackReading, ...] = ()  # the chain, from the service's own fallback on
     engine_slices: tuple[Slice, ...] | None = None
+    prometheus: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
+    silence: Mapping[str, str] = field(default_factory=dict)  # by the names of `sources`
     gates: Mapping[str, GateReading] = field(default_factory=dict)
     load_test: LoadTestReading | None = None
     action: str = ""

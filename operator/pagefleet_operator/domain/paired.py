@@ -11,6 +11,9 @@ Statistics 2021, section 3), and by Ville's inequality the mixture exceeds 1/alp
 any time. Hits are drawn without replacement, which is less dispersed than the binomial, so the ratio stays a
 supermartingale (Hoeffding, JASA 1963, theorem 4). The uncertainty of b costs nothing: any earlier-known b is valid.
 
+Where the measurement has buckets of its own (`edged`), b is one of their edges, a stable request that may lie above it is
+a hit, and a canary request only when it certainly lies above (1 + increase) x b: that only ever lowers the evidence too.
+
 Requests are not independent (a queue on the canary's pod slows its neighbours): the logarithm is divided by the
 dispersion of the blocks' hits around their common odds (quasi-likelihood; McCullagh & Nelder, "Generalized Linear
 Models", 1989, chapter 9), at several lengths of time. A constant regression is no dispersion. And no block may bring
@@ -22,10 +25,11 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pagefleet_operator.domain import sketch
+from pagefleet_operator.domain.edged import Pair
 from pagefleet_operator.domain.sketch import Histogram
 
 ODDS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -37,12 +41,12 @@ MOST = 700.0  # exp of more overflows a double
 
 @dataclass(frozen=True)
 class Block:
-    """Some seconds of both revisions. `least` is what the canary's latencies were at least, in a coarse measurement;
-    None when its buckets are the sketch's own."""
+    """Some seconds of both revisions. `pair` has the same in the measurement's own buckets; None when those are the
+    sketch's."""
 
     stable: Histogram
     canary: Histogram
-    least: Histogram | None = None
+    pair: Pair | None = None
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,8 @@ class Paired:
 
     def __init__(self, quantile: float, increase: float, ceiling: float) -> None:
         self._quantile, self._increase, self._ceiling = quantile, increase, ceiling
-        self._recent: deque[Histogram] = deque()
-        self._sum: dict[int, int] = {}
+        self._recent: deque[Mapping[float, int]] = deque()  # by upper ends in seconds
+        self._sum: dict[float, int] = {}
         self._count = 0
         self.splits: list[Split] = []
         self.total = Split(0, 0, 0, 0.0)
@@ -69,6 +73,8 @@ class Paired:
         self._spread = (0, 1.0)  # of so many blocks
         self.logs = [0.0] * len(ODDS)
         self.threshold: float | None = None
+        self.bound: float | None = None  # what the canary's requests were held to in the last block
+        self.blind = False  # whether there was no edge to hold them to
 
     def add(self, block: Block) -> None:
         """Judge a block by what the stable was before it, then learn from its stable requests."""
@@ -76,15 +82,13 @@ class Paired:
         self.threshold = self._estimate()
         if self.threshold is not None and stable and canary:
             limit = (1 + self._increase) * self.threshold
-            hits = (
-                sketch.share_above(block.canary, limit)
-                if block.least is None
-                else float(sketch.above(block.least, limit))
-            )
-            found = Split(stable, canary, sketch.above(block.stable, self.threshold), hits)
-            self._count_in(found)
-            self.logs = [log + self._ratio(found, odds) for log, odds in zip(self.logs, ODDS, strict=True)]
-        self._learn(block.stable, stable)
+            self.bound = limit if block.pair is None else block.pair.edge(limit)
+            self.blind = self.bound is None
+            if self.bound is not None:
+                found = _split(block, stable, canary, self.threshold, self.bound)
+                self._count_in(found)
+                self.logs = [log + self._ratio(found, odds) for log, odds in zip(self.logs, ODDS, strict=True)]
+        self._learn(_by_end(block), stable)
 
     @property
     def odds(self) -> float:
@@ -125,23 +129,45 @@ class Paired:
         """The stable's quantile as far as it is known; None before enough requests."""
         if self._count < FIRST / (1 - self._quantile):
             return None
-        return sketch.quantile(self._sum, self._quantile)
+        seen, wanted = 0, max(1, math.ceil(self._quantile * self._count))
+        for end in sorted(self._sum):
+            seen += self._sum[end]
+            if seen >= wanted:
+                return end
+        return None
 
-    def _learn(self, stable: Histogram, count: int) -> None:
+    def _learn(self, stable: Mapping[float, int], count: int) -> None:
         if not count:
             return
         self._recent.append(stable)
         self._count += count
-        for bucket, number in stable.items():
-            self._sum[bucket] = self._sum.get(bucket, 0) + number
+        for end, number in stable.items():
+            self._sum[end] = self._sum.get(end, 0) + number
         enough = RECENT / (1 - self._quantile)
-        while self._count - sketch.total(self._recent[0]) >= enough:
+        while self._count - sum(self._recent[0].values()) >= enough:
             old = self._recent.popleft()
-            self._count -= sketch.total(old)
-            for bucket, number in old.items():
-                self._sum[bucket] -= number
-                if not self._sum[bucket]:
-                    del self._sum[bucket]
+            self._count -= sum(old.values())
+            for end, number in old.items():
+                self._sum[end] -= number
+                if not self._sum[end]:
+                    del self._sum[end]
+
+
+def _split(block: Block, stable: int, canary: int, threshold: float, bound: float) -> Split:
+    if block.pair is not None:
+        hits = float(block.pair.canary_above(bound))
+        return Split(stable, canary, block.pair.stable_above(threshold), hits)
+    return Split(stable, canary, sketch.above(block.stable, threshold), sketch.share_above(block.canary, bound))
+
+
+def _by_end(block: Block) -> dict[float, int]:
+    """The stable's counts by the upper end of their bucket."""
+    if block.pair is None:
+        return {sketch.upper(bucket): number for bucket, number in block.stable.items()}
+    found: dict[float, int] = {}
+    for (_, high), number in block.pair.stable.items():
+        found[high] = found.get(high, 0) + number
+    return found
 
 
 def evidence(tests: Sequence[Paired]) -> float:

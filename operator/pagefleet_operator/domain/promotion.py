@@ -33,7 +33,7 @@ def promote(stage: Stage, seen: Observation, rollout: Rollout, now: float, journ
         record=replace(record, verdict=verdict, verdicts=verdicts),
         mirror=None,
         previous=PreviousRecord(stage.stable, now),
-        baseline=recorded(seen.slices, seen.engine_slices, rollout.guard, stage.stable) if rollout.watch > 0 else (),
+        baseline=recorded(seen, rollout.guard, stage.stable) if rollout.watch > 0 else (),
     )
 
 

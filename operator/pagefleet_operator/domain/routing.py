@@ -29,13 +29,13 @@ from pagefleet_operator.domain.observation import Observation
 from pagefleet_operator.domain.plan import Withdrawal
 from pagefleet_operator.domain.schema_traffic import DEFAULT_RETRIES
 from pagefleet_operator.domain.spec import Spec
+from pagefleet_operator.domain.spec_rollout import Source
 from pagefleet_operator.domain.spec_traffic import Backend, GatewayApi, Parent, Provider
 from pagefleet_operator.domain.status import RouteRecord, Status
 
 ACCEPTED, ENFORCED = "RouteAccepted", "TrafficEnforced"
 PROVIDER, BACKEND = "spec.traffic.provider", "spec.traffic.gatewayAPI.backend"
 PARENTS = "spec.traffic.gatewayAPI.parentRefs"
-SEEN_BY_GATEWAYS = ("ttft", "e2e", "tpot")
 # What only a picker can do; a plain HTTPRoute to Services has no words for it.
 PICKERS = ("circuitBreaker", "queue", "priorities", "rateLimits", "firstTokenTimeout", "nextTokenTimeout")
 
@@ -200,7 +200,11 @@ def _enforced(parsed: Spec, seen: Observation, found: GatewayApiReading, split: 
         # The API server writes the default out: only another number is somebody's wish.
         lost += ["spec.traffic.retries"] if parsed.traffic.retries != DEFAULT_RETRIES else []
         lost += ["spec.rollout.route.stickyBy"] if "stickyBy" in _told(parsed) else []
-        lost += ["spec.rollout.guard (requests are not measured)"] if _measures(parsed) else []
+        lost += (
+            ["spec.rollout.guard (source Gateway measures nothing here; Engine and Prometheus do)"]
+            if _measures(parsed)
+            else []
+        )
     if not found.features.timeouts:
         lost.append("spec.traffic.timeout (needs Gateway API v1.2)")
     if split.mirror and split.mirror[1] < 100 and not found.features.mirror_share:
@@ -218,6 +222,7 @@ def _told(parsed: Spec) -> Mapping[str, Any]:
 
 
 def _measures(parsed: Spec) -> bool:
-    """Whether the guard asks for what only a gateway sees; engines' own signals do not depend on the provider."""
+    """Whether the guard listens to gateways; what engines and Prometheus measure does not depend on the provider."""
     guard = parsed.rollout.guard
-    return guard.max_error_rate is not None or any(entry.signal in SEEN_BY_GATEWAYS for entry in guard.latency)
+    errors = guard.max_error_rate is not None and guard.error_source is Source.GATEWAY
+    return errors or any(entry.source is Source.GATEWAY for entry in guard.latency)

@@ -8,6 +8,7 @@ from typing import Any
 from pagefleet_operator.domain.quantity import fraction
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_accelerator import ACCELERATOR_RULES
+from pagefleet_operator.domain.rules_guard import GUARD_RULES
 from pagefleet_operator.domain.rules_nodes import NODE_RULES
 from pagefleet_operator.domain.rules_rollout import ROLLOUT_RULES, weights
 from pagefleet_operator.domain.rules_runtime import RUNTIME_RULES
@@ -109,6 +110,7 @@ RULES = (
     ),
     *SCALING_RULES,
     *ROLLOUT_RULES,
+    *GUARD_RULES,
     *TRAFFIC_RULES,
     *ACCELERATOR_RULES,
     *RUNTIME_RULES,

@@ -82,19 +82,6 @@ def _required(field: str) -> Rule:
     )
 
 
-def _told(spec: Mapping[str, Any]) -> bool:
-    """Whether the runtime tells the engine signals that the guard judges."""
-    latency = _at(spec, ("rollout", "guard", "latency")) or ()
-    asked = {entry["signal"] for entry in latency} & {"itl", "queue"}
-    match runtime_of(spec):
-        case Runtime.TGI:
-            return "itl" not in asked
-        case Runtime.CUSTOM:
-            return asked <= set(_at(spec, ("engine", "metrics")) or ())
-        case Runtime.PAGEFLEET | Runtime.VLLM | Runtime.SGLANG:
-            return True
-
-
 def _other_port(spec: Mapping[str, Any]) -> bool:
     """Whether gateways are to be led to a port that the operator writes no route to."""
     routed = _at(spec, ("traffic", "provider")) == "GatewayAPI"
@@ -105,22 +92,7 @@ VLLM, SGLANG, TGI, CUSTOM = (Runtime.VLLM,), (Runtime.SGLANG,), (Runtime.TGI,), 
 KNOWN = (Runtime.PAGEFLEET, *OTHERS)
 
 ROUTED = "has(self.traffic) && has(self.traffic.provider) && self.traffic.provider == 'GatewayAPI'"
-LATENCY = "has(self.rollout) && has(self.rollout.guard) && has(self.rollout.guard.latency)"
-GUARDED = (
-    f"!({LATENCY}) || self.rollout.guard.latency.all(l, "
-    f"!(l.signal in ['itl', 'queue']) || !{_among((*TGI, *CUSTOM))} || ({RUNTIME} == 'tgi' && l.signal == 'queue') || "
-    "(has(self.engine.metrics) && ((l.signal == 'itl' && has(self.engine.metrics.itl)) || "
-    "(l.signal == 'queue' && has(self.engine.metrics.queue)))))"
-)
-
 RUNTIME_RULES = (
-    Rule(
-        (),
-        "spec.rollout.guard.latency",
-        GUARDED,
-        "itl is nothing that runtime tgi tells; runtime custom tells itl and queue when spec.engine.metrics names them",
-        _told,
-    ),
     Rule(
         (),
         "spec.engine.port",

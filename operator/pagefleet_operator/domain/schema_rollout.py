@@ -17,6 +17,9 @@ from pagefleet_operator.domain.fields import (
 # The API server compares a whole number with bounds cast to int64; one beyond that refuses every whole number.
 MOST_NUMBER = 1e15
 SIGNALS = ("ttft", "itl", "tpot", "e2e", "queue")
+SOURCES = ("Gateway", "Engine", "Prometheus")
+# A histogram without _bucket, and matchers; $namespace, $service and $revision are filled in.
+HISTOGRAM = r"^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}\[\]]*\})?$"
 
 TOKENS = record(
     "How long they are, log-normally.",
@@ -64,6 +67,17 @@ GUARD = record(
                 "One signal.",
                 {
                     "signal": choice("What is measured.", SIGNALS),
+                    "source": choice(
+                        "Who measures it: the gateways, the engines' own histograms, or the operator's Prometheus. "
+                        "Omitted: Gateway; for itl and queue Engine.",
+                        SOURCES,
+                    ),
+                    "histogram": text(
+                        "With source Prometheus, instead of the engines' own: a histogram of seconds (milliseconds when its "
+                        'name ends so), as in istio_request_duration_milliseconds{destination_workload="$service-$revision"}.',
+                        pattern=HISTOGRAM,
+                        longest=1024,
+                    ),
                     "quantile": number("Which quantile.", 0.5, 0.999, default=0.95),
                     "maxIncrease": percent("How much worse than stable is still accepted.", default="15%"),
                     "confidence": percent("Confidence of a conviction.", default="99%"),
@@ -73,7 +87,14 @@ GUARD = record(
             ),
             8,
         ),
-        "errors": record("Failed requests.", {"maxRate": percent("Accepted share of failed requests.")}, ("maxRate",)),
+        "errors": record(
+            "Failed requests.",
+            {
+                "maxRate": percent("Accepted share of failed requests."),
+                "source": choice("Who counts them, as for latency. Omitted: Gateway.", SOURCES),
+            },
+            ("maxRate",),
+        ),
         "freePages": record(
             "A floor under the canary's free KV pages.",
             {

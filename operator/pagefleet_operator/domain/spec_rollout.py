@@ -37,13 +37,37 @@ class Step:
     profile: Mapping[str, Any] = field(default_factory=dict)  # of the load test
 
 
+class Source(StrEnum):
+    """Who measures: the gateways' windows, the engines' own histograms, or what Prometheus keeps of histograms."""
+
+    GATEWAY = "Gateway"
+    ENGINE = "Engine"
+    PROMETHEUS = "Prometheus"
+
+
+ENGINE_SIGNALS = ("itl", "queue")  # what no gateway sees
+
+
+def source_of(signal: str, given: str | None) -> Source:
+    """By whom a signal is measured where the spec says `given`, or nothing."""
+    return Source(given) if given else Source.ENGINE if signal in ENGINE_SIGNALS else Source.GATEWAY
+
+
 @dataclass(frozen=True)
 class LatencyGuard:
+    """`histogram` (source Prometheus) is a metric with its matchers, "": the engines' own."""
+
     signal: str
     quantile: float
     max_increase: float
     confidence: float
     min_requests: int
+    given: str | None = None
+    histogram: str = ""
+
+    @property
+    def source(self) -> Source:
+        return source_of(self.signal, self.given)
 
 
 @dataclass(frozen=True)
@@ -74,6 +98,7 @@ class Guard:
     deadline: float
     free_pages: FreePages | None = None
     gates: tuple[Gate, ...] = ()
+    error_source: Source = Source.GATEWAY
 
     @property
     def empty(self) -> bool:
@@ -114,6 +139,7 @@ def _guard(raw: Mapping[str, Any]) -> Guard:
         deadline=seconds(raw.get("deadline", "2h")),
         free_pages=FreePages(fraction(pages["min"]), seconds(pages["for"])) if pages else None,
         gates=tuple(_gate(gate) for gate in raw.get("promql") or ()),
+        error_source=source_of("errors", (errors or {}).get("source")),
     )
 
 
@@ -143,4 +169,6 @@ def _latency(raw: Mapping[str, Any]) -> LatencyGuard:
         max_increase=fraction(raw["maxIncrease"]),
         confidence=fraction(raw["confidence"]),
         min_requests=raw["minRequests"],
+        given=raw.get("source"),
+        histogram=raw.get("histogram", ""),
     )

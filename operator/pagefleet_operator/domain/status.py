@@ -59,6 +59,7 @@ class VerdictRecord:
     evidence: float  # e-value; >= 1 / (1 - confidence) rejects "no regression"
     message: str
     expected_seconds: float | None = None  # expected time to a verdict, None when unknown
+    source: str = ""  # Gateway | Engine | Prometheus; "" for pages and gates
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class SignalRecord:
     canary_high: float | None = None
     evidence: float = 0.0
     message: str = ""
+    source: str = ""  # as in the verdict
 
 
 @dataclass(frozen=True)
@@ -128,12 +130,14 @@ class PreviousRecord:
 
 @dataclass(frozen=True)
 class BaselineRecord:
-    """What the previous revision was like: a histogram {bucket: count} of a signal in a stratum."""
+    """What the previous revision was like: a histogram {bucket: count} of a signal in a stratum. `source` is the name of
+    who measured it (`sources`), "" in a record of an older operator."""
 
     revision: str
     signal: str
     stratum: str
     histogram: Mapping[str, int] = field(default_factory=dict)
+    source: str = ""
 
 
 @dataclass(frozen=True)

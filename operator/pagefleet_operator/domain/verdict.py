@@ -53,6 +53,12 @@ def blank(
     )  # fmt: skip
 
 
+def measured_by(judged: Judged, source: str) -> Judged:
+    """With who measured it, also in the sentence, which decisions and Events repeat."""
+    record = replace(judged.record, source=source, message=f"{judged.record.message}; source {source}")
+    return replace(judged, record=record, signals=tuple(replace(one, source=source) for one in judged.signals))
+
+
 def unknown(signal: str, message: str) -> Judged:
     stated = SignalRecord(signal or "all", "", Outcome.INCONCLUSIVE.value, message=message)
     return told(Outcome.INCONCLUSIVE, blank(signal), message, signals=(stated,))

@@ -186,8 +186,12 @@ def _signal(record: SignalRecord, quantile: float) -> dict[str, Any]:
         "title": SIGNALS.get(record.signal, record.signal),
         "slice": STRATA.get(record.stratum, record.stratum),
         "percentile": f"p{round(quantile * 100, 2):g}",
-        "message": sentence(record.message),
+        "message": sentence("; ".join(text for text in (record.message, _source(record)) if text)),
     }
+
+
+def _source(record: SignalRecord) -> str:
+    return f"source {record.source}" if record.source else ""
 
 
 def _series(points: tuple[Point, ...]) -> list[dict[str, Any]]:
