@@ -26,8 +26,10 @@ SURE, SURE_OF_ARRIVALS = 5.0, 3.0  # standard errors; neighbouring samples of a 
 MOST_GROWTH = 2.0  # of what is there now, that a trend may add up to
 LATEST_TREND = 180.0
 NEWEST = ((2, 1.5), (1, 2.5))  # steps, and the standard deviations of their count that are taken off
+BEFORE, SURE_RISE = 6, 3.0  # steps that a rise is measured against, and the standard deviations of their count
 FILLING_SECONDS, LONGEST_COVER = 120.0, 1700.0  # a history is 1800 s long
 STALE_LOAD = 30.0
+FALLEN_SECONDS = 30.0
 SETTLING_SECONDS = 60.0  # in which a new replica's crowd is gone, and out of the last 30 s of first tokens
 FULL = 0.8  # of the target concurrency: what waits then waits for a slot
 DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once replicas are there
@@ -94,8 +96,10 @@ def demand(
         now=max(now, _queued(latest, held, replica, scaling)),
         steady=steady,
         ahead=_load(min(average + growth, average * MOST_GROWTH), flow.tokens * factor, replica) + backlog,
-        peak=_peak(half_minutes, latest, replica, window, flow),
-        calm_peak=_peak(half_minutes, latest, replica, calm, flow),
+        peak=_peak(
+            half_minutes, latest, replica, window, flow, FALLEN_SECONDS if _fallen(load, window, scaling) else window
+        ),
+        calm_peak=_peak(half_minutes, latest, replica, calm, flow, calm),
         replica=replica,
         why=_why(latest, held, scaling, replica, load),
         blind=_blind(latest, load),
@@ -188,7 +192,7 @@ def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequ
         return Flow(generated, None)
     each = sum(mean.tokens for mean in half_minutes) * curve.MEAN_SECONDS / ended
     last = load.arrivals[-max(1, round(60 / load.step)) :]
-    rate = max(sum(last) / len(last), *(_surely(load, count, less) for count, less in NEWEST))
+    rate = max(sum(last) / len(last), _rising(load), *(_surely(load, count, less) for count, less in NEWEST))
     return Flow(max(generated, each * rate), each)
 
 
@@ -197,6 +201,27 @@ def _surely(load: ServiceLoad, newest: int, less: float) -> float:
     steps = load.arrivals[-newest:]
     count = sum(steps) * load.step
     return max(0.0, count - less * math.sqrt(count)) / (load.step * len(steps))
+
+
+def _rising(load: ServiceLoad) -> float:
+    """Requests per second now, where they clearly rise: the newest step extended over the time since its middle. 0 else."""
+    *earlier, last, newest = (0.0, 0.0, *load.arrivals)
+    before = earlier[-BEFORE:]
+    usual = sum(before) / len(before)
+    if newest < SHORT * usual + SURE_RISE * math.sqrt(usual / load.step):
+        return 0.0
+    return newest + max(0.0, newest - last) * (load.age / load.step + 0.5)
+
+
+def _fallen(load: ServiceLoad | None, window: float, scaling: Scaling) -> bool:
+    """Whether arrivals of the last half minute are clearly fewer than those of the window before it."""
+    if load is None or load.age > STALE_LOAD or scaling.stabilization is not None:
+        return False
+    count = round(FALLEN_SECONDS / load.step)
+    before = load.arrivals[-count - max(1, round(window / load.step)) : -count]
+    usual = FALLEN_SECONDS * sum(before) / max(1, len(before))
+    newest = load.step * sum(load.arrivals[-count:])
+    return newest < usual / SHORT - SURE_RISE * math.sqrt(usual)
 
 
 def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) -> tuple[float, float]:
@@ -230,7 +255,9 @@ def _slope(points: Sequence[tuple[float, float]], sure: float) -> float:
     return slope if abs(slope) > sure * error else 0.0
 
 
-def _peak(half_minutes: Sequence[Mean], latest: Sample, replica: Replica, window: float, flow: Flow) -> float | None:
+def _peak(
+    half_minutes: Sequence[Mean], latest: Sample, replica: Replica, window: float, flow: Flow, counted: float
+) -> float | None:
     """Without a curve half of the target concurrency counts: throughput may end before the slots do.
 
     Nothing before readings cover the window and a while before it: a fleet that has just begun to fill has no peak yet.
@@ -238,7 +265,7 @@ def _peak(half_minutes: Sequence[Mean], latest: Sample, replica: Replica, window
     covered = max(window, min(2 * window, window + FILLING_SECONDS, LONGEST_COVER))
     if not half_minutes or half_minutes[0].start > latest.time - covered:
         return None
-    inside = [mean for mean in half_minutes if mean.start > latest.time - window - curve.MEAN_SECONDS]
+    inside = [mean for mean in half_minutes if mean.start > latest.time - counted - curve.MEAN_SECONDS]
     if not all(mean.whole for mean in inside):
         return None
     margin = 1.0 if replica.tokens is not None else 2.0
