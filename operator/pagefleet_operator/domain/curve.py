@@ -12,6 +12,7 @@ that came in addition` make up its seconds. Least squares on the half-minutes' m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -42,14 +43,17 @@ class Mean:
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of a step: `base + slope x sequences`."""
+    """Seconds of a step: `base + slope x sequences`. `spread` are the variances of the two and twice their covariance."""
 
     base: float
     slope: float
+    spread: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
-    def throughput(self, sequences: float) -> float:
-        """Tokens per second of a replica with so many sequences."""
+    def throughput(self, sequences: float, sure: float = 0.0) -> float:
+        """Tokens per second of a replica with so many sequences, by a step `sure` standard errors longer than learned."""
         step = self.base + self.slope * sequences
+        of_base, of_slope, of_both = self.spread
+        step += sure * math.sqrt(max(0.0, of_base + sequences * (of_both + sequences * of_slope)))
         return sequences / step if step > 0 else 0.0
 
 
@@ -72,12 +76,23 @@ def fit(found: Iterable[Mean]) -> Curve | None:
     steps = [mean.tokens / mean.running for mean in points]
     tokens = [mean.tokens / mean.replicas for mean in points]
     more = [mean.change / mean.replicas for mean in points]
-    base, slope = _shares(steps, tokens, [1.0 - max(0.0, _prompt(steps, tokens, more)) * rise for rise in more])
+    prompt = max(0.0, _prompt(steps, tokens, more))
+    seconds = [1.0 - prompt * rise for rise in more]
+    base, slope = _shares(steps, tokens, seconds)
+    spread = _spread(steps, tokens, seconds)
     if slope <= 0:
-        return Curve(1.0 / (sum(steps) / len(steps)), 0.0)
-    if base <= 0:
-        return Curve(0.0, 1.0 / (sum(tokens) / len(tokens)))
-    return Curve(base, slope)
+        return Curve(len(steps) / sum(steps), 0.0, spread)
+    return Curve(base, slope, spread) if base > 0 else Curve(0.0, len(tokens) / sum(tokens), spread)
+
+
+def _spread(steps: list[float], tokens: list[float], seconds: list[float]) -> tuple[float, float, float]:
+    """Of base and of slope, and twice that of both together, by what the line leaves unexplained."""
+    aa, bb, ab = _dot(steps, steps), _dot(tokens, tokens), _dot(steps, tokens)
+    rest = _rest(steps, tokens, seconds)
+    whole, error = aa * bb - ab * ab, _dot(rest, rest) / (len(rest) - 3)
+    if whole <= 1e-12 * aa * bb:
+        return 0.0, 0.0, 0.0
+    return error * bb / whole, error * aa / whole, -2.0 * error * ab / whole
 
 
 def _prompt(steps: list[float], tokens: list[float], more: list[float]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain import curve
 from pagefleet_operator.domain.curve import Curve, Mean
@@ -30,20 +30,23 @@ BEFORE, SURE_RISE = 6, 3.0  # steps that a rise is measured against, and the sta
 FILLING_SECONDS, LONGEST_COVER = 120.0, 1700.0  # a history is 1800 s long
 STALE_LOAD = 30.0
 FALLEN_SECONDS = 30.0
-SETTLING_SECONDS = 60.0  # in which a new replica's crowd is gone, and out of the last 30 s of first tokens
+SURE_OF_CURVE = 2.0  # standard errors
+SETTLING_SECONDS = 120.0  # in which a new replica's crowd is gone, and out of the last 30 s of first tokens
 FULL = 0.8  # of the target concurrency: what waits then waits for a slot
 DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once replicas are there
 LEAST_REQUESTS = 10.0
 SHORT = 1.25  # times what serves
-CATCH_SECONDS = 40.0  # in which what has piled up while replicas started should be taken up
+CATCH_SECONDS = 25.0  # in which what has piled up while replicas started should be taken up
 
 
 @dataclass(frozen=True)
 class Replica:
-    """What one replica carries at its target. `tokens` (per second) is None while its curve is not known."""
+    """What one replica carries at its target. `tokens` (per second) is None while its curve is not known; `least` are
+    those that it surely generates, however little the readings told of such a concurrency."""
 
     sequences: float
     tokens: float | None
+    least: float | None = None
 
 
 @dataclass(frozen=True)
@@ -147,8 +150,9 @@ def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, s
     if running and pages and total:
         sequences = min(sequences, total * (1 - scaling.free_pages) * running / pages)
     sequences = max(sequences, 0.1)
-    known = found is not None and math.isfinite(sequences)
-    return Replica(sequences, found.throughput(sequences) if found and known else None)
+    if found is None or math.isinf(sequences):
+        return Replica(sequences, None)
+    return Replica(sequences, found.throughput(sequences), found.throughput(sequences, SURE_OF_CURVE))
 
 
 def _queued(latest: Sample, held: int, replica: Replica, scaling: Scaling) -> float:
@@ -269,6 +273,7 @@ def _peak(
     if not all(mean.whole for mean in inside):
         return None
     margin = 1.0 if replica.tokens is not None else 2.0
+    replica = replace(replica, tokens=replica.least)
     return margin * max(
         _load(mean.running, max(mean.tokens, flow.tokens), replica) + _backlog(mean.waiting, replica, flow)
         for mean in inside
