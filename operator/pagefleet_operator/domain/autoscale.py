@@ -187,8 +187,6 @@ def _shrink(
         return stay
     present = max(found.now, found.steady, found.ahead)
     least = math.ceil(max(found.peak, present) * CLEARLY - 1e-9)
-    if least < current:
-        least = math.ceil(max(found.peak, present) * (1 + scaling.tolerance) - 1e-9)
     if found.calm_peak is not None:
         least = min(least, math.ceil(max(found.calm_peak, present) * (1 + scaling.tolerance) - 1e-9))
     if found.replica.tokens is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from pagefleet_operator.domain import curve
 from pagefleet_operator.domain.curve import Curve, Mean
@@ -37,6 +38,7 @@ DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once repl
 LEAST_REQUESTS = 10.0
 SHORT = 1.25  # times what serves
 CATCH_SECONDS = 25.0  # in which what has piled up while replicas started should be taken up
+MOST_PILED = 2.0  # of what is needed
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,16 @@ def demand(
         now=max(now, _queued(latest, held, replica, scaling)),
         steady=steady,
         ahead=_load(min(average + growth, average * MOST_GROWTH), flow.tokens * factor, replica) + backlog,
-        peak=_peak(
-            half_minutes, latest, replica, window, flow, FALLEN_SECONDS if _fallen(load, window, scaling) else window
+        peak=_peak(half_minutes, latest, replica, window, flow, load, scaling),
+        calm_peak=_peak(
+            half_minutes,
+            latest,
+            replica,
+            calm,
+            replace(flow, tokens=max(flow.tokens, _highest(load, flow, calm))),
+            None,
+            scaling,
         ),
-        calm_peak=_peak(half_minutes, latest, replica, calm, flow, calm),
         replica=replica,
         why=_why(latest, held, scaling, replica, load),
         blind=_blind(latest, load),
@@ -140,7 +148,7 @@ def _piling(asked: float, serving: int, startup: float) -> float:
     """Replicas that take up within CATCH_SECONDS what those that serve leave undone until a replica started now is
     ready. Ordered with the others they are ready in time, and of many that start the first ones are so sooner. Less than
     SHORT is noise, which leaves nothing undone for long."""
-    return min(asked, (asked - serving) * startup / CATCH_SECONDS) if asked > SHORT * serving else 0.0
+    return min(MOST_PILED * asked, (asked - serving) * startup / CATCH_SECONDS) if asked > SHORT * serving else 0.0
 
 
 def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, scaling: Scaling) -> Replica:
@@ -260,24 +268,47 @@ def _slope(points: Sequence[tuple[float, float]], sure: float) -> float:
 
 
 def _peak(
-    half_minutes: Sequence[Mean], latest: Sample, replica: Replica, window: float, flow: Flow, counted: float
+    half_minutes: Sequence[Mean],
+    latest: Sample,
+    replica: Replica,
+    window: float,
+    flow: Flow,
+    load: ServiceLoad | None,
+    scaling: Scaling,
 ) -> float | None:
     """Without a curve half of the target concurrency counts: throughput may end before the slots do.
 
     Nothing before readings cover the window and a while before it: a fleet that has just begun to fill has no peak yet.
+    With `load` a window that a clear fall has ended counts no more, nor does what was generated beyond what had arrived:
+    that made up for a shortage which is over.
     """
     covered = max(window, min(2 * window, window + FILLING_SECONDS, LONGEST_COVER))
     if not half_minutes or half_minutes[0].start > latest.time - covered:
         return None
+    counted = FALLEN_SECONDS if _fallen(load, window, scaling) else window
     inside = [mean for mean in half_minutes if mean.start > latest.time - counted - curve.MEAN_SECONDS]
     if not all(mean.whole for mean in inside):
         return None
     margin = 1.0 if replica.tokens is not None else 2.0
-    replica = replace(replica, tokens=replica.least)
-    return margin * max(
-        _load(mean.running, max(mean.tokens, flow.tokens), replica) + _backlog(mean.waiting, replica, flow)
-        for mean in inside
-    )
+    arrived = _highest(load, flow, counted + 2 * curve.MEAN_SECONDS) or math.inf
+    return margin * max(_carried(mean, arrived, flow, replace(replica, tokens=replica.least)) for mean in inside)
+
+
+def _carried(mean: Mean, arrived: float, flow: Flow, replica: Replica) -> float:
+    share = min(1.0, arrived / mean.tokens) if mean.tokens > 0 else 1.0
+    tokens = max(mean.tokens * share, flow.tokens)
+    return _load(mean.running * share, tokens, replica) + _backlog(mean.waiting, replica, flow)
+
+
+def _highest(load: ServiceLoad | None, flow: Flow, seconds: float) -> float:
+    """Tokens per second that the busiest minute of arrivals within `seconds` asked for: what an increase was decided on,
+    or would have been with fewer replicas. Never less than `flow` asks for; 0 when arrivals are not known."""
+    if load is None or flow.each is None:
+        return 0.0
+    count = round(60 / load.step)
+    sums = [0.0, *accumulate(load.arrivals[-max(count, round(seconds / load.step)) :])]
+    highest = max((after - before for before, after in zip(sums, sums[count:], strict=False)), default=0.0)
+    return max(flow.tokens, flow.each * highest / count)
 
 
 def _blind(latest: Sample, load: ServiceLoad | None) -> str:
