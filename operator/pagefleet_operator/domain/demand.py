@@ -30,7 +30,7 @@ NEWEST = ((2, 1.5), (1, 2.5))  # steps, and the standard deviations of their cou
 BEFORE, SURE_RISE = 6, 3.0  # steps that a rise is measured against, and the standard deviations of their count
 FILLING_SECONDS, LONGEST_COVER = 120.0, 1700.0  # a history is 1800 s long
 STALE_LOAD = 30.0
-FALLEN_SECONDS = 30.0
+FALLEN_SECONDS, ARRIVALS_SECONDS = 30.0, 60.0  # of which arrivals are the present ones, after a clear fall and else
 SURE_OF_CURVE = 2.0  # standard errors
 SETTLING_SECONDS = 120.0  # in which a new replica's crowd is gone, and out of the last 30 s of first tokens
 FULL = 0.8  # of the target concurrency: what waits then waits for a slot
@@ -87,7 +87,8 @@ def demand(
     half_minutes = [mean for mean in curve.means(past) if mean.replicas]
     replica = _replica(recent, seen.slots, curve.fit(half_minutes), scaling)
     held = load.held if load else 0
-    flow = _flow(load, recent, half_minutes)
+    fallen = _fallen(load, window, scaling)
+    flow = _flow(load, recent, half_minutes, FALLEN_SECONDS if fallen else ARRIVALS_SECONDS)
     carried = _load(_running(latest), flow.tokens, replica)
     average = sum(_running(s) for s in recent) / len(recent)
     queued = sum(_movable(s, replica) for s in recent) / len(recent) + held
@@ -191,8 +192,8 @@ def _late(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None, scal
     return max(latest.serving + 1.0, latest.serving * min(1.5, load.ttft / scaling.ttft))
 
 
-def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequence[Mean]) -> Flow:
-    """What the replicas generate at least; more when the arrivals of the last minute, or of the newest two steps or one
+def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequence[Mean], seconds: float) -> Flow:
+    """What the replicas generate at least; more when the arrivals of the last `seconds`, or of the newest two steps or one
     (NEWEST), will ask for more at the tokens that a request took so far."""
     generated = sum(s.tokens * s.serving / s.fresh for s in recent) / len(recent)
     if load is None or not load.arrivals or load.age > STALE_LOAD or len(half_minutes) < 2:
@@ -203,7 +204,7 @@ def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequ
     if ended < LEAST_REQUESTS:
         return Flow(generated, None)
     each = sum(mean.tokens for mean in half_minutes) * curve.MEAN_SECONDS / ended
-    last = load.arrivals[-max(1, round(60 / load.step)) :]
+    last = load.arrivals[-max(1, round(seconds / load.step)) :]
     rate = max(sum(last) / len(last), _rising(load), *(_surely(load, count, less) for count, less in NEWEST))
     return Flow(max(generated, each * rate), each)
 
@@ -305,7 +306,7 @@ def _highest(load: ServiceLoad | None, flow: Flow, seconds: float) -> float:
     or would have been with fewer replicas. Never less than `flow` asks for; 0 when arrivals are not known."""
     if load is None or flow.each is None:
         return 0.0
-    count = round(60 / load.step)
+    count = round(ARRIVALS_SECONDS / load.step)
     sums = [0.0, *accumulate(load.arrivals[-max(count, round(seconds / load.step)) :])]
     highest = max((after - before for before, after in zip(sums, sums[count:], strict=False)), default=0.0)
     return max(flow.tokens, flow.each * highest / count)
