@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from pagefleet_operator.domain import curve
 from pagefleet_operator.domain.curve import Curve, Mean
@@ -26,22 +27,28 @@ SURE, SURE_OF_ARRIVALS = 5.0, 3.0  # standard errors; neighbouring samples of a 
 MOST_GROWTH = 2.0  # of what is there now, that a trend may add up to
 LATEST_TREND = 180.0
 NEWEST = ((2, 1.5), (1, 2.5))  # steps, and the standard deviations of their count that are taken off
+BEFORE, SURE_RISE = 6, 3.0  # steps that a rise is measured against, and the standard deviations of their count
 FILLING_SECONDS, LONGEST_COVER = 120.0, 1700.0  # a history is 1800 s long
 STALE_LOAD = 30.0
-SETTLING_SECONDS = 60.0  # in which a new replica's crowd is gone, and out of the last 30 s of first tokens
+FALLEN_SECONDS, ARRIVALS_SECONDS = 30.0, 60.0  # of which arrivals are the present ones, after a clear fall and else
+SURE_OF_CURVE = 2.0  # standard errors
+SETTLING_SECONDS = 120.0  # in which a new replica's crowd is gone, and out of the last 30 s of first tokens
 FULL = 0.8  # of the target concurrency: what waits then waits for a slot
 DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once replicas are there
 LEAST_REQUESTS = 10.0
 SHORT = 1.25  # times what serves
-CATCH_SECONDS = 40.0  # in which what has piled up while replicas started should be taken up
+CATCH_SECONDS = 25.0  # in which what has piled up while replicas started should be taken up
+MOST_PILED = 2.0  # of what is needed
 
 
 @dataclass(frozen=True)
 class Replica:
-    """What one replica carries at its target. `tokens` (per second) is None while its curve is not known."""
+    """What one replica carries at its target. `tokens` (per second) is None while its curve is not known; `least` are
+    those that it surely generates, however little the readings told of such a concurrency."""
 
     sequences: float
     tokens: float | None
+    least: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,8 @@ def demand(
     half_minutes = [mean for mean in curve.means(past) if mean.replicas]
     replica = _replica(recent, seen.slots, curve.fit(half_minutes), scaling)
     held = load.held if load else 0
-    flow = _flow(load, recent, half_minutes)
+    fallen = _fallen(load, window, scaling)
+    flow = _flow(load, recent, half_minutes, FALLEN_SECONDS if fallen else ARRIVALS_SECONDS)
     carried = _load(_running(latest), flow.tokens, replica)
     average = sum(_running(s) for s in recent) / len(recent)
     queued = sum(_movable(s, replica) for s in recent) / len(recent) + held
@@ -94,8 +102,16 @@ def demand(
         now=max(now, _queued(latest, held, replica, scaling)),
         steady=steady,
         ahead=_load(min(average + growth, average * MOST_GROWTH), flow.tokens * factor, replica) + backlog,
-        peak=_peak(half_minutes, latest, replica, window, flow),
-        calm_peak=_peak(half_minutes, latest, replica, calm, flow),
+        peak=_peak(half_minutes, latest, replica, window, flow, load, scaling),
+        calm_peak=_peak(
+            half_minutes,
+            latest,
+            replica,
+            calm,
+            replace(flow, tokens=max(flow.tokens, _highest(load, flow, calm))),
+            None,
+            scaling,
+        ),
         replica=replica,
         why=_why(latest, held, scaling, replica, load),
         blind=_blind(latest, load),
@@ -133,7 +149,7 @@ def _piling(asked: float, serving: int, startup: float) -> float:
     """Replicas that take up within CATCH_SECONDS what those that serve leave undone until a replica started now is
     ready. Ordered with the others they are ready in time, and of many that start the first ones are so sooner. Less than
     SHORT is noise, which leaves nothing undone for long."""
-    return min(asked, (asked - serving) * startup / CATCH_SECONDS) if asked > SHORT * serving else 0.0
+    return min(MOST_PILED * asked, (asked - serving) * startup / CATCH_SECONDS) if asked > SHORT * serving else 0.0
 
 
 def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, scaling: Scaling) -> Replica:
@@ -143,8 +159,9 @@ def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, s
     if running and pages and total:
         sequences = min(sequences, total * (1 - scaling.free_pages) * running / pages)
     sequences = max(sequences, 0.1)
-    known = found is not None and math.isfinite(sequences)
-    return Replica(sequences, found.throughput(sequences) if found and known else None)
+    if found is None or math.isinf(sequences):
+        return Replica(sequences, None)
+    return Replica(sequences, found.throughput(sequences), found.throughput(sequences, SURE_OF_CURVE))
 
 
 def _queued(latest: Sample, held: int, replica: Replica, scaling: Scaling) -> float:
@@ -175,8 +192,8 @@ def _late(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None, scal
     return max(latest.serving + 1.0, latest.serving * min(1.5, load.ttft / scaling.ttft))
 
 
-def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequence[Mean]) -> Flow:
-    """What the replicas generate at least; more when the arrivals of the last minute, or of the newest two steps or one
+def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequence[Mean], seconds: float) -> Flow:
+    """What the replicas generate at least; more when the arrivals of the last `seconds`, or of the newest two steps or one
     (NEWEST), will ask for more at the tokens that a request took so far."""
     generated = sum(s.tokens * s.serving / s.fresh for s in recent) / len(recent)
     if load is None or not load.arrivals or load.age > STALE_LOAD or len(half_minutes) < 2:
@@ -187,8 +204,8 @@ def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequ
     if ended < LEAST_REQUESTS:
         return Flow(generated, None)
     each = sum(mean.tokens for mean in half_minutes) * curve.MEAN_SECONDS / ended
-    last = load.arrivals[-max(1, round(60 / load.step)) :]
-    rate = max(sum(last) / len(last), *(_surely(load, count, less) for count, less in NEWEST))
+    last = load.arrivals[-max(1, round(seconds / load.step)) :]
+    rate = max(sum(last) / len(last), _rising(load), *(_surely(load, count, less) for count, less in NEWEST))
     return Flow(max(generated, each * rate), each)
 
 
@@ -197,6 +214,27 @@ def _surely(load: ServiceLoad, newest: int, less: float) -> float:
     steps = load.arrivals[-newest:]
     count = sum(steps) * load.step
     return max(0.0, count - less * math.sqrt(count)) / (load.step * len(steps))
+
+
+def _rising(load: ServiceLoad) -> float:
+    """Requests per second now, where they clearly rise: the newest step extended over the time since its middle. 0 else."""
+    *earlier, last, newest = (0.0, 0.0, *load.arrivals)
+    before = earlier[-BEFORE:]
+    usual = sum(before) / len(before)
+    if newest < SHORT * usual + SURE_RISE * math.sqrt(usual / load.step):
+        return 0.0
+    return newest + max(0.0, newest - last) * (load.age / load.step + 0.5)
+
+
+def _fallen(load: ServiceLoad | None, window: float, scaling: Scaling) -> bool:
+    """Whether arrivals of the last half minute are clearly fewer than those of the window before it."""
+    if load is None or load.age > STALE_LOAD or scaling.stabilization is not None:
+        return False
+    count = round(FALLEN_SECONDS / load.step)
+    before = load.arrivals[-count - max(1, round(window / load.step)) : -count]
+    usual = FALLEN_SECONDS * sum(before) / max(1, len(before))
+    newest = load.step * sum(load.arrivals[-count:])
+    return newest < usual / SHORT - SURE_RISE * math.sqrt(usual)
 
 
 def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) -> tuple[float, float]:
@@ -230,22 +268,48 @@ def _slope(points: Sequence[tuple[float, float]], sure: float) -> float:
     return slope if abs(slope) > sure * error else 0.0
 
 
-def _peak(half_minutes: Sequence[Mean], latest: Sample, replica: Replica, window: float, flow: Flow) -> float | None:
+def _peak(
+    half_minutes: Sequence[Mean],
+    latest: Sample,
+    replica: Replica,
+    window: float,
+    flow: Flow,
+    load: ServiceLoad | None,
+    scaling: Scaling,
+) -> float | None:
     """Without a curve half of the target concurrency counts: throughput may end before the slots do.
 
     Nothing before readings cover the window and a while before it: a fleet that has just begun to fill has no peak yet.
+    With `load` a window that a clear fall has ended counts no more, nor does what was generated beyond what had arrived:
+    that made up for a shortage which is over.
     """
     covered = max(window, min(2 * window, window + FILLING_SECONDS, LONGEST_COVER))
     if not half_minutes or half_minutes[0].start > latest.time - covered:
         return None
-    inside = [mean for mean in half_minutes if mean.start > latest.time - window - curve.MEAN_SECONDS]
+    counted = FALLEN_SECONDS if _fallen(load, window, scaling) else window
+    inside = [mean for mean in half_minutes if mean.start > latest.time - counted - curve.MEAN_SECONDS]
     if not all(mean.whole for mean in inside):
         return None
     margin = 1.0 if replica.tokens is not None else 2.0
-    return margin * max(
-        _load(mean.running, max(mean.tokens, flow.tokens), replica) + _backlog(mean.waiting, replica, flow)
-        for mean in inside
-    )
+    arrived = _highest(load, flow, counted + 2 * curve.MEAN_SECONDS) or math.inf
+    return margin * max(_carried(mean, arrived, flow, replace(replica, tokens=replica.least)) for mean in inside)
+
+
+def _carried(mean: Mean, arrived: float, flow: Flow, replica: Replica) -> float:
+    share = min(1.0, arrived / mean.tokens) if mean.tokens > 0 else 1.0
+    tokens = max(mean.tokens * share, flow.tokens)
+    return _load(mean.running * share, tokens, replica) + _backlog(mean.waiting, replica, flow)
+
+
+def _highest(load: ServiceLoad | None, flow: Flow, seconds: float) -> float:
+    """Tokens per second that the busiest minute of arrivals within `seconds` asked for: what an increase was decided on,
+    or would have been with fewer replicas. Never less than `flow` asks for; 0 when arrivals are not known."""
+    if load is None or flow.each is None:
+        return 0.0
+    count = round(ARRIVALS_SECONDS / load.step)
+    sums = [0.0, *accumulate(load.arrivals[-max(count, round(seconds / load.step)) :])]
+    highest = max((after - before for before, after in zip(sums, sums[count:], strict=False)), default=0.0)
+    return max(flow.tokens, flow.each * highest / count)
 
 
 def _blind(latest: Sample, load: ServiceLoad | None) -> str:
