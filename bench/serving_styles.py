@@ -1,6 +1,6 @@
 """Static batches, continuous batching with reserved memory, and paged serving, compared on one engine.
 
-    python bench/serving_styles.py [--quick] [--check] [--json result.json] [--png docs/serving_styles.png]
+    python bench/serving_styles.py [--quick] [--check] [--json result.json] [--png docs/explanation/serving_styles.png]
 
 The same model, kernels, requests and KV memory (8,192 tokens) three times; only the style differs, so what differs in
 the numbers comes of it:
