@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from cluster_plane import Plane
+from cluster_services import NAMESPACE, service, settled, view
 from measured_engine import MeasuredEngine
-from test_operator import NAMESPACE, service, settled, view
 
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import Document, until

@@ -15,7 +15,7 @@ from pagefleet_gateway.readings import reading_in
 from pagefleet_operator.domain.build.deployment import deployment
 from pagefleet_operator.domain.observation import Slice
 from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, NOMINAL_PAGES, EngineMetrics, engine_of
-from pagefleet_operator.signals import engine, histograms
+from pagefleet_operator.signals import cumulative, engine
 
 DATA = Path(__file__).parents[1] / "data"
 CUSTOM_PAGE = """\
@@ -117,18 +117,18 @@ def test_a_share_without_a_count_is_of_nominal_pages() -> None:
     ],
 )
 def test_latency_histograms_are_those_that_the_engine_has(name: str, signals: set[str]) -> None:
-    counts = histograms.parse(PAGES[name], 5.0, metrics(name))
+    counts = cumulative.parse(PAGES[name], 5.0, metrics(name))
     assert counts is not None
     assert set(counts.buckets) == signals
 
 
 def test_an_engines_slice_has_its_own_signals_and_failures() -> None:
-    after = histograms.parse(PAGES["custom"], 5.0, metrics("custom"))
+    after = cumulative.parse(PAGES["custom"], 5.0, metrics("custom"))
     quiet = "\n".join(f"{line.rpartition(' ')[0]} 0" for line in CUSTOM_PAGE.splitlines() if "1730" not in line)
-    before = histograms.parse(quiet + "\n", 0.0, metrics("custom"))
+    before = cumulative.parse(quiet + "\n", 0.0, metrics("custom"))
     assert before is not None
     assert after is not None
-    piece = histograms.difference(before, after, histograms.Pod("p", "10.0.0.1", "aaaa"), 0.0)
+    piece = cumulative.difference(before, after, cumulative.Pod("p", "10.0.0.1", "aaaa"), 0.0)
     assert isinstance(piece, Slice)
     assert (piece.requests, piece.errors, sum(piece.latency["ttft"].values())) == (5, 1, 5)
     assert set(piece.latency) == {"ttft", "e2e"}
