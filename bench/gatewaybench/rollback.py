@@ -80,7 +80,8 @@ class Cluster:
         }
         pod = f"{name(index)}-{revision}"
         container = {"name": "engine", "image": "none"}
-        spec = {"containers": [container], "nodeName": "none", "automountServiceAccountToken": False}
+        # On no node, and nobody looks for one: pods of a node that does not exist are deleted after a minute.
+        spec = {"containers": [container], "schedulerName": "none", "automountServiceAccountToken": False}
         await self._core.create_namespaced_pod(NAMESPACE, {"metadata": {"name": pod, "labels": labels}, "spec": spec})
         conditions = [{"type": "Ready", "status": "True"}]
         status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
