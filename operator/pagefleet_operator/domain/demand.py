@@ -32,9 +32,7 @@ FILLING_SECONDS, LONGEST_COVER = 120.0, 1700.0  # a history is 1800 s long
 STALE_LOAD = 30.0
 FALLEN_SECONDS, ARRIVALS_SECONDS = 30.0, 60.0  # of which arrivals are the present ones, after a clear fall and else
 SURE_OF_CURVE = 2.0  # standard errors
-SETTLING_SECONDS = (
-    120.0  # until a new replica is full, its crowd has ended, and is out of the last minute of first tokens
-)
+SETTLING_SECONDS = 120.0  # until a new replica's crowd has ended and is out of the last minute of first tokens
 FULL = 0.8  # of the target concurrency: what waits then waits for a slot
 DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once replicas are there
 LEAST_REQUESTS = 10.0
