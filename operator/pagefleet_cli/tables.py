@@ -9,6 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from pagefleet_operator.domain.runtime import runtime_name
+
 Document = Mapping[str, Any]
 LAST_DECISIONS = 8
 
@@ -33,8 +35,12 @@ def services(items: Iterable[Document], now: datetime.datetime, wide: bool = Fal
             age(metadata["creationTimestamp"], now),
         ]  # fmt: skip
         if wide:
-            runtime = (spec.get("engine") or {}).get("runtime", "pagefleet")
-            cells += [rollout.get("phase", ""), model.get("servedName", ""), model.get("source", ""), runtime]
+            cells += [
+                rollout.get("phase", ""),
+                model.get("servedName", ""),
+                model.get("source", ""),
+                runtime_name(spec),
+            ]
             cells.append("" if ready["status"] == "True" else ready.get("reason", ""))
         table.add_row(*map(text, cells))
     return table

@@ -10,10 +10,10 @@ from pagefleet_operator.cluster import readings
 from pagefleet_operator.cluster.api import Document
 from pagefleet_operator.domain import sources
 from pagefleet_operator.domain.observation import Slice
-from pagefleet_operator.domain.runtimes.metrics import engine_of
+from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS, engine_of
 from pagefleet_operator.domain.spec_rollout import Guard, Rollout, Source, StepKind
 from pagefleet_operator.domain.status import Status
-from pagefleet_operator.signals.cumulative import HISTOGRAMS, Pod
+from pagefleet_operator.signals.cumulative import Pod
 from pagefleet_operator.signals.engine_windows import EngineWindows
 from pagefleet_operator.signals.prometheus_windows import PrometheusWindows
 from pagefleet_operator.signals.series import Wanted

@@ -34,11 +34,10 @@ from pagefleet_operator.domain.build.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.rules import RULES
 from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
-from pagefleet_operator.domain.runtimes.metrics import OURS
+from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS, OURS
 from pagefleet_operator.domain.runtimes.node import MASTER_PORT
 from pagefleet_operator.domain.runtimes.ours import SLOTS
 from pagefleet_operator.domain.support import OWNED_FLAGS
-from pagefleet_operator.signals.cumulative import HISTOGRAMS
 from pagefleet_operator.signals.engine import COUNTERS, GAUGES, OPTIONAL
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.runtimes.catalog import Runtime, runtime_of
+from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS
 from pagefleet_operator.domain.spec_rollout import ENGINE_SIGNALS, Source, source_of
 
 Entry = Mapping[str, Any]
-SIGNALS = ("ttft", "e2e", "itl", "queue")  # that an engine may have a histogram of
 TGI_SIGNALS = ("e2e", "queue")
 FAILURES = (Runtime.PAGEFLEET, Runtime.VLLM, Runtime.TGI)  # that count the requests that failed
 LATENCY = "!has(self.guard) || !has(self.guard.latency) || self.guard.latency"
@@ -54,11 +54,11 @@ def _runtime_counts(spec: Mapping[str, Any]) -> bool:
 
 
 RUNTIME = "(has(self.engine) && has(self.engine.runtime) ? self.engine.runtime : 'pagefleet')"
-CUSTOM = " || ".join(f"(l.signal == '{name}' && has(self.engine.metrics.{name}))" for name in SIGNALS)
+CUSTOM = " || ".join(f"(l.signal == '{name}' && has(self.engine.metrics.{name}))" for name in HISTOGRAMS)
 TOLD = (
     "!has(self.rollout) || !has(self.rollout.guard) || !has(self.rollout.guard.latency) || "
     f"self.rollout.guard.latency.all(l, {SOURCE} == 'Gateway' || has(l.histogram) || l.signal == 'tpot' || "
-    f"!({RUNTIME} in ['tgi', 'custom']) || ({RUNTIME} == 'tgi' && l.signal in ['e2e', 'queue']) || "
+    f"!({RUNTIME} in ['tgi', 'custom']) || ({RUNTIME} == 'tgi' && l.signal in {list(TGI_SIGNALS)}) || "
     f"({RUNTIME} == 'custom' && has(self.engine.metrics) && ({CUSTOM})))"
 )
 COUNTED = (

@@ -6,7 +6,7 @@ from pagefleet_operator.domain.accelerator import gpus, runs_cuda
 from pagefleet_operator.domain.parallel import accelerators, nodes, pipeline_parallel
 from pagefleet_operator.domain.rule import Rule
 from pagefleet_operator.domain.rules_accelerator import CUDA, GPU
-from pagefleet_operator.domain.runtime import runtime_name
+from pagefleet_operator.domain.runtime import is_ours, runtime_name
 
 # In CEL: whether a replica is several pods, whether its layers are split, and the accelerators of a pod.
 SEVERAL = "has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1"
@@ -30,7 +30,7 @@ NODE_RULES = (
         "spec.engine.nodes",
         f"!({SEVERAL}) || {RUNTIME} != 'pagefleet' || ({GPU})",
         "runtime pagefleet shares a model between nodes with spec.resources.accelerator of the name nvidia.com/gpu only",
-        lambda spec: nodes(spec) == 1 or runtime_name(spec) != "pagefleet" or gpus(spec) > 0,
+        lambda spec: nodes(spec) == 1 or not is_ours(spec) or gpus(spec) > 0,
     ),
     Rule(
         (),
@@ -51,11 +51,6 @@ NODE_RULES = (
         "spec.model.adapters",
         f"!has(self.model.adapters) || !({CUDA}) || !({SEVERAL}) || {RUNTIME} != 'pagefleet'",
         "are not supported on several nodes; remove them, or spec.engine.nodes",
-        lambda spec: (
-            not spec["model"].get("adapters")
-            or not runs_cuda(spec)
-            or nodes(spec) == 1
-            or runtime_name(spec) != "pagefleet"
-        ),
+        lambda spec: not spec["model"].get("adapters") or not runs_cuda(spec) or nodes(spec) == 1 or not is_ours(spec),
     ),
 )

@@ -17,12 +17,11 @@ from prometheus_client.samples import Sample
 from pagefleet_operator.domain import sketch
 from pagefleet_operator.domain.edged import Edged, shared
 from pagefleet_operator.domain.observation import Slice
-from pagefleet_operator.domain.runtimes.metrics import OURS, Engine, EngineMetrics, Selector, selector
+from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS, OURS, Engine, EngineMetrics, Selector, selector
 from pagefleet_operator.signals import page
 from pagefleet_operator.signals.page import Found
 
 KEPT_SECONDS, MOST_SLICES, LEFT_SLICES = 72 * 3600.0, 12_000, 10_000  # as of the gateways' slices (windows.py)
-HISTOGRAMS = ("ttft", "e2e", "itl", "queue")
 LONGEST_GAP = 90.0  # seconds between two readings of a pod that are still compared
 GOLDEN = (math.sqrt(5) - 1) / 2
 

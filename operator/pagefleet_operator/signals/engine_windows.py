@@ -10,8 +10,9 @@ from collections.abc import Collection, Sequence
 import aiohttp
 
 from pagefleet_operator.domain.observation import Slice
+from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS
 from pagefleet_operator.signals.bounded import TooLongError, body
-from pagefleet_operator.signals.cumulative import HISTOGRAMS, Counts, Past, Pod, counts, names
+from pagefleet_operator.signals.cumulative import Counts, Past, Pod, counts, names
 from pagefleet_operator.signals.page import samples
 
 TIMEOUT_SECONDS = 2.0

@@ -20,6 +20,7 @@ DEFAULT_PORT = 8000
 # How many pages an engine counts as that tells only what share of them is in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
 LISTS = ("finished", "failed")
+HISTOGRAMS = ("ttft", "e2e", "itl", "queue")  # of latency, by the names of the guard's signals
 
 
 @dataclass(frozen=True)
