@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+# In CEL, of a spec: the engine that serves.
+RUNTIME = "(has(self.engine) && has(self.engine.runtime) ? self.engine.runtime : 'pagefleet')"
+
 
 @dataclass(frozen=True)
 class Rule:

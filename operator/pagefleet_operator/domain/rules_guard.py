@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pagefleet_operator.domain.rule import Rule
+from pagefleet_operator.domain.rule import RUNTIME, Rule
 from pagefleet_operator.domain.runtimes.catalog import Runtime, runtime_of
 from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS
 from pagefleet_operator.domain.spec_rollout import ENGINE_SIGNALS, Source, source_of
@@ -53,7 +53,6 @@ def _runtime_counts(spec: Mapping[str, Any]) -> bool:
     return runtime_of(spec) is Runtime.CUSTOM and "finished" in metrics and "failed" in metrics
 
 
-RUNTIME = "(has(self.engine) && has(self.engine.runtime) ? self.engine.runtime : 'pagefleet')"
 CUSTOM = " || ".join(f"(l.signal == '{name}' && has(self.engine.metrics.{name}))" for name in HISTOGRAMS)
 TOLD = (
     "!has(self.rollout) || !has(self.rollout.guard) || !has(self.rollout.guard.latency) || "

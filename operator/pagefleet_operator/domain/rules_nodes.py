@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagefleet_operator.domain.accelerator import gpus, runs_cuda
 from pagefleet_operator.domain.parallel import accelerators, nodes, pipeline_parallel
-from pagefleet_operator.domain.rule import Rule
+from pagefleet_operator.domain.rule import RUNTIME, Rule
 from pagefleet_operator.domain.rules_accelerator import CUDA, GPU
 from pagefleet_operator.domain.runtime import is_ours, runtime_name
 
@@ -12,7 +12,6 @@ from pagefleet_operator.domain.runtime import is_ours, runtime_name
 SEVERAL = "has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1"
 SPLIT = "has(self.engine) && has(self.engine.pipelineParallelSize) && self.engine.pipelineParallelSize > 1"
 COUNT = "(has(self.resources) && has(self.resources.accelerator) ? self.resources.accelerator.count : 1)"
-RUNTIME = "(has(self.engine.runtime) ? self.engine.runtime : 'pagefleet')"
 NODES = "(has(self.engine.nodes) ? self.engine.nodes : 1)"
 SPANNING, SPLITTING = ("pagefleet", "vllm", "sglang", "custom"), ("vllm", "sglang")
 

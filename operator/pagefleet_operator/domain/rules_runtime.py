@@ -6,22 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pagefleet_operator.domain.build.names import PORT
-from pagefleet_operator.domain.rule import Rule
+from pagefleet_operator.domain.rule import RUNTIME, Rule
 from pagefleet_operator.domain.runtimes.catalog import Runtime, images_of, runtime_of
 
 OTHERS = (Runtime.VLLM, Runtime.SGLANG, Runtime.TGI)
 FOREIGN = (*OTHERS, Runtime.CUSTOM)
-RUNTIME = "has(self.engine) && has(self.engine.runtime) && self.engine.runtime"
 Test = Callable[[Any], bool]
 
 
 def _among(runtimes: tuple[Runtime, ...]) -> str:
-    """In CEL; without the field the runtime is pagefleet."""
-    listed = f"[{', '.join(repr(str(runtime)) for runtime in runtimes)}]"
-    given = "has(self.engine) && has(self.engine.runtime)"
-    if Runtime.PAGEFLEET in runtimes:
-        return f"!({given} && !(self.engine.runtime in {listed}))"
-    return f"({RUNTIME} in {listed})"
+    """In CEL."""
+    return f"({RUNTIME} in [{', '.join(repr(str(runtime)) for runtime in runtimes)}])"
 
 
 def _given(path: tuple[str, ...]) -> str:
