@@ -34,11 +34,12 @@ def granted(*files: str) -> frozenset[Grant]:
     )
 
 
-def events(folder: Path) -> Iterator[Mapping[str, Any]]:
-    """Of audit.log in `folder` and what was rotated away; the line that is being written is left out."""
+def events(folder: Path, naming: str = "") -> Iterator[Mapping[str, Any]]:
+    """Of audit.log in `folder` and what was rotated away, those whose text has `naming`; the line that is being written is
+    left out."""
     for file in sorted(folder.glob("audit*.log")):
         with file.open() as lines:
-            yield from (json.loads(line) for line in lines if line.endswith("\n"))
+            yield from (json.loads(line) for line in lines if naming in line and line.endswith("\n"))
 
 
 def asked(told: Iterable[Mapping[str, Any]], user: str, allowed: frozenset[Grant]) -> Asked:

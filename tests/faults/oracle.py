@@ -4,7 +4,6 @@ is learned as a mask and left out."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.operator_process import USER
+from rbac import events
 
 Flat = dict[str, object]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
@@ -89,15 +89,12 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, object]]:
         yield path, value
 
 
-def counted(audit: Path, namespace: str) -> dict[str, int]:
-    """Creations and deletions by the operator in a namespace, from the API server's audit log, in its order. Events do not count:
-    they are for reading only. Server-side apply creates when it answers 201. Nor does what happens once the service itself is
+def counted(logs: Path, namespace: str) -> dict[str, int]:
+    """Creations and deletions by the operator in a namespace, from the API server's audit logs, in their order. Events do not
+    count: they are for reading only. Server-side apply creates when it answers 201. Nor does what happens once the service itself is
     deleted: a decision under way may then repair a child that the garbage collector took, which takes it again."""
     counts: Counter[str] = Counter()
-    for line in audit.read_text().splitlines():
-        if namespace not in line or not line.endswith("}"):
-            continue
-        event = json.loads(line)
+    for event in events(logs, namespace):
         reference = event.get("objectRef") or {}
         if (event["verb"], reference.get("resource")) == ("delete", "inferenceservices"):
             break

@@ -109,7 +109,7 @@ class Ground:
         return story
 
     def _counts(self, story: Story) -> dict[str, int]:
-        return counted(self.layout.logs / "audit.log", story.namespace)
+        return counted(self.layout.logs, story.namespace)
 
 
 async def tell_all(
