@@ -24,8 +24,9 @@ from bench.gatewaybench.churn import churn
 from bench.gatewaybench.rollback import rollback
 from bench.gatewaybench.simulation import compare
 from bench.gatewaybench.split import split
+from bench.gatewaybench.streams import streams
 from bench.gatewaybench.systems import make_peers
-from bench.gatewaybench.traffic import latency, saturation, streams
+from bench.gatewaybench.traffic import latency, saturation
 from bench.parts import Verdict, measure, options
 
 
