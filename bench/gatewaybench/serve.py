@@ -48,7 +48,7 @@ if __name__ == "__main__":
     parser.add_argument("--internal-port", type=int, default=0)
     parser.add_argument("--engines", required=True)
     parser.add_argument("--retries", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=Settings.workers)
+    parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     numbers = [int(text) for text in options.engines.split(",")]
