@@ -90,9 +90,9 @@ def show(part: str, figures: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and "added" in value:
             added = ", ".join(f"{share} {value['added'][share]:+.2f}" for share in ("p50", "p95", "p99"))
             own = ", ".join(f"{share} {value['ms'][share]:.2f}" for share in ("p50", "p95", "p99"))
-            print(f"  {name:<14} {own} ms; added {added} ms; {value['cores']} cores, {value['failed']} failed")
+            print(f"  {name:<19} {own} ms; added {added} ms; {value['cores']} cores, {value['failed']} failed")
         else:
-            print(f"  {name:<14} {value}")
+            print(f"  {name:<19} {value}")
 
 
 def main() -> int:

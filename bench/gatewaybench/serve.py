@@ -15,6 +15,7 @@ import signal
 import uvloop
 
 from pagefleet_gateway.gateway import Gateway
+from pagefleet_gateway.processors import found_workers
 from pagefleet_gateway.settings import Settings
 from pagefleet_gateway.state import Pod, Service, State
 
@@ -48,7 +49,7 @@ if __name__ == "__main__":
     parser.add_argument("--internal-port", type=int, default=0)
     parser.add_argument("--engines", required=True)
     parser.add_argument("--retries", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=found_workers())
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     numbers = [int(text) for text in options.engines.split(",")]

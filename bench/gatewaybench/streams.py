@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.gatewaybench.systems import CACHE, STREAMING, Running, System, start
+from bench.gatewaybench.systems import CACHE, ONE_THREAD, SYSTEMS, Running, System, start
 from bench.gatewaybench.traffic import ENGINE_PORTS, PORT, Figures, added, load
 
 from pagefleet_kernels.compile import compiler
@@ -98,11 +98,12 @@ def through(system: System, count: int, seconds: float) -> Figures:
 def streams(quick: bool) -> Figures:
     """Concurrent streams of 50 tokens a second: what a system adds between two tokens, by how many there are."""
     seconds = 3.0 if quick else 10.0
-    return {str(count): _streams(count, seconds) for count in ((200,) if quick else (100, 250, 500, 1000))}
+    counts = (200,) if quick else (250, 500, 1000)
+    return {str(count): _streams(count, seconds, SYSTEMS + ONE_THREAD * (count == counts[-1])) for count in counts}
 
 
-def _streams(count: int, seconds: float) -> Figures:
-    found = {one.name: through(one, count, seconds) for one in STREAMING}
+def _streams(count: int, seconds: float, systems: Sequence[System]) -> Figures:
+    found = {one.name: through(one, count, seconds) for one in systems}
     kept = ("throughout", "events", "pieces", "engineCores", "readerCores", "engineLate")
     shown = added(found, "itl")
     return {

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from pagefleet_gateway.envoy import executable
+from pagefleet_gateway.processors import found_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("PAGEFLEET_CACHE") or Path("~/.cache/pagefleet").expanduser())
@@ -223,13 +224,11 @@ def systems(workers: int) -> tuple[System, ...]:
     )
 
 
-def _alone(name: str, workers: int) -> System:
-    (found,) = (one for one in systems(workers) if one.name == name)
-    return replace(found, name=f"{name}, {workers}")
-
-
-SYSTEMS = systems(1)
-STREAMING = (*SYSTEMS, _alone("pagefleet", 2), _alone("envoy", 2), _alone("nginx", 2))
+# As many threads as the gateway takes by itself, and what one thread carries.
+SYSTEMS = systems(found_workers())
+ONE_THREAD = tuple(
+    replace(one, name=f"{one.name}, 1 thread") for one in systems(1) if one.name in ("pagefleet", "envoy", "nginx")
+)
 
 
 def make_peers() -> None:
