@@ -57,6 +57,8 @@ def engines(ports: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.terminate()
         process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def read(ports: Sequence[int], path: str, count: int, seconds: float) -> Mapping[str, object]:
