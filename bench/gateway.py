@@ -24,8 +24,9 @@ from bench.gatewaybench.churn import churn
 from bench.gatewaybench.rollback import rollback
 from bench.gatewaybench.simulation import compare
 from bench.gatewaybench.split import split
+from bench.gatewaybench.streams import streams
 from bench.gatewaybench.systems import make_peers
-from bench.gatewaybench.traffic import latency, saturation, streams
+from bench.gatewaybench.traffic import latency, saturation
 from bench.parts import Verdict, measure, options
 
 
@@ -89,9 +90,9 @@ def show(part: str, figures: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and "added" in value:
             added = ", ".join(f"{share} {value['added'][share]:+.2f}" for share in ("p50", "p95", "p99"))
             own = ", ".join(f"{share} {value['ms'][share]:.2f}" for share in ("p50", "p95", "p99"))
-            print(f"  {name:<14} {own} ms; added {added} ms; {value['cores']} cores, {value['failed']} failed")
+            print(f"  {name:<19} {own} ms; added {added} ms; {value['cores']} cores, {value['failed']} failed")
         else:
-            print(f"  {name:<14} {value}")
+            print(f"  {name:<19} {value}")
 
 
 def main() -> int:

@@ -42,7 +42,6 @@ class Plan:
 @dataclass
 class Seen:
     ttft: array[float] = field(default_factory=lambda: array("d"))
-    gaps: array[float] = field(default_factory=lambda: array("d"))  # between two pieces of one answer
     late: array[float] = field(default_factory=lambda: array("d"))
     answered: int = 0
     failed: int = 0
@@ -60,7 +59,7 @@ class Client(asyncio.Protocol):
         self._load = load
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._due = self._last = 0.0
+        self._due, self._begun = 0.0, False
         self.busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -76,20 +75,16 @@ class Client(asyncio.Protocol):
             self._load.forget(self)
 
     def ask(self, due: float, data: bytes) -> None:
-        self._due, self._last, self.busy = due, 0.0, True
+        self._due, self._begun, self.busy = due, False, True
         if self._transport is None:
             self.connection_lost(None)
             return
         self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        now = self._load.clock()
-        if self._load.counts(self._due):
-            if self._last:
-                self._load.seen.gaps.append(now - self._last)
-            else:
-                self._load.seen.ttft.append(now - self._due)
-        self._last = now
+        if not self._begun and self._load.counts(self._due):
+            self._load.seen.ttft.append(self._load.clock() - self._due)
+        self._begun = True
         self._parser.feed_data(data)
 
     def on_message_complete(self) -> None:
@@ -147,7 +142,6 @@ class Load:
             "unanswered": unanswered,
             "perSecond": seen.answered / plan.seconds,
             "ttft": quantiles(seen.ttft),
-            "itl": quantiles(seen.gaps),
             "late": quantiles(seen.late),
         }
 

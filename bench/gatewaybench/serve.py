@@ -15,13 +15,16 @@ import signal
 import uvloop
 
 from pagefleet_gateway.gateway import Gateway
+from pagefleet_gateway.processors import found_workers
 from pagefleet_gateway.settings import Settings
 from pagefleet_gateway.state import Pod, Service, State
 
 
-async def main(port: int, internal: int, engines: list[int], retries: int) -> None:
+async def main(port: int, internal: int, engines: list[int], retries: int, workers: int) -> None:
     state = State()
-    settings = Settings(port=port, internal_port=internal, address="127.0.0.1", settle_seconds=0, drain_seconds=1)
+    settings = Settings(
+        port=port, internal_port=internal, workers=workers, address="127.0.0.1", settle_seconds=0, drain_seconds=1
+    )
     gateway = Gateway(settings, state, lambda _: None)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -46,8 +49,9 @@ if __name__ == "__main__":
     parser.add_argument("--internal-port", type=int, default=0)
     parser.add_argument("--engines", required=True)
     parser.add_argument("--retries", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=found_workers())
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     numbers = [int(text) for text in options.engines.split(",")]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(options.port, options.internal_port, numbers, options.retries))
+        runner.run(main(options.port, options.internal_port, numbers, options.retries, options.workers))

@@ -1,16 +1,16 @@
 """Engines without a model: HTTP servers that answer and stream as a pagefleet-engine does, several in one process.
 
-    python -m bench.gatewaybench.stub --ports 9101,9102 --first-ms 0 --interval-ms 20
+    python -m bench.gatewaybench.stub --ports 9101,9102 --first-ms 0
 
-Raw protocols on uvloop, and one timer for all streams of an engine: the load generator and what is measured need the
-processor more. `max_tokens` is how many tokens an answer has, one event each; the trailer says so, as our engine's does.
+Raw protocols on uvloop: the load generator and what is measured need the processor more. `max_tokens` is how many tokens
+an answer has, one event each and all at once; the trailer says so, as our engine's does. Engines that stream for long are
+wire/'s.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import json
 import re
 import signal
@@ -37,7 +37,7 @@ _TOKENS = re.compile(rb'"max_tokens": ?(\d+)')
 class Engine:
     """One port's streams, stepped together, as a batch's are."""
 
-    def __init__(self, first: float, interval: float) -> None:
+    def __init__(self, first: float, interval: float = 0.0) -> None:
         self.first, self.interval = first, interval
         self.streams: dict[Connection, list[int]] = {}  # connection -> [tokens sent, tokens wanted]
 
@@ -106,27 +106,14 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
 
-async def main(places: list[tuple[str, int]], first: float, interval: float) -> None:
+async def main(places: list[tuple[str, int]], first: float) -> None:
     loop = asyncio.get_running_loop()
-    engines = []
     for host, port in places:
-        engine = Engine(first, interval)
-        await loop.create_server(partial(Connection, engine), host, port, backlog=1024)
-        engines.append(engine)
+        await loop.create_server(partial(Connection, Engine(first)), host, port, backlog=1024)
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     print("serving", flush=True)
-    if not interval:
-        await stop.wait()
-        return
-    # Engines step in turn, as processes of their own would: not all their streams in one moment.
-    due = loop.time()
-    for engine in itertools.cycle(engines):
-        if stop.is_set():
-            return
-        due = max(due + interval / len(engines), loop.time())
-        await asyncio.sleep(due - loop.time())
-        engine.step()
+    await stop.wait()
 
 
 if __name__ == "__main__":
@@ -134,8 +121,7 @@ if __name__ == "__main__":
     parser.add_argument("--ports", required=True)
     parser.add_argument("--hosts", default="127.0.0.1")
     parser.add_argument("--first-ms", type=float, default=0.0)
-    parser.add_argument("--interval-ms", type=float, default=0.0)
     options = parser.parse_args()
     places = [(host, int(port)) for host in options.hosts.split(",") for port in options.ports.split(",")]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(places, options.first_ms / 1000, options.interval_ms / 1000))
+        runner.run(main(places, options.first_ms / 1000))

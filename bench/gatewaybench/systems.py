@@ -15,17 +15,22 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from pagefleet_gateway.envoy import executable
+from pagefleet_gateway.processors import found_workers
 
 ROOT = Path(__file__).resolve().parents[2]
-PEERS = Path(os.environ.get("PAGEFLEET_CACHE") or Path("~/.cache/pagefleet").expanduser()) / "peers"
+CACHE = Path(os.environ.get("PAGEFLEET_CACHE") or Path("~/.cache/pagefleet").expanduser())
+PEERS = CACHE / "peers"
 NGINX = PEERS / "nginx/usr/sbin/nginx"
 WHEELS = {"vllm-router": "0.1.17", "sglang-router": "0.3.2"}
+
+
+Command = Callable[[int, Sequence[int], Path], list[str]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class System:
     """`command(port, engine ports, folder)`; None: the load goes to the first engine itself."""
 
     name: str
-    command: Callable[[int, Sequence[int], Path], list[str]] | None = None
+    command: Command | None = None
     path: str = "/v1/completions"
     missing: Callable[[], str] = lambda: ""
 
@@ -41,7 +46,7 @@ class System:
 class Running:
     """A started system; `cores` is the processor time it used, in cores, since `mark`."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | None, port: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | subprocess.Popen[str] | None, port: int) -> None:
         self.process, self.port = process, port
         self.mark()
 
@@ -119,13 +124,29 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, parts), os.environ.get("PYTHONPATH", "")])}
 
 
-def _pagefleet(port: int, engines: Sequence[int], folder: Path) -> list[str]:
-    ports = ",".join(map(str, engines))
-    return [sys.executable, "-m", "bench.gatewaybench.serve", "--port", str(port), "--engines", ports]
+def _pagefleet(workers: int) -> Command:
+    """`workers`: Envoy's threads."""
+
+    def command(port: int, engines: Sequence[int], folder: Path) -> list[str]:
+        program = [sys.executable, "-m", "bench.gatewaybench.serve", "--workers", str(workers)]
+        return [*program, "--port", str(port), "--engines", ",".join(map(str, engines))]
+
+    return command
 
 
-def _envoy(port: int, engines: Sequence[int], folder: Path) -> list[str]:
-    """One worker as in the gateway, round robin, no filter but the router, no access log."""
+def _envoy(workers: int) -> Command:
+    """Round robin, no filter but the router, no access log."""
+
+    def command(port: int, engines: Sequence[int], folder: Path) -> list[str]:
+        file = folder / "envoy.json"
+        file.write_text(json.dumps(_envoy_document(port, engines)))
+        threads = ["--concurrency", str(workers)]
+        return [str(executable()), "-c", str(file), *threads, "--disable-hot-restart", "--log-level", "error"]
+
+    return command
+
+
+def _envoy_document(port: int, engines: Sequence[int]) -> dict[str, object]:
     router = {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}
     manager = {
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -154,28 +175,30 @@ def _envoy(port: int, engines: Sequence[int], folder: Path) -> list[str]:
         "circuit_breakers": {"thresholds": [{"max_connections": 65536, "max_pending_requests": 65536, "max_requests": 65536}]},
         "load_assignment": {"cluster_name": "engines", "endpoints": [{"lb_endpoints": endpoints}]},
     }  # fmt: skip
-    file = folder / "envoy.json"
-    file.write_text(json.dumps({"static_resources": {"listeners": [{"name": "in", "filter_chains": [chain], **socket}], "clusters": [cluster]}}))  # fmt: skip
-    return [str(executable()), "-c", str(file), "--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]
+    listener = {"name": "in", "filter_chains": [chain], **socket}
+    return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
 
 
-def _nginx(port: int, engines: Sequence[int], folder: Path) -> list[str]:
-    servers = "".join(f"server 127.0.0.1:{number};" for number in engines)
-    file = folder / "nginx.conf"
-    file.write_text(
-        f"daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr crit;\n"
-        "events { worker_connections 16384; }\n"
-        "http { access_log off; client_body_buffer_size 1m; client_max_body_size 8m;\n"
-        f" client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/f;\n"
-        f" uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
-        f" upstream engines {{ {servers} keepalive 1024; keepalive_requests 1000000; }}\n"
-        f" server {{ listen 127.0.0.1:{port} backlog=1024; keepalive_requests 1000000; location / {{\n"
-        '  proxy_pass http://engines; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; } } }\n'
-    )
-    return [str(NGINX), "-c", str(file), "-e", "stderr", "-p", str(folder)]
+def _nginx(workers: int) -> Command:
+    def command(port: int, engines: Sequence[int], folder: Path) -> list[str]:
+        servers = "".join(f"server 127.0.0.1:{number};" for number in engines)
+        file = folder / "nginx.conf"
+        file.write_text(
+            f"daemon off; worker_processes {workers}; pid {folder}/nginx.pid; error_log stderr crit;\n"
+            "events { worker_connections 16384; }\n"
+            "http { access_log off; client_body_buffer_size 1m; client_max_body_size 8m;\n"
+            f" client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/f;\n"
+            f" uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
+            f" upstream engines {{ {servers} keepalive 1024; keepalive_requests 1000000; }}\n"
+            f" server {{ listen 127.0.0.1:{port} backlog=1024; keepalive_requests 1000000; location / {{\n"
+            '  proxy_pass http://engines; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; } } }\n'
+        )
+        return [str(NGINX), "-c", str(file), "-e", "stderr", "-p", str(folder)]
+
+    return command
 
 
-def _router(name: str) -> Callable[[int, Sequence[int], Path], list[str]]:
+def _router(name: str) -> Command:
     def command(port: int, engines: Sequence[int], folder: Path) -> list[str]:
         program = str(PEERS / name / "bin" / name)
         launch = [program, "launch"] if name == "sglang-router" else [program]
@@ -190,12 +213,21 @@ def _absent(file: Path) -> Callable[[], str]:
     return lambda: "" if file.exists() else "not there: run bench/gateway.py --make-peers"
 
 
-SYSTEMS = (
-    System("direct"),
-    System("pagefleet", _pagefleet, "/team/chat/v1/completions"),
-    System("envoy", _envoy),
-    System("nginx", _nginx, missing=_absent(NGINX)),
-    *(System(name, _router(name), missing=_absent(PEERS / name / "bin" / name)) for name in WHEELS),
+def systems(workers: int) -> tuple[System, ...]:
+    """Ours, Envoy and nginx with that many threads or processes for the bytes; the routers use all cores by themselves."""
+    return (
+        System("direct"),
+        System("pagefleet", _pagefleet(workers), "/team/chat/v1/completions"),
+        System("envoy", _envoy(workers)),
+        System("nginx", _nginx(workers), missing=_absent(NGINX)),
+        *(System(name, _router(name), missing=_absent(PEERS / name / "bin" / name)) for name in WHEELS),
+    )
+
+
+# As many threads as the gateway takes by itself, and what one thread carries.
+SYSTEMS = systems(found_workers())
+ONE_THREAD = tuple(
+    replace(one, name=f"{one.name}, 1 thread") for one in systems(1) if one.name in ("pagefleet", "envoy", "nginx")
 )
 
 

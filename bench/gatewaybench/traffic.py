@@ -1,4 +1,4 @@
-"""Latency, saturation and streams: the same load through each system, and past all of them to an engine itself."""
+"""Latency and saturation: the same load through each system, and past all of them to an engine itself."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Figures = dict[str, object]
 
 
 @contextmanager
-def engines(*options: str, ports: Sequence[int] = ENGINE_PORTS) -> Iterator[subprocess.Popen[bytes]]:
+def engines(ports: Sequence[int] = ENGINE_PORTS) -> Iterator[subprocess.Popen[bytes]]:
     """Stub engines in one process, until the block ends."""
-    command = [sys.executable, "-m", "bench.gatewaybench.stub", "--ports", ",".join(map(str, ports)), *options]
+    command = [sys.executable, "-m", "bench.gatewaybench.stub", "--ports", ",".join(map(str, ports))]
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
     try:
         if process.stdout is None or process.stdout.readline().strip() != b"serving":
@@ -77,26 +77,6 @@ def saturation(quick: bool) -> Figures:
         name: figures if "skipped" in figures else {key: figures[key] for key in ("perSecond", "failed", "cores")}
         for name, figures in found.items()
     }
-
-
-def streams(quick: bool) -> Figures:
-    """Concurrent streams of 50 tokens a second: what a system adds between two tokens, by how many there are."""
-    seconds = 4.0 if quick else 10.0
-    return {str(count): _streams(count, seconds) for count in ((200,) if quick else (100, 250, 500, 1000))}
-
-
-def _streams(count: int, seconds: float) -> Figures:
-    # A second longer than the load generator asks for new ones: one stream each.
-    plan: dict[str, object] = {
-        "clients": count,
-        "seconds": seconds,
-        "warm": 0.0,
-        "tokens": int(50 * (seconds + 1)),
-        "small": True,
-    }
-    with engines("--interval-ms", "20"):
-        found = {one.name: through(one, **plan) for one in SYSTEMS}
-    return added(found, "itl")
 
 
 def added(found: Mapping[str, Figures], what: str) -> Figures:

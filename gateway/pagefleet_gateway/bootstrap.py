@@ -44,6 +44,10 @@ def bootstrap(
             "listeners": listeners,
             "clusters": [picker_cluster(paths), *engines, *([cluster(spans)] if spans is not None else [])],
         },
+        # The others count every piece of an answer, in memory that all threads share, and nobody reads them.
+        "stats_config": {
+            "stats_matcher": {"inclusion_list": {"patterns": [{"suffix": ".version_text"}, {"prefix": "server."}]}}
+        },
         "overload_manager": overload(limits.max_heap_bytes, limits.max_connections),
     }
 

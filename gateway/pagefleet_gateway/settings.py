@@ -1,4 +1,4 @@
-"""The gateway's settings, read once from the environment. Decides nothing else and never reads a file."""
+"""The gateway's settings, read once from the environment. Decides nothing else; of files only the CPU limit is read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .processors import found_workers
 from .tracing import Collector, TracingError, collector
 
 
@@ -21,7 +22,7 @@ class Settings:
     port: int = 8080  # Envoy's listener
     internal_port: int = 9002  # /healthz, /readyz, /metrics, /windows, /held
     picker_port: int | None = None  # ext_proc over gRPC for other gateways; None: not served
-    workers: int = 1  # Envoy's worker threads
+    workers: int = field(default_factory=found_workers)  # Envoy's worker threads
     address: str = "0.0.0.0"
     pod_name: str = "pagefleet-gateway"
     kubeconfig: Path | None = None  # None: the pod's service account
@@ -60,7 +61,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         picker_port=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_PORT", 0, 0, 65535)
         if environment.get("PAGEFLEET_GATEWAY_PICKER_PORT")
         else None,
-        workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", 1, 1, 64),
+        workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", found_workers(), 1, 64),
         address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
         pod_name=environment.get("POD_NAME", "pagefleet-gateway"),
         namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),

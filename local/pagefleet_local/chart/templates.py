@@ -101,7 +101,7 @@ def _deployment(one: Document, part: str) -> None:
 def _environment(part: str) -> list[When]:
     if part == "gateway":
         workers = ".Values.gateway.workers"
-        return [_variable(f"gt (int {workers}) 1", "PAGEFLEET_GATEWAY_WORKERS", f"{workers} | toString | quote")]
+        return [_variable(f"gt (int {workers}) 0", "PAGEFLEET_GATEWAY_WORKERS", f"{workers} | toString | quote")]
     namespaces, prometheus = ".Values.operator.namespaces", ".Values.operator.prometheus"
     own = 'include "pagefleet.image" (list . "operator" .Values.operator.image) | quote'
     token = f"{prometheus}.tokenSecretName"

@@ -77,7 +77,7 @@ def values(resources: dict[str, Document]) -> tuple[Value, ...]:
         Value("operator.tlsSecretName", "pagefleet-operator-tls", "Secret (kubernetes.io/tls); without it there is no HTTPS on 8443", NAME),
         Value("gateway.replicas", 1, "from 2 on spread over nodes", count(1, 100)),
         *common("gateway", resources["gateway"]),
-        Value("gateway.workers", 1, "threads of Envoy; each takes a core when busy", count(1, 64)),
+        Value("gateway.workers", 0, "threads of Envoy; each takes a core when busy; 0: as many as the CPU limit or the node has cores, 4 at most", count(0, 64)),
         Value("gateway.service.type", "ClusterIP", "of the Service pagefleet-gateway", {"type": "string", "enum": ["ClusterIP", "NodePort", "LoadBalancer"]}),
         Value("gateway.service.annotations", {}, "of the same, for a cloud's load balancer", STRINGS),
         Value("gateway.tls.enabled", False, "HTTPS on port 443 of the Service (docs/gateway.md)", FLAG),
