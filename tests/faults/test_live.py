@@ -13,6 +13,11 @@ from faults.runs import Ground
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 SECONDS, RATE = float(os.environ.get("PAGEFLEET_FLOOD_SECONDS", "2")), 1000.0
 MUTATIONS = int(os.environ.get("PAGEFLEET_LIVE_MUTATIONS", "60"))
+# A refused Deployment once left its revision's Service and budget behind; a character beyond 16 bits could not be applied.
+ALWAYS = (
+    mutations.Mutation(("placement", "nodeSelector", "x"), " "),
+    mutations.Mutation(("engine", "args", 0), "🦙"),
+)
 SEED = int(os.environ.get("PAGEFLEET_FAULT_SEED", "1"))
 
 
@@ -30,7 +35,11 @@ async def test_a_flood_of_alerts_rolls_each_canary_back_once(ground: Ground) -> 
 
 async def test_a_changed_field_is_refused_or_decided_and_put_back_restores(ground: Ground) -> None:
     await namespace(ground, mutations.NAMESPACE)
-    live = await mutations.mutated(ground, mutations.chosen(MUTATIONS, SEED))
+    live = await mutations.mutated(ground, [*ALWAYS, *mutations.chosen(MUTATIONS, SEED)])
     assert live.problems == []
-    assert live.came.total() == MUTATIONS
+    assert live.came.total() == MUTATIONS + len(ALWAYS)
     assert live.came["refused"] > 0 and live.came["Ready"] > 0, live.came
+    told = (await ground.api.get(f"/api/v1/namespaces/{mutations.NAMESPACE}/events"))["items"]
+    refused = {event["message"] for event in told if event["reason"] == "ChildRefused"}
+    assert any("spec.template.spec.nodeSelector" in message for message in refused)
+    assert not any("Unicode" in message for message in refused)
