@@ -117,5 +117,5 @@ class Subjects:
     def _of(self, revision: str, number: int, status: str = "firing", **more: str) -> Document:
         labels = {"alertname": f"Bad{number}", "severity": "page", "namespace": self.namespace, "service": self.service,
                   "revision": revision, **more}  # fmt: skip
-        fingerprint = f"{revision}-{number}"
+        fingerprint = "-".join((revision, str(number), *more.values()))  # Alertmanager's is a hash of the labels
         return {"status": status, "labels": labels, "startsAt": "2026-01-01T00:00:00Z", "fingerprint": fingerprint}

@@ -12,7 +12,7 @@ from faults.runs import Ground
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 SECONDS, RATE = float(os.environ.get("PAGEFLEET_FLOOD_SECONDS", "2")), 1000.0
-MUTATIONS = int(os.environ.get("PAGEFLEET_LIVE_MUTATIONS", "60"))
+MUTATIONS = int(os.environ.get("PAGEFLEET_LIVE_MUTATIONS", "30"))
 # A refused Deployment once left its revision's Service and budget behind; a character beyond 16 bits could not be applied.
 ALWAYS = (
     mutations.Mutation(("placement", "nodeSelector", "x"), " "),
@@ -30,7 +30,7 @@ async def test_a_flood_of_alerts_rolls_each_canary_back_once(ground: Ground) -> 
     found, storm = await flood.flood(ground, SECONDS, RATE, SEED)
     assert found.problems == []
     assert found.seen == {f"{canary}-{number}" for canary in found.writes for number in range(4)}
-    assert storm.answers[200] > 100 and found.operator.deaths == 4
+    assert storm.answers[200] > 50 and found.operator.deaths == 4
 
 
 async def test_a_changed_field_is_refused_or_decided_and_put_back_restores(ground: Ground) -> None:
