@@ -120,6 +120,14 @@ soak: $(STAMP) ## memory of operator, gateway and engine under load (PAGEFLEET_S
 upgrade: $(STAMP) ## an old operator's objects under this one and back (needs git's history; root needed)
 	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.upgrade
 
+.PHONY: flood
+flood: $(STAMP) ## a storm of alerts against the operator's webhook, with kills (root needed)
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.flood
+
+.PHONY: mutations
+mutations: $(STAMP) ## any value in any field of live objects, and put back (root needed)
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.mutations
+
 .PHONY: reliability
 reliability: $(STAMP) ## docs/reliability.md from what the above have kept
 	@PYTHONPATH=tests $(BIN)/python -m faults.report

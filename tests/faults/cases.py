@@ -8,12 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
+from faults.edits import Edits
 from faults.proxy import Call, Fault, Script, Watching
 
 ANSWERS = (409, 422, 429, 500, 503, 403)
 SERVICES = "/inferenceservices"
 THINNED_SECONDS = 4.0
+EDITS = 3  # by a user, in one story
 
 
 @dataclass(frozen=True)
@@ -122,9 +125,26 @@ def cases(writes: int, seed: int = 0) -> Iterator[Case]:
                 yield Case(6, name, at_watch(path, 1, Fault(watching=how, events=events)), slack)
     for number in sorted(chance.sample(range(1, writes + 1), min(12, writes))):
         for code in ANSWERS:
-            headers = {"Retry-After": "1"} if code == 429 else {}
-            yield Case(7, f"answer-{code}-at-write-{number}", at_write(number, Fault(answer=(code, headers))))
+            yield Case(7, f"answer-{code}-at-write-{number}", at_write(number, answered(code)))
         yield Case(7, f"hang-after-write-{number}", at_write(number, Fault(hang_after=True)))
+    for what, fault in edited():
+        numbers = tuple(sorted(chance.sample(range(1, writes + 1), min(EDITS, writes))))
+        words = "-".join(map(str, numbers))
+        yield Case(7, f"edits-{what}-at-writes-{words}", partial(Edits, numbers, fault), 30.0 * EDITS)
+
+
+def answered(code: int) -> Fault:
+    return Fault(answer=(code, {"Retry-After": "1"} if code == 429 else {}))
+
+
+def edited() -> Iterator[tuple[str, Fault]]:
+    """What may become of a write while a user edits: it is refused, lost after its commit, or comes through."""
+    for code in ANSWERS:
+        yield str(code), answered(code)
+    yield "hang", Fault(hang_after=True)
+    yield "kill-before", Fault(kill_before=True)
+    yield "kill-after", Fault(kill_after=True)
+    yield "only", Fault()
 
 
 def subset(writes: int, seed: int, most: int) -> list[Case]:

@@ -56,6 +56,13 @@ class Operator:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Of the process as it is now. Raises RuntimeError before the first."""
+        if self._process is None:
+            raise RuntimeError("the operator does not run")
+        return self._process.pid
+
+    @property
     def log(self) -> Path:
         return self.folder / f"{self.namespace}-{self.port}.log"
 

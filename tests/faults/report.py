@@ -29,8 +29,8 @@ the object that a watch saw keeps the rollout's and the conditions' invariants (
 with `PYTHONPATH=tests python -m faults.campaign --private again --seed SEED --case NAME`. Limits are stretched by how much longer
 the operator's own start took than in the runs without faults: the machine does other work too.
 
-Not run means that no result is kept, not that the test is missing: the last column says what runs it. Downgrade with the old
-CRD: with the new one left in place an older operator did not act on edits.
+Not run means that no result is kept, not that the test is missing: the last column says what runs it. A downgrade needs the old
+CRD as well as the old operator: an old operator holds still before a spec whose defaults it does not know.
 
 """
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.cases import Case
+from faults.edits import Edits
 from faults.operator_process import Operator
 from faults.oracle import Truth, counted, learn
 from faults.proxy import Script, never
@@ -74,15 +75,18 @@ class Ground:
 
     async def tell(self, case: Case, calm: Calm) -> Told:
         """One story with a case's faults, judged."""
+        script, patience = case.script(), max(calm.took.values()) + case.slack + PATIENCE
+        edits = script if isinstance(script, Edits) else None
         try:
-            story = await self.story(f"r{case.row}", case.script(), max(calm.took.values()) + case.slack + PATIENCE)
+            story = await self.story(f"r{case.row}", script, patience, edits.begun if edits else lambda _: None)
         except NotConverged as error:
             return Told(case.name, case.row, (str(error),), {}, (), 0)
-        return self.judged(case, story, calm)
+        return self.judged(case, story, calm, edits)
 
-    def judged(self, case: Case, story: Story, calm: Calm) -> Told:
-        """A story that was told to its end, against the truth."""
-        problems = calm.truth.differences(story.states, self._counts(story)) + story.recording.violations()
+    def judged(self, case: Case, story: Story, calm: Calm, edits: Edits | None = None) -> Told:
+        """A story that was told to its end, against the truth; what `edits` changed must be as it was left."""
+        states, lost = edits.without(story.states) if edits else (story.states, [])
+        problems = lost + calm.truth.differences(states, self._counts(story)) + story.recording.violations()
         slow = [
             f"{chapter} took {seconds:.1f} s, {calm.took[chapter]:.1f} s without faults"
             for chapter, seconds in story.took.items()

@@ -140,7 +140,7 @@ async def _play(seconds: float, at_once: int) -> tuple[Memory, Load]:
             return await _soak(Ground(plane.api, plane.layout, Path(folder)), seconds, at_once)
 
 
-async def _soak(ground: Ground, seconds: float, at_once: int, tasks: list[asyncio.Task[None]]) -> tuple[Memory, Load]:
+async def _soak(ground: Ground, seconds: float, at_once: int) -> tuple[Memory, Load]:
     """The engine stands for every pod: it listens on all addresses of the loopback."""
     words = command(make_model(ground.folder / "model"), MODEL_PORT, "--num-pages=2048", "--host=0.0.0.0")
     with (ground.folder / "engine.log").open("w") as log:
@@ -176,10 +176,8 @@ async def _soak(ground: Ground, seconds: float, at_once: int, tasks: list[asynci
 
 
 def _processes(operator: Operator, front: int, engine: int) -> dict[str, int]:
-    if operator._process is None:
-        raise RuntimeError("the operator does not run")
     return {
-        "operator": operator._process.pid,
+        "operator": operator.pid,
         "gateway": front,
         "Envoy": _named(children(front), "envoy"),
         "engine's API": engine,

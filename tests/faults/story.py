@@ -26,6 +26,7 @@ KINDS = {
     "Pod": "/api/v1/namespaces/{}/pods",
 }
 STILL_SECONDS = 2.5  # longer than between two decisions while something is under way
+RETRIES = 2  # spec.traffic.retries: a field that is no part of a revision, for a user to edit
 CHAPTERS = ("create", "promote", "rollback", "scale", "delete")
 Document = dict[str, Any]
 
@@ -122,6 +123,7 @@ class Story:
     async def _create(self) -> None:
         document = sample()
         document["metadata"] = {"name": NAME, "namespace": self.namespace}
+        document["spec"]["traffic"] = {"retries": RETRIES}
         document["spec"]["rollout"] = {
             "steps": [{"weight": 50}],
             "guard": {"latency": []},

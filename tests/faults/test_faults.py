@@ -15,14 +15,15 @@ SEED = int(os.environ.get("PAGEFLEET_FAULT_SEED", "1"))
 MOST = int(os.environ.get("PAGEFLEET_FAULT_CASES", "5"))
 
 # A watch's ERROR once ended the operator, or its workers without a word: kopf cancels every task of its loop.
-ALWAYS = ("watch-500-pods-1",)
+# A user's edits at the moments at which writes fail are no part of the sample: their story may take longer.
+ALWAYS = ("watch-500-pods-1", "edits-409-")
 
 
 async def test_faults_change_nothing(ground: Ground) -> None:
     calm = await ground.calm()
     assert calm.truth.counts["CREATE deployments"] == 3
     assert calm.truth.counts["DELETE deployments"] == 2
-    always = [case for case in cases(calm.writes) if case.name in ALWAYS]
+    always = [case for case in cases(calm.writes) if case.name.startswith(ALWAYS)]
     told = await tell_all(ground, [*subset(calm.writes, SEED, MOST), *always], calm, at_once=2)
     assert {one.name: one.problems for one in told if one.problems} == {}
     # A case that never struck would prove nothing.

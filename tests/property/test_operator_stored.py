@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from crd_mutations import LEAVES, MUTATIONS, changed
 from golden_manifests import SPECS, spec_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from virtual_cluster import Cluster
 
-from pagefleet_operator.domain import schema, status_json
+from pagefleet_operator.domain import status_json
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.observation import Observation, PodReading, RevisionReading
 from pagefleet_operator.domain.plan import Plan
@@ -33,44 +34,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=20,
 )
-DEEP: Any = 0
-for _ in range(90):
-    DEEP = [DEEP]
-# Every one of another kind, at or over some bound, or what a careless reader trips over.
-MUTATIONS: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2**31, 2**63, 10**400, 1.5, -0.5, 1e308, "", " ", "0", "-1", "100%", "1e9s", "NaN",
-    "\x00", "x" * 5000, "🦙", "../../etc/passwd", "$(id)", "9" * 400 + "s", "9" * 400 + "%", [], [None], [[]], ["x"], {},
-    {"": None}, {"x": {"x": {}}}, {"name": "x"}, DEEP,
-)  # fmt: skip
-
-
-def leaves(part: Mapping[str, Any], path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The paths of every field of a schema; through arrays by their first entry."""
-    if path:
-        yield path
-    for name, sub in (part.get("properties") or {}).items():
-        yield from leaves(sub, (*path, name))
-    if "items" in part:
-        yield from leaves(part["items"], (*path, 0))
-    if isinstance(part.get("additionalProperties"), Mapping):
-        yield from leaves(part["additionalProperties"], (*path, "x"))
-
-
-def changed(spec: Any, path: tuple[str | int, ...], value: Any) -> Any:
-    """`spec` with `value` at `path`; what is missing on the way is made."""
-    if not path:
-        return value
-    head, *rest = path
-    if isinstance(head, int):
-        inner = list(spec) if isinstance(spec, list) and spec else [{}]
-        inner[0] = changed(inner[0], tuple(rest), value)
-        return inner
-    fields = dict(spec) if isinstance(spec, dict) else {}
-    fields[head] = changed(fields.get(head), tuple(rest), value)
-    return fields
-
-
-LEAVES = tuple(leaves(schema.SPEC))
 
 
 def test_there_are_twenty_mutations_and_every_field_is_reached() -> None:

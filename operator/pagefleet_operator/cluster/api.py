@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ TOKEN_SECONDS = 60.0  # the kubelet renews the token in place
 REQUEST_SECONDS = 15.0
 JSON, MERGE_PATCH, APPLY_PATCH = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+# What YAML does not take as it is (yaml.org, 1.2.2, section 5.1); other characters it does not take as JSON's pairs of escapes.
+_ESCAPED = re.compile("[\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff\\ufeff\\ufffe\\uffff]")
 
 
 class ApiError(Exception):
@@ -113,7 +116,7 @@ class Api:
         if self._session is None:
             raise RuntimeError("Api is used outside its `async with` block")
         headers = {"Content-Type": kind, **self._authorization()}
-        data = None if body is None else json.dumps(body)
+        data = None if body is None else written(body)
         async with self._session.request(
             method, self._host + path, params=query, data=data, headers=headers
         ) as response:
@@ -134,3 +137,9 @@ class Api:
         if time.monotonic() - self._token.read > TOKEN_SECONDS or not self._token.value:
             self._token = _Token(SERVICE_ACCOUNT_TOKEN.read_text().strip(), time.monotonic())
         return {"Authorization": f"Bearer {self._token.value}"}
+
+
+def written(body: Mapping[str, Any]) -> bytes:
+    """JSON that is YAML too, which is what server-side apply is read as: it knows no surrogate pairs."""
+    text = json.dumps(body, ensure_ascii=False)
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()

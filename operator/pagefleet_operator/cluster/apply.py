@@ -29,6 +29,8 @@ CONFLICT = 409
 APPLIED = "pagefleet.io/applied-hash"
 CONFLICT, NOT_FOUND = 409, 404
 GROUPED = (f"{groups.GROUP}/{groups.VERSION}", groups.KIND)
+REFUSALS = (400, 403, 422)  # for what is in it, or by an admission or a quota: a user has to mend it
+WORKLOADS = ("Deployment", groups.KIND)
 CHILD_KINDS = (("apps/v1", "Deployment"), GROUPED, ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"))
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class Applier:
         self, api: Api, versions: Versions, store: Store, may_write: Callable[[], None] = lambda: None
     ) -> None:
         self._api, self._versions, self._store, self._may_write = api, versions, store, may_write
-        self._told: dict[str, str] = {}  # by uid: the last refusal of a route
+        self._told: dict[tuple[str, str], str] = {}  # by uid and reason: the last refusal of a route or a child
 
     async def apply(self, service: Document, plan: Plan) -> None:
         """Raises ApiError or aiohttp.ClientError for the first write that failed, after trying the rest."""
@@ -53,12 +55,7 @@ class Applier:
         if status_first:
             moved = await self._split(service, plan, failures)
         await self._victims(service, plan.victims)
-        for child in plan.children:
-            try:
-                await self._child(dict(child), live)
-            except ApiError as error:
-                log.error("%s cannot be applied: %s", child["kind"], error)
-                failures.append(error)
+        failures += await self._children(service, plan, live)
         if plan.job is not None:
             await self._job(dict(plan.job))
         if not status_first:
@@ -70,6 +67,31 @@ class Applier:
             await self._event(service, event)
         if failures:
             raise failures[0]
+
+    async def _children(
+        self, service: Document, plan: Plan, live: Mapping[tuple[str, str], Document]
+    ) -> list[ApiError]:
+        """Apply what can be applied; what failed. What a deleted revision has left is known by its Deployment or
+        LeaderWorkerSet: while that is refused and not there, its Service and budget are not made, or they would stay."""
+        failures: list[ApiError] = []
+        unborn: set[str] = set()
+        for child in plan.children:
+            manifest: Document = dict(child)
+            kind, metadata = manifest["kind"], manifest["metadata"]
+            revision = metadata["labels"][REVISION_LABEL]
+            if revision in unborn:
+                continue
+            try:
+                await self._child(manifest, live)
+            except ApiError as error:
+                log.error("%s cannot be applied: %s", kind, error)
+                failures.append(error)
+                if kind in WORKLOADS and (kind, metadata["name"]) not in live:
+                    unborn.add(revision)
+                if error.status in REFUSALS:
+                    said = f"the {kind} of revision {revision} is refused: {error.message}"
+                    await self._tell(service, "ChildRefused", said)
+        return failures
 
     async def _split(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
         """Write the status, then the routes. Whether a route was written, or could not be.
@@ -85,7 +107,8 @@ class Applier:
             except ApiError as error:
                 log.error("%s cannot be applied: %s", manifest["kind"], error)
                 failures.append(error)
-                await self._tell(service, f"spec.traffic: the {manifest['kind']} is refused: {error.message}")
+                said = f"spec.traffic: the {manifest['kind']} is refused: {error.message}"
+                await self._tell(service, "RouteRefused", said)
                 return True
         for gone in () if moved else plan.withdrawn:
             path = paths.collection(gone.api_version, gone.kind, service["metadata"]["namespace"])
@@ -93,12 +116,12 @@ class Applier:
             await self._api.delete(f"{path}/{gone.name}", gone.uid)
         return moved
 
-    async def _tell(self, service: Document, message: str) -> None:
+    async def _tell(self, service: Document, reason: str, message: str) -> None:
         """An Event for what no later decision can see; not again while it stays the same."""
-        uid = service["metadata"]["uid"]
-        if self._told.get(uid) != message:
-            self._told[uid] = message
-            await self._event(service, Event("Warning", "RouteRefused", message))
+        key = service["metadata"]["uid"], reason
+        if self._told.get(key) != message:
+            self._told[key] = message
+            await self._event(service, Event("Warning", reason, message))
 
     async def _route(self, manifest: dict[str, Any]) -> bool:
         _stamp(manifest)

@@ -1,0 +1,248 @@
+"""An alert flood (row 20): `PYTHONPATH=tests python -m faults.flood [--seconds 60] [--rate 1000]`. On a control plane of its
+own two canaries, one after the other, come under a storm of posts to the shipped operator's webhook: the same few alerts
+again and again, resolved ones, others' ones, in any order; in each storm the operator is killed. Each canary is rolled back
+once, what is answered 200 is stored, few writes hold it all, and the operator does not grow."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from faults.operator_process import TOKEN, Operator
+from faults.proxy import Call, Fault
+from faults.report import kept
+from faults.runs import Ground
+from faults.storm import Storm, Subjects
+from own_plane import own_plane
+from private import alone
+from recording import Recording
+from rich.console import Console
+
+from pagefleet_local.demo.stage import View
+from pagefleet_local.fleet.kubectl import until
+from pagefleet_operator.cluster.api import Api
+
+NAMESPACE, NAME, PORT, PATIENCE = "flood", "flood", 18255, 180.0
+SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"
+CANARIES = ("--max-num-seqs=4", "--max-num-seqs=2")
+KILL_AFTER = 0.25  # seconds of a storm: the first alerts are stored then, or are about to be
+SLOW_SECONDS = 0.1
+MOST_WRITES, MOST_GROWTH = 5, 50.0  # for a revision's alerts; MiB
+console = Console(highlight=False)
+Document = dict[str, Any]
+
+
+@dataclass
+class Flood:
+    """`writes` of alerts by canary; `rates` of posts answered in a second, by storm; `size` and `largest` in MiB: before the storms, and ever."""
+
+    api: Api
+    operator: Operator
+    recording: Recording
+    subjects: Subjects
+    writes: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    rates: list[float] = field(default_factory=list)
+    size: float = 0.0
+    largest: float = 0.0
+
+    def body(self) -> tuple[Document, Callable[[], Awaitable[None]] | None]:
+        """A post. The first of each alert that counts is looked for in the status once it was answered."""
+        alerts = self.subjects.alerts()
+        new = {
+            alert["fingerprint"]
+            for alert in alerts
+            if alert["status"] == "firing" and alert["labels"]["revision"] == self.subjects.now and _ours(alert)
+        } - self.seen
+
+        async def answered() -> None:
+            if new - self.seen:
+                status = (await self.api.get(f"{SERVICES}/{NAME}"))["status"]
+                missing = new - {alert["fingerprint"] for alert in status.get("alerts", ())}
+                self.seen |= new
+                self.problems += [f"{one} was answered 200 and is not stored" for one in sorted(missing)]
+
+        return {"version": "4", "alerts": alerts}, answered
+
+    async def view(self) -> View:
+        return View(await self.api.get(f"{SERVICES}/{NAME}"))
+
+    async def until(self, what: str, holds: Callable[[View], bool]) -> View:
+        async def reached() -> bool:
+            return holds(await self.view())
+
+        await until(reached, timeout=PATIENCE, what=what)
+        return await self.view()
+
+    async def measure(self) -> None:
+        """For ever: the operator's resident memory."""
+        while True:
+            self.largest = max(self.largest, resident(self.operator.pid))
+            await asyncio.sleep(0.1)
+
+    async def canary(self, args: str) -> str:
+        """A user's edit, until its canary has half of the traffic."""
+        await self.api.merge(f"{SERVICES}/{NAME}", {"spec": {"engine": {"args": [args]}}})
+        return (await self.until("the canary has half", lambda v: v.weights.get(v.canary) == 50)).canary
+
+    async def again(self, deaths: int) -> bool:
+        """Whether the operator that followed the last death is ready."""
+        return self.operator.deaths > deaths and await self.operator.ready()
+
+    def stored(self) -> int:
+        """How often the operators so far have written alerts into the status, by their own logs."""
+        return len(re.findall(rf"stored \d+ alerts for {NAMESPACE}/{NAME}", self.operator.log.read_text()))
+
+    def rollbacks(self) -> Counter[str]:
+        """How often each revision was rolled back, by every version of the object that was seen."""
+        found: Counter[str] = Counter()
+        before = ""
+        for version in self.recording.versions.get((NAMESPACE, NAME), []):
+            seen = View(version)
+            if seen.phase == "RolledBack" and before != "RolledBack":
+                found[seen.status["rejected"][-1]["hash"]] += 1
+            before = seen.phase
+        return found
+
+
+def _ours(alert: Document) -> bool:
+    labels = alert["labels"]
+    return (labels["severity"], labels["service"], labels["namespace"]) == ("page", NAME, NAMESPACE)
+
+
+def resident(pid: int) -> float:
+    """MiB; 0 for a process that is gone."""
+    try:
+        found = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
+    except OSError:
+        return 0.0
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def _slow(call: Call) -> Fault | None:
+    """A status takes a moment to be stored: who answers before it is, is found out."""
+    return Fault(meet=partial(asyncio.sleep, SLOW_SECONDS)) if call.write and call.path.endswith("/status") else None
+
+
+async def flood(ground: Ground, seconds: float, rate: float, seed: int = 0) -> tuple[Flood, Storm]:
+    """Both storms on a control plane whose namespace exists, and what they came to. `seconds`: of both, with an operator."""
+    async with Operator(ground.layout, ground.folder, NAMESPACE, PORT, _slow) as operator:
+        await until(operator.ready, timeout=PATIENCE, what="the operator is ready")
+        subjects = Subjects(NAMESPACE, NAME, random.Random(seed))
+        found = Flood(ground.api, operator, Recording(ground.api, NAMESPACE), subjects)
+        storm = Storm(PORT, TOKEN, rate, found.body)
+        watching = asyncio.create_task(found.recording.run())
+        measuring: asyncio.Task[None] | None = None
+        try:
+            await ground.api.create(SERVICES, _service())
+            stable = (await found.until("Ready", lambda v: v.is_true("Ready"))).stable
+            for args in CANARIES:
+                canary = await found.canary(args)
+                if measuring is None:
+                    found.size = resident(operator.pid)
+                    measuring = asyncio.create_task(found.measure())
+                await _storm(found, storm, canary, seconds / len(CANARIES))
+                await found.until("rolled back", lambda v: v.phase == "RolledBack" and v.weights == {stable: 100})
+            _judge(found)
+        finally:
+            for task in filter(None, (watching, measuring)):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+    return found, storm
+
+
+async def _storm(found: Flood, storm: Storm, canary: str, seconds: float) -> None:
+    """A kill when the first alerts come and one in the middle; `seconds` is how long the operator is there for the rest."""
+    before, over, answered, found.subjects.now = found.stored(), asyncio.Event(), storm.answers[200], canary
+    blowing = asyncio.create_task(storm.run(over))
+    await asyncio.sleep(KILL_AFTER)
+    for _ in range(2):
+        deaths = found.operator.deaths
+        found.operator.kill()
+        await until(lambda deaths=deaths: found.again(deaths), timeout=PATIENCE, what="the operator is there again")
+        await asyncio.sleep(seconds / 2)
+    found.rates.append((storm.answers[200] - answered) / seconds)
+    over.set()
+    await blowing
+    found.writes[canary] = found.stored() - before
+    found.subjects.before.append(canary)
+    found.subjects.now = ""
+
+
+def _judge(found: Flood) -> None:
+    once = dict.fromkeys(found.writes, 1)
+    if found.rollbacks() != once:
+        found.problems.append(f"rolled back: {dict(found.rollbacks())}, each should be once: {list(once)}")
+    for canary, writes in found.writes.items():
+        if not 0 < writes <= MOST_WRITES:
+            found.problems.append(f"{writes} writes of alerts about {canary}")
+    if found.largest - found.size > MOST_GROWTH:
+        found.problems.append(f"the operator grew from {found.size:.0f} to {found.largest:.0f} MiB")
+    if not found.operator.deaths:
+        found.problems.append("the operator was never killed")
+    found.problems += found.recording.violations()
+
+
+def told(found: Flood, storm: Storm, seconds: float) -> str:
+    """The figures in a line."""
+    return (
+        f"{storm.answers[200]} posts, {min(found.rates, default=0):.0f}/s of {storm.rate:g}/s for {seconds:g} s, "
+        f"{found.operator.deaths} kills, rollbacks {sorted(found.rollbacks().values())}, "
+        f"writes of alerts {sorted(found.writes.values())}, memory {found.largest - found.size:+.0f} MiB"
+    )
+
+
+def _service() -> Document:
+    return {
+        "apiVersion": "pagefleet.io/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": NAME},
+        "spec": {
+            "model": {"source": "file:///model"},
+            "resources": {"cpu": "10m", "memory": "16Mi"},
+            "scaling": {"min": 1, "max": 1},
+            "rollout": {
+                "steps": [{"weight": 50, "hold": "1h"}],
+                "guard": {"latency": []},
+                "alerts": {"matchLabels": {"severity": "page"}},
+            },
+        },
+    }
+
+
+def main(
+    seconds: Annotated[float, typer.Option(help="how long both storms last, kills apart")] = float(
+        os.environ.get("PAGEFLEET_FLOOD_SECONDS", "60")
+    ),
+    rate: Annotated[float, typer.Option(help="posts a second")] = 1000.0,
+    private: Annotated[str, typer.Option(help="the name of its folders")] = "flood",
+) -> None:
+    """Flood the operator's alert webhook."""
+    alone(private)
+    found, storm = asyncio.run(_play(seconds, rate))
+    for problem in found.problems:
+        console.print(f"[red]{problem}[/red]")
+    console.print(told(found, storm, seconds))
+    kept("flood", not found.problems, told(found, storm, seconds))
+    raise typer.Exit(1 if found.problems else 0)
+
+
+async def _play(seconds: float, rate: float) -> tuple[Flood, Storm]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with own_plane(NAMESPACE) as plane:
+            return await flood(Ground(plane.api, plane.layout, Path(folder)), seconds, rate)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,217 @@
+"""Fields of the CRD changed on live objects (row 9): `PYTHONPATH=tests python -m faults.mutations [--count 400] [--seed N]`.
+On a control plane of its own services that serve get one field of their spec replaced, and put back. The API server
+refuses, or the operator has decided within 20 s and says so; with the old value everything is as it was. Half of what is
+tried the operator's own rules take, so that it is not only the API server that is tried."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import os
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from crd_mutations import LEAVES, MUTATIONS, changed
+from faults.operator_process import Operator
+from faults.report import kept
+from faults.runs import Ground
+from faults.story import KINDS, quiet
+from own_plane import own_plane
+from private import alone
+from rich.console import Console
+
+from pagefleet_local.demo.stage import View, sample
+from pagefleet_local.fleet.kubectl import until
+from pagefleet_operator.cluster.api import Api, ApiError
+from pagefleet_operator.domain.spec import Spec, parse
+
+NAMESPACE, PORT, SERVICES, PATIENCE = "mutations", 18257, 4, 180.0
+GROUP = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"
+DECIDED_SECONDS, RESTORED_SECONDS = 20.0, 60.0
+CHILDREN = ("Deployment", "Service", "PodDisruptionBudget")
+console = Console(highlight=False)
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    path: tuple[str | int, ...]
+    value: Any
+
+    def __str__(self) -> str:
+        return f"spec.{'.'.join(map(str, self.path))} = {self.value!r:.60}"
+
+
+@dataclass(frozen=True)
+class State:
+    """What putting an old value back must lead to again."""
+
+    stable: str
+    canary: str
+    weights: dict[str, int]
+    ready: bool
+    children: frozenset[str]
+
+
+@dataclass
+class Live:
+    """Services under mutation. `came` counts what became of the mutations; `slowest` seconds to a decision."""
+
+    api: Api
+    came: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+
+    async def view(self, name: str) -> View:
+        return View(await self.api.get(f"{GROUP}/{name}"))
+
+    async def state(self, name: str) -> State:
+        seen, children = await self.view(name), set()
+        for kind in CHILDREN:
+            for item in (await self.api.get(KINDS[kind].format(NAMESPACE)))["items"]:
+                owners = item["metadata"].get("ownerReferences") or ()
+                if any(owner["uid"] == seen.document["metadata"]["uid"] for owner in owners):
+                    children.add(f"{kind}/{item['metadata']['name']}")
+        ready = seen.is_true("Ready") and quiet(seen)
+        return State(seen.stable, seen.canary, seen.weights, ready, frozenset(children))
+
+    async def lane(self, name: str, coming: Iterator[Mutation]) -> None:
+        """One service, one mutation after the other."""
+        await self.api.create(GROUP, service(name))
+        await until(lambda: self._ready(name), timeout=PATIENCE, what=f"{name} is Ready")
+        before = await self.state(name)
+        for mutation in coming:
+            good = (await self.view(name)).document["spec"]
+            came = await self._mutated(name, good, mutation)
+            self.came[came] += 1
+            if came != "refused":
+                await self._write(name, good)
+                if not await self._restored(name, before):
+                    self.problems.append(f"{mutation}, put back: {await self.state(name)}, was {before}")
+                    return  # what comes next would be judged by what this one left
+
+    async def _ready(self, name: str) -> bool:
+        return (await self.state(name)).ready
+
+    async def _mutated(self, name: str, good: Document, mutation: Mutation) -> str:
+        """refused, unchanged, or what the operator said of it."""
+        try:
+            await self._write(name, changed(copy.deepcopy(good), mutation.path, copy.deepcopy(mutation.value)))
+        except ApiError as error:
+            if not 400 <= error.status < 500:
+                self.problems.append(f"{mutation}: the API server answered {error}")
+            return "refused"
+        began = time.monotonic()
+        while time.monotonic() - began < DECIDED_SECONDS:
+            seen = await self.view(name)
+            if seen.document["spec"] == good:
+                return "unchanged"
+            condition = seen.condition("Ready")
+            now = seen.document["metadata"]["generation"]
+            if seen.status.get("observedGeneration") == now == condition.get("observedGeneration"):
+                self.slowest = max(self.slowest, time.monotonic() - began)
+                return "Ready" if condition["status"] == "True" else str(condition["reason"])
+            await asyncio.sleep(0.1)
+        self.problems.append(f"{mutation}: not decided within {DECIDED_SECONDS:g} s: {seen.condition('Ready')}")
+        return "undecided"
+
+    async def _write(self, name: str, spec: Any) -> None:
+        """A user's PUT of the whole spec; again when the operator wrote the status in between."""
+        while True:
+            document = (await self.view(name)).document
+            try:
+                await self.api.replace(f"{GROUP}/{name}", {**document, "spec": spec})
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            else:
+                return
+
+    async def _restored(self, name: str, before: State) -> bool:
+        end = time.monotonic() + RESTORED_SECONDS
+        while time.monotonic() < end:
+            if await self.state(name) == before:
+                return True
+            await asyncio.sleep(0.3)
+        return False
+
+
+def service(name: str) -> Document:
+    """The sample; no canary goes on by itself while it is looked at."""
+    document = sample()
+    document["metadata"] = {"name": name, "namespace": NAMESPACE}
+    document["spec"]["rollout"]["steps"] = [{"weight": 50, "hold": "1h"}]
+    return document
+
+
+def chosen(count: int, seed: int) -> list[Mutation]:
+    """So many mutations, the same for the same seed; every second one is a different spec to the operator's own rules."""
+    chance, good = random.Random(seed), service("any")["spec"]
+    before = parse(good)
+    every = [Mutation(path, value) for path, value in itertools.product(LEAVES, MUTATIONS)]
+    chance.shuffle(every)
+
+    def taken(mutation: Mutation) -> bool:
+        after = parse(changed(copy.deepcopy(good), mutation.path, copy.deepcopy(mutation.value)))
+        return isinstance(after, Spec) and after != before
+
+    accepted = list(itertools.islice(filter(taken, every), count // 2))
+    others = [mutation for mutation in every if mutation not in accepted]
+    found = accepted + others[: count - len(accepted)]
+    chance.shuffle(found)
+    return found
+
+
+async def mutated(ground: Ground, mutations: Sequence[Mutation]) -> Live:
+    """All of them on a control plane whose namespace exists."""
+    live, coming = Live(ground.api), iter(mutations)
+    async with Operator(ground.layout, ground.folder, NAMESPACE, PORT) as operator:
+        await until(operator.ready, timeout=PATIENCE, what="the operator is ready")
+        async with asyncio.TaskGroup() as group:
+            for number in range(SERVICES):
+                group.create_task(live.lane(f"m{number}", coming))
+        log = operator.log.read_text()
+        if "Traceback" in log:
+            live.problems.append(f"a traceback in the operator's log: {log[log.index('Traceback') :][:1500]}")
+        if operator.deaths:
+            live.problems.append(f"the operator ended {operator.deaths} times")
+    return live
+
+
+def told(live: Live) -> str:
+    """The figures in a line."""
+    counts = ", ".join(f"{count} {what}" for what, count in live.came.most_common())
+    return f"{live.came.total()} mutations: {counts}; decided within {live.slowest:.1f} s"
+
+
+def main(
+    count: Annotated[int, typer.Option(help="how many")] = int(os.environ.get("PAGEFLEET_LIVE_MUTATIONS", "400")),
+    seed: Annotated[int, typer.Option(help="chooses them")] = 0,
+    private: Annotated[str, typer.Option(help="the name of its folders")] = "mutations",
+) -> None:
+    """Change fields of live objects, and put them back."""
+    alone(private)
+    live = asyncio.run(_play(count, seed))
+    for problem in live.problems:
+        console.print(f"[red]{problem}[/red]")
+    console.print(told(live))
+    kept("mutations", not live.problems, told(live))
+    raise typer.Exit(1 if live.problems else 0)
+
+
+async def _play(count: int, seed: int) -> Live:
+    with tempfile.TemporaryDirectory() as folder:
+        async with own_plane(NAMESPACE) as plane:
+            return await mutated(Ground(plane.api, plane.layout, Path(folder)), chosen(count, seed))
+
+
+if __name__ == "__main__":
+    typer.run(main)
