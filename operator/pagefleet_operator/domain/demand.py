@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from pagefleet_operator.domain import curve
 from pagefleet_operator.domain.curve import Curve, Mean
@@ -64,6 +64,7 @@ class Demand:
     replica: Replica
     why: str
     blind: str
+    first_token: float | None = None  # seconds, where it tells of those that serve now
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ def demand(
         now=max(now, _queued(latest, held, replica, scaling)),
         steady=steady,
         ahead=_load(min(average + growth, average * MOST_GROWTH), flow.tokens * factor, replica) + backlog,
-        peak=_peak(half_minutes, latest, replica, window, flow, load, scaling),
+        peak=_load(average, flow.tokens, replace(replica, tokens=replica.least)) + backlog
+        if fallen and replica.tokens is not None and all(s.complete for s in recent)
+        else _peak(half_minutes, latest, replica, window, flow, load, scaling),
         calm_peak=_peak(
             half_minutes,
             latest,
@@ -115,6 +118,7 @@ def demand(
         replica=replica,
         why=_why(latest, held, scaling, replica, load),
         blind=_blind(latest, load),
+        first_token=_first_token(latest, past, load),
     )
 
 
@@ -178,24 +182,26 @@ def _preempting(recent: Sequence[Sample], latest: Sample) -> float:
     return latest.serving + 1.0 if len(recent) > 1 and 2 * short >= len(recent) else 0.0
 
 
-def _late(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None, scaling: Scaling) -> float:
-    """First tokens later than `target.ttft`: in proportion, at most half as many again.
-
-    Not while a replica is new: it is the least loaded, so it gets nearly every request for a while, and is late by that.
-    """
+def _first_token(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None) -> float | None:
     if any(s.serving < latest.serving for s in past if s.time > latest.time - SETTLING_SECONDS):
+        return None
+    if load is None or load.age > STALE_LOAD or not latest.running + latest.waiting:
+        return None
+    return load.ttft
+
+
+def _late(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None, scaling: Scaling) -> float:
+    ttft = _first_token(latest, past, load)
+    if scaling.ttft is None or ttft is None or ttft <= scaling.ttft:
         return 0.0
-    if scaling.ttft is None or load is None or load.ttft is None or load.age > STALE_LOAD:
-        return 0.0
-    if load.ttft <= scaling.ttft or not latest.running + latest.waiting:
-        return 0.0
-    return max(latest.serving + 1.0, latest.serving * min(1.5, load.ttft / scaling.ttft))
+    return max(latest.serving + 1.0, latest.serving * min(1.5, ttft / scaling.ttft))
 
 
 def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequence[Mean], seconds: float) -> Flow:
     """What the replicas generate at least; more when the arrivals of the last `seconds`, or of the newest two steps or one
     (NEWEST), will ask for more at the tokens that a request took so far."""
     generated = sum(s.tokens * s.serving / s.fresh for s in recent) / len(recent)
+    ending = _ending(recent)
     if load is None or not load.arrivals or load.age > STALE_LOAD or len(half_minutes) < 2:
         return Flow(generated, None)
     span = half_minutes[-1].start - half_minutes[0].start + curve.MEAN_SECONDS
@@ -206,7 +212,16 @@ def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequ
     each = sum(mean.tokens for mean in half_minutes) * curve.MEAN_SECONDS / ended
     last = load.arrivals[-max(1, round(seconds / load.step)) :]
     rate = max(sum(last) / len(last), _rising(load), *(_surely(load, count, less) for count, less in NEWEST))
-    return Flow(max(generated, each * rate), each)
+    return Flow(max(generated - each * ending, each * rate), each)
+
+
+def _ending(recent: Sequence[Sample]) -> float:
+    """Requests per second by which those in the replicas get fewer, because more end than arrive: 0 when they do not.
+    A replica that is removed takes its share along: that is no end."""
+    pairs = [(a, b) for a, b in pairwise(recent) if b.fresh]
+    fewer = sum((a.running + a.waiting) * min(1.0, b.fresh / a.fresh) - b.running - b.waiting for a, b in pairs)
+    seconds = recent[-1].time - recent[0].time
+    return max(0.0, fewer / seconds) if seconds > 0 else 0.0
 
 
 def _surely(load: ServiceLoad, newest: int, less: float) -> float:
