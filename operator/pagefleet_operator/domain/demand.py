@@ -89,7 +89,7 @@ def demand(
     replica = _replica(recent, seen.slots, curve.fit(half_minutes), scaling)
     held = load.held if load else 0
     fallen = _fallen(load, window, scaling)
-    flow = _flow(load, recent, half_minutes, FALLEN_SECONDS if fallen else ARRIVALS_SECONDS)
+    flow = _flow(load, recent, past, FALLEN_SECONDS if fallen else ARRIVALS_SECONDS)
     carried = _load(_running(latest), flow.tokens, replica)
     average = sum(_running(s) for s in recent) / len(recent)
     queued = sum(_movable(s, replica) for s in recent) / len(recent) + held
@@ -197,22 +197,30 @@ def _late(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None, scal
     return max(latest.serving + 1.0, latest.serving * min(1.5, ttft / scaling.ttft))
 
 
-def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequence[Mean], seconds: float) -> Flow:
-    """What the replicas generate at least; more when the arrivals of the last `seconds`, or of the newest two steps or one
-    (NEWEST), will ask for more at the tokens that a request took so far."""
+def _flow(load: ServiceLoad | None, recent: Sequence[Sample], past: Sequence[Sample], seconds: float) -> Flow:
+    """What the replicas generate at least, but for what makes up for a shortage; more when the arrivals of the last
+    `seconds`, or of the newest two steps or one (NEWEST), will ask for more at the tokens that a request took so far."""
     generated = sum(s.tokens * s.serving / s.fresh for s in recent) / len(recent)
-    ending = _ending(recent)
-    if load is None or not load.arrivals or load.age > STALE_LOAD or len(half_minutes) < 2:
+    each = _each(load, past) if load is not None and load.age <= STALE_LOAD else None
+    if load is None or each is None:
         return Flow(generated, None)
-    span = half_minutes[-1].start - half_minutes[0].start + curve.MEAN_SECONDS
-    steps = load.arrivals[-max(1, round(span / load.step)) :]
-    ended = sum(steps) * load.step - (half_minutes[-1].concurrency - half_minutes[0].concurrency)
-    if ended < LEAST_REQUESTS:
-        return Flow(generated, None)
-    each = sum(mean.tokens for mean in half_minutes) * curve.MEAN_SECONDS / ended
     last = load.arrivals[-max(1, round(seconds / load.step)) :]
     rate = max(sum(last) / len(last), _rising(load), *(_surely(load, count, less) for count, less in NEWEST))
-    return Flow(max(generated - each * ending, each * rate), each)
+    return Flow(max(generated - each * _ending(recent), each * rate), each)
+
+
+def _each(load: ServiceLoad, past: Sequence[Sample]) -> float | None:
+    """Tokens that a request took, of those that ended while both readings and arrivals cover the time."""
+    told = [s for s in past if s.fresh and s.time >= past[-1].time - len(load.arrivals) * load.step]
+    steps = load.arrivals[-max(1, round((told[-1].time - told[0].time) / load.step)) :] if told else ()
+    ended = sum(steps) * load.step - _inside(told[-1]) + _inside(told[0]) if told else 0.0
+    if ended < LEAST_REQUESTS:
+        return None
+    return sum(b.tokens * b.serving / b.fresh * (b.time - a.time) for a, b in pairwise(told)) / ended
+
+
+def _inside(entry: Sample) -> float:
+    return (entry.running + entry.waiting) * entry.serving / entry.fresh
 
 
 def _ending(recent: Sequence[Sample]) -> float:
