@@ -28,7 +28,7 @@ MOST_GROWTH = 2.0  # of what is there now, that a trend may add up to
 LATEST_TREND = 180.0
 NEWEST = ((2, 1.5), (1, 2.5))  # steps, and the standard deviations of their count that are taken off
 BEFORE, SURE_RISE = 6, 3.0  # steps that a rise is measured against, and the standard deviations of their count
-FILLING_SECONDS, LONGEST_COVER = 120.0, 1700.0  # a history is 1800 s long
+FILLING_SECONDS, LONGEST_COVER = 300.0, 1700.0  # a history is 1800 s long
 STALE_LOAD = 30.0
 FALLEN_SECONDS, ARRIVALS_SECONDS = 30.0, 60.0  # of which arrivals are the present ones, after a clear fall and else
 SURE_OF_CURVE = 2.0  # standard errors
@@ -306,7 +306,7 @@ def _peak(
     With `load` a window that a clear fall has ended counts no more, nor does what was generated beyond what had arrived:
     that made up for a shortage which is over.
     """
-    covered = max(window, min(2 * window, window + FILLING_SECONDS, LONGEST_COVER))
+    covered = max(window, min(window + FILLING_SECONDS, LONGEST_COVER))
     if not half_minutes or half_minutes[0].start > latest.time - covered:
         return None
     counted = FALLEN_SECONDS if _fallen(load, window, scaling) else window
