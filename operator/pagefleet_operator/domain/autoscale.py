@@ -186,6 +186,8 @@ def _shrink(
         return stay
     present = max(found.now, found.steady, found.ahead)
     least = math.ceil(max(found.peak, present) * CLEARLY - 1e-9)
+    if least * CLEARLY > current and scaling.stabilization is None and policies.noisy(record.steps, current, now):
+        least = current  # noise has raised the fleet lately, and would take so small a decrease back
     if found.calm_peak is not None:
         least = min(least, math.ceil(max(found.calm_peak, present) * (1 + scaling.tolerance) - 1e-9))
     if found.replica.tokens is None:
