@@ -1,6 +1,7 @@
 """Protects what the scaler knows in a burst and in noise: a replica's throughput is learned without what the prompts of a
 rise take and with how sure it is, a clear rise is extended to now, a clear fall ends the window unless the user gave one,
-what made up for a shortage is no need, and +-10 % of noise flaps nothing on the simulator's own trace."""
+what made up for a shortage is no need, the tokens of a request are those of the time that both readings and arrivals
+cover, and +-10 % of noise flaps nothing on the simulator's own trace."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pytest
 
 from pagefleet_operator.domain import curve
 from pagefleet_operator.domain.demand import Demand, demand
+from pagefleet_operator.domain.inflow import flow
 from pagefleet_operator.domain.load import Totals
 from pagefleet_operator.domain.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.spec_scaling import Scaling
@@ -86,13 +88,56 @@ def test_a_clear_rise_is_extended_to_now_and_a_small_one_is_not() -> None:
     assert noise.now == pytest.approx(level.now, rel=0.01), "by the minute's mean alone"
 
 
-def test_a_clear_fall_ends_the_window_but_not_one_that_was_given() -> None:
+@pytest.mark.parametrize("ago", [35.0, 65.0])
+def test_a_clear_fall_ends_the_window_but_not_one_that_was_given(ago: float) -> None:
+    """35 s ago the half-minute before the last one was still a busy one."""
     fell = ServiceLoad(age=2.0, arrivals=(10.0,) * 174 + (2.0,) * 6)
-    over, given = asked(fell, ago=65.0), asked(fell, ago=65.0, scaling=Scaling(min=1, max=99, stabilization=90.0))
-    noise = asked(ServiceLoad(age=2.0, arrivals=(10.0,) * 174 + (8.5,) * 6), ago=65.0)
+    over, given = asked(fell, ago=ago), asked(fell, ago=ago, scaling=Scaling(min=1, max=99, stabilization=90.0))
+    noise = asked(ServiceLoad(age=2.0, arrivals=(10.0,) * 174 + (8.5,) * 6), ago=ago)
     assert over.peak is not None and given.peak is not None and noise.peak is not None
     assert over.peak < 0.5 * given.peak
     assert noise.peak > 0.7 * given.peak
+
+
+def readings(running: list[int], serving: list[int], tokens: float = 9000.0) -> list[Sample]:
+    """One every 5 s, the last one now."""
+    count = len(running)
+    return [
+        Sample(NOW - 5.0 * (count - 1 - n), replicas, replicas, running=inside, tokens=tokens)
+        for n, (inside, replicas) in enumerate(zip(running, serving, strict=True))
+    ]
+
+
+def test_what_makes_up_for_a_shortage_is_no_need() -> None:
+    """10 requests a second of 300 tokens arrive: 3,000 tokens a second. 9,000 are generated, and 20 requests a second
+    more end than begin; with as many inside as ever it is answers that got longer, and a need."""
+    usual = readings([300] * 354, [8] * 354, 3000.0)
+    past = [replace(one, time=one.time - 30.0) for one in usual]
+    load = ServiceLoad(age=0.0, arrivals=(10.0,) * 180)
+    falling = readings([700, 600, 500, 400, 300, 200], [8] * 6)
+    level = readings([700] * 6, [8] * 6)
+    emptied = flow(load, falling, [*past, *falling], 60.0)
+    longer = flow(load, level, [*past, *level], 60.0)
+    assert emptied.tokens == pytest.approx(3000, rel=0.15)
+    assert longer.tokens == pytest.approx(9000)
+
+
+def test_a_replica_that_is_removed_takes_its_share_along() -> None:
+    """From 8 to 4 replicas with 50 requests each: none of them has ended."""
+    removed = readings([400, 400, 400, 200, 200, 200], [8, 8, 8, 4, 4, 4])
+    past = readings([400] * 300, [8] * 300)
+    found = flow(ServiceLoad(age=0.0, arrivals=(10.0,) * 180), removed, past, 60.0)
+    assert found.tokens == pytest.approx(9000), "nothing is taken off"
+
+
+@pytest.mark.parametrize("count", [120, 122, 125, 126])
+@pytest.mark.parametrize("told", [30, 180])
+def test_tokens_of_a_request_are_of_the_time_that_readings_and_arrivals_cover(count: int, told: int) -> None:
+    """10 requests a second of 300 tokens, read for 10 minutes: in the midst of a half-minute, and when the gateway has
+    counted arrivals for 5 of them only."""
+    past = readings([300] * count, [8] * count, 3000.0)
+    found = flow(ServiceLoad(age=2.0, arrivals=(10.0,) * told), past[-6:], past, 60.0)
+    assert found.each == pytest.approx(300, rel=0.03)
 
 
 def test_noise_of_ten_percent_flaps_nothing() -> None:
@@ -102,6 +147,6 @@ def test_noise_of_ten_percent_flaps_nothing() -> None:
     trace = traces.build("noise", 8 * sustainable(engine, *lengths.means), 1, 3.0, lengths)
     scaler = Ours(Scaling(min=1, max=16, ttft=2.0))
     outcome = Simulation(Setting(engine, Bounds(1, 16), 7, seed=1), scaler, trace.arrivals, trace.seconds).run()
-    settled = [event for event in outcome.events if event.time > 900]
-    assert flaps(settled) == 0
-    assert len(settled) <= 2, "nothing but the end of the trace"
+    meanwhile = [event for event in outcome.events if event.time < trace.seconds]
+    assert flaps(outcome.events) == 0
+    assert len(meanwhile) <= 2, "one replica less once a replica's throughput is known, and at most one more"

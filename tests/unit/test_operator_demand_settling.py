@@ -24,6 +24,7 @@ def test_a_new_replica_explains_late_first_tokens(joined: float, late: bool) -> 
     load = ServiceLoad(age=2.0, arrivals=(10.0,) * 90, ttft=3.0)
     found = demand(seen, load, Scaling(min=1, max=20, ttft=2.0), 60.0, 60.0, 900.0)
     assert (found.steady > 8) is late
+    assert (found.first_token is not None) is late, "and what it does not tell of holds no replica"
 
 
 def load_of(before: float, now: float, steps: int = 2) -> ServiceLoad:
@@ -47,7 +48,7 @@ def test_what_piles_up_during_a_start_is_ordered_with_the_rest(startup: float, l
     assert calm.steady < 8, "nothing piles up where enough serve"
 
 
-@pytest.mark.parametrize(("seconds", "known"), [(80, False), (160, True)])
+@pytest.mark.parametrize(("seconds", "known"), [(160, False), (320, False), (370, True)])
 def test_a_fleet_that_has_just_begun_has_no_peak(seconds: int, known: bool) -> None:
     now = 3000.0
     history = tuple(entry(now - back, 8) for back in range(seconds, 0, -5))

@@ -87,7 +87,7 @@ def test_the_curve_is_found_again_and_not_where_nothing_tells_it() -> None:
     def entry(time: float, running: int) -> Sample:
         return Sample(time, 2, 2, running=2 * running, tokens=2 * running / (base + slope * running))
 
-    varied = [entry(30 * number, running) for number, running in enumerate((4, 8, 16, 24, 30, 12))]
+    varied = [entry(30 * number, running) for number, running in enumerate((4, 8, 16, 24, 30, 12, 20, 6))]
     found = curve.fit(curve.means(varied))
     assert found is not None
     assert found.base == pytest.approx(base, rel=1e-6)

@@ -182,11 +182,12 @@ def _shrink(
     up = policies.last_up(record.steps, now)
     if found.blind or found.peak is None or record.panic_since is not None or (up is not None and now - up < window):
         return stay
-    late = scaling.ttft is not None and load is not None and load.ttft is not None
-    if late and load is not None and (load.ttft or 0.0) > NEARLY_LATE * (scaling.ttft or math.inf):
+    if scaling.ttft is not None and (found.first_token or 0.0) > NEARLY_LATE * scaling.ttft:
         return stay
     present = max(found.now, found.steady, found.ahead)
     least = math.ceil(max(found.peak, present) * CLEARLY - 1e-9)
+    if least * CLEARLY > current and scaling.stabilization is None and policies.noisy(record.steps, current, now):
+        least = current  # noise has raised the fleet lately, and would take so small a decrease back
     if found.calm_peak is not None:
         least = min(least, math.ceil(max(found.calm_peak, present) * (1 + scaling.tolerance) - 1e-9))
     if found.replica.tokens is None:

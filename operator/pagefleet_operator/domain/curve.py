@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pagefleet_operator.domain.sample import Sample
 
 MEAN_SECONDS = 30.0
-LEAST_MEANS, LEAST_SPREAD = 4, 1.25
+LEAST_MEANS, LEAST_SPREAD = 8, 1.25
 LEAST_TOKENS = 0.1  # per second: three in a half-minute
 
 

@@ -11,10 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 from pagefleet_operator.domain import curve
 from pagefleet_operator.domain.curve import Curve, Mean
+from pagefleet_operator.domain.inflow import (
+    ARRIVALS_SECONDS,
+    FALLEN_SECONDS,
+    STALE_LOAD,
+    Flow,
+    fallen,
+    flow,
+    highest,
+)
 from pagefleet_operator.domain.load import Totals
 from pagefleet_operator.domain.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.spec_scaling import Scaling
@@ -26,16 +34,11 @@ SHORTEST_TREND, LONGEST_TREND, ARRIVALS_TREND = 60.0, 300.0, 600.0
 SURE, SURE_OF_ARRIVALS = 5.0, 3.0  # standard errors; neighbouring samples of a queue see the same requests
 MOST_GROWTH = 2.0  # of what is there now, that a trend may add up to
 LATEST_TREND = 180.0
-NEWEST = ((2, 1.5), (1, 2.5))  # steps, and the standard deviations of their count that are taken off
-BEFORE, SURE_RISE = 6, 3.0  # steps that a rise is measured against, and the standard deviations of their count
-FILLING_SECONDS, LONGEST_COVER = 120.0, 1700.0  # a history is 1800 s long
-STALE_LOAD = 30.0
-FALLEN_SECONDS, ARRIVALS_SECONDS = 30.0, 60.0  # of which arrivals are the present ones, after a clear fall and else
+FILLING_SECONDS, LONGEST_COVER = 300.0, 1700.0  # a history is 1800 s long
 SURE_OF_CURVE = 2.0  # standard errors
 SETTLING_SECONDS = 120.0  # until a new replica's crowd has ended and is out of the last minute of first tokens
 FULL = 0.8  # of the target concurrency: what waits then waits for a slot
 DRAIN_SECONDS = 30.0  # in which what has queued up should be taken up once replicas are there
-LEAST_REQUESTS = 10.0
 SHORT = 1.25  # times what serves
 CATCH_SECONDS = 25.0  # in which what has piled up while replicas started should be taken up
 MOST_PILED = 2.0  # of what is needed
@@ -54,7 +57,8 @@ class Replica:
 @dataclass(frozen=True)
 class Demand:
     """In replicas, not rounded. `peak` is the highest of the window before a scale-down, `calm_peak` that of a longer
-    one; None when the window is not covered by readings. `blind` says which reading is missing ("" when none is)."""
+    one; None when the window is not covered by readings. `blind` says which reading is missing ("" when none is).
+    `first_token` is None where it does not tell of the replicas that serve now; in seconds."""
 
     now: float
     steady: float
@@ -64,14 +68,7 @@ class Demand:
     replica: Replica
     why: str
     blind: str
-
-
-@dataclass(frozen=True)
-class Flow:
-    """Tokens per second that arrive, and tokens of a request (None when it is not known)."""
-
-    tokens: float
-    each: float | None
+    first_token: float | None
 
 
 def demand(
@@ -85,36 +82,34 @@ def demand(
     past = [*(s for s in seen.history if s.time < latest.time), latest]
     recent = [s for s in past if s.time > latest.time - RECENT_SECONDS and s.fresh]
     half_minutes = [mean for mean in curve.means(past) if mean.replicas]
-    replica = _replica(recent, seen.slots, curve.fit(half_minutes), scaling)
+    replica = _replica(recent, seen.slots, curve.fit(half_minutes[:-1]), scaling)
     held = load.held if load else 0
-    fallen = _fallen(load, window, scaling)
-    flow = _flow(load, recent, half_minutes, FALLEN_SECONDS if fallen else ARRIVALS_SECONDS)
-    carried = _load(_running(latest), flow.tokens, replica)
+    over = fallen(load, window, scaling)
+    arriving = flow(load, recent, past, FALLEN_SECONDS if over else ARRIVALS_SECONDS)
+    carried = _load(_running(latest), arriving.tokens, replica)
     average = sum(_running(s) for s in recent) / len(recent)
     queued = sum(_movable(s, replica) for s in recent) / len(recent) + held
     growth, factor = _trends(past, load, startup)
-    backlog = _backlog(queued, replica, flow)
-    asked = _load(average, flow.tokens, replica)
+    backlog = _backlog(queued, replica, arriving)
+    asked = _load(average, arriving.tokens, replica)
     backlog += _piling(asked, latest.serving, startup)
-    steady = max(asked + backlog, _preempting(recent, latest), _late(latest, past, load, scaling))
-    now = carried + _backlog(_movable(latest, replica) + held, replica, flow)
+    first = _first_token(latest, past, load)
+    now = carried + _backlog(_movable(latest, replica) + held, replica, arriving)
+    peak = _peak(half_minutes, latest, replica, window, arriving, load, scaling)
+    if peak is not None and over and replica.least is not None:
+        # The window is over, and its half-minutes are coarse: what runs and arrives now is all there is to carry.
+        peak = min(peak, _load(average, arriving.tokens, replace(replica, tokens=replica.least)) + backlog)
+    long = replace(arriving, tokens=max(arriving.tokens, highest(load, arriving, calm)))
     return Demand(
         now=max(now, _queued(latest, held, replica, scaling)),
-        steady=steady,
-        ahead=_load(min(average + growth, average * MOST_GROWTH), flow.tokens * factor, replica) + backlog,
-        peak=_peak(half_minutes, latest, replica, window, flow, load, scaling),
-        calm_peak=_peak(
-            half_minutes,
-            latest,
-            replica,
-            calm,
-            replace(flow, tokens=max(flow.tokens, _highest(load, flow, calm))),
-            None,
-            scaling,
-        ),
+        steady=max(asked + backlog, _preempting(recent, latest), _late(latest, first, scaling)),
+        ahead=_load(min(average + growth, average * MOST_GROWTH), arriving.tokens * factor, replica) + backlog,
+        peak=peak,
+        calm_peak=_peak(half_minutes, latest, replica, calm, long, None, scaling),
         replica=replica,
         why=_why(latest, held, scaling, replica, load),
         blind=_blind(latest, load),
+        first_token=first,
     )
 
 
@@ -178,63 +173,24 @@ def _preempting(recent: Sequence[Sample], latest: Sample) -> float:
     return latest.serving + 1.0 if len(recent) > 1 and 2 * short >= len(recent) else 0.0
 
 
-def _late(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None, scaling: Scaling) -> float:
-    """First tokens later than `target.ttft`: in proportion, at most half as many again.
+def _first_token(latest: Sample, past: Sequence[Sample], load: ServiceLoad | None) -> float | None:
+    """Seconds to the first token, where they tell of the replicas that serve now.
 
-    Not while a replica is new: it is the least loaded, so it gets nearly every request for a while, and is late by that.
+    Not while a replica is new: it is the least loaded, so it gets nearly every request for a while, and is late by that;
+    and what waited before it came is told of when its request ends, up to minutes later.
     """
     if any(s.serving < latest.serving for s in past if s.time > latest.time - SETTLING_SECONDS):
+        return None
+    if load is None or load.age > STALE_LOAD or not latest.running + latest.waiting:
+        return None
+    return load.ttft
+
+
+def _late(latest: Sample, first: float | None, scaling: Scaling) -> float:
+    """First tokens later than `target.ttft`: in proportion, at most half as many again."""
+    if scaling.ttft is None or first is None or first <= scaling.ttft:
         return 0.0
-    if scaling.ttft is None or load is None or load.ttft is None or load.age > STALE_LOAD:
-        return 0.0
-    if load.ttft <= scaling.ttft or not latest.running + latest.waiting:
-        return 0.0
-    return max(latest.serving + 1.0, latest.serving * min(1.5, load.ttft / scaling.ttft))
-
-
-def _flow(load: ServiceLoad | None, recent: Sequence[Sample], half_minutes: Sequence[Mean], seconds: float) -> Flow:
-    """What the replicas generate at least; more when the arrivals of the last `seconds`, or of the newest two steps or one
-    (NEWEST), will ask for more at the tokens that a request took so far."""
-    generated = sum(s.tokens * s.serving / s.fresh for s in recent) / len(recent)
-    if load is None or not load.arrivals or load.age > STALE_LOAD or len(half_minutes) < 2:
-        return Flow(generated, None)
-    span = half_minutes[-1].start - half_minutes[0].start + curve.MEAN_SECONDS
-    steps = load.arrivals[-max(1, round(span / load.step)) :]
-    ended = sum(steps) * load.step - (half_minutes[-1].concurrency - half_minutes[0].concurrency)
-    if ended < LEAST_REQUESTS:
-        return Flow(generated, None)
-    each = sum(mean.tokens for mean in half_minutes) * curve.MEAN_SECONDS / ended
-    last = load.arrivals[-max(1, round(seconds / load.step)) :]
-    rate = max(sum(last) / len(last), _rising(load), *(_surely(load, count, less) for count, less in NEWEST))
-    return Flow(max(generated, each * rate), each)
-
-
-def _surely(load: ServiceLoad, newest: int, less: float) -> float:
-    """Requests per second of the `newest` steps, less so many standard deviations of their (Poisson) count."""
-    steps = load.arrivals[-newest:]
-    count = sum(steps) * load.step
-    return max(0.0, count - less * math.sqrt(count)) / (load.step * len(steps))
-
-
-def _rising(load: ServiceLoad) -> float:
-    """Requests per second now, where they clearly rise: the newest step extended over the time since its middle. 0 else."""
-    *earlier, last, newest = (0.0, 0.0, *load.arrivals)
-    before = earlier[-BEFORE:]
-    usual = sum(before) / len(before)
-    if newest < SHORT * usual + SURE_RISE * math.sqrt(usual / load.step):
-        return 0.0
-    return newest + max(0.0, newest - last) * (load.age / load.step + 0.5)
-
-
-def _fallen(load: ServiceLoad | None, window: float, scaling: Scaling) -> bool:
-    """Whether arrivals of the last half minute are clearly fewer than those of the window before it."""
-    if load is None or load.age > STALE_LOAD or scaling.stabilization is not None:
-        return False
-    count = round(FALLEN_SECONDS / load.step)
-    before = load.arrivals[-count - max(1, round(window / load.step)) : -count]
-    usual = FALLEN_SECONDS * sum(before) / max(1, len(before))
-    newest = load.step * sum(load.arrivals[-count:])
-    return newest < usual / SHORT - SURE_RISE * math.sqrt(usual)
+    return max(latest.serving + 1.0, latest.serving * min(1.5, first / scaling.ttft))
 
 
 def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) -> tuple[float, float]:
@@ -283,15 +239,15 @@ def _peak(
     With `load` a window that a clear fall has ended counts no more, nor does what was generated beyond what had arrived:
     that made up for a shortage which is over.
     """
-    covered = max(window, min(2 * window, window + FILLING_SECONDS, LONGEST_COVER))
+    covered = max(window, min(window + FILLING_SECONDS, LONGEST_COVER))
     if not half_minutes or half_minutes[0].start > latest.time - covered:
         return None
-    counted = FALLEN_SECONDS if _fallen(load, window, scaling) else window
+    counted = FALLEN_SECONDS if fallen(load, window, scaling) else window
     inside = [mean for mean in half_minutes if mean.start > latest.time - counted - curve.MEAN_SECONDS]
     if not all(mean.whole for mean in inside):
         return None
     margin = 1.0 if replica.tokens is not None else 2.0
-    arrived = _highest(load, flow, counted + 2 * curve.MEAN_SECONDS) or math.inf
+    arrived = highest(load, flow, counted + 2 * curve.MEAN_SECONDS) or math.inf
     return margin * max(_carried(mean, arrived, flow, replace(replica, tokens=replica.least)) for mean in inside)
 
 
@@ -299,17 +255,6 @@ def _carried(mean: Mean, arrived: float, flow: Flow, replica: Replica) -> float:
     share = min(1.0, arrived / mean.tokens) if mean.tokens > 0 else 1.0
     tokens = max(mean.tokens * share, flow.tokens)
     return _load(mean.running * share, tokens, replica) + _backlog(mean.waiting, replica, flow)
-
-
-def _highest(load: ServiceLoad | None, flow: Flow, seconds: float) -> float:
-    """Tokens per second that the busiest minute of arrivals within `seconds` asked for: what an increase was decided on,
-    or would have been with fewer replicas. Never less than `flow` asks for; 0 when arrivals are not known."""
-    if load is None or flow.each is None:
-        return 0.0
-    count = round(ARRIVALS_SECONDS / load.step)
-    sums = [0.0, *accumulate(load.arrivals[-max(count, round(seconds / load.step)) :])]
-    highest = max((after - before for before, after in zip(sums, sums[count:], strict=False)), default=0.0)
-    return max(flow.tokens, flow.each * highest / count)
 
 
 def _blind(latest: Sample, load: ServiceLoad | None) -> str:

@@ -36,7 +36,7 @@ def remembered(steps: Sequence[ScaleStep], change: int, now: float) -> tuple[Sca
 
 def turns(steps: Sequence[ScaleStep], current: int, now: float) -> int:
     """Small decreases that were taken back within ten minutes, of the last half hour: noise, not a burst."""
-    small = max(1, round(current / 5))
+    small = _small(current)
     recent = [step for step in steps if now - KEPT_SECONDS < step.time <= now]
     taken_back = sum(
         1
@@ -46,8 +46,17 @@ def turns(steps: Sequence[ScaleStep], current: int, now: float) -> int:
     return min(MOST_TURNS, taken_back)
 
 
+def noisy(steps: Sequence[ScaleStep], current: int, now: float) -> bool:
+    """Whether there was a small increase in the last half hour: noise, not a burst."""
+    return any(0 < step.change <= _small(current) and 0 <= now - step.time < KEPT_SECONDS for step in steps)
+
+
 def last_up(steps: Sequence[ScaleStep], now: float) -> float | None:
     return max((step.time for step in steps if step.change > 0 and step.time <= now), default=None)
+
+
+def _small(current: int) -> int:
+    return max(1, round(current / 5))
 
 
 def _up(policy: Policy, current: int, steps: Sequence[ScaleStep], now: float) -> int:

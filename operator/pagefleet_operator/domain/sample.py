@@ -36,7 +36,7 @@ class ServiceLoad:
     """What the gateways measured for a service, all revisions together. `age`: seconds since the newest closed slice.
 
     `arrivals` are requests per second in consecutive steps of `step` seconds, oldest first; the last one ended `age`
-    ago. `ttft` is the quantile that `scaling.target.ttft` names (or the 95th percentile) of the last 30 s, in seconds.
+    ago. `ttft` is the 95th percentile, in seconds, of the requests that ended in the last minute.
     `held` requests wait in the gateway now.
     """
 
