@@ -81,7 +81,7 @@ ROWS = (
         tests=tests("unit/test_operator_signals.py", "unit/test_operator_prometheus_windows.py",
                     "property/test_operator_rollout.py::test_without_measurements_nothing_is_promoted_and_the_deadline_decides")),
     Row(19, "forged alerts", "0 state changes; 4xx", tests=tests("unit/test_operator_alerts.py")),
-    Row(20, "alert flood", "1 rollback per revision; stored before 200; few writes",
+    Row(20, "alert flood, 1,000/s for 60 s with kills", "1 rollback per revision; stored before 200; <= 5 writes; <= +50 MiB",
         tests=tests("unit/test_operator_alerts.py::test_a_storm_is_few_writes",
                     "unit/test_operator_alerts.py::test_it_is_stored_before_the_answer_and_once",
                     "property/test_operator_rollout.py::test_an_alert_rolls_back_once_at_any_moment"),
