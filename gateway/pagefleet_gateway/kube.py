@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 30  # the server ends a watch after this; the next goes on from there
 GUARD_SECONDS = 35.0  # no byte for this long: the connection is dead
 PAGE = 500
-FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0  # seconds
+# Seconds. What became ready while the API server was away is not served before it is heard of: no long pauses.
+FIRST_PAUSE, GONE_PAUSE, LAST_PAUSE = 0.2, 0.5, 2.0
 
 Raw = Mapping[str, object]
 Ask = Callable[..., Awaitable[aiohttp.ClientResponse]]
@@ -78,6 +79,7 @@ class Watch:
             except GoneError as error:
                 log.info("%s: listing anew: %s", self._feed.kind, error)
                 self._version = ""
+                self._pause = min(self._pause, GONE_PAUSE)  # it answers
             except (WatchError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 self._metrics.watch_restarts.labels(self._feed.kind).inc()
                 log.warning("%s: watch interrupted: %s", self._feed.kind, error or type(error).__name__)

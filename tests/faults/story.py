@@ -77,13 +77,15 @@ class Story:
 
     async def _still(self) -> dict[str, Document]:
         """The state when it has stopped moving: what is on its way when a chapter ends belongs to it, and a service that is
-        not Ready is on its way (a late heartbeat of the node makes all pods unready until the next)."""
+        not Ready is on its way (a late heartbeat of the node makes all pods unready until the next). So is a status that
+        Kubernetes' controllers have still to write: they take long to hear of anything again when the API server was away."""
         end, seen = time.monotonic() + self.patience, await self.state()
         while time.monotonic() < end:
             await asyncio.sleep(STILL_SECONDS)
             before, seen = seen, await self.state()
             service = View(seen.get(f"InferenceService/{NAME}", {}))
-            if flat(before) == flat(seen) and (not service.document or (service.is_true("Ready") and quiet(service))):
+            still = flat(before) == flat(seen) and all(caught_up(name.partition("/")[0], one) for name, one in seen.items())
+            if still and (not service.document or (service.is_true("Ready") and quiet(service))):
                 return seen
         raise NotConverged(f"{self.namespace}: never still")
 
@@ -187,6 +189,19 @@ class Story:
                     raise
             else:
                 return
+
+
+def caught_up(kind: str, document: Document) -> bool:
+    """Whether the controller of a Deployment, ReplicaSet or budget has written what there is now."""
+    spec, status = document.get("spec") or {}, document.get("status") or {}
+    seen = status.get("observedGeneration") == document["metadata"].get("generation")
+    match kind:
+        case "Deployment" | "ReplicaSet":
+            return seen and status.get("readyReplicas", 0) == spec["replicas"] == status.get("replicas", 0)
+        case "PodDisruptionBudget":
+            return seen and status.get("currentHealthy", 0) == status.get("expectedPods", 0)
+        case _:
+            return True
 
 
 def quiet(seen: View) -> bool:
