@@ -84,7 +84,9 @@ class Story:
             await asyncio.sleep(STILL_SECONDS)
             before, seen = seen, await self.state()
             service = View(seen.get(f"InferenceService/{NAME}", {}))
-            still = flat(before) == flat(seen) and all(caught_up(name.partition("/")[0], one) for name, one in seen.items())
+            still = flat(before) == flat(seen) and all(
+                caught_up(name.partition("/")[0], one) for name, one in seen.items()
+            )
             if still and (not service.document or (service.is_true("Ready") and quiet(service))):
                 return seen
         raise NotConverged(f"{self.namespace}: never still")

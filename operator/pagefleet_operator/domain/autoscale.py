@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain import policies
-from pagefleet_operator.domain.demand import STALE_LOAD, Demand, demand
+from pagefleet_operator.domain.demand import Demand, demand
+from pagefleet_operator.domain.inflow import STALE_LOAD
 from pagefleet_operator.domain.load import Totals, totals
 from pagefleet_operator.domain.observation import RevisionReading
 from pagefleet_operator.domain.policies import bounded
