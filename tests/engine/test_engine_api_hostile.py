@@ -104,6 +104,7 @@ BODIES = {
     "boolean for a number": (COMPLETION, completion(top_k=True)),
     "logit_bias of 10^5": (COMPLETION, completion(logit_bias={str(i): 1 for i in range(10**5)})),
     "logit_bias beyond the vocabulary": (COMPLETION, completion(logit_bias={"999999999": 1})),
+    "stop_token_ids beyond the vocabulary": (COMPLETION, completion(stop_token_ids=[999999])),
     "logit_bias with strange digits": (COMPLETION, completion(logit_bias={"\N{ARABIC-INDIC DIGIT FIVE}": 1})),
     "stops": (COMPLETION, completion(stop=["a" * 1024] * 1000)),
     "stop ids": (COMPLETION, completion(stop_token_ids=[1] * 10**5)),

@@ -110,9 +110,8 @@ class Planner:
         self.check_priority(parameters.priority)
         self.check_template(parameters.conversation)
         size = self._tokenizer.vocab_size
-        for token, _ in parameters.logit_bias:
-            if token >= size:
-                raise invalid("logit_bias", f"logit_bias has the token id {token}, beyond the vocabulary of {size}")
+        prompts.check_ids(parameters.stop_token_ids, size, "stop_token_ids")
+        prompts.check_ids([token for token, _ in parameters.logit_bias], size, "logit_bias")
 
     async def _grammar(self, parameters: Parameters) -> Grammar | None:
         """What bounds the answer: the request's own format, its tools, or both."""

@@ -53,7 +53,7 @@ def render(tokenizer: Tokenizer, conversation: Conversation) -> str:
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
     """Raises ApiError (400)."""
     if ids and max(ids) >= vocab_size:
-        raise invalid(param, f"token id {max(ids)} is beyond the vocabulary of {vocab_size}")
+        raise invalid(param, f"{param} has the token id {max(ids)}, beyond the vocabulary of {vocab_size}")
 
 
 def _decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
