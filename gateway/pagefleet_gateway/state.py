@@ -85,8 +85,9 @@ class Pod:
 @dataclass(frozen=True)
 class Snapshot:
     """One consistent view. `pods` holds only pods that may be sent a request now, by service and revision: those that
-    are ready. Where a service has none, those that are silent: an API server that was away for a while marks the pods of
-    every node so, and pods that do answer are better than an error for everybody.
+    are ready. Where none of the revisions that have traffic has one, those that are silent too: an API server that was away
+    for a while marks the pods of every node so, one after another, and pods that do answer are better than an error for
+    everybody.
     """
 
     services: Mapping[ServiceKey, Service] = field(default_factory=dict)
@@ -167,7 +168,7 @@ class State:
                 by_model.setdefault(service.served_name, []).append(key)
         pods: dict[ServiceKey, dict[str, list[Pod]]] = {}
         known = [pod for pod in self._pods.values() if pod.may_answer and _identity(pod) in self._confirmed]
-        served = {(pod.namespace, pod.service) for pod in known if pod.ready}
+        served = {(pod.namespace, pod.service) for pod in known if pod.ready and self._has_traffic(pod)}
         for pod in known:
             if pod.ready or (pod.namespace, pod.service) not in served:
                 revisions = pods.setdefault((pod.namespace, pod.service), {})
@@ -177,6 +178,10 @@ class State:
             by_model={model: tuple(keys) for model, keys in by_model.items()},
             pods={key: {name: tuple(group) for name, group in by.items()} for key, by in pods.items()},
         )
+
+    def _has_traffic(self, pod: Pod) -> bool:
+        service = self._services.get((pod.namespace, pod.service))
+        return service is not None and any(weight and revision == pod.revision for revision, weight in service.weights)
 
 
 def _identity(pod: Pod) -> Pod:

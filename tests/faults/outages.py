@@ -218,7 +218,7 @@ async def told(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int], s
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
     served = Told(
-        f"{daemon}-{seconds:g}s-requests", 8, tuple(traffic.failures[:5]), {}, (str(dict(traffic.answers)),), 0
+        names(daemon, writes, seconds)[-1], 8, tuple(traffic.failures[:5]), {}, (str(dict(traffic.answers)),), 0
     )
     return [*found, served]
 
@@ -235,7 +235,7 @@ async def _one(ground: Ground, case: Case, calm: Calm, outage: Outage, traffic: 
     try:
         patience = max(calm.took.values()) + case.slack + PATIENCE
         story = await ground.story("r8", watched, patience, traffic.stories.append)
-        return ground.judged(case, story, calm)
+        return ground.judged(case, story, calm, unheard=outage.daemon == DAEMONS[0])
     except NotConverged as error:
         return Told(case.name, case.row, (str(error),), {}, (), 0)
     finally:

@@ -83,10 +83,14 @@ class Ground:
             return Told(case.name, case.row, (str(error),), {}, (), 0)
         return self.judged(case, story, calm, edits)
 
-    def judged(self, case: Case, story: Story, calm: Calm, edits: Edits | None = None) -> Told:
-        """A story that was told to its end, against the truth; what `edits` changed must be as it was left."""
+    def judged(
+        self, case: Case, story: Story, calm: Calm, edits: Edits | None = None, *, unheard: bool = False
+    ) -> Told:
+        """A story that was told to its end, against the truth; what `edits` changed must be as it was left. `unheard`: the
+        audit log's last lines may be lost, with the API server that was killed."""
         states, lost = edits.without(story.states) if edits else (story.states, [])
-        problems = lost + calm.truth.differences(states, self._counts(story)) + story.recording.violations()
+        differences = calm.truth.differences(states, self._counts(story), unheard)
+        problems = lost + differences + story.recording.violations()
         slow = [
             f"{chapter} took {seconds:.1f} s, {calm.took[chapter]:.1f} s without faults"
             for chapter, seconds in story.took.items()

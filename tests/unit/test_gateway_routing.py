@@ -192,8 +192,9 @@ def test_silent_is_a_pod_that_only_its_node_controller_made_unready() -> None:
     assert silent(("ContainersReady", "pagefleet.io/awake"), gates=("pagefleet.io/awake",))
 
 
-def test_silent_pods_serve_only_a_service_that_has_no_ready_one() -> None:
+def test_silent_pods_serve_only_while_no_revision_with_traffic_has_a_ready_one() -> None:
     state = State()
+    state.put_service(Service("team", "chat", "", (("a", 100), ("b", 0))))
     quiet = Pod("1", "p", "team", "chat", "a", "10.0.0.1:8000", ready=False, silent=True)
     leaving = Pod("2", "q", "team", "chat", "a", "10.0.0.2:8000", ready=False)
     canary = Pod("3", "r", "team", "chat", "b", "10.0.0.3:8000")
@@ -201,4 +202,6 @@ def test_silent_pods_serve_only_a_service_that_has_no_ready_one() -> None:
     state.confirm([quiet, leaving, canary])
     assert state.snapshot.pods == {("team", "chat"): {"a": (quiet,)}}
     state.put_pod(canary)
+    assert state.snapshot.pods == {("team", "chat"): {"a": (quiet,), "b": (canary,)}}, "b has no traffic"
+    state.put_service(Service("team", "chat", "", (("a", 90), ("b", 10))))
     assert state.snapshot.pods == {("team", "chat"): {"b": (canary,)}}
