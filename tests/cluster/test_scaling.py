@@ -173,6 +173,23 @@ async def _gateway_ready() -> bool:
     return False
 
 
+async def _held(
+    session: aiohttp.ClientSession, plane: Plane, url: str, body: dict[str, Any]
+) -> tuple[float, asyncio.Task[Any]]:
+    """When the first request was sent that the gateway did not answer at once, and that request."""
+    sent: list[tuple[float, asyncio.Task[Any]]] = []
+
+    async def waits() -> bool:
+        if not sent or sent[-1][1].done():
+            sent.append((time.monotonic(), asyncio.create_task(session.post(url, json=body))))
+        async with session.get(f"http://{ADDRESS}:9002/held") as response:
+            held = (await response.json())["held"].get(f"{NAMESPACE}/sleeper", 0)
+        return bool(held) or desired(await view(plane, "sleeper")) == 1
+
+    await until(waits, timeout=60, what="the gateway holds a request", interval=0.1)
+    return sent[-1]
+
+
 async def test_a_sleeping_service_wakes_for_the_first_request(plane: Plane, gateway: str) -> None:
     document = service("sleeper", {"min": 0, "max": 2, "mode": "external"})
     await plane.kubectl.apply(document)
@@ -185,9 +202,9 @@ async def test_a_sleeping_service_wakes_for_the_first_request(plane: Plane, gate
     assert desired(still) == 0, "nobody waits: it sleeps on"
     body = {"model": "smollm2", "prompt": "Hello", "max_tokens": 4}
     async with aiohttp.ClientSession() as session:
-        began = time.monotonic()
-        # Nothing listens where the status-only node says the pod is: how this request ends does not matter here.
-        request = asyncio.create_task(session.post(f"{gateway}/{NAMESPACE}/sleeper/v1/completions", json=body))
+        # Until the gateway has heard that the service may sleep, it holds nobody back. Nothing listens where the status-only
+        # node says the pod is: how a request ends does not matter here.
+        began, request = await _held(session, plane, f"{gateway}/{NAMESPACE}/sleeper/v1/completions", body)
         await settled(plane, "sleeper", "woken", lambda v: desired(v) == 1)
         woken = time.monotonic() - began
         request.cancel()
