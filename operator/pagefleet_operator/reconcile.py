@@ -21,7 +21,7 @@ from pagefleet_operator.web.metrics import Metrics
 
 Key = tuple[str, str]
 WORKERS = 8
-FIRST_PAUSE, LAST_PAUSE = 0.5, 60.0
+FIRST_PAUSE, LAST_PAUSE = 0.5, 15.0  # seconds; the last is how late an outage's end may be noticed
 CONFLICT = 409
 log = logging.getLogger(__name__)
 
