@@ -11,13 +11,12 @@ import hashlib
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.gatewaybench.systems import CACHE, ONE_THREAD, SYSTEMS, Running, System, start
-from bench.gatewaybench.traffic import ENGINE_PORTS, PORT, Figures, added, load
+from bench.gatewaybench.systems import CACHE, ONE_THREAD, SYSTEMS, Running, System
+from bench.gatewaybench.traffic import ENGINE_PORTS, PORT, Figures, NotThere, added, warmed
 
 from pagefleet_kernels.compile import compiler
 
@@ -77,24 +76,17 @@ def read(ports: Sequence[int], path: str, count: int, seconds: float) -> Mapping
 
 def through(system: System, count: int, seconds: float) -> Figures:
     """The streams through one system, the cores that it used, and how late its engines were."""
-    if why := system.missing():
-        return {"skipped": why}
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, engines(ENGINE_PORTS) as serving:
+    with engines(ENGINE_PORTS) as serving:
         try:
-            running = start(system, PORT, ENGINE_PORTS, Path(folder))
-        except RuntimeError as error:
+            with warmed(system) as running:
+                playing = Running(serving, PORT)
+                found = dict(read((PORT,) if system.command else ENGINE_PORTS, system.path, count, seconds))
+                used = {"cores": round(running.cores(), 2), "engineCores": round(playing.cores(), 2)}
+        except NotThere as error:
             return {"skipped": str(error)}
-        try:
-            load(port=running.port, path=system.path, seconds=0.5, rate=50.0, warm=0.1)  # connections, first pages
-            running.mark()
-            playing = Running(serving, PORT)
-            found = dict(read((PORT,) if system.command else ENGINE_PORTS, system.path, count, seconds))
-            used = {"cores": round(running.cores(), 2), "engineCores": round(playing.cores(), 2)}
-            found = {**found, "readerCores": round(float(str(found["cores"])), 2), **used}
-        finally:
-            running.stop()
         serving.terminate()
-        return {**found, "engineLate": json.loads(serving.communicate(timeout=10)[0])["late"]}
+        late = json.loads(serving.communicate(timeout=10)[0])["late"]
+        return {**found, "readerCores": round(float(str(found["cores"])), 2), **used, "engineLate": late}
 
 
 def streams(quick: bool) -> Figures:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.gatewaybench.systems import ROOT, SYSTEMS, System, environment, start
+from bench.gatewaybench.systems import ROOT, SYSTEMS, Running, System, environment, start
 
 ENGINE_PORTS = (19101, 19102, 19103, 19104, 19105, 19106, 19107, 19108)
 PORT = 19080
@@ -44,22 +44,37 @@ def load(**plan: object) -> Mapping[str, object]:
     return found
 
 
-def through(system: System, **plan: object) -> Figures:
-    """The load through one system, and the cores that it used."""
+class NotThere(RuntimeError):
+    """A system cannot be had, or did not start."""
+
+
+@contextmanager
+def warmed(system: System) -> Iterator[Running]:
+    """The system before ENGINE_PORTS, its first connections and pages made and its processor time counted from then on,
+    until the block ends. Raises NotThere."""
     if why := system.missing():
-        return {"skipped": why}
+        raise NotThere(why)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         try:
             running = start(system, PORT, ENGINE_PORTS, Path(folder))
         except RuntimeError as error:
-            return {"skipped": str(error)}
+            raise NotThere(str(error)) from error
         try:
-            load(port=running.port, path=system.path, seconds=0.5, rate=50.0, warm=0.1)  # connections, first pages
+            load(port=running.port, path=system.path, seconds=0.5, rate=50.0, warm=0.1)
             running.mark()
-            found = dict(load(port=running.port, path=system.path, **plan))
-            return {**found, "cores": round(running.cores(), 2)}
+            yield running
         finally:
             running.stop()
+
+
+def through(system: System, **plan: object) -> Figures:
+    """The load through one system, and the cores that it used."""
+    try:
+        with warmed(system) as running:
+            found = dict(load(port=running.port, path=system.path, **plan))
+            return {**found, "cores": round(running.cores(), 2)}
+    except NotThere as error:
+        return {"skipped": str(error)}
 
 
 def latency(quick: bool) -> Figures:

@@ -25,7 +25,6 @@ from pagefleet_operator.domain.plan import Event, Plan
 from pagefleet_operator.domain.victims import ANNOTATION
 
 MANAGER = "pagefleet-operator"
-CONFLICT = 409
 APPLIED = "pagefleet.io/applied-hash"
 CONFLICT, NOT_FOUND = 409, 404
 GROUPED = (f"{groups.GROUP}/{groups.VERSION}", groups.KIND)
