@@ -10,8 +10,8 @@ from pathlib import Path
 DEVICES = ("auto", "cpu", "cuda")
 QUANTIZATIONS = {"cpu": ("none", "int8"), "cuda": ("none", "fp8", "awq")}
 KV_CACHE_TYPES = {"cpu": ("auto", "float32", "float16"), "cuda": ("auto", "float32", "float16", "bfloat16", "fp8")}
-# Sequences, tokens of a step, tokens of one prompt in a step. A GPU is idle with the CPU's.
-SIZES = {"cpu": (64, 256, 128), "cuda": (256, 8192, 2048)}
+# Sequences, tokens of a step, of one long prompt in a step, and how many make a prompt long. A GPU is idle with the CPU's.
+SIZES = {"cpu": (64, 512, 128, 512), "cuda": (256, 8192, 2048, 2048)}
 MOST_RANKS, MOST_NODES = 128, 16
 MOST_OF_NODE = 8
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}

@@ -26,6 +26,7 @@ from pagefleet_engine.core.requests import Batching, EngineConfig, Policy, Specu
 
 QUANTIZATIONS = ("none", "int8", "fp8", "awq")
 PAGE_SIZES = (16, 32, 64, 128, 256)
+CHUNK_HELP = "of one prompt in one step; when not given 128 of one that has more than 512 tokens, on a GPU 2048"
 KV_CACHE_TYPES = ("auto", "float32", "float16", "bfloat16", "fp8")
 POLICIES = tuple(policy.value for policy in Policy)
 KERNELS = ("auto", "native", "reference")
@@ -80,8 +81,8 @@ def _engine_flags(serve: argparse.ArgumentParser) -> None:
     add("--kv-memory-fraction", type=_fraction, default=0.9)
     add("--kv-cache-dtype", choices=KV_CACHE_TYPES, default="auto")
     add("--max-num-seqs", type=_positive, default=None, help="most sequences in one batch; 64, on a GPU 256")
-    add("--max-num-batched-tokens", type=_positive, default=None, help="token budget of one step; 256, on a GPU 8192")
-    add("--max-chunk-tokens", type=_positive, default=None, help="of one long prompt in one step; 128, on a GPU 2048")
+    add("--max-num-batched-tokens", type=_positive, default=None, help="token budget of one step; 512, on a GPU 8192")
+    add("--max-chunk-tokens", type=_positive, default=None, help=CHUNK_HELP)
     add("--batching", choices=[mode.value for mode in Batching], default=Batching.CONTINUOUS.value)
     add("--no-prefix-caching", action="store_true")
     add("--scheduling-policy", choices=POLICIES, default="priority")
@@ -130,6 +131,7 @@ def configure(arguments: list[str]) -> ServeConfig:
             max_num_seqs=flags.max_num_seqs,
             max_num_batched_tokens=flags.max_num_batched_tokens,
             max_chunk_tokens=flags.max_chunk_tokens,
+            long_prompt_tokens=flags.long_prompt_tokens,
             batching=flags.batching,
             prefix_caching=not flags.no_prefix_caching,
             scheduling_policy=flags.scheduling_policy,
@@ -169,8 +171,9 @@ def configure(arguments: list[str]) -> ServeConfig:
 
 
 def _fill_sizes(flags: argparse.Namespace, device: str) -> None:
-    """What was not given is the device's; a chunk is never more than the budget that was."""
-    seqs, budget, chunk = device_flags.SIZES[device]
+    """What was not given is the device's. A chunk is never more than the budget, and one that was given is every prompt's."""
+    seqs, budget, chunk, long = device_flags.SIZES[device]
+    flags.long_prompt_tokens = flags.max_chunk_tokens or long
     flags.max_num_seqs = flags.max_num_seqs or seqs
     flags.max_num_batched_tokens = flags.max_num_batched_tokens or budget
     flags.max_chunk_tokens = flags.max_chunk_tokens or min(chunk, flags.max_num_batched_tokens)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
+import msgspec
 from aiohttp import web
 
 from .metrics import Metrics
@@ -44,7 +45,8 @@ def application(
         if not math.isfinite(since):
             return _wrong("`since` must be a Unix time in seconds")
         answer = windows.answer(namespace, service, since, time.time())
-        return web.json_response(answer | {"held": held((namespace, service))})
+        document = msgspec.json.encode(answer | {"held": held((namespace, service))})
+        return web.Response(body=document, content_type="application/json")
 
     async def show_held(_: web.Request) -> web.Response:
         return web.json_response({"held": {f"{key[0]}/{key[1]}": count for key, count in waited_for().items()}})

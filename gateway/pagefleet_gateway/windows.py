@@ -6,8 +6,11 @@ Decides which slice a request counts in; never changes a slice that was closed. 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import takewhile
+
+import msgspec
 
 from .sketch import bucket_of
 from .state import ServiceKey
@@ -39,7 +42,7 @@ class Outcome:
         return max(self.e2e - self.ttft, 0.0) / (self.tokens - 1)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Slice:
     requests: int = 0
     errors: int = 0
@@ -68,11 +71,16 @@ class _Slice:
 
 
 class Windows:
-    """Slices by service. The clock may step back: the latest time seen decides what is closed."""
+    """Slices by service. The clock may step back: the latest time seen decides what is closed.
+
+    A closed slice is kept as the JSON that it is shown as, a sixth to an eighth of its counters' size: hundreds of
+    busy services have 1,800 each.
+    """
 
     def __init__(self, instance: str) -> None:
         self.instance = instance
-        self._slices: dict[ServiceKey, dict[int, dict[tuple[str, str], _Slice]]] = {}
+        self._open: dict[ServiceKey, dict[int, dict[tuple[str, str], _Slice]]] = {}
+        self._closed: dict[ServiceKey, deque[tuple[int, bytes]]] = {}  # starts in order, and their slices
         self._latest = 0.0
 
     def record(self, outcome: Outcome, now: float) -> None:
@@ -106,33 +114,43 @@ class Windows:
         self._piece(key, _start(self._latest), "", "").arrivals += 1
 
     def _piece(self, key: ServiceKey, start: int, revision: str, stratum: str) -> _Slice:
-        slices = self._slices.setdefault(key, {}).setdefault(start, {})
+        slices = self._open.setdefault(key, {}).setdefault(start, {})
         piece = slices.get((revision, stratum))
         if piece is None:
             piece = slices[revision, stratum] = _Slice()
         return piece
 
     def answer(self, namespace: str, service: str, since: float, now: float) -> dict[str, object]:
-        """The closed slices of a service with `start >= since`, oldest first, as `/windows` shows them."""
+        """The closed slices of a service with `start >= since`, oldest first, as `/windows` shows them; for msgspec."""
         self._latest = max(self._latest, now)
-        slices = self._slices.get((namespace, service), {})
-        shown = [
-            piece.shown(start, revision, stratum)
-            for start in sorted(slices)
-            if start >= since and self._is_closed(start)
-            for (revision, stratum), piece in sorted(slices[start].items())
-        ]
-        return {"instance": self.instance, "now": now, "sliceSeconds": SLICE_SECONDS, "slices": shown}
+        key = (namespace, service)
+        self._close(key)
+        newest = takewhile(lambda closed: closed[0] >= since, reversed(self._closed.get(key, ())))
+        slices = msgspec.Raw(b"[" + b",".join([shown for _, shown in newest][::-1]) + b"]")
+        return {"instance": self.instance, "now": now, "sliceSeconds": SLICE_SECONDS, "slices": slices}
 
     def sweep(self, now: float) -> None:
         """Drop slices older than an hour, and services without any."""
         self._latest = max(self._latest, now)
+        for key in list(self._open):
+            self._close(key)
         oldest = self._latest - KEEP_SECONDS
-        for key, slices in list(self._slices.items()):
-            for start in [start for start in slices if start < oldest]:
-                del slices[start]
-            if not slices:
-                del self._slices[key]
+        for key, closed in list(self._closed.items()):
+            while closed and closed[0][0] < oldest:
+                closed.popleft()
+            if not closed:
+                del self._closed[key]
+
+    def _close(self, key: ServiceKey) -> None:
+        slices = self._open.get(key, {})
+        for start in sorted(start for start in slices if self._is_closed(start)):
+            pieces = sorted(slices.pop(start).items())
+            shown = (
+                msgspec.json.encode(piece.shown(start, revision, stratum)) for (revision, stratum), piece in pieces
+            )
+            self._closed.setdefault(key, deque()).append((start, b",".join(shown)))
+        if not slices:
+            self._open.pop(key, None)
 
     def _is_closed(self, start: int) -> bool:
         return start + SLICE_SECONDS + CLOSE_SECONDS <= self._latest

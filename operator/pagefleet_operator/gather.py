@@ -120,7 +120,9 @@ class Gatherer:
         measured, warm, slices, heard, gates, load_test = await asyncio.gather(
             asyncio.gather(*(self._read(item, pods.workers, hurried) for item in pods.replicas)),
             asyncio.gather(*(self._spare(item, hurried) for item in pods.spares)),
-            self._slices(namespace, name, own_pickers=routed) if judged or (_by_load(raw) and not hurried) else _none(),
+            self._slices(namespace, name, own_pickers=routed, judged=judged)
+            if judged or (_by_load(raw) and not hurried)
+            else _none(),
             self._measure.read(chosen.rollout, pods.engines, status, namespace, name)
             if judged and isinstance(chosen, Spec)
             else _unmeasured(),
@@ -180,11 +182,12 @@ class Gatherer:
             log.warning("%s/%s: the Gateway API's kinds cannot be read: %s", namespace, name, error)
             return None
 
-    async def _slices(self, namespace: str, name: str, *, own_pickers: bool) -> tuple[Slice, ...] | None:
+    async def _slices(self, namespace: str, name: str, *, own_pickers: bool, judged: bool) -> tuple[Slice, ...] | None:
         """An InferencePool's picker is in its own namespace, so with provider GatewayAPI gateways there measure too."""
         places = sorted({self._system, namespace} if own_pickers else {self._system})
         found = [await self._gateways(place) for place in places]
-        return await self._windows.read([address for addresses in found for address in addresses], namespace, name)
+        addresses = [address for place in found for address in place]
+        return await self._windows.read(addresses, namespace, name, judged=judged)
 
     async def gateways(self) -> list[str]:
         """Addresses of the system's gateway pods. Raises ApiError or aiohttp.ClientError."""

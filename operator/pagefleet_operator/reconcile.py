@@ -4,7 +4,9 @@ says that a service is due, never what happened."""
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 
@@ -70,6 +72,8 @@ class Queue:
     def __init__(self, work: Callable[[Key], Awaitable[float | None]], metrics: Metrics) -> None:
         self._work, self._metrics = work, metrics
         self._due: dict[Key, float] = {}
+        # The same, soonest first; an entry that `_due` contradicts is out of date. Those of busy services come later.
+        self._heap: list[tuple[float, Key]] = []
         self._busy: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._changed = asyncio.Event()
@@ -77,7 +81,9 @@ class Queue:
     def add(self, key: Key, delay: float = 0.0, *, first: bool = False) -> None:
         """Due in `delay` seconds, or sooner when it already is; `first`: before all that is late already."""
         when = float("-inf") if first else time.monotonic() + delay
-        self._due[key] = min(when, self._due.get(key, when))
+        if when < self._due.get(key, math.inf):
+            self._due[key] = when
+            heapq.heappush(self._heap, (when, key))
         self._metrics.queue.set(len(self._due))
         self._changed.set()
 
@@ -97,14 +103,14 @@ class Queue:
                 await self._one(key)
             finally:
                 self._busy.discard(key)
+                if key in self._due:
+                    heapq.heappush(self._heap, (self._due[key], key))
                 self._changed.set()
 
     async def _next(self) -> Key:
         while True:
             self._changed.clear()
-            now = time.monotonic()
-            waiting = [(when, key) for key, when in self._due.items() if key not in self._busy]
-            soonest = min(waiting, default=None)
+            now, soonest = time.monotonic(), self._soonest()
             if soonest is not None and soonest[0] <= now:
                 del self._due[soonest[1]]
                 return soonest[1]
@@ -113,6 +119,15 @@ class Queue:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    def _soonest(self) -> tuple[float, Key] | None:
+        """Of the services that nobody works on; it stays in the heap."""
+        while self._heap:
+            when, key = self._heap[0]
+            if self._due.get(key) == when and key not in self._busy:
+                return when, key
+            heapq.heappop(self._heap)
+        return None
 
     async def _one(self, key: Key) -> None:
         try:

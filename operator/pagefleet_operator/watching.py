@@ -93,7 +93,8 @@ class _Watcher:
             if left := asyncio.all_tasks(own):
                 for task in left:
                     task.cancel()
-                own.run_until_complete(asyncio.wait(left, timeout=END_SECONDS))
+                with contextlib.suppress(asyncio.CancelledError):  # ending, kopf cancels whatever its loop has
+                    own.run_until_complete(asyncio.wait(left, timeout=END_SECONDS))
             own.close()
 
     async def _watch(self) -> None:

@@ -5,45 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
-import invariants
 import pytest
-import pytest_asyncio
 from cluster_plane import Plane
 from cluster_services import NAMESPACE, ready, service, settled, view
 
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import Document
-from pagefleet_operator.cluster import paths
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAME = "rolled"
-
-
-class Recording:
-    """Every version of one InferenceService that a fast poll sees."""
-
-    def __init__(self, plane: Plane) -> None:
-        self._plane = plane
-        self.versions: list[Document] = []
-
-    async def run(self) -> None:
-        while True:
-            found = await self._plane.api.find(paths.inference_service(NAMESPACE, NAME))
-            if found is not None and (not self.versions or self.versions[-1] != found):
-                self.versions.append(found)
-            await asyncio.sleep(0.05)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def recording(plane: Plane) -> AsyncIterator[Recording]:
-    recorded = Recording(plane)
-    task = asyncio.create_task(recorded.run())
-    yield recorded
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def wanted(number: int, steps: list[dict[str, Any]], **rollout: Any) -> Document:
@@ -63,7 +35,7 @@ async def act(plane: Plane, action: str, **more: str) -> View:
     )
 
 
-async def test_actions_are_done_once_each_and_answered(plane: Plane, recording: Recording) -> None:
+async def test_actions_are_done_once_each_and_answered(plane: Plane) -> None:
     await plane.kubectl.apply(wanted(1, []))
     first = (await settled(plane, NAME, "it serves", lambda v: v.is_true("Ready"))).stable
     assert (await act(plane, "promote")).status["action"]["outcome"] == "Refused"
@@ -85,7 +57,7 @@ async def test_actions_are_done_once_each_and_answered(plane: Plane, recording: 
         )
 
 
-async def test_undo_goes_back_with_capacity_first(plane: Plane, recording: Recording) -> None:
+async def test_undo_goes_back_with_capacity_first(plane: Plane) -> None:
     before = await view(plane, NAME)
     bad = before.stable
     good = before.status["previous"]["revision"]
@@ -106,7 +78,7 @@ async def test_undo_goes_back_with_capacity_first(plane: Plane, recording: Recor
     await settled(plane, NAME, "aborted", lambda v: v.phase == "RolledBack")
 
 
-async def test_a_load_test_is_a_job_that_may_run_anywhere(plane: Plane, recording: Recording) -> None:
+async def test_a_load_test_is_a_job_that_may_run_anywhere(plane: Plane) -> None:
     profile = {"requests": 5, "rate": 2, "timeout": "5m"}
     await plane.kubectl.apply(wanted(3, [{"loadTest": profile}, {"weight": 50}]))
     seen = await settled(plane, NAME, "the load test", lambda v: v.phase == "LoadTest")
@@ -146,8 +118,8 @@ async def test_impossible_steps_are_refused(plane: Plane, name: str, steps: list
         assert words in refused.condition("Degraded")["message"]
 
 
-async def test_the_recording_keeps_the_invariants(plane: Plane, recording: Recording) -> None:
-    """Runs last in this file."""
+async def test_the_recording_keeps_the_invariants(plane: Plane) -> None:
+    """Runs last in this file. Every version is there: the plane's recording is a watch."""
     await ready(plane, "after")
-    assert len(recording.versions) > 15
-    assert invariants.over(recording.versions) == []
+    assert len(plane.recording.versions[NAMESPACE, NAME]) > 15
+    assert [line for line in plane.recording.violations() if line.startswith(f"{NAMESPACE}/{NAME} ")] == []

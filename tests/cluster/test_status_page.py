@@ -28,24 +28,24 @@ async def event(answer: aiohttp.ClientResponse) -> Any:
 
 
 async def test_the_page_follows_a_real_service(plane: Plane) -> None:
-    seen = await ready(plane, "shown")
+    seen = await ready(plane, "watched")
     url = f"{plane.operator_url}/ui"
     async with aiohttp.ClientSession(headers=HEADERS) as http:
-        async with http.get(f"{url}/api/services/{NAMESPACE}/shown") as answer:
+        async with http.get(f"{url}/api/services/{NAMESPACE}/watched") as answer:
             page = await answer.json()
         assert page["headline"] == f"Revision {seen.stable} serves all traffic."
         assert [pod["revision"] for pod in page["pods"]] == [seen.stable]
         assert page["replicas"][-1]["ready"] == {seen.stable: 1}
         async with http.get(f"{url}/events") as stream:
-            assert "shown" in {row["name"] for row in (await event(stream))["rows"]}
+            assert "watched" in {row["name"] for row in (await event(stream))["rows"]}
             before = len(audited(plane, ("get", "list")))
             for _ in range(20):
-                async with http.get(f"{url}/api/services/{NAMESPACE}/shown") as answer:
+                async with http.get(f"{url}/api/services/{NAMESPACE}/watched") as answer:
                     assert answer.status == 200
-            asked = [entry for entry in audited(plane, ("get", "list"))[before:] if "shown" in entry["requestURI"]]
+            asked = [entry for entry in audited(plane, ("get", "list"))[before:] if "watched" in entry["requestURI"]]
             assert asked == []
             began = time.monotonic()
-            await plane.kubectl.run("delete", "isvc", "shown", "-n", NAMESPACE, "--wait=false")
-            while f"{NAMESPACE}/shown" not in (await event(stream)).get("gone", ()):
+            await plane.kubectl.run("delete", "isvc", "watched", "-n", NAMESPACE, "--wait=false")
+            while f"{NAMESPACE}/watched" not in (await event(stream)).get("gone", ()):
                 pass
             assert time.monotonic() - began < LAG_SECONDS

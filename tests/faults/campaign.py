@@ -7,7 +7,6 @@ an interrupted campaign goes on where it was. A failing case is named with the c
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import tempfile
 from pathlib import Path
@@ -33,7 +32,6 @@ ROWS = {
     7: "writes answered 409, 422, 429, 500, 503, 403, or hung after the commit",
     8: "API server, or etcd, killed and away, at writes of many stories; requests through a gateway meanwhile",
 }
-OUTAGE_SECONDS = float(os.environ.get("PAGEFLEET_OUTAGE_SECONDS", "60"))
 console = Console(highlight=False)
 
 
@@ -76,14 +74,15 @@ async def _tell(
 ) -> list[Told]:
     console.print("two stories without faults, for the truth ...")
     calm = await ground.calm()
+    writes = calm.writes if fresh else told_before.writes(calm.writes)
     known = {} if fresh else told_before.known(seed)
     if again:
         known = {key: told for key, told in known.items() if not told.problems and told.struck}
-    wanted = [one for one in cases(calm.writes, seed) if one.row in rows and name in ("", one.name)]
+    wanted = [one for one in cases(writes, seed) if one.row in rows and name in ("", one.name)]
     left = sorted((one for one in wanted if one.name not in known), key=lambda one: rows.index(one.row))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
-        told_before.keeping(seed, calm.writes, fresh=fresh and not name) as keep,
+        told_before.keeping(seed, writes, fresh=fresh and not name) as keep,
         Progress(*columns, console=console) as progress,
     ):
         task = progress.add_task("stories", total=len(left))
@@ -96,12 +95,12 @@ async def _tell(
 
         fresh_told = await tell_all(ground, left, calm, at_once, done)
         if 8 in rows and not name:
-            for daemon, writes in outages.batches(calm.writes, seed):
-                names = outages.names(daemon, writes, OUTAGE_SECONDS)
+            for daemon, points in outages.batches(writes, seed):
+                names = outages.names(daemon, points)
                 if all(each in known for each in names):
                     fresh_told += [known[each] for each in names]
                     continue
-                for told in await outages.told(ground, calm, daemon, writes, OUTAGE_SECONDS):
+                for told in await outages.told(ground, calm, daemon, points):
                     fresh_told.append(told)
                     done(told)
     return [known[one.name] for one in wanted if one.name in known] + fresh_told

@@ -104,7 +104,9 @@ def cases(writes: int, seed: int = 0) -> Iterator[Case]:
         yield Case(2, f"kill-before-write-{number}", at_write(number, before))
         yield Case(2, f"kill-after-write-{number}", at_write(number, after))
     for _ in range(40):
-        pair = tuple(sorted(chance.sample(range(1, writes + 3), 2)))
+        # The second may be one that only the first makes necessary.
+        first, second = sorted(chance.sample(range(1, writes + 3), 2))
+        pair = (min(first, writes), second)
         faults = tuple(chance.choice((before, after)) for _ in pair)
         words = "-".join(
             f"{number}{'a' if fault.kill_after else 'b'}" for number, fault in zip(pair, faults, strict=True)

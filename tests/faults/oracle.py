@@ -18,7 +18,7 @@ Flat = dict[str, object]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 # Whoever was first or last to write, and how often, is no part of the state; nor is what people read as a log, nor how many
 # whole seconds a pod took to start.
-IGNORED = ("managedFields", "resourceVersion", "decisions", "uid", "startup")
+IGNORED = ("managedFields", "resourceVersion", "decisions", "uid", "startup", "podIP", "podIPs")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, object]]:
                 yield from _leaves(item, f"{path}.{key}")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{index}]")
+            # Kubernetes' controllers write conditions in the order in which they came true.
+            place = item["type"] if path.endswith(".conditions") else index
+            yield from _leaves(item, f"{path}[{place}]")
     elif isinstance(value, str) and TIME.match(value):
         yield path, "a time"
     else:

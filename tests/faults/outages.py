@@ -33,6 +33,7 @@ from pagefleet_local.up import CONTROL_PLANE
 from pagefleet_operator.cluster.api import JSON, Api, ApiError
 
 POINTS, AT_ONCE = 20, 5
+SECONDS = float(os.environ.get("PAGEFLEET_OUTAGE_SECONDS", "60"))
 DAEMONS = ("kube-apiserver", "etcd")
 GATEWAY_PORT, GATEWAY_INTERNAL = 18280, 18281
 EVERY_SECONDS, ASK_SECONDS = 0.2, 10.0
@@ -191,35 +192,32 @@ def batches(writes: int, seed: int) -> list[tuple[str, list[int]]]:
     return [(DAEMONS[index % len(DAEMONS)], sorted(group)) for index, group in enumerate(groups)]
 
 
-def names(daemon: str, writes: Sequence[int], seconds: float) -> list[str]:
+def names(daemon: str, writes: Sequence[int]) -> list[str]:
     """Of what `told` tells: a story for each write, and the requests'."""
     return [
-        *(f"{daemon}-{seconds:g}s-at-write-{write}" for write in writes),
-        f"{daemon}-{seconds:g}s-requests-{writes[0]}",
+        *(f"{daemon}-{SECONDS:g}s-at-write-{write}" for write in writes),
+        f"{daemon}-{SECONDS:g}s-requests-{writes[0]}",
     ]
 
 
-async def told(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int], seconds: float) -> list[Told]:
+async def told(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int]) -> list[Told]:
     """One outage under as many stories as there are writes."""
-    outage, traffic = Outage(ground.layout, daemon, seconds, len(writes)), Traffic()
+    *stories, requests = names(daemon, writes)
+    outage, traffic = Outage(ground.layout, daemon, SECONDS, len(writes)), Traffic()
     async with Patient(str(ground.layout.kubeconfig)) as api, gateway(ground):
         patient = Ground(api, ground.layout, ground.folder, ground.numbers)
         asking = asyncio.create_task(traffic.run())
         try:
             cases = [
-                Case(
-                    8, f"{daemon}-{seconds:g}s-at-write-{write}", at_write(write, Fault(meet=outage.meet)), 30 + seconds
-                )
-                for write in writes
+                Case(8, name, at_write(write, Fault(meet=outage.meet)), 30 + SECONDS)
+                for name, write in zip(stories, writes, strict=True)
             ]
             found = await asyncio.gather(*(_one(patient, case, calm, outage, traffic) for case in cases))
             await outage.over()
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-    served = Told(
-        names(daemon, writes, seconds)[-1], 8, tuple(traffic.failures[:5]), {}, (str(dict(traffic.answers)),), 0
-    )
+    served = Told(requests, 8, tuple(traffic.failures[:5]), {}, (str(dict(traffic.answers)),), 0)
     return [*found, served]
 
 

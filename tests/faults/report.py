@@ -88,7 +88,7 @@ def _measured(row: Row, stories: list[Told], found: Mapping[str, Kept], cases: M
 def _proof(row: Row) -> str:
     parts = ["`make campaign`"] if row.stories else []
     if row.tests is not None:
-        parts += sorted({f"`{path.partition('::')[0]}`" for path in row.tests.paths})
+        parts += sorted({f"`{path.partition('::')[0]}`" for path in row.tests.paths if not path.startswith("-")})
         parts += [f"{name}={value}" for name, value in row.tests.more.items()]
     parts += [f"`{PROGRAMS[name]}`" for name in row.programs]
     return ", ".join(parts)

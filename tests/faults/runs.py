@@ -47,6 +47,12 @@ class Calm:
     took: dict[str, float]
     started: float
 
+    @property
+    def certain(self) -> int:
+        """Writes that no story is without: its creations, its deletions, and a status after each chapter but the last. How
+        many more statuses and Events there are depends on how fast one state follows another."""
+        return sum(self.truth.counts.values()) + len(CHAPTERS) - 1
+
     def limit(self, chapter: str, slack: float, started: float, deaths: int) -> float:
         """Seconds that a chapter may take, when the operator's start now takes `started`: that says how slow the machine
         is, and every death costs one."""

@@ -5,6 +5,7 @@ few seconds, and the slope of a straight line through it, after the first fifth,
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -31,10 +32,12 @@ from rich.console import Console
 from rich.table import Table
 
 from pagefleet_local.demo.stage import View
+from pagefleet_local.fleet.install import CHECKOUT
 from pagefleet_local.fleet.kubectl import until
 
 NAMESPACE, NAME, OPERATOR_PORT = "soak", "soak", 18250
 SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"
+SAMPLES = CHECKOUT / "build/soak/samples.json"
 SAMPLE_SECONDS, WARM = 5.0, 0.2
 # What a process may grow by in an hour: more, and a pod of a week's age is a different pod.
 MOST_GROWTH = 0.10
@@ -93,6 +96,14 @@ class Memory:
             found = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
             if found is not None:
                 self.samples.setdefault(name, []).append((at, int(found[1]) / 1024))
+
+    def keep(self, path: Path) -> None:
+        """As JSON: per process, pairs of seconds since the first reading and MiB."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        began = min(taken[0][0] for taken in self.samples.values())
+        path.write_text(
+            json.dumps({name: [(at - began, size) for at, size in taken] for name, taken in self.samples.items()})
+        )
 
     def slope(self, name: str) -> tuple[float, float, float]:
         """MiB at the end, MiB per hour, and its standard error."""
@@ -165,6 +176,7 @@ async def _soak(ground: Ground, seconds: float, at_once: int) -> tuple[Memory, L
                     memory.take(processes, time.monotonic())
                     await asyncio.sleep(SAMPLE_SECONDS)
                     if len(memory.samples["operator"]) % 12 == 0:
+                        memory.keep(SAMPLES)
                         console.print(f"{time.monotonic() - began:.0f} s: {dict(load.ended)}")
             finally:
                 asking.cancel()
@@ -205,7 +217,7 @@ def _service() -> dict[str, object]:
         "spec": {
             "model": {"source": "file:///model", "servedName": MODEL},
             "resources": {"cpu": "10m", "memory": "16Mi"},
-            "scaling": {"min": 1, "max": 1},
+            "scaling": {"min": 1, "max": 2},
         },
     }
 

@@ -15,7 +15,7 @@ SECONDS, RATE = float(os.environ.get("PAGEFLEET_FLOOD_SECONDS", "2")), 1000.0
 MUTATIONS = int(os.environ.get("PAGEFLEET_LIVE_MUTATIONS", "30"))
 # A refused Deployment once left its revision's Service and budget behind; a character beyond 16 bits could not be applied.
 ALWAYS = (
-    mutations.Mutation(("placement", "nodeSelector", "x"), " "),
+    mutations.Mutation(("placement", "nodeSelector", "no label"), "x"),
     mutations.Mutation(("engine", "args", 0), "🦙"),
 )
 SEED = int(os.environ.get("PAGEFLEET_FAULT_SEED", "1"))

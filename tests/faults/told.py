@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from faults.cases import cases
-from faults.outages import POINTS, batches
+from faults.outages import batches, names
 from faults.runs import Told
 
 from pagefleet_local.fleet.install import CHECKOUT
@@ -20,13 +20,13 @@ OUTAGES = 8
 
 
 def known(seed: int) -> dict[str, Told]:
-    """By the case's name."""
+    """By the case's name. What is no case any more, since a story's number of writes has changed, is left out."""
     if not KEPT.exists():
         return {}
-    found = {}
+    found, present = {}, {name for name, _ in _present(seed)}
     for text in KEPT.read_text().splitlines():
         line = json.loads(text)
-        if line.pop("seed") == seed:
+        if line.pop("seed") == seed and line["name"] in present:
             line |= {"problems": tuple(line["problems"]), "struck": tuple(line["struck"])}
             found[line["name"]] = Told(**line)
     return found
@@ -46,11 +46,22 @@ def keeping(seed: int, writes: int, *, fresh: bool) -> Iterator[Callable[[Told],
         yield keep
 
 
+def writes(found: int) -> int:
+    """A story's writes, by which the cases are named: as an earlier campaign had it where there still are so many."""
+    return min(_earlier() or found, found)
+
+
 def totals(seed: int) -> Counter[int]:
     """How many cases each row has; empty before any campaign."""
-    if not WRITES.exists():
-        return Counter()
-    writes = int(WRITES.read_text())
-    found = Counter(case.row for case in cases(writes, seed))
-    found[OUTAGES] = POINTS + len(batches(writes, seed))  # a story at each point, and each outage's requests
-    return found
+    return Counter(row for _, row in _present(seed))
+
+
+def _present(seed: int) -> Iterator[tuple[str, int]]:
+    """The cases' names and rows: a story at each point of an outage, and each outage's requests, beside the others."""
+    if earlier := _earlier():
+        yield from ((case.name, case.row) for case in cases(earlier, seed))
+        yield from ((name, OUTAGES) for daemon, group in batches(earlier, seed) for name in names(daemon, group))
+
+
+def _earlier() -> int | None:
+    return int(WRITES.read_text()) if WRITES.exists() else None

@@ -32,11 +32,22 @@ class Machine(RuleBasedStateMachine):
         chunk=st.integers(1, 12),
         batching=st.sampled_from([Batching.CONTINUOUS] * 4 + [Batching.STATIC]),
         caching=st.booleans(),
+        long=st.integers(0, 20),
     )
     def start(
-        self, page_size: int, pages: int, seqs: int, budget: int, chunk: int, batching: Batching, caching: bool
+        self,
+        page_size: int,
+        pages: int,
+        seqs: int,
+        budget: int,
+        chunk: int,
+        batching: Batching,
+        caching: bool,
+        long: int,
     ) -> None:
-        self.limits = Limits(page_size, pages, seqs, budget, 40, 4, batching, frozenset({3}), chunk, caching)
+        self.limits = Limits(
+            page_size, pages, seqs, budget, 40, 4, batching, frozenset({3}), chunk, caching, long_prompt_tokens=long
+        )
         self.scheduler = Scheduler(self.limits)
         self.open: dict[str, EngineRequest] = {}
         self.left: dict[str, set[int]] = {}
@@ -91,7 +102,9 @@ class Machine(RuleBasedStateMachine):
         assert sum(work.count for work in works) <= self.limits.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.limits.max_num_seqs
         for work in works:
-            assert 0 < work.count <= max(self.limits.max_chunk_tokens, work.drafts + 1)
+            long = len(work.sequence.tokens) > self.limits.long_prompt_tokens
+            most = self.limits.max_chunk_tokens if long else self.limits.max_num_batched_tokens
+            assert 0 < work.count <= max(most, work.drafts + 1)
             assert work.start == work.sequence.computed
             assert len(work.tokens) == work.count
             assert len(work.sequence.pages) * self.limits.page_size >= work.start + work.count

@@ -16,7 +16,7 @@ NEEDED = ["serve", "--model=file:///m", "--served-model-name=m"]
 
 def test_defaults_are_the_contracts() -> None:
     config = configure([*NEEDED, "--host", "0.0.0.0", "--port", "8000"])
-    assert config.engine == EngineConfig(model="file:///m")
+    assert config.engine == EngineConfig(model="file:///m", long_prompt_tokens=512)
     assert (config.port, config.drain_timeout, config.limits.queued) == (8000, 90.0, 256)
     assert config.limits.prompt_tokens is None and config.limits.output_tokens is None
 
@@ -29,8 +29,9 @@ def test_every_contracted_flag_reaches_the_engine() -> None:
     ]  # fmt: skip
     config = configure([*NEEDED, *flags])
     assert config.engine == EngineConfig(
-        "file:///m", "int8", 512, 32, 64, 0.5, max_num_seqs=2, max_num_batched_tokens=128, batching="static"
-    )
+        "file:///m", "int8", 512, 32, 64, 0.5, max_num_seqs=2, max_num_batched_tokens=128, long_prompt_tokens=512,
+        batching="static",
+    )  # fmt: skip
     limits = config.limits
     assert (limits.prompt_tokens, limits.output_tokens, limits.queued, config.drain_timeout) == (100, 200, 7, 30.0)
 
@@ -47,7 +48,8 @@ def test_every_flag_beyond_the_contract_reaches_its_place(tmp_path: Path) -> Non
         "--trust-request-chat-template", "--write-timeout=2",
     ])  # fmt: skip
     assert config.engine == EngineConfig(
-        "file:///m", kv_cache_dtype="float16", max_chunk_tokens=64, prefix_caching=False, scheduling_policy="fcfs",
+        "file:///m", kv_cache_dtype="float16", max_chunk_tokens=64, long_prompt_tokens=64, prefix_caching=False,
+        scheduling_policy="fcfs",
         speculation=Speculation("draft", 3, "file:///d"), adapters=(("x", "/a/b=c"), ("y", "/y")), max_adapters=2,
         kernels="reference",
     )  # fmt: skip

@@ -178,6 +178,13 @@ def test_a_long_prompt_leaves_budget_to_those_beside_it() -> None:
     scheduler.add(request("b", 6))
     assert step(scheduler)[0] == {"a": 10, "b": 6}
     assert step(scheduler)[0] == {"a": 10, "b": 1}
+    # What the step has room for is not long.
+    scheduler = Scheduler(replace(LIMITS, max_chunk_tokens=10, long_prompt_tokens=14))
+    scheduler.add(request("a", 14))
+    scheduler.add(request("b", 15))
+    assert step(scheduler)[0] == {"a": 14, "b": 2}
+    assert step(scheduler)[0] == {"a": 1, "b": 10}
+    assert step(scheduler)[0] == {"a": 1, "b": 3}
     # A prompt that came first never takes the token of a stream behind it.
     scheduler = Scheduler(replace(LIMITS, max_num_batched_tokens=8))
     scheduler.add(request("a", 4, 9))

@@ -144,8 +144,14 @@ def test_a_gpu_has_sizes_of_its_own() -> None:
     assert (config.max_num_seqs, config.max_num_batched_tokens, config.max_chunk_tokens) == (256, 8192, 2048)
     assert (config.tensor_parallel_size, config.kv_offload_memory, config.device) == (2, 3 << 30, "cuda")
     config = serve("--device=cpu")
-    assert (config.max_num_seqs, config.max_num_batched_tokens, config.max_chunk_tokens) == (64, 256, 128)
+    assert (config.max_num_seqs, config.max_num_batched_tokens, config.max_chunk_tokens) == (64, 512, 128)
+    assert config.long_prompt_tokens == 512
     assert serve("--device=cuda", "--max-num-batched-tokens=300").max_chunk_tokens == 300
+
+
+def test_a_chunk_that_is_asked_for_is_of_every_prompt() -> None:
+    config = serve("--max-chunk-tokens=96")
+    assert (config.max_chunk_tokens, config.long_prompt_tokens) == (96, 96)
 
 
 @pytest.mark.parametrize(

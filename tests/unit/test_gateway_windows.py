@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
+from typing import Any
+
+import msgspec
 
 from pagefleet_gateway.sketch import bucket_of
 from pagefleet_gateway.windows import Outcome, Windows
@@ -11,9 +15,12 @@ ONE = Outcome("team", "chat", "a", "s", ended=1001.0, failed=False, ttft=0.2, e2
 
 
 def slices(windows: Windows, now: float, since: float = 0.0) -> list[dict[str, object]]:
-    answer = windows.answer("team", "chat", since, now)["slices"]
-    assert isinstance(answer, list)
+    answer: list[dict[str, object]] = shown(windows, "chat", now, since)["slices"]
     return answer
+
+
+def shown(windows: Windows, service: str, now: float, since: float = 0.0) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(windows.answer("team", service, since, now)))
 
 
 def test_a_slice_shows_two_seconds_after_its_end_and_holds_what_was_measured() -> None:
@@ -33,9 +40,9 @@ def test_a_slice_shows_two_seconds_after_its_end_and_holds_what_was_measured() -
             "e2e": {"0": 1, str(bucket_of(0.9)): 1},
         }
     ]
-    assert windows.answer("team", "chat", 0, 1004.0)["instance"] == "gateway-1"
+    assert shown(windows, "chat", 1004.0)["instance"] == "gateway-1"
     assert slices(windows, 1004.0, since=1002) == []
-    assert windows.answer("team", "absent", 0, 1004.0)["slices"] == []
+    assert shown(windows, "absent", 1004.0)["slices"] == []
 
 
 def test_a_late_request_counts_in_the_present_slice_not_in_a_closed_one() -> None:
@@ -69,3 +76,19 @@ def test_slices_are_kept_for_an_hour() -> None:
     assert len(slices(windows, 4600.0)) == 1
     windows.sweep(4601.0)
     assert slices(windows, 4601.0) == []
+
+
+def test_an_hour_of_a_service_takes_little_memory_whether_anybody_reads_it_or_not() -> None:
+    windows = Windows("g")
+    tracemalloc.start()
+    try:
+        for second in range(3600):
+            windows.arrived(("team", "chat"), second)
+            windows.record(replace(ONE, ended=second, ttft=0.1 + second / 9000, e2e=1 + second / 900), second)
+            if second % 10 == 0:
+                windows.sweep(second)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 1800 * 600, f"{taken / 1800:.0f} bytes a slice"
+    assert len(slices(windows, 3602.0)) == 2 * 1800

@@ -30,7 +30,7 @@ class Plain(yaml.SafeDumper):
 
 @pytest.fixture(autouse=True)
 def release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "version", lambda _: "1.2.3")
+    monkeypatch.setattr(module, "release", lambda: "1.2.3")
 
 
 def pod_of(spec: object) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from pagefleet_operator.cluster.readings import refusal
 from pagefleet_operator.domain import curve
-from pagefleet_operator.domain.arrivals import service_load
+from pagefleet_operator.domain.arrivals import service_load, thinned
 from pagefleet_operator.domain.observation import PodReading, RevisionReading, Slice
 from pagefleet_operator.domain.policies import limited, turns
 from pagefleet_operator.domain.runtimes.catalog import slots_of
@@ -119,6 +119,25 @@ def test_arrivals_are_rates_in_steps_of_ten_seconds() -> None:
     assert math.isinf(service_load(pieces, 3, NOW, False).age), "a gateway that did not answer may hold anything"
     old = service_load([Slice("g", NOW - 6, 2.0, "a", "s", 5, 0)], 0, NOW, True)
     assert (old.arrivals[-1], old.ttft) == (0.5, None)
+
+
+def test_thinned_slices_say_the_same_of_a_load() -> None:
+    begin = NOW - 4200
+    pieces = [Slice("g", begin + 2 * n, 2.0, "", "", 0, 0, arrivals=n % 7) for n in range(2100)]
+    pieces += [Slice("g", begin + 2 * n, 2.0, "a", "s", 3, 0, {"ttft": {n: 3}}, tokens=9) for n in range(2100)]
+    pieces += [Slice("older", begin + 2 * n, 2.0, "a", "s", n % 5, 0, {"ttft": {n: n % 5}}) for n in range(2100)]
+    kept: list[Slice] = []
+    for begin in range(0, len(pieces), 700):  # as they are read: what was thinned out is thinned out with what is new
+        kept = thinned([*kept, *pieces[begin : begin + 700]], NOW - 2)
+    assert len(kept) < 362 + 3 * 66
+    whole, left = service_load(pieces, 0, NOW, True), service_load(kept, 0, NOW, True)
+    assert (left.ttft, left.tokens, left.age) == (whole.ttft, whole.tokens, whole.age)
+    assert left.arrivals[-12:] == whole.arrivals[-12:]
+    assert left.arrivals[:-12] == pytest.approx(whole.arrivals[:-12], abs=1.2), (
+        "a slice's place is known to ten seconds"
+    )
+    assert sum(left.arrivals) == pytest.approx(sum(whole.arrivals), abs=10)
+    assert thinned(kept, NOW - 2) == kept
 
 
 def test_slices_of_arrivals_are_read() -> None:

@@ -167,7 +167,7 @@ BAD_WINDOWS: list[tuple[str, Answer, bool]] = [
 @pytest.mark.parametrize(("answer", "answers"), [bad[1:] for bad in BAD_WINDOWS], ids=[bad[0] for bad in BAD_WINDOWS])
 async def test_a_failing_gateway_is_no_measurement(peer: Peer, answer: Answer, answers: bool) -> None:
     peer.answer = answer
-    found = await GatewayWindows(peer.session).read([ADDRESS], "ns", "chat")
+    found = await GatewayWindows(peer.session).read([ADDRESS], "ns", "chat", judged=True)
     assert found == (() if answers else None)
     seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=found)
     chosen = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 10),), 0.01, 0, False, 60.0)

@@ -38,6 +38,11 @@ EMBEDDINGS: Json = {
     "properties": {"object": {"const": "list"}, "usage": USAGE, "model": {"type": "string"}, "data": {
         "type": "array", "items": {"type": "object", "required": ["object", "index", "embedding"]}}},
 }  # fmt: skip
+# Of each event of a stream, as OpenAPI 3.1 is read: before 3.2 it has no `itemSchema`.
+EVENT: Json = {
+    "type": "object", "required": ["data"],
+    "properties": {"data": {"type": "string", "description": "A JSON object with a delta of the answer; [DONE] at the end"}},
+}  # fmt: skip
 TEXTS = {
     400: "A parameter is wrong; `param` names it", 401: "An API key is needed", 403: "Not allowed on this server",
     404: "There is no such model", 408: "The body did not come in time", 409: "Not possible now",
@@ -61,18 +66,26 @@ def document(models: Sequence[str]) -> Json:
 def _inference(models: Sequence[str]) -> Json:
     usage_choices = {"choices": {"type": "array", "items": {"type": "object"}}, "usage": USAGE}
     answer = {"type": "object", "required": ["id", "object", "choices", "usage"], "properties": usage_choices}
-    streams = {"text/event-stream": {"schema": {"type": "string"}}}
+    streams = {"text/event-stream": {"schema": EVENT}}
+    prompt, messages = {"prompt": "Once upon a time"}, {"messages": [{"role": "user", "content": "Hello"}]}
     tokens = _object(["tokens", "count", "max_model_len"])
     tokenize = {"anyOf": [_body(table, {}, models) for table in (others.TOKENIZE_PROMPT, others.TOKENIZE_CHAT)]}
     header = {"name": TIMEOUT_HEADER, "in": "header", "description": "Seconds", "required": False,
               "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_TIMEOUT}}  # fmt: skip
     paths: Json = {}
-    for path, table, refused, schema, streaming in (
-        ("/v1/completions", COMPLETION, NOT_SUPPORTED, answer, streams),
-        ("/v1/chat/completions", CHAT, NOT_SUPPORTED, answer, streams),
-        ("/v1/embeddings", others.EMBEDDING, others.EMBEDDING_NOT_SUPPORTED, EMBEDDINGS, {}),
+    for path, table, refused, schema, streaming, asked in (
+        ("/v1/completions", COMPLETION, NOT_SUPPORTED, answer, streams, prompt),
+        ("/v1/chat/completions", CHAT, NOT_SUPPORTED, answer, streams, messages),
+        ("/v1/embeddings", others.EMBEDDING, others.EMBEDDING_NOT_SUPPORTED, EMBEDDINGS, {}, {"input": "Hello"}),
     ):
         operation = _operation(schema, GENERATES, _body(table, refused, models), more=streaming)
+        if models:
+            whole = {"model": models[0], **asked}
+            examples = {
+                "whole": {"value": whole},
+                **({"stream": {"value": {**whole, "stream": True}}} if streaming else {}),
+            }
+            operation["requestBody"]["content"]["application/json"]["examples"] = examples
         paths[path] = {"post": {**operation, "parameters": [header]}}
     paths["/tokenize"] = {"post": _operation(tokens, READS, tokenize)}
     paths["/detokenize"] = {"post": _operation(_object(["prompt"]), READS, _body(others.DETOKENIZE, {}, models))}

@@ -14,6 +14,9 @@ MOST_ANSWERS = 64  # to one prompt
 class Limits:
     """Of one scheduler. Sizes in tokens, sequences and pages; `eos_token_ids` end a sequence unless it ignores them.
 
+    A prompt of more than `long_prompt_tokens` is computed `max_chunk_tokens` a step, so that the streams beside it keep
+    their pace; a shorter one as the step's budget has room.
+
     Raises ValueError for sizes with which no step could ever compute anything.
     """
 
@@ -28,6 +31,7 @@ class Limits:
     max_chunk_tokens: int = 1 << 30
     prefix_caching: bool = True
     policy: Policy = Policy.PRIORITY
+    long_prompt_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("page_size", "pages", "max_num_seqs", "max_num_batched_tokens", "max_chunk_tokens", "vocab_size"):
@@ -40,6 +44,10 @@ class Limits:
     def capacity(self) -> int:
         """Tokens that the KV cache holds."""
         return self.pages * self.page_size
+
+    def most_of(self, tokens: int) -> int:
+        """The most that one step computes of a sequence of `tokens`."""
+        return self.max_chunk_tokens if tokens > self.long_prompt_tokens else self.max_num_batched_tokens
 
     def refusal(self, request: EngineRequest) -> str | None:
         """Why `request` could never be served here, however long it waits; None when it can."""

@@ -149,8 +149,9 @@ class EngineConfig:
     kv_memory_fraction: float = 0.9
     kv_cache_dtype: str = "auto"
     max_num_seqs: int = 64
-    max_num_batched_tokens: int = 256
+    max_num_batched_tokens: int = 512
     max_chunk_tokens: int = 128
+    long_prompt_tokens: int = 0  # prompts of more go max_chunk_tokens a step
     batching: str = Batching.CONTINUOUS
     prefix_caching: bool = True
     scheduling_policy: str = Policy.PRIORITY

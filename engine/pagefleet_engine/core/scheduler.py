@@ -198,7 +198,7 @@ class Scheduler:
     def _share(self, sequence: Sequence, allowed: int) -> tuple[int, int]:
         """How many tokens a running sequence computes, and how many of them are guesses."""
         if sequence.pending > 1:
-            return min(sequence.pending, self.limits.max_chunk_tokens, allowed), 0
+            return min(sequence.pending, self.limits.most_of(len(sequence.tokens)), allowed), 0
         room = self.limits.max_model_len - len(sequence.tokens) - 1
         drafts = max(0, min(len(sequence.draft), allowed - 1, room))
         return 1 + drafts, drafts
@@ -228,7 +228,7 @@ class Scheduler:
                 self._release(sequence)
                 place += 1
                 continue
-            count = min(sequence.pending, self.limits.max_chunk_tokens, budget)
+            count = min(sequence.pending, self.limits.most_of(len(sequence.tokens)), budget)
             # A spare page for each sequence that runs: or the newcomer would be preempted again within a few tokens.
             if not self._reserve(sequence, count, spare=len(self.running)):
                 self._release(sequence)

@@ -65,6 +65,7 @@ def limits(config: EngineConfig, model: ModelConfig, pages: int, max_model_len: 
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_chunk_tokens=config.max_chunk_tokens,
+            long_prompt_tokens=config.long_prompt_tokens,
             max_model_len=max_model_len,
             vocab_size=model.vocab_size,
             batching=Batching(config.batching),

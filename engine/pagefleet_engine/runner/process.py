@@ -33,6 +33,7 @@ from pagefleet_engine.core.messages import (
 )
 from pagefleet_engine.core.requests import EngineConfig, TokenOutput
 from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.runner import machine
 from pagefleet_engine.runner.start import start
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 EXIT_CONFIGURATION = 78
 READ_BYTES = 1 << 20
+TRIM_SECONDS = 60.0
 
 
 def serve(connection: socket.socket, config: EngineConfig) -> int:
@@ -52,7 +54,7 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
     capacity = engine.stats().pages_total * config.page_size
     ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, engine.stats())
     connection.sendall(frame(ready))
-    frames, heard = Frames(), 0
+    frames, heard, trimmed = Frames(), 0, time.monotonic()
     while True:
         refused: list[TokenOutput] = []
         changed = False
@@ -64,6 +66,9 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
                 changed, heard = True, heard + 1
                 refused += _take(engine, body, connection)
         began = time.monotonic()
+        if began >= trimmed + TRIM_SECONDS:  # one to two milliseconds
+            machine.return_freed_memory()
+            trimmed = began
         outputs = refused + engine.step(began)
         connection.sendall(frame(Step(outputs, engine.stats(), time.monotonic() - began, *engine.computed, heard)))
 

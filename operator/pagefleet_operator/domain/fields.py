@@ -11,6 +11,7 @@ PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
 URI = r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?)$"
 OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 OBJECT_KEY = r"^[-._a-zA-Z0-9]+$"
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
 
 
@@ -70,4 +71,4 @@ def key_of(kind: str, description: str) -> Schema:
     )
 
 
-OPEN = {"x-kubernetes-preserve-unknown-fields": True}
+OPEN: Schema = {"x-kubernetes-preserve-unknown-fields": True}

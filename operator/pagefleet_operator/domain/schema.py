@@ -6,9 +6,11 @@ own check of objects that were stored without it. What crosses fields is in `rul
 from __future__ import annotations
 
 from pagefleet_operator.domain.fields import (
+    LABEL_VALUE,
     OPEN,
     QUANTITY,
     array,
+    choice,
     integer,
     record,
     table,
@@ -35,13 +37,27 @@ RESOURCES = record(
     },
 )
 
+# Open: a newer API server's tolerations have fields that are not known here.
+TOLERATION = record(
+    "A core/v1 Toleration.",
+    {
+        "key": text("The taint's key; every taint when omitted, with operator Exists."),
+        "operator": choice("Equal when omitted.", ("Equal", "Exists", "Gt", "Lt")),
+        "value": text("The taint's value.", pattern=LABEL_VALUE, longest=63),
+        "effect": choice("Every effect when omitted.", ("NoSchedule", "PreferNoSchedule", "NoExecute")),
+        "tolerationSeconds": {
+            "type": "integer",
+            "description": "How long NoExecute is tolerated; for ever when omitted.",
+        },
+    },
+    **OPEN,
+)
+
 PLACEMENT = record(
     "Where replicas may run.",
     {
-        "nodeSelector": table("Labels a node must have."),
-        "tolerations": array(
-            "Taints to tolerate.", {"type": "object", "description": "A core/v1 Toleration.", **OPEN}, 32
-        ),
+        "nodeSelector": table("Labels a node must have.", {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE}),
+        "tolerations": array("Taints to tolerate.", TOLERATION, 32),
         "topologySpread": {"type": "boolean", "description": "Spread replicas over nodes.", "default": True},
     },
 )

@@ -104,8 +104,10 @@ SCHEDULING = record(
             ("fcfs", "priority"),
         ),
         "maxSequences": integer("Most sequences in one step. 64 when omitted.", 1, 4096),
-        "tokensPerStep": integer("Most tokens of one step. 256 when omitted.", 1, 1 << 20),
-        "chunkTokens": integer("Most tokens of one long prompt in a step. 128 when omitted.", 1, 1 << 20),
+        "tokensPerStep": integer("Most tokens of one step. 512 when omitted.", 1, 1 << 20),
+        "chunkTokens": integer(
+            "Most tokens of one prompt in a step. 128 when omitted, and only of a prompt of more than 512.", 1, 1 << 20
+        ),
     },
 )
 

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 import aiohttp
 
-from pagefleet_operator.domain.arrivals import service_load
+from pagefleet_operator.domain.arrivals import service_load, thinned
 from pagefleet_operator.domain.observation import Slice
 from pagefleet_operator.domain.sample import ServiceLoad
 from pagefleet_operator.signals.bounded import body
@@ -28,6 +28,7 @@ LEFT_SLICES = 10_000  # when there are too many: the guard adds all of them up a
 MOST_BUCKET = 2000
 SIGNALS = ("ttft", "e2e", "tpot")
 Key = tuple[str, str]
+Id = tuple[str, float, str, str]
 log = logging.getLogger(__name__)
 
 
@@ -88,6 +89,16 @@ def _finite(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _id(piece: Slice) -> Id:
+    return piece.instance, piece.start, piece.revision, piece.stratum
+
+
+def _judged(known: list[Slice], latest: float) -> list[Slice]:
+    """Those that a long rollout is judged by, of all in the order of time."""
+    left = [piece for piece in known if piece.start >= latest - KEPT_SECONDS]
+    return left[-LEFT_SLICES:] if len(left) > MOST_SLICES else left
+
+
 @dataclass(frozen=True)
 class Answer:
     """One gateway's; `now` by its own clock."""
@@ -102,38 +113,40 @@ class GatewayWindows:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._kept: dict[Key, dict[tuple[str, float, str, str], Slice]] = {}
-        self._newest: dict[tuple[Key, str], float] = {}
+        self._kept: dict[Key, dict[Id, Slice]] = {}
+        self._newest: dict[Key, dict[str, float]] = {}  # by address
         self._loads: dict[Key, ServiceLoad] = {}
 
-    async def read(self, addresses: list[str], namespace: str, service: str) -> tuple[Slice, ...] | None:
-        """None when no gateway answered."""
+    async def read(
+        self, addresses: list[str], namespace: str, service: str, *, judged: bool
+    ) -> tuple[Slice, ...] | None:
+        """None when no gateway answered. `judged`: a rollout is judged by them; else old ones are thinned out."""
         key = (namespace, service)
         answers = await asyncio.gather(*(self._fetch(address, key) for address in addresses))
         self._loads.pop(key, None)
         if not any(answer is not None for answer in answers):
             return None
-        kept = self._kept.setdefault(key, {})
+        kept, newest = self._kept.setdefault(key, {}), self._newest.setdefault(key, {})
         for address, answer in zip(addresses, answers, strict=True):
-            for piece in answer.slices if answer else ():
-                kept[piece.instance, piece.start, piece.revision, piece.stratum] = piece
-                newest = self._newest.get((key, address), 0.0)
-                self._newest[key, address] = max(newest, piece.start)
+            # The newest is told again each time, and may have been thinned out meanwhile: it must not count twice.
+            seen = newest.get(address, -math.inf)
+            new = [piece for piece in answer.slices if piece.start > seen] if answer else []
+            kept.update((_id(piece), piece) for piece in new)
+            if new:
+                newest[address] = max(piece.start for piece in new)
         known = sorted(kept.values(), key=lambda piece: piece.start)
         latest = known[-1].start if known else 0.0
-        newest_slices = [piece for piece in known if piece.start >= latest - KEPT_SECONDS]
-        if len(newest_slices) > MOST_SLICES:
-            newest_slices = newest_slices[-LEFT_SLICES:]
-        if len(newest_slices) < len(known):
-            self._kept[key] = {(one.instance, one.start, one.revision, one.stratum): one for one in newest_slices}
+        left = _judged(known, latest) if judged else thinned(known, latest)
+        if len(left) < len(known):
+            self._kept[key] = {_id(piece): piece for piece in left}
         sure = [answer for answer in answers if answer is not None]
         self._loads[key] = service_load(
-            newest_slices,
+            left,
             sum(answer.held for answer in sure),
             min(answer.now for answer in sure),
             len(sure) == len(answers),
         )
-        return tuple(newest_slices)
+        return tuple(left)
 
     def load(self, namespace: str, service: str) -> ServiceLoad | None:
         """What the last `read` says of a service's load; None when no gateway answered it."""
@@ -141,10 +154,11 @@ class GatewayWindows:
 
     def forget(self, namespace: str, service: str) -> None:
         self._kept.pop((namespace, service), None)
+        self._newest.pop((namespace, service), None)
         self._loads.pop((namespace, service), None)
 
     async def _fetch(self, address: str, key: Key) -> Answer | None:
-        query = {"namespace": key[0], "service": key[1], "since": str(self._newest.get((key, address), 0.0))}
+        query = {"namespace": key[0], "service": key[1], "since": str(self._newest.get(key, {}).get(address, 0.0))}
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         try:
             async with self._session.get(f"http://{address}:{PORT}/windows", params=query, timeout=timeout) as response:

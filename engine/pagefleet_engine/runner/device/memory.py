@@ -71,9 +71,9 @@ def largest_step(config: EngineConfig, longest: int) -> Step:
     sequences = min(config.max_num_seqs, config.max_num_batched_tokens)
     counts = np.ones(sequences, np.int32)
     # Long chunks first, until the budget is spent; nobody is longer than the longest request.
-    left = config.max_num_batched_tokens - sequences
+    left, chunk = config.max_num_batched_tokens - sequences, max(config.max_chunk_tokens, config.long_prompt_tokens)
     for index in range(sequences):
-        more = min(left, longest - 1, config.max_chunk_tokens - 1)
+        more = min(left, longest - 1, chunk - 1)
         counts[index] += more
         left -= more
     every = np.arange(sequences, dtype=np.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -98,6 +99,7 @@ def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> di
     return container
 
 
+@cache  # every decision asks, and the answer is read from a file
 def release() -> str:
     """The operator's version, and so that of its own engine's image."""
     try:
