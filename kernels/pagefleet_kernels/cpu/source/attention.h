@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "linear.h"
-
 #include "pool.h"
 #include "vector.h"
 
@@ -20,6 +19,7 @@ namespace pagefleet {
 
 constexpr int kRowsAttention = 12;
 constexpr int kHeadMost = 256;
+constexpr int64_t kChunk = 64;  // positions between two updates of the running maximum
 
 struct Attention {
   const float* q;          // [tokens, heads, head_dim] with `q_stride` floats between tokens
@@ -36,90 +36,156 @@ struct Attention {
   float scale;
 };
 
+// Where up to kChunk / 16 groups of sixteen positions lie.
 template <typename T>
-void fetch(const T* begin, int64_t count) {
-  const char* bytes = reinterpret_cast<const char*>(begin);
-  for (int64_t i = 0; i < count * int64_t(sizeof(T)); i += 64) _mm_prefetch(bytes + i, _MM_HINT_T0);
+struct Chunk {
+  const T* keys[kChunk / 16];
+  const T* values[kChunk / 16];
+};
+
+inline void want(const void* place) { _mm_prefetch(static_cast<const char*>(place), _MM_HINT_T0); }
+
+// weight[r][16 * p...] = query[r] . key of P groups' positions, `chunk` from group `at` on. Meanwhile the `next`
+// chunk's keys are fetched: they lie anywhere, no hardware foresees that.
+template <typename T, int R, int P>
+void score(const float (*query)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int at,
+           float (*weight)[kChunk]) {
+  constexpr int64_t every = kLine / int64_t(16 * sizeof(T));  // of d, for one line of a group's keys
+  __m512 sum[R][P];
+  for (int r = 0; r < R; ++r)
+    for (int p = 0; p < P; ++p) sum[r][p] = _mm512_setzero_ps();
+  for (int64_t d = 0; d < dim; ++d) {
+    __m512 key[P];
+    for (int p = 0; p < P; ++p) key[p] = load16(chunk.keys[at + p] + d * 16);
+    if (d % every == 0) {
+      for (int p = 0; p < P; ++p) want(next.keys[at + p] + d * 16);
+    }
+    for (int r = 0; r < R; ++r) {
+      const __m512 q = _mm512_set1_ps(query[r][d]);
+      for (int p = 0; p < P; ++p) sum[r][p] = _mm512_fmadd_ps(q, key[p], sum[r][p]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int p = 0; p < P; ++p) _mm512_store_ps(weight[r] + (at + p) * 16, sum[r][p]);
 }
 
+// out[r][16 * step...] += the sum over the chunk's first `count` positions of weight[r] * value, S registers of each row.
+// Beyond `count` lie other owners' values, maybe NaN. Meanwhile the `next` chunk's values are fetched.
+template <typename T, int R, int S>
+void weigh(float (*out)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int64_t count, int64_t step,
+           const float (*weight)[kChunk]) {
+  constexpr int every = int(kLine / int64_t(16 * sizeof(T)));
+  __m512 total[R][S];
+  for (int r = 0; r < R; ++r)
+    for (int s = 0; s < S; ++s) total[r][s] = _mm512_load_ps(out[r] + (step + s) * 16);
+  for (int64_t group = 0; group * 16 < count; ++group) {
+    const T *values = chunk.values[group] + step * 16, *later = next.values[group] + step * 16;
+    const int64_t most = std::min<int64_t>(16, count - group * 16);
+    for (int64_t j = 0; j < most; ++j, values += dim, later += dim) {
+      for (int s = 0; s < S; s += every) want(later + s * 16);
+      __m512 value[S];
+      for (int s = 0; s < S; ++s) value[s] = load16(values + s * 16);
+      for (int r = 0; r < R; ++r) {
+        const __m512 w = _mm512_set1_ps(weight[r][group * 16 + j]);
+        for (int s = 0; s < S; ++s) total[r][s] = _mm512_fmadd_ps(w, value[s], total[r][s]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int s = 0; s < S; ++s) _mm512_store_ps(out[r] + (step + s) * 16, total[r][s]);
+}
+
+// One row's running softmax over the scores of a chunk's `groups`, which become weights; positions outside of from..to
+// get none.
+struct Softmax {
+  float top = -std::numeric_limits<float>::infinity(), sum = 0;
+
+  void take(float* weight, int64_t groups, int64_t start, int64_t from, int64_t to, float* out, int64_t dim) {
+    const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+    __m512 part[kChunk / 16], most = none, sums = _mm512_setzero_ps();
+    __mmask16 seen[kChunk / 16], any = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t first = start + g * 16;
+      seen[g] = from_to(from - first, to - first);
+      any |= seen[g];
+      part[g] = _mm512_mask_blend_ps(seen[g], none, _mm512_load_ps(weight + g * 16));
+      most = _mm512_max_ps(most, part[g]);
+    }
+    const float highest = any ? std::max(top, _mm512_reduce_max_ps(most)) : top;
+    if (highest != top) {
+      const __m512 shrink = _mm512_set1_ps(_mm512_cvtss_f32(exp16(_mm512_set1_ps(top - highest))));
+      sum *= _mm512_cvtss_f32(shrink);
+      for (int64_t d = 0; d < dim; d += 16) _mm512_store_ps(out + d, _mm512_mul_ps(_mm512_load_ps(out + d), shrink));
+      top = highest;
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      const __m512 p = exp16(_mm512_sub_ps(part[g], _mm512_set1_ps(any ? highest : 0.0f)));
+      const __m512 weights = _mm512_maskz_mov_ps(seen[g], p);
+      sums = _mm512_add_ps(sums, weights);
+      _mm512_store_ps(weight + g * 16, weights);
+    }
+    sum += _mm512_reduce_add_ps(sums);
+  }
+
+ private:
+  // Lanes from..to, of sixteen.
+  static __mmask16 from_to(int64_t from, int64_t to) {
+    const uint32_t upto = to < 0 ? 0 : to >= 15 ? 0xffff : (2u << to) - 1;
+    return __mmask16(from <= 0 ? upto : from > 15 ? 0 : upto & ~((1u << from) - 1));
+  }
+};
+
+// The chunk at `start` of a sequence's KV head; groups outside of begin..last lie where some inside do.
+template <typename T>
+Chunk<T> find(const Attention& a, int64_t sequence, int64_t kv_head, int64_t start, int64_t begin, int64_t last) {
+  const int32_t* pages = a.table + sequence * a.table_width;
+  Chunk<T> chunk;
+  for (int64_t g = 0; g < kChunk / 16; ++g) {
+    const int64_t at = std::max(begin, std::min(last, start + g * 16)) / 16 * 16;
+    const int64_t place = (int64_t(pages[at / a.page_size]) * a.kv_heads + kv_head) * a.page_size + at % a.page_size;
+    chunk.keys[g] = static_cast<const T*>(a.keys) + place * a.head_dim;
+    chunk.values[g] = static_cast<const T*>(a.values) + place * a.head_dim;
+  }
+  return chunk;
+}
+
+inline int64_t seen_from(const Attention& a, int64_t position) {
+  return a.window > 0 ? std::max<int64_t>(0, position - a.window + 1) : 0;
+}
+
+// `following`: what is read after this.
 template <typename T, int R>
-void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const int64_t* token, const int64_t* head) {
-  const int64_t dim = a.head_dim, page_size = a.page_size, steps = dim / 16;
-  const int64_t offset = a.context[sequence] - a.first[sequence + 1];  // position = token + offset
-  alignas(64) float query[R][kHeadMost], out[R][kHeadMost], weight[R][16];
-  float top[R], sum[R];
+void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const int64_t* token, const int64_t* head,
+                 const Chunk<T>& following) {
+  // Enough sums at once that none waits for itself, and no more than there are registers.
+  constexpr int together = R > 6 ? 2 : 4;
+  const int64_t dim = a.head_dim, offset = a.context[sequence] - a.first[sequence + 1];  // position = token + offset
+  alignas(64) float query[R][kHeadMost], out[R][kHeadMost], weight[R][kChunk];
+  Softmax softmax[R];
   int64_t last = 0, begin = std::numeric_limits<int64_t>::max(), from[R], to[R];
   for (int r = 0; r < R; ++r) {
     const float* q = a.q + token[r] * a.q_stride + head[r] * dim;
     for (int64_t d = 0; d < dim; ++d) query[r][d] = q[d] * a.scale, out[r][d] = 0;
     to[r] = token[r] + offset;
-    from[r] = a.window > 0 ? std::max<int64_t>(0, to[r] - a.window + 1) : 0;
+    from[r] = seen_from(a, to[r]);
     last = std::max(last, to[r]), begin = std::min(begin, from[r]);
-    top[r] = -std::numeric_limits<float>::infinity(), sum[r] = 0;
   }
-  const int32_t* pages = a.table + sequence * a.table_width;
-  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  for (int64_t start = begin / 16 * 16; start <= last; start += 16) {
-    const int64_t page = int64_t(pages[start / page_size]) * a.kv_heads + kv_head, within = start % page_size;
-    const T* keys = static_cast<const T*>(a.keys) + (page * page_size + within) * dim;
-    const T* values = static_cast<const T*>(a.values) + (page * page_size + within) * dim;
-    // The next sixteen positions lie anywhere: no hardware foresees that. They are asked for while these are used.
-    const int64_t after = std::min(start + 16, last);
-    const int64_t place = (int64_t(pages[after / page_size]) * a.kv_heads + kv_head) * page_size + after % page_size / 16 * 16;
-    const T *next_keys = static_cast<const T*>(a.keys) + place * dim;
-    const T *next_values = static_cast<const T*>(a.values) + place * dim;
-    // Two sums each, of even and of odd elements: one would wait for itself. The same for any R: a row's sums are its own.
-    __m512 score[R], odd[R];
-    for (int r = 0; r < R; ++r) score[r] = odd[r] = _mm512_setzero_ps();
-    for (int64_t d = 0; d < dim; d += 2) {
-      const __m512 key = load16(keys + d * 16), next = load16(keys + d * 16 + 16);
-      fetch(next_keys + d * 16, 32);
-      fetch(next_values + d * 16, 32);
-      for (int r = 0; r < R; ++r) {
-        score[r] = _mm512_fmadd_ps(_mm512_set1_ps(query[r][d]), key, score[r]);
-        odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(query[r][d + 1]), next, odd[r]);
-      }
-    }
-    for (int r = 0; r < R; ++r) score[r] = _mm512_add_ps(score[r], odd[r]);
-    const __m512i position = _mm512_add_epi32(lane, _mm512_set1_epi32(int(start)));
-    for (int r = 0; r < R; ++r) {
-      const __mmask16 seen = _mm512_cmple_epi32_mask(position, _mm512_set1_epi32(int(to[r]))) &
-                             _mm512_cmpge_epi32_mask(position, _mm512_set1_epi32(int(from[r])));
-      score[r] = _mm512_mask_blend_ps(seen, none, score[r]);
-      const float most = seen ? std::max(top[r], _mm512_reduce_max_ps(score[r])) : top[r];
-      if (most != top[r]) {
-        const float shrink = _mm512_cvtss_f32(exp16(_mm512_set1_ps(top[r] - most)));
-        sum[r] *= shrink;
-        for (int64_t d = 0; d < dim; d += 16)
-          _mm512_store_ps(out[r] + d, _mm512_mul_ps(_mm512_load_ps(out[r] + d), _mm512_set1_ps(shrink)));
-        top[r] = most;
-      }
-      const __m512 p = _mm512_maskz_mov_ps(seen, exp16(_mm512_sub_ps(score[r], _mm512_set1_ps(seen ? most : 0.0f))));
-      sum[r] += _mm512_reduce_add_ps(p);
-      _mm512_store_ps(weight[r], p);
-    }
-    const int64_t count = std::min<int64_t>(16, last - start + 1);  // beyond lie other owners' values, maybe NaN
-    for (int64_t step = 0; step < steps; ++step) {
-      __m512 total[R];
-      for (int r = 0; r < R; ++r) total[r] = _mm512_load_ps(out[r] + step * 16), odd[r] = _mm512_setzero_ps();
-      int64_t j = 0;
-      for (; j + 2 <= count; j += 2) {
-        const __m512 value = load16(values + j * dim + step * 16), next = load16(values + (j + 1) * dim + step * 16);
-        for (int r = 0; r < R; ++r) {
-          total[r] = _mm512_fmadd_ps(_mm512_set1_ps(weight[r][j]), value, total[r]);
-          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(weight[r][j + 1]), next, odd[r]);
-        }
-      }
-      if (j < count) {
-        const __m512 value = load16(values + j * dim + step * 16);
-        for (int r = 0; r < R; ++r) total[r] = _mm512_fmadd_ps(_mm512_set1_ps(weight[r][j]), value, total[r]);
-      }
-      for (int r = 0; r < R; ++r) _mm512_store_ps(out[r] + step * 16, _mm512_add_ps(total[r], odd[r]));
-    }
+  Chunk<T> chunk = find<T>(a, sequence, kv_head, begin / kChunk * kChunk, begin, last);
+  for (int64_t start = begin / kChunk * kChunk; start <= last; start += kChunk) {
+    const int64_t count = std::min<int64_t>(kChunk, last - start + 1), groups = (count + 15) / 16;
+    const Chunk<T> next =
+        start + kChunk <= last ? find<T>(a, sequence, kv_head, start + kChunk, begin, last) : following;
+    tiles<together>(groups, [&](auto size, int64_t at) {
+      score<T, R, size()>(query, dim, chunk, next, int(at), weight);
+    });
+    for (int r = 0; r < R; ++r) softmax[r].take(weight[r], groups, start, from[r], to[r], out[r], dim);
+    tiles<together>(dim / 16, [&](auto size, int64_t at) {
+      weigh<T, R, size()>(out, dim, chunk, next, count, at, weight);
+    });
+    chunk = next;
   }
   for (int r = 0; r < R; ++r) {
-    const __m512 inverse = _mm512_set1_ps(1.0f / sum[r]);
+    const __m512 inverse = _mm512_set1_ps(1.0f / softmax[r].sum);
     float* y = a.out + (token[r] * a.heads + head[r]) * dim;
     for (int64_t d = 0; d < dim; d += 16) _mm512_storeu_ps(y + d, _mm512_mul_ps(_mm512_load_ps(out[r] + d), inverse));
   }
@@ -135,17 +201,24 @@ void attend(Pool& pool, const Attention& a) {
     tasks[s + 1] = tasks[s] + a.kv_heads * ((rows + kRowsAttention - 1) / kRowsAttention);
   }
   parallel(pool, tasks[a.sequences], [&](int64_t task) {
-    const int64_t s = std::upper_bound(tasks.begin(), tasks.end(), task) - tasks.begin() - 1;
-    const int64_t rows = (a.first[s + 1] - a.first[s]) * group;
-    const int64_t parts = (rows + kRowsAttention - 1) / kRowsAttention, own = task - tasks[s];
-    const int64_t kv_head = own / parts, begin = own % parts * kRowsAttention;
-    tiles<kRowsAttention>(std::min<int64_t>(kRowsAttention, rows - begin), [&](auto size, int64_t at) {
+    const auto place = [&](int64_t one) {
+      const int64_t s = std::upper_bound(tasks.begin(), tasks.end(), one) - tasks.begin() - 1;
+      return std::pair(s, (one - tasks[s]) / ((tasks[s + 1] - tasks[s]) / a.kv_heads));
+    };
+    const auto [s, kv_head] = place(task);
+    const int64_t rows = (a.first[s + 1] - a.first[s]) * group, parts = (tasks[s + 1] - tasks[s]) / a.kv_heads;
+    const int64_t begin = (task - tasks[s]) % parts * kRowsAttention;
+    const auto [other, other_head] = place(std::min(task + pool.threads(), tasks[a.sequences] - 1));
+    const int64_t from = seen_from(a, a.context[other] - (a.first[other + 1] - a.first[other]));
+    const auto following =
+        find<T>(a, other, other_head, from / kChunk * kChunk, from, a.context[other] - 1);
+    tiles<kRowsAttention>(std::min<int64_t>(kRowsAttention, rows - begin), [&, s = s, kv_head = kv_head](auto size, int64_t at) {
       int64_t token[size()], head[size()];
       for (int r = 0; r < size(); ++r) {
         token[r] = a.first[s] + (begin + at + r) / group;
         head[r] = kv_head * group + (begin + at + r) % group;
       }
-      attend_rows<T, size()>(a, s, kv_head, token, head);
+      attend_rows<T, size()>(a, s, kv_head, token, head, following);
     });
   });
 }

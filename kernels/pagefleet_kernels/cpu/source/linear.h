@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
+#include "memory.h"
 #include "pool.h"
 #include "rows.h"
 #include "vector.h"
@@ -19,14 +19,21 @@ namespace pagefleet {
 constexpr int64_t kColumns = 32;    // of one packed block: two registers
 constexpr int64_t kTaskRows = 96;   // of one task: a multiple of both kernels' rows
 constexpr int kRowsInt8 = 6, kRowsFloat = 12;
+constexpr int64_t kAheadRows = 8;   // of float32: with fewer, memory is read as fast as it can be anyway
+constexpr int64_t kAheadSteps = 16; // of k between two fetches
 
 struct Linear {
   int64_t n, k, blocks;
   int64_t group, groups;          // elements of k that share a scale, 64 or 32, and how many of these; 0: float32
-  std::vector<uint8_t> weights;   // [blocks][groups][group / 4][2][16 columns][4 of k], + 128
-  std::vector<float> scales;      // [blocks][groups][32]
-  std::vector<float> floats;      // [blocks][k][32]
-  std::vector<float> bias;        // [blocks * 32], or empty
+  Array<uint8_t> weights;   // [blocks][groups][group / 4][2][16 columns][4 of k], + 128
+  Array<float> scales;      // [blocks][groups][32]
+  Array<float> floats;      // [blocks][k][32]
+  Array<float> bias;        // [blocks * 32], or empty
+
+  Ahead ahead(int64_t block) const {
+    if (group) return {reinterpret_cast<const char*>(weights.data()) + block * groups * group * kColumns, groups * group * kColumns};
+    return {reinterpret_cast<const char*>(floats.data() + block * k * kColumns), k * kColumns * int64_t(sizeof(float))};
+  }
 };
 
 inline void pack(Pool& pool, Linear& linear, const float* weight) {
@@ -59,9 +66,9 @@ inline void pack(Pool& pool, Linear& linear, const float* weight) {
 }
 
 struct Quantised {
-  std::vector<int8_t> values;        // [rows][groups * group]
-  std::vector<float> scales;         // [rows][groups]
-  std::vector<int32_t> corrections;  // [rows][groups]
+  Array<int8_t> values;        // [rows][groups * group]
+  Array<float> scales;         // [rows][groups]
+  Array<int32_t> corrections;  // [rows][groups]
 };
 
 template <int G>
@@ -96,16 +103,18 @@ inline void finish(const Linear& linear, float* y, int64_t block, int half, __m5
 }
 
 template <int R, int G>
-void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t block, float* y, bool accumulate) {
-  const int64_t groups = linear.groups, width = groups * G;
+void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t block, float* y, bool accumulate, Ahead ahead) {
+  const int64_t groups = linear.groups, width = groups * G, part = ahead.bytes / groups;
   const int8_t* values = x.values.data() + row * width;
   const uint8_t* weights = linear.weights.data() + block * groups * G * kColumns;
   const float* scales = linear.scales.data() + block * groups * kColumns;
   __m512 total[R][2];
   for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
   for (int64_t g = 0; g < groups; ++g, weights += G * kColumns, scales += kColumns) {
+    ahead.fetch(part);
     __m512i sum[R][2];
     for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.corrections[(row + r) * groups + g]);
+#pragma GCC unroll 16  // as a loop GCC moves every sum to another register and back
     for (int i = 0; i < G / 4; ++i) {
       const __m512i low = _mm512_loadu_si512(weights + i * 128), high = _mm512_loadu_si512(weights + i * 128 + 64);
       for (int r = 0; r < R; ++r) {
@@ -128,11 +137,13 @@ void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t bl
 }
 
 template <int R>
-void tile_float(const Linear& linear, const float* x, int64_t block, float* y, bool accumulate) {
+void tile_float(const Linear& linear, const float* x, int64_t block, float* y, bool accumulate, Ahead ahead) {
   const float* weights = linear.floats.data() + block * linear.k * kColumns;
+  const int64_t part = ahead.bytes * kAheadSteps / linear.k;
   __m512 total[R][2];
   for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
   for (int64_t i = 0; i < linear.k; ++i, weights += kColumns) {
+    if (i % kAheadSteps == 0) ahead.fetch(part);
     const __m512 low = _mm512_loadu_ps(weights), high = _mm512_loadu_ps(weights + 16);
     for (int r = 0; r < R; ++r) {
       const __m512 value = _mm512_set1_ps(x[r * linear.k + i]);
@@ -144,23 +155,25 @@ void tile_float(const Linear& linear, const float* x, int64_t block, float* y, b
     for (int half = 0; half < 2; ++half) finish(linear, y + r * linear.n, block, half, total[r][half], accumulate);
 }
 
-// Calls body<R>(first row) over `rows` rows, R at most MOST.
+// Calls body(size, first row) over `rows` rows: size() is MOST, and for the last call what is left.
 template <int MOST, typename Body>
 void tiles(int64_t rows, Body&& body) {
   int64_t row = 0;
   for (; row + MOST <= rows; row += MOST) body(std::integral_constant<int, MOST>(), row);
   if constexpr (MOST > 1) {
-    if (row < rows) tiles<(MOST + 1) / 2>(rows - row, [&](auto size, int64_t at) { body(size, row + at); });
+    if (row < rows) tiles<MOST - 1>(rows - row, [&](auto size, int64_t at) { body(size, row + at); });
   }
 }
 
-// Calls body(block, first row, rows) over all blocks and rows, at most kTaskRows of them at a time.
+// Calls body(block, first row, rows, ahead) over all blocks and rows, at most kTaskRows of them at a time. `ahead` is the
+// block that this thread will probably have next, when that is another one.
 template <typename Body>
 void by_tasks(Pool& pool, const Linear& linear, int64_t rows, Body&& body) {
   const int64_t parts = (rows + kTaskRows - 1) / kTaskRows;
   parallel(pool, linear.blocks * parts, [&](int64_t task) {
-    const int64_t begin = task % parts * kTaskRows;
-    body(task / parts, begin, std::min(kTaskRows, rows - begin));
+    const int64_t begin = task % parts * kTaskRows, block = task / parts;
+    const int64_t next = std::min(linear.blocks - 1, (task + pool.threads()) / parts);
+    body(block, begin, std::min(kTaskRows, rows - begin), next == block ? Ahead{} : linear.ahead(next));
   });
 }
 
@@ -175,9 +188,10 @@ void apply_int8(Pool& pool, const Linear& linear, const float* x, int64_t rows, 
     quantise_row<G>(linear, x + row * linear.k, quantised.values.data() + row * width,
                     quantised.scales.data() + row * groups, quantised.corrections.data() + row * groups);
   });
-  by_tasks(pool, linear, rows, [&](int64_t block, int64_t begin, int64_t count) {
+  by_tasks(pool, linear, rows, [&](int64_t block, int64_t begin, int64_t count, Ahead ahead) {
     tiles<kRowsInt8>(count, [&](auto size, int64_t at) {
-      tile_int8<size(), G>(linear, quantised, begin + at, block, y + (begin + at) * linear.n, accumulate);
+      tile_int8<size(), G>(linear, quantised, begin + at, block, y + (begin + at) * linear.n, accumulate,
+                           ahead.share(at, size(), count));
     });
   });
 }
@@ -185,10 +199,12 @@ void apply_int8(Pool& pool, const Linear& linear, const float* x, int64_t rows, 
 inline void apply(Pool& pool, const Linear& linear, const float* x, int64_t rows, float* y, bool accumulate) {
   if (linear.group == 64) return apply_int8<64>(pool, linear, x, rows, y, accumulate);
   if (linear.group == 32) return apply_int8<32>(pool, linear, x, rows, y, accumulate);
-  by_tasks(pool, linear, rows, [&](int64_t block, int64_t begin, int64_t count) {
+  by_tasks(pool, linear, rows, [&](int64_t block, int64_t begin, int64_t count, Ahead ahead) {
+    if (rows < kAheadRows) ahead = {};
     tiles<kRowsFloat>(count, [&](auto size, int64_t at) {
       const int64_t row = begin + at;
-      tile_float<size()>(linear, x + row * linear.k, block, y + row * linear.n, accumulate);
+      tile_float<size()>(linear, x + row * linear.k, block, y + row * linear.n, accumulate,
+                         ahead.share(at, size(), count));
     });
   });
 }

@@ -22,6 +22,8 @@ class Pool {
     workers_ = threads - 1;
   }
 
+  int threads() const { return workers_ + 1; }
+
   // Runs task(job, 0..count-1) and returns when all have ended. One caller at a time.
   void run(Task task, void* job, int64_t count) {
     if (workers_ == 0 || count == 1) {

@@ -1,0 +1,50 @@
+// Memory as vectors want it: arrays that begin with a cache line, and lines fetched before they are wanted.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+#include <new>
+#include <vector>
+
+namespace pagefleet {
+
+constexpr int64_t kLine = 64;  // bytes of a cache line and of a register
+
+// A load of a register that lies across two lines costs two.
+template <typename T>
+struct InLines {
+  using value_type = T;
+  InLines() = default;
+  template <typename U>
+  InLines(const InLines<U>&) {}
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(kLine))); }
+  void deallocate(T* begin, size_t) { ::operator delete(begin, std::align_val_t(kLine)); }
+  template <typename U>
+  bool operator==(const InLines<U>&) const { return true; }
+  template <typename U>
+  bool operator!=(const InLines<U>&) const { return false; }
+};
+
+template <typename T>
+using Array = std::vector<T, InLines<T>>;
+
+// Memory that will be read soon, fetched a few lines at a time beside other work: what the hardware foresees ends with each
+// page of 4 KiB, and many lines at once would hold the work up.
+struct Ahead {
+  const char* begin = nullptr;
+  int64_t bytes = 0;
+
+  // What falls to `size` from `at` on of `count` equal pieces of work.
+  Ahead share(int64_t at, int64_t size, int64_t count) const {
+    const int64_t from = bytes * at / count;
+    return {begin + from, bytes * (at + size) / count - from};
+  }
+
+  // The next `part` bytes.
+  void fetch(int64_t part) {
+    for (int64_t i = 0; i < part; i += kLine) _mm_prefetch(begin + i, _MM_HINT_T1);
+    begin += part;
+  }
+};
+
+}  // namespace pagefleet
