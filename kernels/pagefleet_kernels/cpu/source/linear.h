@@ -22,25 +22,27 @@ constexpr int kRowsInt8 = 6, kRowsFloat = 12;
 constexpr int64_t kAheadRows = 8;   // of float32: with fewer, memory is read as fast as it can be anyway
 constexpr int64_t kAheadSteps = 16; // of k between two fetches
 
+constexpr int64_t group_bytes(int64_t group) { return kColumns * (group + int64_t(sizeof(float))); }
+
 struct Linear {
   int64_t n, k, blocks;
   int64_t group, groups;          // elements of k that share a scale, 64 or 32, and how many of these; 0: float32
-  Array<uint8_t> weights;   // [blocks][groups][group / 4][2][16 columns][4 of k], + 128
-  Array<float> scales;      // [blocks][groups][32]
+  Array<uint8_t> weights;         // [blocks][groups]: [group / 4][2][16 columns][4 of k], + 128, then 32 float scales
   Array<float> floats;      // [blocks][k][32]
   Array<float> bias;        // [blocks * 32], or empty
 
+  int64_t block_bytes() const { return group ? groups * group_bytes(group) : k * kColumns * int64_t(sizeof(float)); }
+
   Ahead ahead(int64_t block) const {
-    if (group) return {reinterpret_cast<const char*>(weights.data()) + block * groups * group * kColumns, groups * group * kColumns};
-    return {reinterpret_cast<const char*>(floats.data() + block * k * kColumns), k * kColumns * int64_t(sizeof(float))};
+    const void* begin = group ? static_cast<const void*>(weights.data()) : floats.data();
+    return {static_cast<const char*>(begin) + block * block_bytes(), block_bytes()};
   }
 };
 
 inline void pack(Pool& pool, Linear& linear, const float* weight) {
   const int64_t n = linear.n, k = linear.k;
   if (linear.group) {
-    linear.weights.assign(linear.blocks * linear.groups * linear.group * kColumns, 128);
-    linear.scales.assign(linear.blocks * linear.groups * kColumns, 0.0f);
+    linear.weights.assign(linear.blocks * linear.block_bytes(), 0);
   } else {
     linear.floats.assign(linear.blocks * k * kColumns, 0.0f);
   }
@@ -52,12 +54,13 @@ inline void pack(Pool& pool, Linear& linear, const float* weight) {
         continue;
       }
       for (int64_t g = 0; g < linear.groups; ++g) {
-        const int64_t begin = g * linear.group, end = std::min(k, begin + linear.group), at = block * linear.groups + g;
+        const int64_t begin = g * linear.group, end = std::min(k, begin + linear.group);
         float most = 0;
         for (int64_t i = begin; i < end; ++i) most = std::max(most, std::fabs(row[i]));
-        linear.scales[at * kColumns + c] = most / 127.0f;
-        const float inverse = most > 0 ? 127.0f / most : 0.0f;
-        uint8_t* out = linear.weights.data() + at * linear.group * kColumns + (c / 16) * 64 + (c % 16) * 4;
+        const float inverse = most > 0 ? 127.0f / most : 0.0f, scale = most / 127.0f;
+        uint8_t* packed = linear.weights.data() + (block * linear.groups + g) * group_bytes(linear.group);
+        std::memcpy(packed + linear.group * kColumns + c * sizeof(float), &scale, sizeof(float));
+        uint8_t* out = packed + (c / 16) * 64 + (c % 16) * 4;
         for (int64_t i = begin; i < end; ++i)
           out[(i - begin) / 4 * 128 + (i - begin) % 4] = uint8_t(std::lrintf(row[i] * inverse) + 128);
       }
@@ -106,11 +109,10 @@ template <int R, int G>
 void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t block, float* y, bool accumulate, Ahead ahead) {
   const int64_t groups = linear.groups, width = groups * G, part = ahead.bytes / groups;
   const int8_t* values = x.values.data() + row * width;
-  const uint8_t* weights = linear.weights.data() + block * groups * G * kColumns;
-  const float* scales = linear.scales.data() + block * groups * kColumns;
+  const uint8_t* weights = linear.weights.data() + block * linear.block_bytes();
   __m512 total[R][2];
   for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
-  for (int64_t g = 0; g < groups; ++g, weights += G * kColumns, scales += kColumns) {
+  for (int64_t g = 0; g < groups; ++g, weights += group_bytes(G)) {
     ahead.fetch(part);
     __m512i sum[R][2];
     for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.corrections[(row + r) * groups + g]);
@@ -125,7 +127,8 @@ void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t bl
         sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], high, spread);
       }
     }
-    const __m512 low = _mm512_loadu_ps(scales), high = _mm512_loadu_ps(scales + 16);
+    const uint8_t* scales = weights + G * kColumns;
+    const __m512 low = _mm512_loadu_ps(scales), high = _mm512_loadu_ps(scales + kLine);
     for (int r = 0; r < R; ++r) {
       const __m512 scale = _mm512_set1_ps(x.scales[(row + r) * groups + g]);
       total[r][0] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][0]), _mm512_mul_ps(scale, low), total[r][0]);

@@ -21,7 +21,7 @@ void pagefleet_threads(int threads) {
 
 void* pagefleet_linear(const float* weight, const float* bias, int64_t n, int64_t k, int64_t group) {
   const int64_t blocks = (n + kColumns - 1) / kColumns;
-  auto* linear = new Linear{n, k, blocks, group, group ? (k + group - 1) / group : 0, {}, {}, {}, {}};
+  auto* linear = new Linear{n, k, blocks, group, group ? (k + group - 1) / group : 0, {}, {}, {}};
   pack(*pool, *linear, weight);
   if (bias) {
     linear->bias.assign(blocks * kColumns, 0.0f);
