@@ -16,6 +16,8 @@ MODEL = "smollm2"
 LENGTH = 1024  # prompt and output tokens together
 SEQUENCES = 64
 BATCH = 16  # of static batching
+# What our own engine does unless told otherwise: up to four tokens after the last two or three.
+NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 3}'
 KV_TOKENS = 32768  # in vLLM's and Pagefleet's pools: room for every request of the workload at once
 
 
@@ -41,6 +43,13 @@ def everything() -> dict[str, System]:
         System("pagefleet-int8", "our engine, int8 weights", _pagefleet("int8"), _needs(), "/ready"),
         System("vllm", "vLLM on the CPU, float32", _vllm("float32"), _needs("model", "vllm"), environment=tuned),
         System("vllm-bf16", "vLLM on the CPU, bfloat16", _vllm("bfloat16"), _needs("model", "vllm"), environment=tuned),
+        System(
+            "vllm-bf16-ngram",
+            "vLLM on the CPU, bfloat16, prompt lookup",
+            _vllm("bfloat16", "--speculative-config", NGRAM),
+            _needs("model", "vllm"),
+            environment=tuned,
+        ),
         System("llama", "llama.cpp's server, Q4_1", _llama, _needs("llama")),
         System(
             "transformers",
@@ -78,13 +87,14 @@ def _pagefleet(quantization: str) -> Callable[[int], list[str]]:
     return command
 
 
-def _vllm(dtype: str) -> Callable[[int], list[str]]:
+def _vllm(dtype: str, *more: str) -> Callable[[int], list[str]]:
     def command(port: int) -> list[str]:
         return [
             str(peers.vllm_python()), "-m", "vllm.entrypoints.openai.api_server",
             "--model", str(peers.float_folder()), "--served-model-name", MODEL,
             "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype,
             "--max-num-seqs", str(SEQUENCES), "--max-model-len", str(LENGTH), "--disable-log-stats",
+            *more,
         ]  # fmt: skip
 
     return command

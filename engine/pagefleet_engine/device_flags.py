@@ -61,7 +61,7 @@ def check(flags: argparse.Namespace, device: str) -> None:
         return
     if flags.kernels == "native":
         raise ValueError("--kernels=native needs --device=cpu")
-    if flags.speculation is not None:
+    if flags.speculation not in (None, "none"):
         raise ValueError("--speculation needs --device=cpu")
     if flags.lora_adapter and flags.tensor_parallel_size > 1:
         raise ValueError("--lora-adapter needs --tensor-parallel-size=1")

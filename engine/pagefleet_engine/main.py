@@ -30,7 +30,7 @@ CHUNK_HELP = "of one prompt in one step; when not given 128 of one that has more
 KV_CACHE_TYPES = ("auto", "float32", "float16", "bfloat16", "fp8")
 POLICIES = tuple(policy.value for policy in Policy)
 KERNELS = ("auto", "native", "reference")
-SPECULATIONS = ("ngram", "draft")
+SPECULATIONS = ("ngram", "draft", "none")
 MOST_SPECULATED = 16
 
 
@@ -65,7 +65,12 @@ def _model_flags(serve: argparse.ArgumentParser) -> None:
     add("--quantization", choices=QUANTIZATIONS, default="none", help="of a model whose files carry none")
     add("--chat-template", type=Path, default=None, metavar="FILE", help="Jinja, instead of the model's own")
     add("--tool-call-parser", choices=[style.value for style in Style], default=Style.HERMES.value)
-    add("--speculation", choices=SPECULATIONS, default=None, help="guess tokens and check several in one step")
+    add(
+        "--speculation",
+        choices=SPECULATIONS,
+        default=None,
+        help="guess tokens and check several in one step, where that pays; ngram on the CPU, none on GPUs",
+    )
     add("--speculation-tokens", type=_positive, default=None, help="most guesses of one step; 4")
     add("--speculation-model", default=None, metavar="URI", help="the draft model")
     add("--lora-adapter", action="append", default=[], type=_adapter, metavar="NAME=PATH", help="repeatable")
@@ -135,7 +140,7 @@ def configure(arguments: list[str]) -> ServeConfig:
             batching=flags.batching,
             prefix_caching=not flags.no_prefix_caching,
             scheduling_policy=flags.scheduling_policy,
-            speculation=_speculation(flags),
+            speculation=_speculation(flags, device),
             adapters=tuple(flags.lora_adapter),
             max_adapters=flags.max_adapters,
             kernels=flags.kernels,
@@ -222,13 +227,16 @@ def _check_names(flags: argparse.Namespace) -> None:
         raise ValueError(f"--adapter-root {flags.adapter_root} is no folder")
 
 
-def _speculation(flags: argparse.Namespace) -> Speculation | None:
+def _speculation(flags: argparse.Namespace, device: str) -> Speculation | None:
+    """Looking up a sequence's own text costs next to nothing and is switched off where it does not pay."""
     method, tokens, model = flags.speculation, flags.speculation_tokens, flags.speculation_model
-    if method is None and tokens is not None:
-        raise ValueError("--speculation-tokens needs --speculation")
+    if method in (None, "none") and tokens is not None:
+        raise ValueError("--speculation-tokens needs --speculation=ngram or draft")
     if model is not None and method != "draft":
         raise ValueError("--speculation-model needs --speculation=draft")
-    if method is None:
+    if method is None and device == "cpu" and flags.batching == Batching.CONTINUOUS:
+        method = "ngram"
+    if method in (None, "none"):
         return None
     if method == "draft" and model is None:
         raise ValueError("--speculation=draft needs --speculation-model")

@@ -53,7 +53,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                 },
                 optional={
                     "maxLength": LENGTH,
-                    "speculation": st.sampled_from([{}, {"method": "ngram"}, {"method": "draft"}]),
+                    "speculation": st.sampled_from([{"method": method} for method in ("ngram", "draft", "none")]),
                     "adapters": st.just([{"name": "a"}]),
                     "chatTemplate": st.just({}),
                 },
@@ -132,7 +132,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
         },
     ),
     ("model", "speculation"): st.fixed_dictionaries(
-        {"method": st.sampled_from(["ngram", "draft"])}, optional={"model": st.just("file:///d")}
+        {"method": st.sampled_from(["ngram", "draft", "none"])}, optional={"model": st.just("file:///d")}
     ),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries(

@@ -116,7 +116,12 @@ def test_every_pod_of_a_group_knows_its_place() -> None:
 
 def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
     config = configure(arguments(spec_of("minimal")))
-    assert config.engine == EngineConfig("file:///models/smollm2", long_prompt_tokens=512)
+    assert config.engine == EngineConfig(
+        "file:///models/smollm2", long_prompt_tokens=512, speculation=Speculation("ngram")
+    )
+    plain = spec_of("minimal")
+    plain["model"]["speculation"] = {"method": "none", "tokens": 4}
+    assert configure(arguments(plain)).engine.speculation is None
     sampled = configure(arguments(sample()["spec"]))
     assert (sampled.engine.num_pages, sampled.engine.max_num_seqs, sampled.limits.queued) == (112, 8, 128)
 

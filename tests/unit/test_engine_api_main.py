@@ -16,7 +16,7 @@ NEEDED = ["serve", "--model=file:///m", "--served-model-name=m"]
 
 def test_defaults_are_the_contracts() -> None:
     config = configure([*NEEDED, "--host", "0.0.0.0", "--port", "8000"])
-    assert config.engine == EngineConfig(model="file:///m", long_prompt_tokens=512)
+    assert config.engine == EngineConfig(model="file:///m", long_prompt_tokens=512, speculation=Speculation("ngram"))
     assert (config.port, config.drain_timeout, config.limits.queued) == (8000, 90.0, 256)
     assert config.limits.prompt_tokens is None and config.limits.output_tokens is None
 
@@ -64,13 +64,21 @@ def test_speculation_without_a_model_looks_up_its_own_text() -> None:
     assert configure([*NEEDED, "--speculation=ngram"]).engine.speculation == Speculation("ngram")
 
 
+def test_speculation_is_the_cpus_default_where_batches_are_continuous() -> None:
+    assert configure(NEEDED).engine.speculation == Speculation("ngram")
+    assert configure([*NEEDED, "--speculation=none"]).engine.speculation is None
+    assert configure([*NEEDED, "--batching=static"]).engine.speculation is None
+    assert configure([*NEEDED, "--device=cuda"]).engine.speculation is None
+    assert configure([*NEEDED, "--device=cuda", "--speculation=none"]).engine.speculation is None
+
+
 @pytest.mark.parametrize(
     "flags",
     [
         ["--served-model-name=m"], ["--served-model-name="], ["--lora-adapter=x"], ["--lora-adapter=x=/1", "--lora-adapter=x=/2"],
         ["--lora-adapter=m=/1"], ["--lora-adapter=x=/1", "--lora-adapter=y=/2", "--max-adapters=1"],
         ["--allow-runtime-adapters"], ["--adapter-root=/"], ["--allow-runtime-adapters", "--adapter-root=/no/such"],
-        ["--speculation-tokens=2"], ["--speculation-model=x"], ["--speculation=ngram", "--speculation-model=x"],
+        ["--speculation-tokens=2"], ["--speculation=none", "--speculation-tokens=2"], ["--speculation-model=x"], ["--speculation=ngram", "--speculation-model=x"],
         ["--speculation=draft"], ["--speculation=ngram", "--speculation-tokens=17"],
         ["--batching=static", "--speculation=ngram"], ["--max-chunk-tokens=513"], ["--max-n=17"], ["--write-timeout=0"],
         ["--api-key-file=/no/such"], ["--kv-cache-dtype=int4"], ["--scheduling-policy=lifo"], ["--kernels=fast"],

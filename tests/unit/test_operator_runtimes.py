@@ -69,6 +69,14 @@ def test_a_draft_model_is_refused_for_tgi() -> None:
     assert set(errors(changed("tgi", "model.speculation", drafted))) == {"spec.model.speculation.method"}
 
 
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tgi"])
+def test_nobody_guesses_where_nobody_is_asked_to(name: str) -> None:
+    told = changed(name, "model.speculation", {"method": "none", "tokens": 4})
+    assert errors(told) == {}
+    containers = deployment(child_of(told), 1)["spec"]["template"]["spec"]["containers"]
+    assert "specul" not in str(containers)
+
+
 @pytest.mark.parametrize(
     ("name", "flag", "field"),
     [

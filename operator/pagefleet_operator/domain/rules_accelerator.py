@@ -24,6 +24,10 @@ def _other(spec: Mapping[str, Any]) -> bool:
     return is_ours(spec) and accelerator.get("name", NVIDIA) != NVIDIA and not given
 
 
+def _guesses(spec: Mapping[str, Any]) -> bool:
+    return bool((spec["model"].get("speculation") or {"method": "none"})["method"] != "none")
+
+
 def _quantization(spec: Mapping[str, Any]) -> str:
     return str(spec["model"].get("quantization", "none"))
 
@@ -54,9 +58,9 @@ ACCELERATOR_RULES = (
     Rule(
         (),
         "spec.model.speculation",
-        f"!has(self.model.speculation) || !({CUDA})",
+        f"!has(self.model.speculation) || self.model.speculation.method == 'none' || !({CUDA})",
         f"is not supported with {NVIDIA}; remove it",
-        lambda spec: "speculation" not in spec["model"] or not runs_cuda(spec),
+        lambda spec: not _guesses(spec) or not runs_cuda(spec),
     ),
     Rule(
         (),

@@ -16,7 +16,11 @@ SCHEMES = "hf://org/name[@revision], pvc://claim/path, file:///path or python://
 SPECULATION = record(
     "Speculative decoding: tokens are guessed, and several checked in one step. Answers stay what they were.",
     {
-        "method": choice("Who guesses: the sequence's own n-grams, or a smaller model.", ("ngram", "draft")),
+        "method": choice(
+            "Who guesses: the sequence's own n-grams (what our engine does on a CPU where nothing is said), a smaller model, "
+            "or nobody.",
+            ("ngram", "draft", "none"),
+        ),
         "tokens": integer("Most guesses in one step.", 1, MOST_SPECULATED, default=4),
         "model": text(
             f"The smaller model, with the same tokenizer, of method draft: {SCHEMES}.", pattern=URI, longest=1024

@@ -35,14 +35,14 @@ def drain_seconds(limits: Mapping[str, Any]) -> int:
 def _model(child: Child) -> dict[str, Any]:
     model: Mapping[str, Any] = child.snapshot["model"]
     speculation: Mapping[str, Any] = model.get("speculation") or {}
-    draft = speculation.get("model")
+    method, draft = speculation.get("method"), speculation.get("model")
     return {
         "--model": in_pod(model["source"]),
         "--served-model-name": model.get("servedName") or child.service,
         "--max-model-len": model.get("maxLength"),
         "--quantization": model.get("quantization"),
-        "--speculation": speculation.get("method"),
-        "--speculation-tokens": speculation.get("tokens"),
+        "--speculation": method,
+        "--speculation-tokens": speculation.get("tokens") if method != "none" else None,
         "--speculation-model": in_pod(draft) if draft else None,
         "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
     }

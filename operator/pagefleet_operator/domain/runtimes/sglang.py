@@ -92,12 +92,12 @@ def _model(child: Child) -> dict[str, object]:
         **{flag: size for flag, size in shares(child.snapshot).items() if size > 1},
         "--context-length": model.get("maxLength"),
         "--quantization": None if quantization == "none" else quantization,
-        **_speculation(model.get("speculation")),
+        **_speculation(common.speculation(child.snapshot)),
         "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
     }
 
 
-def _speculation(told: Mapping[str, Any] | None) -> dict[str, object]:
+def _speculation(told: Mapping[str, Any]) -> dict[str, object]:
     if not told:
         return {}
     draft = told["method"] == "draft"

@@ -69,7 +69,7 @@ def _flags(child: Child) -> dict[str, object]:
     """It takes any `model` of a request for its own, so it needs no served name."""
     model: Mapping[str, Any] = child.snapshot["model"]
     snapshot, (name, count) = child.snapshot, common.accelerator(child.snapshot)
-    scheduling, speculation = common.engine_part(snapshot, "scheduling"), model.get("speculation")
+    scheduling, speculation = common.engine_part(snapshot, "scheduling"), common.speculation(snapshot)
     adapters = [f"{adapter['name']}={path_in_pod(adapter['source'])}" for adapter in model.get("adapters") or ()]
     return {
         "--model-id": common.model_path(model["source"]),

@@ -110,12 +110,12 @@ def _model(child: Child) -> dict[str, object]:
         "--port": PORT,
         "--max-model-len": model.get("maxLength"),
         "--quantization": None if quantization == "none" else quantization,
-        "--speculative-config": _speculation(model.get("speculation")),
+        "--speculative-config": _speculation(common.speculation(child.snapshot)),
         "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
     }
 
 
-def _speculation(told: Mapping[str, Any] | None) -> str | None:
+def _speculation(told: Mapping[str, Any]) -> str | None:
     if not told:
         return None
     found: dict[str, Any] = {"method": "ngram"}
