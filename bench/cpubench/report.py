@@ -16,7 +16,7 @@ from rich.table import Table
 from cpubench.measures import Measured
 from cpubench.systems import System, threads
 
-VLLMS = ("vllm", "vllm-bf16")
+VLLMS = ("vllm", "vllm-bf16", "vllm-bf16-ngram")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def ratios(middle: Mapping[str, Measured]) -> list[Ratio]:
     return [
         ratio("pagefleet", speed.get("vllm"), "vllm (both float32)", 1.5),
         ratio("pagefleet", speed.get("transformers"), "transformers, static batches", 5.0),
-        ratio("pagefleet-int8", best, "the better of vllm and vllm-bf16", 3.0),
+        ratio("pagefleet-int8", best, "the best of vLLM's", 3.0),
         ratio("pagefleet-int8", speed.get("llama"), "llama (Q4_1)", 1.0),
     ]
 

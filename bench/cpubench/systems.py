@@ -18,6 +18,7 @@ SEQUENCES = 64
 BATCH = 16  # of static batching
 # What our own engine does unless told otherwise: up to four tokens after the last two or three.
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 3}'
+PLAIN = ("--speculation", "none")
 KV_TOKENS = 32768  # in vLLM's and Pagefleet's pools: room for every request of the workload at once
 
 
@@ -41,6 +42,12 @@ def everything() -> dict[str, System]:
     systems = [
         System("pagefleet", "our engine, float32", _pagefleet("none"), _needs(), "/ready"),
         System("pagefleet-int8", "our engine, int8 weights", _pagefleet("int8"), _needs(), "/ready"),
+        System(
+            "pagefleet-nospec", "our engine, float32, no speculation", _pagefleet("none", *PLAIN), _needs(), "/ready"
+        ),
+        System(
+            "pagefleet-int8-nospec", "our engine, int8, no speculation", _pagefleet("int8", *PLAIN), _needs(), "/ready"
+        ),
         System("vllm", "vLLM on the CPU, float32", _vllm("float32"), _needs("model", "vllm"), environment=tuned),
         System("vllm-bf16", "vLLM on the CPU, bfloat16", _vllm("bfloat16"), _needs("model", "vllm"), environment=tuned),
         System(
@@ -75,13 +82,14 @@ def _needs(*makers: str) -> Callable[[], str | None]:
     return missing
 
 
-def _pagefleet(quantization: str) -> Callable[[int], list[str]]:
+def _pagefleet(quantization: str, *more: str) -> Callable[[int], list[str]]:
     def command(port: int) -> list[str]:
         return [
             str(Path(sys.executable).parent / "pagefleet-engine"), "serve",
             "--model", float_model.URI, "--served-model-name", MODEL, "--port", str(port),
             "--quantization", quantization, "--max-num-seqs", str(SEQUENCES), "--max-model-len", str(LENGTH),
             "--page-size", "16", "--num-pages", str(KV_TOKENS // 16),
+            *more,
         ]  # fmt: skip
 
     return command

@@ -42,7 +42,7 @@ def paged(lengths: list[tuple[int, int]], page_size: int, seed: int = 0) -> tupl
     return Batch(*integers, context, table, torch.zeros(0, dtype=torch.int64)), pages
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 12, 13, 64, 97, 200])
+@pytest.mark.parametrize("rows", [*range(1, 14), 64, 97, 200])
 @pytest.mark.parametrize(("n", "k"), [(96, 64), (33, 100), (1000, 576), (5, 16)])
 def test_linear_is_the_product(compiled: native.Native, rows: int, n: int, k: int) -> None:
     x, weight, bias = random(rows, k, seed=1), random(n, k, seed=2), random(n, seed=3)
@@ -92,7 +92,7 @@ def test_rms_norm_and_silu(compiled: native.Native, size: int) -> None:
 LENGTHS = [
     [(1, 1)],
     [(1, 1328), (5, 18), (129, 463)],
-    [(1, context) for context in (1, 15, 16, 17, 31, 32, 33, 200)],
+    [(1, context) for context in (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 128, 200)],
     [(40, 40), (1, 7), (3, 64), (70, 300)],
 ]
 
@@ -100,7 +100,7 @@ LENGTHS = [
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(6, 2, 16), (9, 3, 64), (4, 4, 80), (16, 1, 128)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("window", [0, 24])
+@pytest.mark.parametrize("window", [0, 24, 70])
 def test_attention_over_pages(
     compiled: native.Native,
     lengths: list[tuple[int, int]],

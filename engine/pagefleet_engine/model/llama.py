@@ -14,6 +14,8 @@ from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.weights import Weights
 from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, KVPages, Linear, Operations
 
+MLP_ROWS = 128  # at a time: what one product writes the next one reads before it has left the cache
+
 QUANTIZATIONS = ("none", "int8")
 
 
@@ -112,15 +114,21 @@ class Llama:
             x = layer.out(attended, into=x)
             if adapters:
                 adapters.add(index, "out", attended, x)
-            normed = operations.rms_norm(x, layer.mlp_norm, config.norm_eps)
-            gate_up = layer.gate_up(normed)
-            if adapters:
-                adapters.add(index, "gate_up", normed, gate_up)
-            inner = operations.silu_mul(gate_up)
-            x = layer.down(inner, into=x)
-            if adapters:
-                adapters.add(index, "down", inner, x)
+            rows = count if adapters else MLP_ROWS
+            for at in range(0, count, rows):
+                self._mlp(index, layer, x[at : at + rows], adapters)
         return operations.rms_norm(x, self._norm, config.norm_eps)
+
+    def _mlp(self, index: int, layer: Layer, x: torch.Tensor, adapters: Applied | None) -> None:
+        """Adds the layer's MLP of x [n, hidden] to it. The adapters are those of the batch's n rows."""
+        normed = self._operations.rms_norm(x, layer.mlp_norm, self.config.norm_eps)
+        gate_up = layer.gate_up(normed)
+        if adapters:
+            adapters.add(index, "gate_up", normed, gate_up)
+        inner = self._operations.silu_mul(gate_up)
+        layer.down(inner, into=x)
+        if adapters:
+            adapters.add(index, "down", inner, x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocab] float32 of last hidden states [rows, hidden]."""

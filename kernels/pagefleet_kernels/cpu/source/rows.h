@@ -9,11 +9,13 @@
 namespace pagefleet {
 
 constexpr int64_t kRowsPerTask = 4;
+// Sixteen positions' keys share lines, which two threads must not write in turn; with few tokens they are of many sequences.
+constexpr int64_t kRopeTogether = 32, kRopeFew = 96;
 
 template <typename Body>
-void by_rows(Pool& pool, int64_t rows, Body body) {
-  parallel(pool, (rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t part) {
-    for (int64_t row = part * kRowsPerTask; row < std::min(rows, (part + 1) * kRowsPerTask); ++row) body(row);
+void by_rows(Pool& pool, int64_t rows, Body body, int64_t together = kRowsPerTask) {
+  parallel(pool, (rows + together - 1) / together, [&](int64_t part) {
+    for (int64_t row = part * together; row < std::min(rows, (part + 1) * together); ++row) body(row);
   });
 }
 
@@ -86,7 +88,7 @@ void rope(Pool& pool, const Rope& r) {
       for (int64_t d = 0; d < dim; ++d) store1(keys + d * 16, key[d]);
       for (int64_t d = 0; d < dim; d += 16) store16(values + d, _mm512_loadu_ps(value + d));
     }
-  });
+  }, r.tokens < kRopeFew ? kRowsPerTask : kRopeTogether);
 }
 
 }  // namespace pagefleet
