@@ -7,7 +7,7 @@ from typing import Any
 
 from pagefleet_operator.domain.accelerator import NVIDIA, gpus, runs_cuda
 from pagefleet_operator.domain.rule import Rule
-from pagefleet_operator.domain.runtime import is_ours
+from pagefleet_operator.domain.runtime import guessing, is_ours
 
 # In CEL: whether GPUs are asked for, and whether our CUDA image runs on them.
 GPU = f"has(self.resources) && has(self.resources.accelerator) && self.resources.accelerator.name == '{NVIDIA}'"
@@ -22,10 +22,6 @@ def _other(spec: Mapping[str, Any]) -> bool:
     accelerator = (spec.get("resources") or {}).get("accelerator") or {}
     given = (spec.get("engine") or {}).get("image")
     return is_ours(spec) and accelerator.get("name", NVIDIA) != NVIDIA and not given
-
-
-def _guesses(spec: Mapping[str, Any]) -> bool:
-    return bool((spec["model"].get("speculation") or {"method": "none"})["method"] != "none")
 
 
 def _quantization(spec: Mapping[str, Any]) -> str:
@@ -60,7 +56,7 @@ ACCELERATOR_RULES = (
         "spec.model.speculation",
         f"!has(self.model.speculation) || self.model.speculation.method == 'none' || !({CUDA})",
         f"is not supported with {NVIDIA}; remove it",
-        lambda spec: not _guesses(spec) or not runs_cuda(spec),
+        lambda spec: not guessing(spec) or not runs_cuda(spec),
     ),
     Rule(
         (),

@@ -15,3 +15,9 @@ def runtime_name(spec: Mapping[str, Any]) -> str:
 
 def is_ours(spec: Mapping[str, Any]) -> bool:
     return runtime_name(spec) == OURS
+
+
+def guessing(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`spec.model.speculation` where it says who guesses tokens; {} where it says that nobody does, or nothing."""
+    told: Mapping[str, Any] = spec["model"].get("speculation") or {}
+    return {} if told.get("method") == "none" else told

@@ -43,6 +43,10 @@ struct Chunk {
   const T* values[kChunk / 16];
 };
 
+// Groups of sixteen elements in one cache line.
+template <typename T>
+constexpr int kOfLine = int(kLine) / (16 * int(sizeof(T)));
+
 inline void want(const void* place) { _mm_prefetch(static_cast<const char*>(place), _MM_HINT_T0); }
 
 // weight[r][16 * p...] = query[r] . key of P groups' positions, `chunk` from group `at` on. Meanwhile the `next`
@@ -50,14 +54,13 @@ inline void want(const void* place) { _mm_prefetch(static_cast<const char*>(plac
 template <typename T, int R, int P>
 void score(const float (*query)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int at,
            float (*weight)[kChunk]) {
-  constexpr int64_t every = kLine / int64_t(16 * sizeof(T));  // of d, for one line of a group's keys
   __m512 sum[R][P];
   for (int r = 0; r < R; ++r)
     for (int p = 0; p < P; ++p) sum[r][p] = _mm512_setzero_ps();
   for (int64_t d = 0; d < dim; ++d) {
     __m512 key[P];
     for (int p = 0; p < P; ++p) key[p] = load16(chunk.keys[at + p] + d * 16);
-    if (d % every == 0) {
+    if (d % kOfLine<T> == 0) {
       for (int p = 0; p < P; ++p) want(next.keys[at + p] + d * 16);
     }
     for (int r = 0; r < R; ++r) {
@@ -74,7 +77,6 @@ void score(const float (*query)[kHeadMost], int64_t dim, const Chunk<T>& chunk, 
 template <typename T, int R, int S>
 void weigh(float (*out)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int64_t count, int64_t step,
            const float (*weight)[kChunk]) {
-  constexpr int every = int(kLine / int64_t(16 * sizeof(T)));
   __m512 total[R][S];
   for (int r = 0; r < R; ++r)
     for (int s = 0; s < S; ++s) total[r][s] = _mm512_load_ps(out[r] + (step + s) * 16);
@@ -82,7 +84,7 @@ void weigh(float (*out)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Ch
     const T *values = chunk.values[group] + step * 16, *later = next.values[group] + step * 16;
     const int64_t most = std::min<int64_t>(16, count - group * 16);
     for (int64_t j = 0; j < most; ++j, values += dim, later += dim) {
-      for (int s = 0; s < S; s += every) want(later + s * 16);
+      for (int s = 0; s < S; s += kOfLine<T>) want(later + s * 16);
       __m512 value[S];
       for (int s = 0; s < S; ++s) value[s] = load16(values + s * 16);
       for (int r = 0; r < R; ++r) {

@@ -19,8 +19,8 @@ namespace pagefleet {
 constexpr int64_t kColumns = 32;    // of one packed block: two registers
 constexpr int64_t kTaskRows = 96;   // of one task: a multiple of both kernels' rows
 constexpr int kRowsInt8 = 6, kRowsFloat = 12;
-constexpr int64_t kAheadRows = 8;   // of float32: with fewer, memory is read as fast as it can be anyway
-constexpr int64_t kAheadSteps = 16; // of k between two fetches
+constexpr int64_t kAheadRows = 8;    // of float32: with fewer, memory is read as fast as it can be anyway
+constexpr int64_t kAheadSteps = 16;  // of k between two fetches
 
 constexpr int64_t group_bytes(int64_t group) { return kColumns * (group + int64_t(sizeof(float))); }
 
@@ -28,8 +28,8 @@ struct Linear {
   int64_t n, k, blocks;
   int64_t group, groups;          // elements of k that share a scale, 64 or 32, and how many of these; 0: float32
   Array<uint8_t> weights;         // [blocks][groups]: [group / 4][2][16 columns][4 of k], + 128, then 32 float scales
-  Array<float> floats;      // [blocks][k][32]
-  Array<float> bias;        // [blocks * 32], or empty
+  Array<float> floats;            // [blocks][k][32]
+  Array<float> bias;              // [blocks * 32], or empty
 
   int64_t block_bytes() const { return group ? groups * group_bytes(group) : k * kColumns * int64_t(sizeof(float)); }
 

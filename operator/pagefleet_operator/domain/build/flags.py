@@ -11,6 +11,7 @@ from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import in_pod, path_in_pod
 from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.parallel import tensor_parallel
+from pagefleet_operator.domain.runtime import guessing
 
 DRAIN_SECONDS, LONGEST_DRAIN = 90, 1800
 SLOWEST_TOKEN = 0.1  # seconds between two tokens of a stream that is still worth its wait
@@ -34,15 +35,15 @@ def drain_seconds(limits: Mapping[str, Any]) -> int:
 
 def _model(child: Child) -> dict[str, Any]:
     model: Mapping[str, Any] = child.snapshot["model"]
-    speculation: Mapping[str, Any] = model.get("speculation") or {}
-    method, draft = speculation.get("method"), speculation.get("model")
+    guesses = guessing(child.snapshot)
+    draft = guesses.get("model")
     return {
         "--model": in_pod(model["source"]),
         "--served-model-name": model.get("servedName") or child.service,
         "--max-model-len": model.get("maxLength"),
         "--quantization": model.get("quantization"),
-        "--speculation": method,
-        "--speculation-tokens": speculation.get("tokens") if method != "none" else None,
+        "--speculation": (model.get("speculation") or {}).get("method"),
+        "--speculation-tokens": guesses.get("tokens"),
         "--speculation-model": in_pod(draft) if draft else None,
         "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
     }

@@ -92,12 +92,6 @@ def engine_part(snapshot: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
-def speculation(snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`spec.model.speculation`; {} where nobody guesses, which is what the others do unless told to."""
-    told: Mapping[str, Any] = snapshot["model"].get("speculation") or {}
-    return {} if told.get("method") == "none" else told
-
-
 def flags(values: Mapping[str, object]) -> list[str]:
     """FLAG=VALUE of those that have a value; a flag alone for True."""
     given = {flag: value for flag, value in values.items() if value is not None and value is not False}

@@ -10,6 +10,7 @@ from pagefleet_operator.domain.build.flags import drain_seconds
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import path_in_pod
 from pagefleet_operator.domain.build.volumes import CHAT_TEMPLATE
+from pagefleet_operator.domain.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
@@ -92,7 +93,7 @@ def _model(child: Child) -> dict[str, object]:
         **{flag: size for flag, size in shares(child.snapshot).items() if size > 1},
         "--context-length": model.get("maxLength"),
         "--quantization": None if quantization == "none" else quantization,
-        **_speculation(common.speculation(child.snapshot)),
+        **_speculation(guessing(child.snapshot)),
         "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
     }
 

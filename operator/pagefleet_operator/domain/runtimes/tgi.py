@@ -9,6 +9,7 @@ from typing import Any
 from pagefleet_operator.domain.build.flags import drain_seconds
 from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import path_in_pod
+from pagefleet_operator.domain.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
@@ -69,7 +70,7 @@ def _flags(child: Child) -> dict[str, object]:
     """It takes any `model` of a request for its own, so it needs no served name."""
     model: Mapping[str, Any] = child.snapshot["model"]
     snapshot, (name, count) = child.snapshot, common.accelerator(child.snapshot)
-    scheduling, speculation = common.engine_part(snapshot, "scheduling"), common.speculation(snapshot)
+    scheduling, speculation = common.engine_part(snapshot, "scheduling"), guessing(snapshot)
     adapters = [f"{adapter['name']}={path_in_pod(adapter['source'])}" for adapter in model.get("adapters") or ()]
     return {
         "--model-id": common.model_path(model["source"]),

@@ -11,6 +11,7 @@ from pagefleet_operator.domain.build.names import PORT, Child
 from pagefleet_operator.domain.build.uris import path_in_pod
 from pagefleet_operator.domain.build.volumes import CHAT_TEMPLATE
 from pagefleet_operator.domain.quantity import amount
+from pagefleet_operator.domain.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
@@ -110,7 +111,7 @@ def _model(child: Child) -> dict[str, object]:
         "--port": PORT,
         "--max-model-len": model.get("maxLength"),
         "--quantization": None if quantization == "none" else quantization,
-        "--speculative-config": _speculation(common.speculation(child.snapshot)),
+        "--speculative-config": _speculation(guessing(child.snapshot)),
         "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
     }
 
