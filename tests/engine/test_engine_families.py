@@ -21,6 +21,7 @@ from pagefleet_engine.model.config import ModelConfig, from_json
 from pagefleet_engine.model.errors import ModelError
 from pagefleet_engine.model.gguf_file import TYPES, Stored
 from pagefleet_engine.model.weights import load
+from pagefleet_kernels.cpu import Coded
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,8 +82,10 @@ def assert_equal_state(uri: str, model: PreTrainedModel) -> ModelConfig:
             continue
         assert torch.equal(unread.take(name, *expected.shape), expected), name
     parts = [f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up")]
-    merged = load(source.resolve(uri))[1].take_rows(dict.fromkeys(parts, 96), 64)
-    assert torch.equal(merged, torch.cat([model.state_dict()[name] for name in parts]))
+    expected = torch.cat([model.state_dict()[name] for name in parts])
+    assert torch.equal(load(source.resolve(uri))[1].take_rows(dict.fromkeys(parts, 96), 64), expected)
+    kept = load(source.resolve(uri))[1].take_kept(dict.fromkeys(parts, 96), 64)
+    assert torch.equal(kept.floats() if isinstance(kept, Coded) else kept.float(), expected)
     assert [name for name in unread.left() if name != "lm_head.weight"] == []
     return config
 
@@ -204,5 +207,10 @@ def test_blocks_are_dequantised_bit_for_bit(kind: str) -> None:
     columns, (_, elements, size) = 512, next(entry for entry in TYPES.values() if entry[0] == kind)
     rows = 2 * gguf_blocks.PIECE // columns + 3  # more than one piece, the last one not whole
     data = numpy.random.default_rng(7).integers(0, 120, (rows, columns // elements * size), dtype=numpy.uint8)
-    found = gguf_blocks.dequantise(Stored(kind, (rows, columns), data)).numpy()
-    assert numpy.array_equal(found, dequantize(data, GGMLQuantizationType[kind]), equal_nan=True)
+    stored, expected = Stored(kind, (rows, columns), data), dequantize(data, GGMLQuantizationType[kind])
+    assert numpy.array_equal(gguf_blocks.dequantise(stored).numpy(), expected, equal_nan=True)
+    codes = gguf_blocks.coded(stored)
+    assert (codes is not None) == (kind in gguf_blocks.LAYOUTS)
+    if codes is not None:
+        assert numpy.array_equal(codes.floats().numpy(), expected, equal_nan=True)
+        assert int(codes.codes.max()) < 2**codes.bits

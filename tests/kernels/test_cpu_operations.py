@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, Draw, KVPages, native, reference
+from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, Coded, Draw, KVPages, native, reference
 
 pytestmark = pytest.mark.skipif(
     (reason := native.missing()) is not None and "lacks" in reason, reason="this CPU has no AVX-512 with VNNI"
@@ -70,6 +70,38 @@ def test_a_row_does_not_depend_on_its_batch(compiled: native.Native, int8: bool,
     whole = linear(x)
     for begin, end in ((0, 1), (3, 10), (97, 150), (140, 147)):
         assert torch.equal(linear(x[begin:end].contiguous()), whole[begin:end])
+
+
+def coded(n: int, k: int, bits: int, group: int) -> Coded:
+    codes = torch.randint(0, 2**bits, (n, k), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    scales, offsets = (random(n, k // group, seed=seed).half().float() for seed in (2, 3))
+    return Coded(codes, scales, offsets, bits)
+
+
+KEPT = {
+    "bfloat16": random(100, 191, seed=2).bfloat16(),
+    "float16": random(100, 191, seed=2).half(),
+    **{f"{bits} bits, {group}": coded(100, 192, bits, group) for bits in (4, 8) for group in (16, 32)},
+}
+
+
+@pytest.mark.parametrize("rows", [1, 7, 12, 13, 40, 193, 400])
+@pytest.mark.parametrize("kept", KEPT)
+def test_weights_that_are_kept_small_give_float32s_bits(compiled: native.Native, kept: str, rows: int) -> None:
+    weight, bias = KEPT[kept], random(100, seed=4)
+    floats = weight.floats() if isinstance(weight, Coded) else weight.float()
+    x, into = random(rows, floats.shape[1], seed=5), random(rows, 100, seed=6)
+    found, expected = compiled.linear(weight, bias, False), compiled.linear(floats, bias, False)
+    assert torch.equal(found(x), expected(x))
+    assert torch.equal(found(x, into.clone()), expected(x, into.clone()))
+    assert torch.equal(PLAIN.linear(weight, bias, False)(x), PLAIN.linear(floats, bias, False)(x))
+
+
+def test_codes_below_one_another_have_the_finest_groups_and_the_most_bits(compiled: native.Native) -> None:
+    parts = [coded(48, 96, 4, 32), coded(20, 96, 8, 16), coded(7, 96, 4, 16)]
+    joined = Coded.below(parts)
+    assert (joined.bits, joined.group) == (8, 16)
+    assert torch.equal(joined.floats(), torch.cat([part.floats() for part in parts]))
 
 
 def test_zero_and_huge_rows(compiled: native.Native) -> None:

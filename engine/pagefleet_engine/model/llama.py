@@ -12,7 +12,7 @@ from pagefleet_engine.model.adapters import Applied
 from pagefleet_engine.model.config import ModelConfig
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.weights import Weights
-from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, KVPages, Linear, Operations
+from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, Coded, KVPages, Linear, Operations
 
 MLP_ROWS = 128  # at a time: what one product writes the next one reads before it has left the cache
 
@@ -46,10 +46,13 @@ class Llama:
         self.config, self._operations = config, operations
         self._int8, self._weights = quantization == "int8", weights
         matrix = (config.vocab_size, config.hidden_size)
-        self._embedding = weights.take("model.embed_tokens.weight", *matrix)
-        head = self._embedding if config.tied else weights.take("lm_head.weight", *matrix)
+        embedding = "model.embed_tokens.weight"
+        head = self._matrix({embedding if config.tied else "lm_head.weight": config.vocab_size}, config.hidden_size)
         # Of int8's error most comes from here and from Q, K and V: finer groups for these are worth their time.
         self._head = operations.linear(head, None, self._int8, FINE_GROUP)
+        self._embedding = (
+            head if config.tied and isinstance(head, torch.Tensor) else weights.take_stored(embedding, *matrix)
+        )
         if self._int8:  # rows of it are only looked up: half precision is far finer than int8
             self._embedding = self._embedding.to(torch.float16)
         self._norm = weights.take("model.norm.weight", config.hidden_size)
@@ -85,12 +88,15 @@ class Llama:
 
     def _merged(self, prefix: str, parts: dict[str, int], columns: int, group: int = GROUP) -> Linear:
         """One product in place of several on the same input: {name: rows}."""
-        weight = self._weights.take_rows({f"{prefix}{name}.weight": rows for name, rows in parts.items()}, columns)
+        weight = self._matrix({f"{prefix}{name}.weight": rows for name, rows in parts.items()}, columns)
         bias = None
         promised = self.config.attention_bias and "self_attn.q_proj" in parts
         if promised or any(f"{prefix}{name}.bias" in self._weights for name in parts):
             bias = torch.cat([self._weights.take(f"{prefix}{name}.bias", rows) for name, rows in parts.items()])
         return self._operations.linear(weight, bias, self._int8, group)
+
+    def _matrix(self, rows: dict[str, int], columns: int) -> torch.Tensor | Coded:
+        return self._weights.take_rows(rows, columns) if self._int8 else self._weights.take_kept(rows, columns)
 
     def pages(self, count: int, page_size: int, dtype: torch.dtype) -> list[KVPages]:
         """A KV pool, one entry per layer. Raises ValueError for sizes that the layout cannot hold."""

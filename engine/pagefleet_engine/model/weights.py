@@ -15,6 +15,7 @@ from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.gguf_config import from_gguf
 from pagefleet_engine.model.gguf_file import GGUF
 from pagefleet_engine.model.source import Format, ModelSource
+from pagefleet_kernels.cpu import Coded
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 # Beside weights some files carry tables that the config says as well.
@@ -26,7 +27,7 @@ Read = Callable[[torch.Tensor | None], torch.Tensor]  # into the given float32 t
 class Weights:
     """Names and readers of tensors. `take` reads one; `left` names those that nobody took.
 
-    A quantised layer shows as its float `weight`; `take_packed` gives it as it is stored.
+    A quantised layer shows as its float `weight`; `take_packed` and `take_kept` give it as it is stored.
     """
 
     def __init__(
@@ -34,14 +35,16 @@ class Weights:
         readers: Mapping[str, Read],
         where: str,
         packed: Mapping[str, Callable[[], dequantise.Packed]] | None = None,
+        coded: Callable[[str], Coded | None] = lambda name: None,
     ) -> None:
-        self._readers, self._where, self._packed = dict(readers), where, dict(packed or {})
+        self._readers, self._where, self._packed, self._coded = dict(readers), where, dict(packed or {}), coded
+        self._taken: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._readers
 
     def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The tensor `name`, once. Raises ModelError when it is missing, unreadable or of another shape."""
+        """The tensor `name`. Raises ModelError when it is missing, unreadable or of another shape."""
         return self._read(name, shape, None).to(dtype)
 
     def take_stored(self, name: str, *shape: int) -> torch.Tensor:
@@ -55,22 +58,37 @@ class Weights:
             self._read(name, (count, columns), part)
         return result
 
+    def take_kept(self, rows: Mapping[str, int], columns: int) -> torch.Tensor | Coded:
+        """As `take_rows`, in the smallest form of which every value is exactly the file's: codes, a dtype of two bytes."""
+        shapes = [(name, (count, columns)) for name, count in rows.items()]
+        codes = [self._guarded(name, partial(self._coded, name)) for name in rows if name in self._readers]
+        parts = [part for part in codes if part is not None]
+        if len(parts) == len(rows) and all(
+            part.codes.shape == shape for part, (_, shape) in zip(parts, shapes, strict=True)
+        ):
+            self._taken |= set(rows)
+            return Coded.below(parts)
+        stored = [self._read(name, shape, None) for name, shape in shapes]
+        same = len({part.dtype for part in stored}) == 1
+        return torch.cat(stored if same else [part.float() for part in stored])
+
     def take_packed(self, layer: str) -> dequantise.Packed | None:
         """A linear layer ("model.layers.0.mlp.up_proj") as a quantised checkpoint holds it, once; None: it is floats."""
         if layer not in self._packed:
             return None
-        self._readers.pop(f"{layer}.weight")
+        self._taken.add(f"{layer}.weight")
         return self._guarded(layer, self._packed.pop(layer))
 
     def left(self) -> list[str]:
-        return sorted(name for name in self._readers if not name.endswith(TABLES))
+        return sorted(name for name in self._readers if name not in self._taken and not name.endswith(TABLES))
 
     def _read(self, name: str, shape: tuple[int, ...], out: torch.Tensor | None) -> torch.Tensor:
         if name not in self._readers:
             raise ModelError(SOURCE, f"{self._where} lacks the tensor {name}")
         self._packed.pop(name.removesuffix(".weight"), None)
         target = out if out is not None and out.dtype == torch.float32 else None
-        tensor = self._guarded(name, partial(self._readers.pop(name), target))
+        self._taken.add(name)
+        tensor = self._guarded(name, partial(self._readers[name], target))
         if tuple(tensor.shape) != shape:
             raise ModelError(SOURCE, f"{self._where}: tensor {name} is {tuple(tensor.shape)}, the config says {shape}")
         if tensor.dtype not in FLOATS:
@@ -109,9 +127,14 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
 
     def read(name: str, out: torch.Tensor | None) -> torch.Tensor:
         stored = file.stored(name, config.heads, config.kv_heads)
+        if out is None and stored.type in gguf_blocks.HALVES:
+            return gguf_blocks.halves(stored)
         return gguf_blocks.dequantise(stored, out if out is not None and tuple(out.shape) == stored.shape else None)
 
-    return config, Weights({name: partial(read, name) for name in file.names}, source.path.name)
+    def coded(name: str) -> Coded | None:
+        return gguf_blocks.coded(file.stored(name, config.heads, config.kv_heads))
+
+    return config, Weights({name: partial(read, name) for name in file.names}, source.path.name, coded=coded)
 
 
 def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:

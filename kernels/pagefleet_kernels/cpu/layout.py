@@ -68,6 +68,42 @@ class KVPages:
         self.values[target] = self.values[source]
 
 
+@dataclass(frozen=True)
+class Coded:
+    """A matrix as GGUF's types hold it: scale * code + offset, every one of which is exactly one float32.
+
+    The product of scale and code has no more than 24 significant bits, so it does not matter whether it is rounded
+    before the offset is added.
+    """
+
+    codes: torch.Tensor  # [n, k] uint8
+    scales: torch.Tensor  # [n, k / group] float32; groups are of 16 or 32
+    offsets: torch.Tensor  # [n, k / group] float32
+    bits: int  # 4 or 8: codes are less than 2 ** bits
+
+    @property
+    def group(self) -> int:
+        return self.codes.shape[1] // self.scales.shape[1]
+
+    @classmethod
+    def below(cls, parts: Sequence[Coded]) -> Coded:
+        """Matrices below one another: codes of the most bits and the finest groups among them."""
+        finest, bits = min(part.group for part in parts), max(part.bits for part in parts)
+
+        def joined(ends: Sequence[torch.Tensor]) -> torch.Tensor:
+            return torch.cat(
+                [end.repeat_interleave(part.group // finest, dim=1) for part, end in zip(parts, ends, strict=True)]
+            )
+
+        scales, offsets = joined([part.scales for part in parts]), joined([part.offsets for part in parts])
+        return cls(torch.cat([part.codes for part in parts]), scales, offsets, bits)
+
+    def floats(self) -> torch.Tensor:
+        """[n, k] float32."""
+        grouped = self.codes.view(*self.scales.shape, -1).float()
+        return grouped.mul_(self.scales.unsqueeze(2)).add_(self.offsets.unsqueeze(2)).view(self.codes.shape)
+
+
 class Linear(Protocol):
     """A matrix product whose weight was prepared once."""
 
@@ -80,8 +116,8 @@ class Operations(Protocol):
 
     name: str
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool, group: int = GROUP) -> Linear:
-        """Prepare `weight` [n, k]; the tensor itself is not kept by those that pack it.
+    def linear(self, weight: torch.Tensor | Coded, bias: torch.Tensor | None, int8: bool, group: int = GROUP) -> Linear:
+        """Prepare `weight` [n, k], float32, bfloat16 or float16; the tensor itself is not kept by those that pack it.
 
         int8 has groups of GROUP or FINE_GROUP: these lose less of what is said and take an eighth more time.
         """

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from pagefleet_kernels.compile import LIBRARY
-from pagefleet_kernels.cpu.layout import GROUP, Batch, Draw, KVPages
+from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages
 
 NEEDED = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"})
-VERSION = 3
+VERSION = 4
 
 
 def missing() -> str | None:
@@ -32,6 +32,11 @@ def missing() -> str | None:
 
 def usable() -> bool:
     return missing() is None
+
+
+# `Kept` in source/linear.h.
+KEPT_INT8, KEPT_CODES = 1, {4: 2, 8: 3}
+KEPT = {torch.float32: 0, torch.bfloat16: 4, torch.float16: 5}
 
 
 class _Attention(Structure):
@@ -63,7 +68,7 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(LIBRARY))
     signatures = {
         "threads": (None, [c_int]),
-        "linear": (c_void_p, [c_void_p, c_void_p, c_int64, c_int64, c_int64]),
+        "linear": (c_void_p, [c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64]),
         "linear_free": (None, [c_void_p]),
         "linear_apply": (None, [c_void_p, c_void_p, c_int64, c_void_p, c_int]),
         "rms_norm": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float]),
@@ -82,13 +87,22 @@ def _library() -> ctypes.CDLL:
 
 
 class NativeLinear:
-    """A packed weight; freed with this object."""
+    """A packed weight; freed with this object. `group` is int8's; 0: the weight is kept as it is given."""
 
-    def __init__(self, library: ctypes.CDLL, weight: torch.Tensor, bias: torch.Tensor | None, group: int) -> None:
-        self._library, self._n = library, weight.shape[0]
-        weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
-        pointer = None if bias is None else bias.data_ptr()
-        self._handle = library.pagefleet_linear(weight.data_ptr(), pointer, *weight.shape, group)
+    def __init__(
+        self, library: ctypes.CDLL, weight: torch.Tensor | Coded, bias: torch.Tensor | None, group: int
+    ) -> None:
+        matrix, parts = (weight.codes, [weight.scales, weight.offsets]) if isinstance(weight, Coded) else (weight, [])
+        if group:
+            matrix, parts, kept = (weight.floats() if isinstance(weight, Coded) else weight.float()), [], KEPT_INT8
+        elif isinstance(weight, Coded):
+            kept, group = KEPT_CODES[weight.bits], weight.group
+        else:
+            kept = KEPT[weight.dtype]
+        self._library, self._n = library, matrix.shape[0]
+        held = [None if one is None else one.contiguous() for one in (matrix, *(parts or (None, None)), bias)]
+        pointers = [None if one is None else one.data_ptr() for one in held]
+        self._handle = library.pagefleet_linear(kept, *pointers, *matrix.shape, group)
 
     def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
         y = x.new_empty(x.shape[0], self._n) if into is None else into
@@ -114,7 +128,9 @@ class Native:
         self._library = _library()
         self._library.pagefleet_threads(threads)
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool, group: int = GROUP) -> NativeLinear:
+    def linear(
+        self, weight: torch.Tensor | Coded, bias: torch.Tensor | None, int8: bool, group: int = GROUP
+    ) -> NativeLinear:
         return NativeLinear(self._library, weight, bias, group if int8 else 0)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:

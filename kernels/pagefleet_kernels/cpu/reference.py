@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from pagefleet_kernels.cpu.layout import GROUP, Batch, Draw, KVPages, Linear
+from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Linear
 
 
 def quantise(x: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,8 +30,9 @@ class Reference:
 
     name = "reference"
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, int8: bool, group: int = GROUP) -> Linear:
-        kept = dequantise(weight, group) if int8 else weight
+    def linear(self, weight: torch.Tensor | Coded, bias: torch.Tensor | None, int8: bool, group: int = GROUP) -> Linear:
+        floats = weight.floats() if isinstance(weight, Coded) else weight.float()
+        kept = dequantise(floats, group) if int8 else floats
 
         def apply(x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
             product = functional.linear(dequantise(x, group) if int8 else x, kept, bias)

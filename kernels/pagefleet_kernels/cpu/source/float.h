@@ -1,0 +1,145 @@
+// Products in float32, with weights kept as their file has them wherever that is smaller: bfloat16, float16, or integer
+// codes of 4 or 8 bits with a scale and an offset for each row and group of 16 or 32, as GGUF's types are. Every one of
+// them stands for exactly one float32, and those are multiplied: a result has the same bits as from float32 weights.
+#pragma once
+#include "linear.h"
+
+namespace pagefleet {
+
+constexpr int kRowsFloat = 12;
+constexpr int64_t kTaskFloat = 96, kTaskWidened = 192;  // rows of one task, multiples of kRowsFloat
+constexpr int64_t kAheadRows = 8;  // of float32: with fewer, memory is read as fast as it can be anyway
+constexpr int64_t kStep = 16;      // of k, widened at a time
+
+// What a group of `group` codes, its 32 scales and its 32 offsets take.
+constexpr int64_t codes_bytes(int64_t group, int64_t bits) {
+  return kColumns * (group * bits / 8 + 2 * int64_t(sizeof(float)));
+}
+
+// Writes float32 of `count` <= kStep rows [k][32] of a block, from k = `from` on, to `out`.
+template <Kept K>
+void widen(const Linear& linear, const uint8_t* block, int64_t from, int64_t count, float* out) {
+  if constexpr (K == Kept::kBfloat16) {  // [k][16]: one column below, the one sixteen later above
+    for (int64_t i = 0; i < count; ++i, out += kColumns) {
+      const __m512i both = _mm512_loadu_si512(block + (from + i) * kLine);
+      _mm512_storeu_si512(out, _mm512_slli_epi32(both, 16));
+      _mm512_storeu_si512(out + 16, _mm512_and_si512(both, _mm512_set1_epi32(int(0xffff0000u))));
+    }
+  } else if constexpr (K == Kept::kHalf) {  // [k][32]
+    const Half* halves = reinterpret_cast<const Half*>(block) + from * kColumns;
+    for (int64_t i = 0; i < count * kColumns; i += 16) store16(out + i, load16(halves + i));
+  } else if constexpr (K == Kept::kCodes4) {  // [groups]: [group / 8][2][16 columns] of eight codes, scales, offsets
+    const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const uint8_t* packed = block + from / linear.group * codes_bytes(linear.group, 4);
+    const uint8_t *codes = packed + from % linear.group / 8 * 2 * kLine, *scales = packed + linear.group * kColumns / 2;
+    for (int half = 0; half < 2; ++half) {
+      const __m512 scale = _mm512_loadu_ps(scales + half * kLine);
+      const __m512 offset = _mm512_loadu_ps(scales + (2 + half) * kLine);
+      for (int eight = 0; eight < 2; ++eight) {
+        const __m512i all = _mm512_loadu_si512(codes + (2 * eight + half) * kLine);
+        for (int i = 0; i < 8; ++i) {
+          const __m512 code = _mm512_permutexvar_ps(_mm512_srli_epi32(all, 4 * i), values);  // by the lowest four bits
+          _mm512_storeu_ps(out + (8 * eight + i) * kColumns + half * 16, _mm512_fmadd_ps(code, scale, offset));
+        }
+      }
+    }
+  } else if constexpr (K == Kept::kCodes8) {  // [groups]: [group][32 columns], scales, offsets
+    const uint8_t* packed = block + from / linear.group * codes_bytes(linear.group, 8);
+    const uint8_t *codes = packed + from % linear.group * kColumns, *scales = packed + linear.group * kColumns;
+    for (int half = 0; half < 2; ++half) {
+      const __m512 scale = _mm512_loadu_ps(scales + half * kLine);
+      const __m512 offset = _mm512_loadu_ps(scales + (2 + half) * kLine);
+      for (int i = 0; i < kStep; ++i) {
+        const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i * kColumns + half * 16));
+        const __m512 code = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen));
+        _mm512_storeu_ps(out + i * kColumns + half * 16, _mm512_fmadd_ps(code, scale, offset));
+      }
+    }
+  }
+}
+
+// R rows of x by one block, whose weights are K's.
+template <int R, Kept K>
+void tile_float(const Linear& linear, const uint8_t* weights, const float* x, int64_t block, float* y, bool accumulate,
+                Ahead ahead) {
+  const int64_t k = linear.k, part = ahead.bytes * kStep / k;
+  alignas(64) float wide[kStep * kColumns];
+  __m512 total[R][2];
+  for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
+  for (int64_t from = 0; from < k; from += kStep) {
+    const int64_t count = std::min(kStep, k - from);
+    const float* row = K == Kept::kFloat ? reinterpret_cast<const float*>(weights) + from * kColumns : wide;
+    ahead.fetch(part);
+    widen<K>(linear, weights, from, count, wide);
+    for (int64_t i = 0; i < count; ++i, row += kColumns) {
+      const __m512 low = _mm512_loadu_ps(row), high = _mm512_loadu_ps(row + 16);
+      for (int r = 0; r < R; ++r) {
+        const __m512 value = _mm512_set1_ps(x[r * k + from + i]);
+        total[r][0] = _mm512_fmadd_ps(value, low, total[r][0]);
+        total[r][1] = _mm512_fmadd_ps(value, high, total[r][1]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int half = 0; half < 2; ++half) finish(linear, y + r * linear.n, block, half, total[r][half], accumulate);
+}
+
+template <Kept K>
+void apply_float(Pool& pool, const Linear& linear, const float* x, int64_t rows, float* y, bool accumulate) {
+  const int64_t most = K == Kept::kFloat ? kTaskFloat : kTaskWidened;
+  by_tasks(pool, linear, rows, most, [&](int64_t block, int64_t begin, int64_t count, Ahead ahead) {
+    const uint8_t* weights = linear.block(block);
+    if (K == Kept::kFloat && rows < kAheadRows) ahead = {};
+    const auto rows_by = [&](auto kept) {
+      tiles<kRowsFloat>(count, [&](auto size, int64_t at) {
+        const int64_t row = begin + at;
+        tile_float<size(), kept()>(linear, weights, x + row * linear.k, block, y + row * linear.n, accumulate,
+                                   ahead.share(at, size(), count));
+      });
+    };
+    if (K == Kept::kFloat || count <= kRowsFloat) return rows_by(std::integral_constant<Kept, K>());
+    static thread_local Array<float> wide;  // for several tiles the block is widened once: it stays in the cache
+    wide.resize(std::max<size_t>(wide.size(), linear.k * kColumns));
+    for (int64_t from = 0; from < linear.k; from += kStep)
+      widen<K>(linear, weights, from, std::min(kStep, linear.k - from), wide.data() + from * kColumns);
+    weights = reinterpret_cast<const uint8_t*>(wide.data());
+    rows_by(std::integral_constant<Kept, Kept::kFloat>());
+  });
+}
+
+// `weight` [n, k] in the type that is kept.
+template <typename T, typename Place>
+void pack_plain(Pool& pool, Linear& linear, const T* weight, Place place) {
+  linear.allocate(linear.k * kColumns * int64_t(sizeof(T)));
+  parallel(pool, linear.blocks, [&](int64_t block) {
+    T* out = reinterpret_cast<T*>(linear.block(block));
+    for (int64_t c = 0; c < linear.columns(block); ++c)
+      for (int64_t i = 0; i < linear.k; ++i)
+        out[i * kColumns + place(c)] = weight[(block * kColumns + c) * linear.k + i];
+  });
+}
+
+// `codes` [n, k]; `scales` and `offsets` [n, k / group].
+inline void pack_codes(Pool& pool, Linear& linear, const uint8_t* codes, const float* scales, const float* offsets) {
+  const int64_t bits = linear.kept == Kept::kCodes4 ? 4 : 8, group = linear.group, bytes = codes_bytes(group, bits);
+  linear.groups = linear.k / group;
+  linear.allocate(linear.groups * bytes);
+  parallel(pool, linear.blocks, [&](int64_t block) {
+    for (int64_t c = 0; c < linear.columns(block); ++c) {
+      const int64_t row = block * kColumns + c;
+      for (int64_t g = 0; g < linear.groups; ++g) {
+        uint8_t* packed = linear.block(block) + g * bytes;
+        const uint8_t* from = codes + row * linear.k + g * group;
+        for (int64_t i = 0; i < group; ++i) {
+          if (bits == 8) packed[i * kColumns + c] = from[i];
+          else packed[i / 8 * 2 * kLine + c / 16 * kLine + c % 16 * 4 + i % 8 / 2] |= uint8_t(from[i] << (i % 2 * 4));
+        }
+        float* ends = reinterpret_cast<float*>(packed + group * kColumns * bits / 8);
+        ends[c] = scales[row * linear.groups + g];
+        ends[kColumns + c] = offsets[row * linear.groups + g];
+      }
+    }
+  });
+}
+
+}  // namespace pagefleet
