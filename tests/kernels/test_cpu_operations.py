@@ -104,6 +104,29 @@ def test_codes_below_one_another_have_the_finest_groups_and_the_most_bits(compil
     assert torch.equal(joined.floats(), torch.cat([part.floats() for part in parts]))
 
 
+@pytest.mark.parametrize("rows", [1, 6, 20, 129, 300])
+@pytest.mark.parametrize(("int8", "group"), [(False, GROUP), (True, GROUP), (True, FINE_GROUP)])
+@pytest.mark.parametrize("inner", [96, 100, 8])
+def test_an_mlp_has_the_bits_of_its_parts(
+    compiled: native.Native, rows: int, int8: bool, group: int, inner: int
+) -> None:
+    x, norm = random(rows, 80, seed=1), (random(80, seed=2), 1e-5)
+    first, second = random(2 * inner, 80, seed=3), random(80, inner, seed=4)
+    bias = random(2 * inner, seed=5)
+    gate_up, plain = (compiled.linear(first, bias, int8, group, gated) for gated in (True, False))
+    down = compiled.linear(second, None, int8, group)
+    normed = compiled.rms_norm(x, *norm)
+    assert torch.equal(gate_up(normed), plain(normed))
+    assert torch.equal(gate_up(x, norm=norm), plain(normed))
+    expected = down(compiled.silu_mul(plain(normed)), into=x.clone())
+    found, close = x.clone(), x.clone()
+    compiled.mlp(found, norm, gate_up, down)
+    assert torch.equal(found, expected)
+    if not int8:
+        PLAIN.mlp(close, norm, PLAIN.linear(first, bias, False), PLAIN.linear(second, None, False))
+        torch.testing.assert_close(found, close, rtol=1e-4, atol=1e-3)
+
+
 def test_zero_and_huge_rows(compiled: native.Native) -> None:
     weight = random(64, 128, seed=2)
     assert torch.equal(compiled.linear(weight, None, True)(torch.zeros(3, 128)), torch.zeros(3, 64))

@@ -12,20 +12,18 @@ from pagefleet_engine.model.adapters import Applied
 from pagefleet_engine.model.config import ModelConfig
 from pagefleet_engine.model.errors import SOURCE, ModelError
 from pagefleet_engine.model.weights import Weights
-from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, Coded, KVPages, Linear, Operations
-
-MLP_ROWS = 128  # at a time: what one product writes the next one reads before it has left the cache
+from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, Coded, KVPages, Linear, Norm, Operations
 
 QUANTIZATIONS = ("none", "int8")
 
 
 @dataclass(frozen=True)
 class Layer:
-    attention_norm: torch.Tensor
+    attention_norm: Norm
     qkv: Linear
     head_norms: tuple[torch.Tensor, torch.Tensor, float] | None
     out: Linear
-    mlp_norm: torch.Tensor
+    mlp_norm: Norm
     gate_up: Linear
     down: Linear
     window: int
@@ -74,26 +72,28 @@ class Llama:
             q_norm = take(f"{prefix}self_attn.q_norm.weight", config.head_dim)
             norms = q_norm, take(f"{prefix}self_attn.k_norm.weight", config.head_dim), config.norm_eps
         return Layer(
-            take(f"{prefix}input_layernorm.weight", hidden),
+            (take(f"{prefix}input_layernorm.weight", hidden), config.norm_eps),
             self._merged(
                 prefix, {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}, hidden, FINE_GROUP
             ),
             norms,
             self._merged(prefix, {"self_attn.o_proj": hidden}, q),
-            take(f"{prefix}post_attention_layernorm.weight", hidden),
-            self._merged(prefix, {"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden),
+            (take(f"{prefix}post_attention_layernorm.weight", hidden), config.norm_eps),
+            self._merged(prefix, {"mlp.gate_proj": inner, "mlp.up_proj": inner}, hidden, gated=True),
             self._merged(prefix, {"mlp.down_proj": hidden}, inner),
             config.window(index) or 0,
         )
 
-    def _merged(self, prefix: str, parts: dict[str, int], columns: int, group: int = GROUP) -> Linear:
+    def _merged(
+        self, prefix: str, parts: dict[str, int], columns: int, group: int = GROUP, gated: bool = False
+    ) -> Linear:
         """One product in place of several on the same input: {name: rows}."""
         weight = self._matrix({f"{prefix}{name}.weight": rows for name, rows in parts.items()}, columns)
         bias = None
         promised = self.config.attention_bias and "self_attn.q_proj" in parts
         if promised or any(f"{prefix}{name}.bias" in self._weights for name in parts):
             bias = torch.cat([self._weights.take(f"{prefix}{name}.bias", rows) for name, rows in parts.items()])
-        return self._operations.linear(weight, bias, self._int8, group)
+        return self._operations.linear(weight, bias, self._int8, group, gated)
 
     def _matrix(self, rows: dict[str, int], columns: int) -> torch.Tensor | Coded:
         return self._weights.take_rows(rows, columns) if self._int8 else self._weights.take_kept(rows, columns)
@@ -110,31 +110,30 @@ class Llama:
         config, operations, count = self.config, self._operations, tokens.shape[0]
         x = functional.embedding(tokens, self._embedding).float()
         for index, (layer, pages) in enumerate(zip(self._layers, cache, strict=True)):
-            normed = operations.rms_norm(x, layer.attention_norm, config.norm_eps)
-            qkv = layer.qkv(normed)
             if adapters:
+                normed = operations.rms_norm(x, *layer.attention_norm)
+                qkv = layer.qkv(normed)
                 adapters.add(index, "qkv", normed, qkv)
+            else:
+                qkv = layer.qkv(x, norm=layer.attention_norm)
             heads = qkv.view(count, -1, config.head_dim)
             operations.rope_write(heads, self._tables, layer.head_norms, pages, batch)
             attended = operations.attend(heads, pages, batch, layer.window)
             x = layer.out(attended, into=x)
             if adapters:
                 adapters.add(index, "out", attended, x)
-            rows = count if adapters else MLP_ROWS
-            for at in range(0, count, rows):
-                self._mlp(index, layer, x[at : at + rows], adapters)
+                self._adapted_mlp(index, layer, x, adapters)
+            else:
+                operations.mlp(x, layer.mlp_norm, layer.gate_up, layer.down)
         return operations.rms_norm(x, self._norm, config.norm_eps)
 
-    def _mlp(self, index: int, layer: Layer, x: torch.Tensor, adapters: Applied | None) -> None:
-        """Adds the layer's MLP of x [n, hidden] to it. The adapters are those of the batch's n rows."""
-        normed = self._operations.rms_norm(x, layer.mlp_norm, self.config.norm_eps)
+    def _adapted_mlp(self, index: int, layer: Layer, x: torch.Tensor, adapters: Applied) -> None:
+        normed = self._operations.rms_norm(x, *layer.mlp_norm)
         gate_up = layer.gate_up(normed)
-        if adapters:
-            adapters.add(index, "gate_up", normed, gate_up)
+        adapters.add(index, "gate_up", normed, gate_up)
         inner = self._operations.silu_mul(gate_up)
         layer.down(inner, into=x)
-        if adapters:
-            adapters.add(index, "down", inner, x)
+        adapters.add(index, "down", inner, x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocab] float32 of last hidden states [rows, hidden]."""

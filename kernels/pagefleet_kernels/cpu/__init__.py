@@ -7,9 +7,9 @@ bit by bit, whatever else is in its batch.
 from __future__ import annotations
 
 from pagefleet_kernels.cpu import native, reference
-from pagefleet_kernels.cpu.layout import FINE_GROUP, GROUP, Batch, Coded, Draw, KVPages, Linear, Operations
+from pagefleet_kernels.cpu.layout import FINE_GROUP, GROUP, Batch, Coded, Draw, KVPages, Linear, Norm, Operations
 
-__all__ = ["FINE_GROUP", "GROUP", "Batch", "Coded", "Draw", "KVPages", "Linear", "Operations", "operations"]
+__all__ = ["FINE_GROUP", "GROUP", "Batch", "Coded", "Draw", "KVPages", "Linear", "Norm", "Operations", "operations"]
 
 
 def operations(threads: int, kind: str = "auto") -> Operations:

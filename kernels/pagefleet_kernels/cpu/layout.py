@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -104,11 +104,17 @@ class Coded:
         return grouped.mul_(self.scales.unsqueeze(2)).add_(self.offsets.unsqueeze(2)).view(self.codes.shape)
 
 
+Norm = tuple[torch.Tensor, float]  # of an RMS norm: weight [size] and epsilon
+
+
 class Linear(Protocol):
     """A matrix product whose weight was prepared once."""
 
-    def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
-        """x [rows, k] float32 -> x w^T + bias [rows, n]; added to `into` where that is given, which is returned."""
+    def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
+        """x [rows, k] float32, normalised where `norm` is given -> x w^T + bias [rows, n].
+
+        Added to `into` where that is given, which is returned.
+        """
 
 
 class Operations(Protocol):
@@ -116,11 +122,22 @@ class Operations(Protocol):
 
     name: str
 
-    def linear(self, weight: torch.Tensor | Coded, bias: torch.Tensor | None, int8: bool, group: int = GROUP) -> Linear:
+    def linear(
+        self,
+        weight: torch.Tensor | Coded,
+        bias: torch.Tensor | None,
+        int8: bool,
+        group: int = GROUP,
+        gated: bool = False,
+    ) -> Linear:
         """Prepare `weight` [n, k], float32, bfloat16 or float16; the tensor itself is not kept by those that pack it.
 
-        int8 has groups of GROUP or FINE_GROUP: these lose less of what is said and take an eighth more time.
+        int8 has groups of GROUP or FINE_GROUP: these lose less of what is said and take an eighth more time. A gated
+        one can be an MLP's first.
         """
+
+    def mlp(self, x: torch.Tensor, norm: Norm, gate_up: Any, down: Any) -> None:
+        """x [rows, hidden] += down(silu_mul(gate_up(x normalised))); both are this object's own `linear`, the first gated."""
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """x [rows, size] over its root mean square, times weight [size]."""

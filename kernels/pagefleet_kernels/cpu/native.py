@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from pagefleet_kernels.compile import LIBRARY
-from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages
+from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Norm
 
 NEEDED = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"})
-VERSION = 4
+VERSION = 5
 
 
 def missing() -> str | None:
@@ -68,9 +68,10 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(LIBRARY))
     signatures = {
         "threads": (None, [c_int]),
-        "linear": (c_void_p, [c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64]),
+        "linear": (c_void_p, [c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int]),
         "linear_free": (None, [c_void_p]),
-        "linear_apply": (None, [c_void_p, c_void_p, c_int64, c_void_p, c_int]),
+        "linear_apply": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p, c_int]),
+        "mlp": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p]),
         "rms_norm": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float]),
         "silu_mul": (None, [c_void_p, c_void_p, c_int64, c_int64]),
         "rope": (None, [POINTER(_Rope), c_int]),
@@ -90,7 +91,12 @@ class NativeLinear:
     """A packed weight; freed with this object. `group` is int8's; 0: the weight is kept as it is given."""
 
     def __init__(
-        self, library: ctypes.CDLL, weight: torch.Tensor | Coded, bias: torch.Tensor | None, group: int
+        self,
+        library: ctypes.CDLL,
+        weight: torch.Tensor | Coded,
+        bias: torch.Tensor | None,
+        group: int,
+        gated: bool,
     ) -> None:
         matrix, parts = (weight.codes, [weight.scales, weight.offsets]) if isinstance(weight, Coded) else (weight, [])
         if group:
@@ -102,15 +108,18 @@ class NativeLinear:
         self._library, self._n = library, matrix.shape[0]
         held = [None if one is None else one.contiguous() for one in (matrix, *(parts or (None, None)), bias)]
         pointers = [None if one is None else one.data_ptr() for one in held]
-        self._handle = library.pagefleet_linear(kept, *pointers, *matrix.shape, group)
+        self.handle = library.pagefleet_linear(kept, *pointers, *matrix.shape, group, gated)
 
-    def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
         y = x.new_empty(x.shape[0], self._n) if into is None else into
-        self._library.pagefleet_linear_apply(self._handle, x.data_ptr(), x.shape[0], y.data_ptr(), into is not None)
+        weight, epsilon = (norm[0].data_ptr(), norm[1]) if norm else (None, 0.0)
+        self._library.pagefleet_linear_apply(
+            self.handle, x.data_ptr(), weight, epsilon, x.shape[0], y.data_ptr(), into is not None
+        )
         return y
 
     def __del__(self) -> None:
-        if handle := getattr(self, "_handle", None):
+        if handle := getattr(self, "handle", None):
             self._library.pagefleet_linear_free(handle)
 
 
@@ -129,9 +138,17 @@ class Native:
         self._library.pagefleet_threads(threads)
 
     def linear(
-        self, weight: torch.Tensor | Coded, bias: torch.Tensor | None, int8: bool, group: int = GROUP
+        self,
+        weight: torch.Tensor | Coded,
+        bias: torch.Tensor | None,
+        int8: bool,
+        group: int = GROUP,
+        gated: bool = False,
     ) -> NativeLinear:
-        return NativeLinear(self._library, weight, bias, group if int8 else 0)
+        return NativeLinear(self._library, weight, bias, group if int8 else 0, gated)
+
+    def mlp(self, x: torch.Tensor, norm: Norm, gate_up: NativeLinear, down: NativeLinear) -> None:
+        self._library.pagefleet_mlp(gate_up.handle, down.handle, norm[0].data_ptr(), norm[1], x.shape[0], x.data_ptr())
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         y = torch.empty_like(x)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Linear
+from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Linear, Norm
 
 
 def quantise(x: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,15 +30,26 @@ class Reference:
 
     name = "reference"
 
-    def linear(self, weight: torch.Tensor | Coded, bias: torch.Tensor | None, int8: bool, group: int = GROUP) -> Linear:
+    def linear(
+        self,
+        weight: torch.Tensor | Coded,
+        bias: torch.Tensor | None,
+        int8: bool,
+        group: int = GROUP,
+        gated: bool = False,
+    ) -> Linear:
         floats = weight.floats() if isinstance(weight, Coded) else weight.float()
         kept = dequantise(floats, group) if int8 else floats
 
-        def apply(x: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
-            product = functional.linear(dequantise(x, group) if int8 else x, kept, bias)
+        def apply(x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
+            normed = self.rms_norm(x, *norm) if norm else x
+            product = functional.linear(dequantise(normed, group) if int8 else normed, kept, bias)
             return product if into is None else into.add_(product)
 
         return apply
+
+    def mlp(self, x: torch.Tensor, norm: Norm, gate_up: Linear, down: Linear) -> None:
+        down(self.silu_mul(gate_up(x, norm=norm)), into=x)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         return functional.rms_norm(x, (x.shape[-1],), weight, epsilon)

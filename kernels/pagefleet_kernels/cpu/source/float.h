@@ -3,6 +3,7 @@
 // them stands for exactly one float32, and those are multiplied: a result has the same bits as from float32 weights.
 #pragma once
 #include "linear.h"
+#include "rows.h"
 
 namespace pagefleet {
 
@@ -60,8 +61,8 @@ void widen(const Linear& linear, const uint8_t* block, int64_t from, int64_t cou
 
 // R rows of x by one block, whose weights are K's.
 template <int R, Kept K>
-void tile_float(const Linear& linear, const uint8_t* weights, const float* x, int64_t block, float* y, bool accumulate,
-                Ahead ahead) {
+void tile_float(const Linear& linear, const uint8_t* weights, const float* x, int64_t block, float* y, int64_t stride,
+                Into into, Ahead ahead) {
   const int64_t k = linear.k, part = ahead.bytes * kStep / k;
   alignas(64) float wide[kStep * kColumns];
   __m512 total[R][2];
@@ -80,12 +81,20 @@ void tile_float(const Linear& linear, const uint8_t* weights, const float* x, in
       }
     }
   }
-  for (int r = 0; r < R; ++r)
-    for (int half = 0; half < 2; ++half) finish(linear, y + r * linear.n, block, half, total[r][half], accumulate);
+  for (int r = 0; r < R; ++r) finish(linear, y + r * stride, block, total[r][0], total[r][1], into);
 }
 
 template <Kept K>
-void apply_float(Pool& pool, const Linear& linear, const float* x, int64_t rows, float* y, bool accumulate) {
+void apply_float(Pool& pool, const Linear& linear, Input input, int64_t rows, float* y, int64_t stride, Into into) {
+  static Array<float> normed;  // one caller at a time
+  const float* x = input.x;
+  if (input.norm) {
+    normed.resize(std::max<size_t>(normed.size(), rows * linear.k));
+    by_rows(pool, rows, [&](int64_t row) {
+      rms_norm(x + row * linear.k, input.norm, normed.data() + row * linear.k, linear.k, input.epsilon);
+    });
+    x = normed.data();
+  }
   const int64_t most = K == Kept::kFloat ? kTaskFloat : kTaskWidened;
   by_tasks(pool, linear, rows, most, [&](int64_t block, int64_t begin, int64_t count, Ahead ahead) {
     const uint8_t* weights = linear.block(block);
@@ -93,7 +102,7 @@ void apply_float(Pool& pool, const Linear& linear, const float* x, int64_t rows,
     const auto rows_by = [&](auto kept) {
       tiles<kRowsFloat>(count, [&](auto size, int64_t at) {
         const int64_t row = begin + at;
-        tile_float<size(), kept()>(linear, weights, x + row * linear.k, block, y + row * linear.n, accumulate,
+        tile_float<size(), kept()>(linear, weights, x + row * linear.k, block, y + row * stride, stride, into,
                                    ahead.share(at, size(), count));
       });
     };
@@ -113,9 +122,9 @@ void pack_plain(Pool& pool, Linear& linear, const T* weight, Place place) {
   linear.allocate(linear.k * kColumns * int64_t(sizeof(T)));
   parallel(pool, linear.blocks, [&](int64_t block) {
     T* out = reinterpret_cast<T*>(linear.block(block));
-    for (int64_t c = 0; c < linear.columns(block); ++c)
-      for (int64_t i = 0; i < linear.k; ++i)
-        out[i * kColumns + place(c)] = weight[(block * kColumns + c) * linear.k + i];
+    linear.rows_of(block, [&](int64_t c, int64_t row) {
+      for (int64_t i = 0; i < linear.k; ++i) out[i * kColumns + place(c)] = weight[row * linear.k + i];
+    });
   });
 }
 
@@ -125,8 +134,7 @@ inline void pack_codes(Pool& pool, Linear& linear, const uint8_t* codes, const f
   linear.groups = linear.k / group;
   linear.allocate(linear.groups * bytes);
   parallel(pool, linear.blocks, [&](int64_t block) {
-    for (int64_t c = 0; c < linear.columns(block); ++c) {
-      const int64_t row = block * kColumns + c;
+    linear.rows_of(block, [&](int64_t c, int64_t row) {
       for (int64_t g = 0; g < linear.groups; ++g) {
         uint8_t* packed = linear.block(block) + g * bytes;
         const uint8_t* from = codes + row * linear.k + g * group;
@@ -138,7 +146,7 @@ inline void pack_codes(Pool& pool, Linear& linear, const uint8_t* codes, const f
         ends[c] = scales[row * linear.groups + g];
         ends[kColumns + c] = offsets[row * linear.groups + g];
       }
-    }
+    });
   });
 }
 

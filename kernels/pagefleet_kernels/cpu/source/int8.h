@@ -19,8 +19,8 @@ inline void pack_int8(Pool& pool, Linear& linear, const float* weight) {
   linear.groups = (linear.k + linear.group - 1) / linear.group;
   linear.allocate(linear.groups * group_bytes(linear.group));
   parallel(pool, linear.blocks, [&](int64_t block) {
-    for (int64_t c = 0; c < linear.columns(block); ++c) {
-      const float* row = weight + (block * kColumns + c) * linear.k;
+    linear.rows_of(block, [&](int64_t c, int64_t index) {
+      const float* row = weight + index * linear.k;
       for (int64_t g = 0; g < linear.groups; ++g) {
         const int64_t begin = g * linear.group, end = std::min(linear.k, begin + linear.group);
         float most = 0;
@@ -32,7 +32,7 @@ inline void pack_int8(Pool& pool, Linear& linear, const float* weight) {
         for (int64_t i = begin; i < end; ++i)
           out[(i - begin) / 4 * 128 + (i - begin) % 4] = uint8_t(std::lrintf(row[i] * inverse) + 128);
       }
-    }
+    });
   });
 }
 
@@ -66,8 +66,8 @@ void quantise_row(const Linear& linear, const float* x, int8_t* values, float* s
 }
 
 template <int R, int G>
-void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t block, float* y, bool accumulate,
-               Ahead ahead) {
+void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t block, float* y, int64_t stride,
+               Into into, Ahead ahead) {
   const int64_t groups = linear.groups, width = groups * G, part = ahead.bytes / groups;
   const int8_t* values = x.values.data() + row * width;
   const uint8_t* weights = linear.block(block);
@@ -96,24 +96,30 @@ void tile_int8(const Linear& linear, const Quantised& x, int64_t row, int64_t bl
       total[r][1] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r][1]), _mm512_mul_ps(scale, high), total[r][1]);
     }
   }
-  for (int r = 0; r < R; ++r)
-    for (int half = 0; half < 2; ++half) finish(linear, y + r * linear.n, block, half, total[r][half], accumulate);
+  for (int r = 0; r < R; ++r) finish(linear, y + r * stride, block, total[r][0], total[r][1], into);
 }
 
 template <int G>
-void apply_int8(Pool& pool, const Linear& linear, const float* x, int64_t rows, float* y, bool accumulate) {
+void apply_int8(Pool& pool, const Linear& linear, Input input, int64_t rows, float* y, int64_t stride, Into into) {
   static Quantised quantised;  // one caller at a time
   const int64_t groups = linear.groups, width = groups * G;
   quantised.values.resize(std::max<size_t>(quantised.values.size(), rows * width));
   quantised.scales.resize(std::max<size_t>(quantised.scales.size(), rows * groups));
   quantised.corrections.resize(std::max<size_t>(quantised.corrections.size(), rows * groups));
   by_rows(pool, rows, [&](int64_t row) {
-    quantise_row<G>(linear, x + row * linear.k, quantised.values.data() + row * width,
-                    quantised.scales.data() + row * groups, quantised.corrections.data() + row * groups);
+    static thread_local Array<float> normed;
+    const float* x = input.x + row * linear.k;
+    if (input.norm) {
+      normed.resize(std::max<size_t>(normed.size(), linear.k));
+      rms_norm(x, input.norm, normed.data(), linear.k, input.epsilon);
+      x = normed.data();
+    }
+    quantise_row<G>(linear, x, quantised.values.data() + row * width, quantised.scales.data() + row * groups,
+                    quantised.corrections.data() + row * groups);
   });
   by_tasks(pool, linear, rows, kTaskInt8, [&](int64_t block, int64_t begin, int64_t count, Ahead ahead) {
     tiles<kRowsInt8>(count, [&](auto size, int64_t at) {
-      tile_int8<size(), G>(linear, quantised, begin + at, block, y + (begin + at) * linear.n, accumulate,
+      tile_int8<size(), G>(linear, quantised, begin + at, block, y + (begin + at) * stride, stride, into,
                            ahead.share(at, size(), count));
     });
   });

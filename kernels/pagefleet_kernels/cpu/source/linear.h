@@ -1,4 +1,4 @@
-// y [rows, n] (+)= x [rows, k] w^T + bias with weights packed once: what the products of int8.h and float.h share.
+// y [rows, n] = x [rows, k] w^T + bias with weights packed once: what the products of int8.h and float.h share.
 //
 // Floor: the packed bytes read once per kTaskRows rows; rows * k * n multiply-adds.
 #pragma once
@@ -17,10 +17,23 @@ constexpr int64_t kColumns = 32;  // of one packed block: two registers
 // How weights are kept. kCodes4 and kCodes8: scale * code + offset, with a scale and an offset for each row and group.
 enum class Kept : int64_t { kFloat = 0, kInt8 = 1, kCodes4 = 2, kCodes8 = 3, kBfloat16 = 4, kHalf = 5 };
 
+// What becomes of a product: it is y [rows, n], is added to it, or, of a gated one, silu(first half) * second half is
+// y [rows, n / 2].
+enum class Into { kSet, kAdd, kGate };
+
+struct Input {
+  const float* x;  // [rows, k]
+  // Where given, rows are normalised by it first.
+  const float* norm = nullptr;  // [k]
+  float epsilon = 0;
+};
+
+// A gated one has two halves of n / 2 rows, and a block's second register is of the same columns of the second half.
 struct Linear {
   int64_t n, k;
   Kept kept;
-  int64_t group;         // elements of k that share a scale; 0 where there are none
+  int64_t group;  // elements of k that share a scale; 0 where there are none
+  bool gated;
   int64_t blocks = 0, groups = 0, block_bytes = 0;
   Array<uint8_t> packed = {};  // [blocks][block_bytes]
   Array<float> bias = {};      // [blocks * 32], or empty
@@ -30,8 +43,19 @@ struct Linear {
 
   Ahead ahead(int64_t index) const { return {reinterpret_cast<const char*>(block(index)), block_bytes}; }
 
-  // Columns of a block that are there.
-  int64_t columns(int64_t index) const { return std::min(kColumns, n - index * kColumns); }
+  // The first column of a block's register, and how many are there.
+  int64_t column(int64_t index, int half) const { return gated ? index * 16 + half * (n / 2) : index * kColumns + half * 16; }
+  int64_t columns(int64_t index, int half) const {
+    const int64_t end = gated && half == 0 ? n / 2 : n;
+    return std::max<int64_t>(0, std::min<int64_t>(16, end - column(index, half)));
+  }
+
+  // Calls body(place in the block, row of the weight) for the rows that a block holds.
+  template <typename Body>
+  void rows_of(int64_t index, Body body) const {
+    for (int half = 0; half < 2; ++half)
+      for (int64_t i = 0; i < columns(index, half); ++i) body(half * 16 + i, column(index, half) + i);
+  }
 
   void allocate(int64_t bytes_of_block) {
     block_bytes = bytes_of_block;
@@ -39,12 +63,21 @@ struct Linear {
   }
 };
 
-inline void finish(const Linear& linear, float* y, int64_t block, int half, __m512 value, bool accumulate) {
-  const int64_t column = block * kColumns + half * 16;
-  const __mmask16 mask = lanes(std::max<int64_t>(0, linear.n - column));
-  if (!linear.bias.empty()) value = _mm512_add_ps(value, _mm512_loadu_ps(linear.bias.data() + column));
-  if (accumulate) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, y + column));
-  _mm512_mask_storeu_ps(y + column, mask, value);
+// Both registers of one row of a product; y is that row.
+inline void finish(const Linear& linear, float* y, int64_t block, __m512 low, __m512 high, Into into) {
+  if (!linear.bias.empty()) {
+    low = _mm512_add_ps(low, _mm512_loadu_ps(linear.bias.data() + block * kColumns));
+    high = _mm512_add_ps(high, _mm512_loadu_ps(linear.bias.data() + block * kColumns + 16));
+  }
+  const __mmask16 first = lanes(linear.columns(block, 0)), second = lanes(linear.columns(block, 1));
+  float *begin = y + linear.column(block, 0), *other = y + linear.column(block, 1);
+  if (into == Into::kGate) return _mm512_mask_storeu_ps(begin, first, _mm512_mul_ps(silu(low), high));
+  if (into == Into::kAdd) {
+    low = _mm512_add_ps(low, _mm512_maskz_loadu_ps(first, begin));
+    high = _mm512_add_ps(high, _mm512_maskz_loadu_ps(second, other));
+  }
+  _mm512_mask_storeu_ps(begin, first, low);
+  _mm512_mask_storeu_ps(other, second, high);
 }
 
 // Calls body(size, first row) over `rows` rows: size() is MOST, and for the last call what is left.

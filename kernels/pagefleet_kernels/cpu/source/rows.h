@@ -36,12 +36,10 @@ inline void rms_norm(const float* x, const float* weight, float* y, int64_t size
 
 // y [inner] = silu(x[0:inner]) * x[inner:2 inner]
 inline void silu_mul(const float* x, float* y, int64_t inner) {
-  const __m512 one = _mm512_set1_ps(1.0f), most = _mm512_set1_ps(88.0f);
   for (int64_t i = 0; i < inner; i += 16) {
     const __mmask16 mask = lanes(inner - i);
     const __m512 gate = _mm512_maskz_loadu_ps(mask, x + i), up = _mm512_maskz_loadu_ps(mask, x + inner + i);
-    const __m512 e = exp16(_mm512_min_ps(_mm512_sub_ps(_mm512_setzero_ps(), gate), most));
-    _mm512_mask_storeu_ps(y + i, mask, _mm512_mul_ps(_mm512_div_ps(gate, _mm512_add_ps(one, e)), up));
+    _mm512_mask_storeu_ps(y + i, mask, _mm512_mul_ps(silu(gate), up));
   }
 }
 

@@ -33,6 +33,11 @@ inline __m512 exp16(__m512 x) {
   return _mm512_scalef_ps(p, n);
 }
 
+inline __m512 silu(__m512 x) {
+  const __m512 e = exp16(_mm512_min_ps(_mm512_sub_ps(_mm512_setzero_ps(), x), _mm512_set1_ps(88.0f)));
+  return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+}
+
 inline __mmask16 lanes(int64_t count) { return count >= 16 ? 0xffff : __mmask16((1u << count) - 1); }
 
 }  // namespace pagefleet
