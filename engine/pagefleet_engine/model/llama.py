@@ -104,9 +104,17 @@ class Llama:
         return [KVPages.zeros(count, config.kv_heads, page_size, config.head_dim, dtype) for _ in range(config.layers)]
 
     def forward(
-        self, tokens: torch.Tensor, batch: Batch, cache: list[KVPages], adapters: Applied | None = None
+        self,
+        tokens: torch.Tensor,
+        batch: Batch,
+        cache: list[KVPages],
+        adapters: Applied | None = None,
+        only: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Last hidden states [n, hidden] of tokens [n] int64, normalised. The cache is written in place."""
+        """Last hidden states [n, hidden] of tokens [n] int64, normalised. The cache is written in place.
+
+        Of the rows `only` [m] int64, where given: what the last layer does after its attention is computed for these.
+        """
         config, operations, count = self.config, self._operations, tokens.shape[0]
         x = functional.embedding(tokens, self._embedding).float()
         for index, (layer, pages) in enumerate(zip(self._layers, cache, strict=True)):
@@ -119,6 +127,8 @@ class Llama:
             heads = qkv.view(count, -1, config.head_dim)
             operations.rope_write(heads, self._tables, layer.head_norms, pages, batch)
             attended = operations.attend(heads, pages, batch, layer.window)
+            if only is not None and index == config.layers - 1:
+                attended, x = attended[only], x[only]
             x = layer.out(attended, into=x)
             if adapters:
                 adapters.add(index, "out", attended, x)

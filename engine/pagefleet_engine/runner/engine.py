@@ -183,13 +183,16 @@ class Engine:
         self._warm_up()
 
     def _run(self, works: list[Work]) -> list[TokenOutput]:
-        hidden, sampled = self._forward(works)
         ending = [work for work in works if work.samples]
-        self._prompts.take(works, hidden)
+        every = self._prompts.wants(works) or any(work.sequence.request.adapter is not None for work in works)
+        states, sampled = self._forward(works, every)
+        if every:
+            self._prompts.take(works, states)
+            states = states[sampled]
         said: dict[sampling.Key, tuple[TokenLogprobs, ...]] = {}
         answers: dict[int, tuple[tuple[int, ...], ...]] = {}
         if ending:
-            logits = self.loaded.model.logits(hidden[sampled])
+            logits = self.loaded.model.logits(states)
             results, said = self._sampler.choose(ending, logits)
             answers = {id(work): result for work, result in zip(ending, results, strict=True)}
         outputs = self._scheduler.commit(works, [answers.get(id(work), ()) for work in works])
@@ -199,8 +202,11 @@ class Engine:
             for output in outputs
         ]
 
-    def _forward(self, works: Sequence[Work]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Last hidden states [n, hidden] of the works' tokens in order, and the rows whose logits are wanted."""
+    def _forward(self, works: Sequence[Work], every: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Last hidden states of the works' tokens in order, and the rows whose logits are wanted.
+
+        [n, hidden] of `every` token, or of those rows only.
+        """
         tokens, laid_out = batch.lay_out(works, self._config.page_size)
         rows: dict[str, list[int]] = {}
         begin = 0
@@ -212,7 +218,8 @@ class Engine:
         if rows:
             pairs = [(self._adapters[name], torch.tensor(own)) for name, own in rows.items()]
             applied = adapters.Applied(pairs)
-        return self.loaded.model.forward(tokens, laid_out, self.loaded.cache, applied), laid_out.sampled
+        only = None if every else laid_out.sampled
+        return self.loaded.model.forward(tokens, laid_out, self.loaded.cache, applied, only), laid_out.sampled
 
     def _copy_pages(self) -> None:
         for origin, target in self._scheduler.copies:
@@ -232,6 +239,6 @@ class Engine:
     @torch.inference_mode()
     def _warm_up(self) -> None:
         def forward(works: list[Work]) -> torch.Tensor:
-            return self.loaded.model.logits(self._forward(works)[0][-1:])
+            return self.loaded.model.logits(self._forward(works, every=True)[0][-1:])
 
         rehearse(Scheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)

@@ -20,18 +20,28 @@ class Prompts:
         self._sums: dict[str, torch.Tensor] = {}
         self._said: dict[str, list[TokenLogprobs]] = {}
 
+    def wants(self, works: Sequence[Work]) -> bool:
+        """Whether `take` would take anything of them."""
+        return any(self._collects(work) for work in works)
+
     def take(self, works: Sequence[Work], hidden: torch.Tensor) -> None:
         """`hidden` [n, hidden] are the last states of the tokens of `works` in their order."""
         begin = 0
         for work in works:
             rows, request = hidden[begin : begin + work.count], work.sequence.request
             begin += work.count
+            if not self._collects(work):
+                continue
             if request.embed:
                 total = rows.sum(dim=0)
                 self._sums[request.request_id] = total if work.start == 0 else self._sums[request.request_id] + total
-            elif request.sampling.prompt_logprobs is not None and work.sequence.generated == 0:
+            elif (most := request.sampling.prompt_logprobs) is not None:
                 said = [] if work.start == 0 else self._said[request.request_id]
-                self._said[request.request_id] = said + self._follow(work, rows, request.sampling.prompt_logprobs)
+                self._said[request.request_id] = said + self._follow(work, rows, most)
+
+    def _collects(self, work: Work) -> bool:
+        request = work.sequence.request
+        return request.embed or (request.sampling.prompt_logprobs is not None and work.sequence.generated == 0)
 
     def _follow(self, work: Work, rows: torch.Tensor, most: int) -> list[TokenLogprobs]:
         """Of the prompt's tokens after each row; the last row's next token is the answer's."""

@@ -72,14 +72,16 @@ void score(const float (*query)[kHeadMost], int64_t dim, const Chunk<T>& chunk, 
     for (int p = 0; p < P; ++p) _mm512_store_ps(weight[r] + (at + p) * 16, sum[r][p]);
 }
 
-// out[r][16 * step...] += the sum over the chunk's first `count` positions of weight[r] * value, S registers of each row.
-// Beyond `count` lie other owners' values, maybe NaN. Meanwhile the `next` chunk's values are fetched.
+// out[r][16 * step...] = shrink[r] times itself and the sum over the chunk's first `count` positions of weight[r] * value,
+// S registers of each row. Beyond `count` lie other owners' values, maybe NaN. Meanwhile the `next` chunk's values are
+// fetched.
 template <typename T, int R, int S>
 void weigh(float (*out)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int64_t count, int64_t step,
-           const float (*weight)[kChunk]) {
+           const float (*weight)[kChunk], const float* shrink) {
   __m512 total[R][S];
   for (int r = 0; r < R; ++r)
-    for (int s = 0; s < S; ++s) total[r][s] = _mm512_load_ps(out[r] + (step + s) * 16);
+    for (int s = 0; s < S; ++s)
+      total[r][s] = _mm512_mul_ps(_mm512_load_ps(out[r] + (step + s) * 16), _mm512_set1_ps(shrink[r]));
   for (int64_t group = 0; group * 16 < count; ++group) {
     const T *values = chunk.values[group] + step * 16, *later = next.values[group] + step * 16;
     const int64_t most = std::min<int64_t>(16, count - group * 16);
@@ -97,43 +99,55 @@ void weigh(float (*out)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Ch
     for (int s = 0; s < S; ++s) _mm512_store_ps(out[r] + (step + s) * 16, total[r][s]);
 }
 
-// One row's running softmax over the scores of a chunk's `groups`, which become weights; positions outside of from..to
-// get none.
-struct Softmax {
-  float top = -std::numeric_limits<float>::infinity(), sum = 0;
+// Lanes from..to, of sixteen.
+inline __mmask16 from_to(int64_t from, int64_t to) {
+  const uint32_t upto = to < 0 ? 0 : to >= 15 ? 0xffff : (2u << to) - 1;
+  return __mmask16(from <= 0 ? upto : from > 15 ? 0 : upto & ~((1u << from) - 1));
+}
 
-  void take(float* weight, int64_t groups, int64_t start, int64_t from, int64_t to, float* out, int64_t dim) {
-    const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-    __m512 part[kChunk / 16], most = none, sums = _mm512_setzero_ps();
-    __mmask16 seen[kChunk / 16], any = 0;
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t first = start + g * 16;
-      seen[g] = from_to(from - first, to - first);
-      any |= seen[g];
-      part[g] = _mm512_mask_blend_ps(seen[g], none, _mm512_load_ps(weight + g * 16));
-      most = _mm512_max_ps(most, part[g]);
-    }
-    const float highest = any ? std::max(top, _mm512_reduce_max_ps(most)) : top;
-    if (highest != top) {
-      const __m512 shrink = _mm512_set1_ps(_mm512_cvtss_f32(exp16(_mm512_set1_ps(top - highest))));
-      sum *= _mm512_cvtss_f32(shrink);
-      for (int64_t d = 0; d < dim; d += 16) _mm512_store_ps(out + d, _mm512_mul_ps(_mm512_load_ps(out + d), shrink));
-      top = highest;
-    }
-    for (int64_t g = 0; g < groups; ++g) {
-      const __m512 p = exp16(_mm512_sub_ps(part[g], _mm512_set1_ps(any ? highest : 0.0f)));
-      const __m512 weights = _mm512_maskz_mov_ps(seen[g], p);
-      sums = _mm512_add_ps(sums, weights);
-      _mm512_store_ps(weight + g * 16, weights);
-    }
-    sum += _mm512_reduce_add_ps(sums);
+// R rows' running softmax over scores that are in units of ln 2.
+template <int R>
+struct Softmax {
+  __m512 sum[R];
+  alignas(64) float top[16], shrink[16];  // the largest scores so far; what the rows' earlier results have to be times
+
+  Softmax() {
+    for (int r = 0; r < R; ++r) sum[r] = _mm512_setzero_ps();
+    // Finite: where a row has seen no position yet, lowest - lowest is 0 and -inf - lowest is -inf.
+    _mm512_store_ps(top, _mm512_set1_ps(std::numeric_limits<float>::lowest()));
   }
 
- private:
-  // Lanes from..to, of sixteen.
-  static __mmask16 from_to(int64_t from, int64_t to) {
-    const uint32_t upto = to < 0 ? 0 : to >= 15 ? 0xffff : (2u << to) - 1;
-    return __mmask16(from <= 0 ? upto : from > 15 ? 0 : upto & ~((1u << from) - 1));
+  // The scores of a chunk's `groups` become weights; positions outside of from..to get none.
+  void take(float (*weight)[kChunk], int64_t groups, int64_t start, const int64_t* from, const int64_t* to) {
+    const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+    alignas(64) float most[16];
+    _mm512_store_ps(most, none);
+    for (int r = 0; r < R; ++r) {
+      const bool whole = from[r] <= start && start + groups * 16 - 1 <= to[r];
+      __m512 highest = none;
+      for (int64_t g = 0; g < groups; ++g) {
+        __m512 part = _mm512_load_ps(weight[r] + g * 16);
+        if (!whole) {
+          const int64_t first = start + g * 16;
+          part = _mm512_mask_blend_ps(from_to(from[r] - first, to[r] - first), none, part);
+          _mm512_store_ps(weight[r] + g * 16, part);
+        }
+        highest = _mm512_max_ps(highest, part);
+      }
+      most[r] = _mm512_reduce_max_ps(highest);
+    }
+    const __m512 before = _mm512_load_ps(top), now = _mm512_max_ps(before, _mm512_load_ps(most));
+    _mm512_store_ps(top, now);
+    _mm512_store_ps(shrink, exp2_16(_mm512_sub_ps(before, now)));
+    for (int r = 0; r < R; ++r) {
+      const __m512 highest = _mm512_set1_ps(top[r]);
+      sum[r] = _mm512_mul_ps(sum[r], _mm512_set1_ps(shrink[r]));
+      for (int64_t g = 0; g < groups; ++g) {
+        const __m512 weights = exp2_16(_mm512_sub_ps(_mm512_load_ps(weight[r] + g * 16), highest));
+        _mm512_store_ps(weight[r] + g * 16, weights);
+        sum[r] = _mm512_add_ps(sum[r], weights);
+      }
+    }
   }
 };
 
@@ -163,11 +177,12 @@ void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const in
   constexpr int together = R > 6 ? 2 : 4;
   const int64_t dim = a.head_dim, offset = a.context[sequence] - a.first[sequence + 1];  // position = token + offset
   alignas(64) float query[R][kHeadMost], out[R][kHeadMost], weight[R][kChunk];
-  Softmax softmax[R];
+  Softmax<R> softmax;
+  const float scale = a.scale * 1.44269504088896341f;  // scores are exponents of 2
   int64_t last = 0, begin = std::numeric_limits<int64_t>::max(), from[R], to[R];
   for (int r = 0; r < R; ++r) {
     const float* q = a.q + token[r] * a.q_stride + head[r] * dim;
-    for (int64_t d = 0; d < dim; ++d) query[r][d] = q[d] * a.scale, out[r][d] = 0;
+    for (int64_t d = 0; d < dim; ++d) query[r][d] = q[d] * scale, out[r][d] = 0;
     to[r] = token[r] + offset;
     from[r] = seen_from(a, to[r]);
     last = std::max(last, to[r]), begin = std::min(begin, from[r]);
@@ -180,14 +195,14 @@ void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const in
     tiles<together>(groups, [&](auto size, int64_t at) {
       score<T, R, size()>(query, dim, chunk, next, int(at), weight);
     });
-    for (int r = 0; r < R; ++r) softmax[r].take(weight[r], groups, start, from[r], to[r], out[r], dim);
+    softmax.take(weight, groups, start, from, to);
     tiles<together>(dim / 16, [&](auto size, int64_t at) {
-      weigh<T, R, size()>(out, dim, chunk, next, count, at, weight);
+      weigh<T, R, size()>(out, dim, chunk, next, count, at, weight, softmax.shrink);
     });
     chunk = next;
   }
   for (int r = 0; r < R; ++r) {
-    const __m512 inverse = _mm512_set1_ps(1.0f / softmax[r].sum);
+    const __m512 inverse = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(softmax.sum[r]));
     float* y = a.out + (token[r] * a.heads + head[r]) * dim;
     for (int64_t d = 0; d < dim; d += 16) _mm512_storeu_ps(y + d, _mm512_mul_ps(_mm512_load_ps(out[r] + d), inverse));
   }

@@ -33,6 +33,20 @@ inline __m512 exp16(__m512 x) {
   return _mm512_scalef_ps(p, n);
 }
 
+// 2^x within 2 ulp for x <= 127; 0 below -150 (and for -inf). A minimax polynomial of degree 6.
+inline __m512 exp2_16(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-151.0f));
+  const __m512 n = _mm512_roundscale_ps(x, 8), r = _mm512_sub_ps(x, n);
+  __m512 p = _mm512_set1_ps(1.5345809516e-4f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3399930904e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6184890717e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5503286421e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022646248e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718246e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, n);
+}
+
 inline __m512 silu(__m512 x) {
   const __m512 e = exp16(_mm512_min_ps(_mm512_sub_ps(_mm512_setzero_ps(), x), _mm512_set1_ps(88.0f)));
   return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
