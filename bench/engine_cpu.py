@@ -45,6 +45,9 @@ def main(
     check: Annotated[bool, typer.Option("--check", help="end with 1 when a ratio falls short")] = False,
     sweeping: Annotated[bool, typer.Option("--sweep", help="latency at rates instead of all requests at once")] = False,
     fractions: Annotated[str, typer.Option(help="of saturation, for --sweep, with commas between")] = "0.7",
+    at: Annotated[
+        str, typer.Option(help="requests per second, for --sweep: the same for all systems, commas between")
+    ] = "",
     json: Annotated[Path | None, typer.Option(help="write every number to this file")] = None,
     png: Annotated[Path | None, typer.Option(help="draw the medians into this file (needs matplotlib)")] = None,
     patience: Annotated[float, typer.Option(min=0, help="seconds to wait for a quiet machine before a run")] = 60,
@@ -62,7 +65,7 @@ def main(
     folder = logs or Path(tempfile.mkdtemp(prefix="pagefleet-bench-"))
     text = tokens()
     if sweeping:
-        if not sweep_all(chosen, text, requests, seed, rounds, rates(fractions), folder, json):
+        if not sweep_all(chosen, text, requests, seed, rounds, shares(fractions), rates(at), folder, json):
             raise typer.Exit(2)
         return
     measured = measure_all(chosen, workload.make(text, requests, seed), rounds, folder, patience, repeats)
@@ -140,15 +143,28 @@ def least_disturbed(
     return min(tried, key=lambda run: run.others_cpu)
 
 
-def rates(fractions: str) -> list[float]:
+def shares(fractions: str) -> list[float]:
     """Raises BadParameter."""
-    try:
-        chosen = [float(part) for part in fractions.split(",")]
-    except ValueError:
-        chosen = []
+    chosen = numbers(fractions)
     if not chosen or not all(0 < fraction < 1 for fraction in chosen):
         raise typer.BadParameter(f"--fractions are numbers between 0 and 1 with commas between, not {fractions!r}")
     return chosen
+
+
+def rates(at: str) -> list[float]:
+    """Raises BadParameter."""
+    chosen = numbers(at)
+    if at and not (chosen and all(rate > 0 for rate in chosen)):
+        raise typer.BadParameter(f"--at are numbers of requests per second with commas between, not {at!r}")
+    return chosen
+
+
+def numbers(text: str) -> list[float]:
+    """None where they are not all numbers."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        return []
 
 
 def sweep_all(
@@ -158,6 +174,7 @@ def sweep_all(
     seed: int,
     rounds: int,
     fractions: list[float],
+    given: list[float],
     folder: Path,
     json: Path | None,
 ) -> bool:
@@ -172,14 +189,14 @@ def sweep_all(
             say(f"round {number} of {rounds}, {system.name}")
             log = folder / f"{system.name}-sweep-{number}.log"
             try:
-                points += sweep.sweep(system, text, requests, seed + number, fractions, log, say)
+                points += sweep.sweep(system, text, requests, seed + number, fractions, given, log, say)
             except RuntimeError as error:
                 console.print(str(error), style="red", markup=False)
             if json:
                 sweep.write_json(json, points)
     if points:
         sweep.show(console, points)
-    return len(points) == len(streaming) * rounds * (1 + len(fractions))
+    return len(points) == len(streaming) * rounds * (1 + len(fractions) + len(given))
 
 
 def say(line: str) -> None:

@@ -1,4 +1,7 @@
-"""Latency under Poisson arrivals at fractions of each system's own saturation, every run with an end in sight."""
+"""Latency under Poisson arrivals: at fractions of each system's own saturation, and at rates that are the same for all.
+
+Every run has an end in sight.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from cpubench.systems import System
 
 COMPARED = 0.7
 FULL = 0.0  # the fraction of the run with all requests at once, which gives the saturation
+GIVEN = -1.0  # the fraction of a run at a rate that is the same for all systems
 SPARE_SECONDS, MOST_TIMES = 60.0, 3.0  # a run at a rate may take so many times as long as its arrivals, and some more
 
 
@@ -37,10 +41,11 @@ def sweep(
     count: int,
     seed: int,
     fractions: Sequence[float],
+    rates: Sequence[float],
     log: Path,
     say: Callable[[str], None],
 ) -> list[Point]:
-    """One start of the system: its saturation, then every fraction of it, each with requests of its own.
+    """One start of the system: its saturation, every fraction of it, every rate, each with requests of its own.
 
     A rate that the system does not keep up with ends after a bounded time, said and left out. Raises RuntimeError when
     the system does not start, or not all requests at once are answered.
@@ -52,25 +57,27 @@ def sweep(
         most = full.requests / full.makespan_s
         points = [Point(system.name, FULL, most, full)]
         say(f"{system.name}: {most:.2f} requests/s, {full.tokens_per_s:.0f} tok/s in {full.makespan_s:.0f} s")
-        for part, fraction in enumerate(fractions, 1):
-            requests = workload.spread(workload.make(text, count, seed, part), fraction * most, seed)
+        planned = [(fraction, fraction * most) for fraction in fractions] + [(GIVEN, rate) for rate in rates]
+        for part, (fraction, rate) in enumerate(planned, 1):
+            requests = workload.spread(workload.make(text, count, seed, part), rate, seed)
             limit = MOST_TIMES * requests[-1].at + SPARE_SECONDS
-            say(f"{system.name}: {fraction:.0%} of that, arrivals over {requests[-1].at:.0f} s, at most {limit:.0f} s")
+            say(f"{system.name}: {rate:.2f} requests/s, arrivals over {requests[-1].at:.0f} s, at most {limit:.0f} s")
             try:
                 run = runs.once(served, requests, log, limit)
             except RuntimeError as error:
                 say(str(error))
                 continue
             say(f"{system.name}: p95 TTFT {run.ttft_p95:.0f} ms, p95 ITL {run.itl_p95:.0f} ms")
-            points.append(Point(system.name, fraction, fraction * most, run))
+            points.append(Point(system.name, fraction, rate, run))
     return points
 
 
 def medians(points: Sequence[Point]) -> list[Point]:
-    """Of the rounds, by system and fraction."""
-    groups: dict[tuple[str, float], list[Point]] = {}
+    """Of the rounds, by system and fraction or given rate."""
+    groups: dict[tuple[str, float, float], list[Point]] = {}
     for point in points:
-        groups.setdefault((point.system, point.fraction), []).append(point)
+        rate = point.requests_per_s if point.fraction == GIVEN else 0.0
+        groups.setdefault((point.system, point.fraction, rate), []).append(point)
     numbers = [field.name for field in fields(Measured) if field.name != "system"]
     middle = []
     for same in groups.values():
@@ -85,7 +92,9 @@ def medians(points: Sequence[Point]) -> list[Point]:
 
 def show(console: Console, points: Sequence[Point]) -> None:
     rounds = max(sum(point.fraction == FULL and point.system == one.system for point in points) for one in points)
-    table = Table(title=f"Poisson arrivals at fractions of each system's own saturation; median of {rounds}")
+    table = Table(
+        title=f"Poisson arrivals at fractions of each system's own saturation, or as given; median of {rounds}"
+    )
     table.add_column("system", no_wrap=True)
     for heading in ("of saturation", "requests/s", "output tok/s", "TTFT p50", "p95 ms", "ITL p50", "p95 ms",
                     "others' CPU %"):  # fmt: skip
@@ -94,20 +103,32 @@ def show(console: Console, points: Sequence[Point]) -> None:
     for point in middle:
         run = point.measured
         table.add_row(
-            point.system, f"{point.fraction:.0%}" if point.fraction else "all at once", f"{point.requests_per_s:.2f}",
+            point.system, _share(point), f"{point.requests_per_s:.2f}",
             f"{run.tokens_per_s:.1f}", f"{run.ttft_p50:.0f}", f"{run.ttft_p95:.0f}",
             f"{run.itl_p50:.0f}", f"{run.itl_p95:.0f}", f"{run.others_cpu:.0f}",
         )  # fmt: skip
     console.print(table)
-    compared = {point.system: point.measured for point in middle if point.fraction == COMPARED}
-    for ours, run in compared.items():
-        for name, theirs in compared.items():
-            if ours.startswith("pagefleet") and name.startswith("vllm"):
+    for one in middle:
+        for other in middle:
+            if one.system.startswith("pagefleet") and other.system.startswith("vllm") and _comparable(one, other):
+                at = f"{one.requests_per_s:.2f}/s" if one.fraction == GIVEN else f"{COMPARED:.0%} of its saturation"
+                ours, theirs = one.measured, other.measured
                 console.print(
-                    f"  {ours} at {COMPARED:.0%} of its saturation: p95 TTFT {run.ttft_p95 / theirs.ttft_p95:.2f}x "
-                    f"{name}'s, p95 ITL {run.itl_p95 / theirs.itl_p95:.2f}x {name}'s",
+                    f"  {one.system} at {at}: p95 TTFT {ours.ttft_p95 / theirs.ttft_p95:.2f}x {other.system}'s, "
+                    f"p95 ITL {ours.itl_p95 / theirs.itl_p95:.2f}x {other.system}'s",
                     highlight=False,
                 )
+
+
+def _share(point: Point) -> str:
+    return {FULL: "all at once", GIVEN: "as given"}.get(point.fraction, f"{point.fraction:.0%}")
+
+
+def _comparable(one: Point, other: Point) -> bool:
+    """Whether both are at their 70 %, or both at the same given rate."""
+    if one.fraction == GIVEN:
+        return other.fraction == GIVEN and one.requests_per_s == other.requests_per_s
+    return one.fraction == other.fraction == COMPARED
 
 
 def write_json(path: Path, points: Sequence[Point]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ SEEDED = {"temperature": 0.8, "top_p": 0.95, "top_k": 60, "seed": 4}
 class Always(Pace):
     """Guesses whether it pays or not."""
 
-    def guesses(self, sequences: int) -> int:
-        return self._most if sequences else 0
+    def guesses(self, answers: int, chances: Sequence[tuple[float, int]]) -> list[int]:
+        return [min(many, self.most) for _, many in chances]
 
 
 class Switched(Pace):
@@ -33,8 +34,8 @@ class Switched(Pace):
 
     on = False
 
-    def guesses(self, sequences: int) -> int:
-        return self._most if sequences and self.on else 0
+    def guesses(self, answers: int, chances: Sequence[tuple[float, int]]) -> list[int]:
+        return [min(many, self.most) if self.on else 0 for _, many in chances]
 
 
 def guessing(model: str, method: str, draft: str | None = None, **changes: Any) -> Engine:

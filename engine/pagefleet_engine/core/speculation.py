@@ -8,7 +8,9 @@ probability that the model gives it, else a token is drawn from the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate
 
 LONGEST, SHORTEST = 3, 2  # tokens that must match before a continuation is guessed
 
@@ -19,6 +21,7 @@ class NgramIndex:
     def __init__(self) -> None:
         self._next: dict[tuple[int, ...], int] = {}
         self._seen = 0
+        self.matched = 0  # tokens of the end that the last guess was found by
 
     def guess(self, tokens: Sequence[int], most: int) -> tuple[int, ...]:
         """What followed the last occurrence of the text's end, up to `most` tokens; empty where it is new."""
@@ -30,64 +33,113 @@ class NgramIndex:
         self._seen = max(self._seen, len(tokens))
         for size in range(LONGEST, SHORTEST - 1, -1):
             if len(tokens) >= size and (at := self._next.get(tuple(tokens[-size:]))) is not None:
+                self.matched = size
                 return tuple(tokens[at : at + most])
+        self.matched = 0
         return ()
 
 
-class Pace:
-    """Learns what steps cost and how often guesses stand, and says how many guesses pay.
+class Standing:
+    """How often a guess stands after the one before it did: of an answer, by kinds of guesses, and of all answers.
 
-    A step's seconds are kept by the number of tokens it computed, in powers of two; acceptance is a moving average.
-    Both start out hopeful, so that guessing is tried; when it was switched off it is tried again now and then.
+    What an answer has no guesses of yet is as likely as it is for all. Averages move: with what stood, and an answer's
+    own towards the one of all while nothing is guessed for it.
+    """
+
+    HOPE = 0.7  # before anything is known
+    OWN_MEMORY, MEMORY, FADES = 0.75, 0.98, 0.02  # for each guess, and each step without one
+
+    def __init__(self) -> None:
+        self._all: dict[int, float] = {}
+        self._own: dict[Hashable, dict[int, float]] = {}
+
+    def chance(self, answer: Hashable, kind: int) -> float:
+        return self._own.get(answer, {}).get(kind, self._all.get(kind, self.HOPE))
+
+    def learn(self, answer: Hashable, kind: int, guessed: int, right: int) -> None:
+        """The first `right` of an answer's `guessed` tokens stood; of those after the first wrong one nothing is known."""
+        tried = min(guessed, right + 1)
+        share, before = right / tried, self._all.get(kind, self.HOPE)
+        own = self.chance(answer, kind)
+        self._all[kind] = share + (before - share) * self.MEMORY**tried
+        self._own.setdefault(answer, {})[kind] = share + (own - share) * self.OWN_MEMORY**tried
+
+    def fade(self, answer: Hashable, kind: int) -> None:
+        """Nothing was guessed for an answer that could have been."""
+        own = self._own.get(answer, {})
+        if kind in own:
+            own[kind] += self.FADES * (self._all[kind] - own[kind])
+
+    def forget(self, answer: Hashable) -> None:
+        self._own.pop(answer, None)
+
+
+class Pace:
+    """Learns what steps cost, and says how many guesses pay.
+
+    A step's seconds and number of tokens are averaged by powers of two of that number and of the number of answers, whose
+    contexts cost time however many tokens each has; between two averages the cost is a straight line. A size never seen
+    is tried; when nothing pays it is tried again now and then.
     """
 
     TRY_AGAIN = 64  # steps
     MEMORY = 0.9
+    WORTH = 1.02  # times as many tokens a second as without guesses
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._seconds: dict[int, float] = {}
-        self._acceptance = 0.7
+        self.most = most  # guesses for an answer
+        # By bits of the number of answers, then of that of tokens: mean tokens and seconds.
+        self._seen: dict[int, dict[int, tuple[float, float]]] = {}
         self._off = 0
 
-    @property
-    def acceptance(self) -> float:
-        return self._acceptance
+    def took(self, answers: int, tokens: int, seconds: float) -> None:
+        """A step of a token for each of `answers` and guesses, `tokens` in all, took `seconds`."""
+        seen, rest = self._seen.setdefault(answers.bit_length(), {}), 1 - self.MEMORY
+        mean, before = seen.get(tokens.bit_length(), (tokens, seconds))
+        seen[tokens.bit_length()] = self.MEMORY * mean + rest * tokens, self.MEMORY * before + rest * seconds
 
-    def took(self, tokens: int, seconds: float) -> None:
-        """A step of single tokens and guesses, `tokens` in all, took `seconds`."""
-        bucket = max(1, tokens).bit_length()
-        before = self._seconds.get(bucket, seconds)
-        self._seconds[bucket] = self.MEMORY * before + (1 - self.MEMORY) * seconds
+    def guesses(self, answers: int, chances: Sequence[tuple[float, int]]) -> list[int]:
+        """How many tokens to guess for each of the `answers` that can: those that bring most tokens a second.
 
-    def outcomes(self, guessed: int, right: int) -> None:
-        """Of `guessed` tokens of one step `right` stood: the share that is the average's next value."""
-        if guessed:
-            weight = 1 - self.MEMORY ** min(1.0, guessed / 8)
-            self._acceptance += weight * (right / guessed - self._acceptance)
-
-    def guesses(self, sequences: int) -> int:
-        """How many tokens to guess for each of `sequences`: the number that brings most tokens a second; 0 is off."""
-        if sequences == 0:
-            return 0
-        base = self._cost(sequences)
+        `chances`: how likely a guess is to stand when the one before it did, and how many tokens could be guessed.
+        """
+        counts = [0] * len(chances)
+        seen = self._seen.get(answers.bit_length(), {})
+        base = _cost(seen, answers)
         if base is None:
-            return 0  # first see what a step without guesses costs
-        best, most = 0, 1.0
-        for count in range(1, self._most + 1):
-            cost = self._cost(sequences * (1 + count))
+            return counts  # first see what a step without guesses costs
+        # By how likely each is to be of use; of one answer's, an earlier one is never less so than a later one.
+        order = sorted(
+            (-(chance**place), place, index)
+            for index, (chance, many) in enumerate(chances)
+            for place in range(1, min(many, self.most) + 1)
+        )
+        best, most = 0, self.WORTH * answers / base
+        for taken, gained in enumerate(accumulate(-chance for chance, _, _ in order), 1):
+            cost = _cost(seen, answers + taken)
             if cost is None:
-                best = count  # not measured yet: try
+                best = taken  # not measured yet: try
                 break
-            expected = sum(self._acceptance**power for power in range(count + 1))
-            rate = expected * base / cost
-            if rate > most * 1.02:
-                best, most = count, rate
+            if (answers + gained) / cost > most:
+                best, most = taken, (answers + gained) / cost
         if best:
             self._off = 0
-            return best
-        self._off += 1
-        return 1 if self._off % self.TRY_AGAIN == 0 else 0
+        else:
+            self._off += 1
+            best = sum(place == 1 for _, place, _ in order) if self._off % self.TRY_AGAIN == 0 else 0
+        for _, _, index in order[:best]:
+            counts[index] += 1
+        return counts
 
-    def _cost(self, tokens: int) -> float | None:
-        return self._seconds.get(max(1, tokens).bit_length())
+
+def _cost(seen: Mapping[int, tuple[float, float]], tokens: int) -> float | None:
+    """Seconds, on the straight line through the sizes around it; None when no step of about that size was seen."""
+    if tokens.bit_length() not in seen:
+        return None
+    points = sorted(seen.values())
+    if len(points) == 1:
+        return points[0][1]
+    place = min(max(1, bisect_left(points, (tokens, 0.0))), len(points) - 1)
+    (few, low), (many, high) = points[place - 1], points[place]
+    slope = max(0.0, (high - low) / (many - few))
+    return max(points[0][1], low + slope * (tokens - few))

@@ -103,11 +103,9 @@ class Engine:
         if works:
             if self._speculator is not None:
                 self._speculator.fill(works)
-            drafted, accepted = self._scheduler.drafted, self._scheduler.accepted
             outputs += self._run(works)
             if self._speculator is not None:
-                guessed, right = self._scheduler.drafted - drafted, self._scheduler.accepted - accepted
-                self._speculator.learn(works, guessed, right, time.perf_counter() - began)
+                self._speculator.learn(works, time.perf_counter() - began)
             self._steps += 1
         for output in outputs:
             if output.finish_reason is not None:

@@ -9,7 +9,7 @@ import torch
 from pagefleet_engine.core.requests import Speculation
 from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.sequence import Sequence as Answer
-from pagefleet_engine.core.speculation import NgramIndex, Pace
+from pagefleet_engine.core.speculation import NgramIndex, Pace, Standing
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.llama import Llama
 from pagefleet_engine.runner import batch
@@ -17,6 +17,14 @@ from pagefleet_engine.runner.sampling import Sampler
 from pagefleet_kernels.cpu import KVPages, Operations
 
 PLACEHOLDER = 0
+Key = tuple[str, int]
+
+
+def _key(answer: Answer) -> Key:
+    return answer.request_id, answer.index
+
+
+Offer = tuple[Answer, int, tuple[int, ...]]  # guesses that could be made for an answer, and of which kind they are
 
 
 class Speculator:
@@ -24,36 +32,62 @@ class Speculator:
 
     def __init__(self, settings: Speculation) -> None:
         self.pace = Pace(settings.tokens)
-        self._indexes: dict[tuple[str, int], NgramIndex] = {}
+        self._standing = Standing()
+        self._indexes: dict[Key, NgramIndex] = {}
+        self._kinds: dict[Key, int] = {}  # of the last step's guesses
 
     def plan(self, scheduler: Scheduler) -> None:
         """Give each sequence that is past its prompt its guesses, as many as pay."""
         ready = [answer for answer in scheduler.running if answer.pending == 1 and answer.request.sampling.plain]
-        count = self.pace.guesses(len(ready))
         for answer in ready:
             answer.draft = ()
-        if count:
-            self._guess(ready, count)
+        offers = self._offers(ready)
+        chances = [(self._standing.chance(_key(answer), kind), len(tokens)) for answer, kind, tokens in offers]
+        chosen = []
+        self._kinds = {}
+        for (answer, kind, tokens), count in zip(offers, self.pace.guesses(len(ready), chances), strict=True):
+            if count:
+                self._kinds[_key(answer)] = kind
+                chosen.append((answer, tokens[:count]))
+            else:
+                self._standing.fade(_key(answer), kind)
+        self._guess(chosen)
 
     def fill(self, works: Sequence[Work]) -> None:
         """Replace placeholders, now that pages are reserved."""
 
-    def learn(self, works: Sequence[Work], guessed: int, right: int, seconds: float) -> None:
-        """A step took `seconds`; of its `guessed` tokens `right` stood."""
-        self.pace.outcomes(guessed, right)
+    def learn(self, works: Sequence[Work], seconds: float) -> None:
+        """A step whose results are committed took `seconds`."""
+        for work in works:
+            if work.drafts and work.sequence.runs:
+                right = len(work.sequence.tokens) - (work.start + work.count - work.drafts) - 1
+                key = _key(work.sequence)
+                self._standing.learn(key, self._kinds[key], work.drafts, right)
         if all(work.count == work.drafts + 1 for work in works):
-            self.pace.took(sum(work.count for work in works), seconds)
+            self._took(works, seconds)
 
     def copied(self, origin: int, target: int) -> None:
         """A page holds now what another does."""
 
     def forget(self, request_id: str, index: int) -> None:
         self._indexes.pop((request_id, index), None)
+        self._standing.forget((request_id, index))
 
-    def _guess(self, ready: list[Answer], count: int) -> None:
+    def _took(self, works: Sequence[Work], seconds: float) -> None:
+        self.pace.took(len(works), sum(work.count for work in works), seconds)
+
+    def _offers(self, ready: list[Answer]) -> list[Offer]:
+        """By how many tokens the text's end was found: three say more than two."""
+        offers = []
         for answer in ready:
-            index = self._indexes.setdefault((answer.request_id, answer.index), NgramIndex())
-            answer.draft = index.guess(answer.tokens, count)
+            index = self._indexes.setdefault(_key(answer), NgramIndex())
+            if tokens := index.guess(answer.tokens, self.pace.most):
+                offers.append((answer, index.matched, tokens))
+        return offers
+
+    def _guess(self, chosen: list[tuple[Answer, tuple[int, ...]]]) -> None:
+        for answer, tokens in chosen:
+            answer.draft = tokens
 
 
 class DraftModel(Speculator):
@@ -95,28 +129,28 @@ class DraftModel(Speculator):
         for work in guessing:
             self._set(work, work.start + work.count)
 
-    def learn(self, works: Sequence[Work], guessed: int, right: int, seconds: float) -> None:
-        if self._caught_up:  # such a step says nothing of what steps cost
-            self._caught_up = False
-            self.pace.outcomes(guessed, right)
-        else:
-            super().learn(works, guessed, right, seconds)
-
     def copied(self, origin: int, target: int) -> None:
         self._known[target] = self._known.get(origin, 0)
 
-    def _guess(self, ready: list[Answer], count: int) -> None:
+    def _took(self, works: Sequence[Work], seconds: float) -> None:
+        if not self._caught_up:  # such a step says nothing of what steps cost
+            super()._took(works, seconds)
+
+    def _offers(self, ready: list[Answer]) -> list[Offer]:
+        return [(answer, 0, (PLACEHOLDER,) * self.pace.most) for answer in ready]
+
+    def _guess(self, chosen: list[tuple[Answer, tuple[int, ...]]]) -> None:
         missed, left = [], self._most
-        for answer in ready:
+        for answer, tokens in chosen:
             begin = self._begin(answer)
             missing = min(answer.computed - begin, left)
             if missing:
                 missed.append(Work(answer, begin, missing))
                 left -= missing
             if begin + missing == answer.computed:
-                answer.draft = (PLACEHOLDER,) * count
+                answer.draft = tokens
+        self._caught_up = bool(missed)
         if missed:
-            self._caught_up = True
             self._forward(missed)
             for work in missed:
                 self._set(work, work.start + work.count)
