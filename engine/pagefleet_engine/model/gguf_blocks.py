@@ -53,6 +53,13 @@ def dequantise(stored: Stored, out: torch.Tensor | None = None) -> torch.Tensor:
     return result
 
 
+def kept_bytes(kind: str) -> float:
+    """What an element of a matrix takes that is kept as it is stored, or as float32 where it cannot be."""
+    if kind in LAYOUTS:
+        return LAYOUTS[kind].bits / 8 + 8 / LAYOUTS[kind].group
+    return 2 if kind in HALVES else 4
+
+
 def halves(stored: Stored) -> torch.Tensor:
     """A tensor of F16 or BF16 as it is."""
     return torch.from_numpy(stored.data).view(-1).view(PLAIN[stored.type]).view(stored.shape)

@@ -73,6 +73,10 @@ class GGUF:
         """How many entries an array of the metadata has, 0 when it is not there. Decodes nothing."""
         return self._header.length(name) or 0
 
+    def type(self, name: str) -> str:
+        """ggml's name of a tensor's type, empty for one that is not known here."""
+        return TYPES.get(self._tensors[name].type, ("",))[0]
+
     def stored(self, name: str, heads: int, kv_heads: int) -> Stored:
         """One tensor by its Hugging Face name, rotary halves as Hugging Face lays them out. Raises ModelError."""
         found = self._read(self._tensors[name])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +13,11 @@ from safetensors import SafetensorError, safe_open
 from pagefleet_engine.model.errors import SOURCE, ModelError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-Read = Callable[[], torch.Tensor]
+HALVES = ("F16", "BF16")
+
+
+class _Slice(Protocol):
+    def get_dtype(self) -> str: ...
 
 
 class _File(Protocol):
@@ -24,8 +27,26 @@ class _File(Protocol):
 
     def get_tensor(self, name: str) -> torch.Tensor: ...
 
+    def get_slice(self, name: str) -> _Slice: ...
 
-def readers(folder: Path) -> dict[str, Read]:
+
+@dataclass(frozen=True)
+class Reader:
+    """One tensor of a file."""
+
+    file: _File
+    name: str
+
+    def __call__(self) -> torch.Tensor:
+        return self.file.get_tensor(self.name)
+
+    @property
+    def bytes(self) -> int:
+        """Of one element, as far as floats are concerned."""
+        return 2 if self.file.get_slice(self.name).get_dtype() in HALVES else 4
+
+
+def readers(folder: Path) -> dict[str, Reader]:
     """Names and readers of all tensors. Raises ModelError for a missing or damaged file.
 
     model.safetensors goes before the index, the index before whatever else there is, as in transformers; Mistral's
@@ -35,14 +56,14 @@ def readers(folder: Path) -> dict[str, Read]:
         return _tensors(folder / SINGLE)
     if (folder / INDEX).is_file():
         return _indexed(folder)
-    found: dict[str, Read] = {}
+    found: dict[str, Reader] = {}
     for path in sorted(folder.glob("*.safetensors")):
         if not path.name.startswith("consolidated"):
             found |= _tensors(path)
     return found
 
 
-def _indexed(folder: Path) -> dict[str, Read]:
+def _indexed(folder: Path) -> dict[str, Reader]:
     try:
         index: Any = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         places = {str(name): str(shard) for name, shard in index["weight_map"].items()}
@@ -65,9 +86,9 @@ def _indexed(folder: Path) -> dict[str, Read]:
     return {name: shards[shard][name] for name, shard in places.items()}
 
 
-def _tensors(path: Path) -> dict[str, Read]:
+def _tensors(path: Path) -> dict[str, Reader]:
     try:
         file: _File = safe_open(path, framework="pt")
-        return {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        return {name: Reader(file, name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
         raise ModelError(SOURCE, f"{path.name} is not a readable safetensors file: {error}") from error

@@ -20,6 +20,7 @@ from pagefleet_kernels.cpu import Coded
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 # Beside weights some files carry tables that the config says as well.
 TABLES = ("rotary_emb.inv_freq", "rope_freqs.weight")
+MATRICES = ("_proj.weight", "embed_tokens.weight", "lm_head.weight")
 T = TypeVar("T")
 Read = Callable[[torch.Tensor | None], torch.Tensor]  # into the given float32 tensor when that is possible
 
@@ -27,7 +28,8 @@ Read = Callable[[torch.Tensor | None], torch.Tensor]  # into the given float32 t
 class Weights:
     """Names and readers of tensors. `take` reads one; `left` names those that nobody took.
 
-    A quantised layer shows as its float `weight`; `take_packed` and `take_kept` give it as it is stored.
+    A quantised layer shows as its float `weight`; `take_packed` and `take_kept` give it as it is stored. `kept_bytes`
+    is the most that an element of what `take_kept` gives takes.
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class Weights:
         where: str,
         packed: Mapping[str, Callable[[], dequantise.Packed]] | None = None,
         coded: Callable[[str], Coded | None] = lambda name: None,
+        kept_bytes: float = 4,
     ) -> None:
+        self.kept_bytes = kept_bytes
         self._readers, self._where, self._packed, self._coded = dict(readers), where, dict(packed or {}), coded
         self._taken: set[str] = set()
 
@@ -134,13 +138,16 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
     def coded(name: str) -> Coded | None:
         return gguf_blocks.coded(file.stored(name, config.heads, config.kv_heads))
 
-    return config, Weights({name: partial(read, name) for name in file.names}, source.path.name, coded=coded)
+    kept = max((gguf_blocks.kept_bytes(file.type(name)) for name in file.names if name.endswith(MATRICES)), default=4)
+    readers = {name: partial(read, name) for name in file.names}
+    return config, Weights(readers, source.path.name, coded=coded, kept_bytes=kept)
 
 
 def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
     config, tensors = from_json(source.path), shards.readers(source.path)
     packed: dict[str, Callable[[], dequantise.Packed]] = {}
     stored = config.stored
+    kept = max((read.bytes for name, read in tensors.items() if name.endswith(MATRICES)), default=4)
     if stored is not None:
         for layer, names in dequantise.parts(stored, tensors).items():
             missing = [name for name in names if name not in tensors]
@@ -150,10 +157,10 @@ def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
             packed[layer] = partial(lambda parts: dequantise.packed(stored, tuple(read() for read in parts)), parts)
     readers: dict[str, Read] = {name: partial(_plain, read) for name, read in tensors.items()}
     readers |= {f"{layer}.weight": partial(_unpacked, read) for layer, read in packed.items()}
-    return config, Weights(readers, source.path.name, packed)
+    return config, Weights(readers, source.path.name, packed, kept_bytes=4 if packed else kept)
 
 
-def _plain(read: shards.Read, out: torch.Tensor | None) -> torch.Tensor:
+def _plain(read: Callable[[], torch.Tensor], out: torch.Tensor | None) -> torch.Tensor:
     return read()
 
 

@@ -53,7 +53,7 @@ def _models(config: EngineConfig, operations: Operations) -> Loaded:
     if config.speculation is not None and config.speculation.model is not None:
         found = weights.load(source.resolve(config.speculation.model))
         _check_draft(found[0], model, length)
-    shapes = [model] if found is None else [model, found[0]]
+    shapes = [(config, unread.kept_bytes) for config, unread in ((model, unread), *([found] if found else []))]
     pages = memory.pages(config, shapes, length, machine.memory_limit())
     served = Llama(model, unread, config.quantization, length, operations)
     draft = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.config import ModelConfig
 from pagefleet_engine.model.errors import ModelError
@@ -25,23 +27,28 @@ def page_bytes(model: ModelConfig, page_size: int, dtype: str) -> int:
     return 2 * model.layers * model.kv_size * KV_BYTES[dtype] * page_size
 
 
-def weight_bytes(model: ModelConfig, quantization: str) -> int:
-    """What the prepared weights take: the embedding to look rows up in, layers and output matrix packed."""
+def weight_bytes(model: ModelConfig, quantization: str, kept: float = 4) -> int:
+    """What the prepared weights take: the embedding to look rows up in, layers and output matrix packed.
+
+    `kept`: bytes of an element of weights that are kept as their file has them.
+    """
     layer = model.hidden_size * (2 * model.q_size + 2 * model.kv_size + 3 * model.intermediate_size)
     matrix = model.vocab_size * model.hidden_size
     packed = model.layers * layer + matrix
     if quantization == "int8":
         return 2 * matrix + int(INT8_BYTES * packed)
-    return 4 * (matrix + packed)
+    return (2 if kept == 2 else 4) * matrix + int(kept * packed)
 
 
-def pages(config: EngineConfig, models: list[ModelConfig], max_model_len: int, limit: int) -> int:
-    """Pages of the KV pool; `models` share it (a draft model after the served one), `limit` is the container's bytes.
+def pages(config: EngineConfig, models: Sequence[tuple[ModelConfig, float]], max_model_len: int, limit: int) -> int:
+    """Pages of the KV pool; `models`, each with `weight_bytes`' `kept`, share it (a draft model after the served one).
+    `limit` is the container's bytes.
 
     Raises ModelError when the configured pages do not fit, or what fits does not hold one request of full length.
     """
-    size = sum(page_bytes(model, config.page_size, kv_dtype(config)) for model in models)
-    spare = limit - sum(weight_bytes(model, config.quantization) for model in models) - RESERVE_BYTES
+    size = sum(page_bytes(model, config.page_size, kv_dtype(config)) for model, _ in models)
+    weights = sum(weight_bytes(model, config.quantization, kept) for model, kept in models)
+    spare = limit - weights - RESERVE_BYTES
     if config.num_pages is not None:
         if config.num_pages * size > spare:
             raise ModelError(

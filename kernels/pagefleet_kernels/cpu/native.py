@@ -98,15 +98,16 @@ class NativeLinear:
         group: int,
         gated: bool,
     ) -> None:
-        matrix, parts = (weight.codes, [weight.scales, weight.offsets]) if isinstance(weight, Coded) else (weight, [])
+        scales = offsets = None
         if group:
-            matrix, parts, kept = (weight.floats() if isinstance(weight, Coded) else weight.float()), [], KEPT_INT8
+            matrix, kept = weight.floats() if isinstance(weight, Coded) else weight.float(), KEPT_INT8
         elif isinstance(weight, Coded):
-            kept, group = KEPT_CODES[weight.bits], weight.group
+            matrix, kept, group = weight.codes, KEPT_CODES[weight.bits], weight.group
+            scales, offsets = weight.scales, weight.offsets
         else:
-            kept = KEPT[weight.dtype]
+            matrix, kept = weight, KEPT[weight.dtype]
         self._library, self._n = library, matrix.shape[0]
-        held = [None if one is None else one.contiguous() for one in (matrix, *(parts or (None, None)), bias)]
+        held = [None if one is None else one.contiguous() for one in (matrix, scales, offsets, bias)]
         pointers = [None if one is None else one.data_ptr() for one in held]
         self.handle = library.pagefleet_linear(kept, *pointers, *matrix.shape, group, gated)
 
