@@ -9,7 +9,7 @@ probability that the model gives it, else a token is drawn from the rest.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import accumulate
 
 LONGEST, SHORTEST = 3, 2  # tokens that must match before a continuation is guessed
@@ -105,23 +105,23 @@ class Pace:
         """
         counts = [0] * len(chances)
         seen = self._seen.get(answers.bit_length(), {})
-        base = _cost(seen, answers)
-        if base is None:
+        if answers.bit_length() not in seen:
             return counts  # first see what a step without guesses costs
+        points = sorted(seen.values())
         # By how likely each is to be of use; of one answer's, an earlier one is never less so than a later one.
         order = sorted(
             (-(chance**place), place, index)
             for index, (chance, many) in enumerate(chances)
             for place in range(1, min(many, self.most) + 1)
         )
-        best, most = 0, self.WORTH * answers / base
+        best, most = 0, self.WORTH * answers / _cost(points, answers)
         for taken, gained in enumerate(accumulate(-chance for chance, _, _ in order), 1):
-            cost = _cost(seen, answers + taken)
-            if cost is None:
+            if (answers + taken).bit_length() not in seen:
                 best = taken  # not measured yet: try
                 break
-            if (answers + gained) / cost > most:
-                best, most = taken, (answers + gained) / cost
+            rate = (answers + gained) / _cost(points, answers + taken)
+            if rate > most:
+                best, most = taken, rate
         if best:
             self._off = 0
         else:
@@ -132,11 +132,8 @@ class Pace:
         return counts
 
 
-def _cost(seen: Mapping[int, tuple[float, float]], tokens: int) -> float | None:
-    """Seconds, on the straight line through the sizes around it; None when no step of about that size was seen."""
-    if tokens.bit_length() not in seen:
-        return None
-    points = sorted(seen.values())
+def _cost(points: Sequence[tuple[float, float]], tokens: int) -> float:
+    """Seconds of so many tokens, on the straight line through the two points (tokens, seconds) around them, or beside."""
     if len(points) == 1:
         return points[0][1]
     place = min(max(1, bisect_left(points, (tokens, 0.0))), len(points) - 1)
