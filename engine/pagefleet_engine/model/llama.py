@@ -113,7 +113,8 @@ class Llama:
     ) -> torch.Tensor:
         """Last hidden states [n, hidden] of tokens [n] int64, normalised. The cache is written in place.
 
-        Of the rows `only` [m] int64, where given: what the last layer does after its attention is computed for these.
+        Of the rows `only` [m] int64, where given: what the last layer does after its attention is computed for these, if
+        no adapters, which know all rows, are in it.
         """
         config, operations, count = self.config, self._operations, tokens.shape[0]
         x = functional.embedding(tokens, self._embedding).float()
@@ -127,7 +128,7 @@ class Llama:
             heads = qkv.view(count, -1, config.head_dim)
             operations.rope_write(heads, self._tables, layer.head_norms, pages, batch)
             attended = operations.attend(heads, pages, batch, layer.window)
-            if only is not None and index == config.layers - 1:
+            if only is not None and not adapters and index == config.layers - 1:
                 attended, x = attended[only], x[only]
             x = layer.out(attended, into=x)
             if adapters:
@@ -135,6 +136,8 @@ class Llama:
                 self._adapted_mlp(index, layer, x, adapters)
             else:
                 operations.mlp(x, layer.mlp_norm, layer.gate_up, layer.down)
+        if only is not None and adapters:
+            x = x[only]
         return operations.rms_norm(x, self._norm, config.norm_eps)
 
     def _adapted_mlp(self, index: int, layer: Layer, x: torch.Tensor, adapters: Applied) -> None:

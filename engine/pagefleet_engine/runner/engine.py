@@ -182,7 +182,7 @@ class Engine:
 
     def _run(self, works: list[Work]) -> list[TokenOutput]:
         ending = [work for work in works if work.samples]
-        every = self._prompts.wants(works) or any(work.sequence.request.adapter is not None for work in works)
+        every = self._prompts.wants(works)
         states, sampled = self._forward(works, every)
         if every:
             self._prompts.take(works, states)

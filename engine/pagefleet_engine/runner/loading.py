@@ -53,7 +53,8 @@ def _models(config: EngineConfig, operations: Operations) -> Loaded:
     if config.speculation is not None and config.speculation.model is not None:
         found = weights.load(source.resolve(config.speculation.model))
         _check_draft(found[0], model, length)
-    shapes = [(config, unread.kept_bytes) for config, unread in ((model, unread), *([found] if found else []))]
+    files = [(model, unread), *([found] if found else [])]
+    shapes = [(shape, file.kept_bytes) for shape, file in files]
     pages = memory.pages(config, shapes, length, machine.memory_limit())
     served = Llama(model, unread, config.quantization, length, operations)
     draft = None

@@ -30,7 +30,7 @@ def page_bytes(model: ModelConfig, page_size: int, dtype: str) -> int:
 def weight_bytes(model: ModelConfig, quantization: str, kept: float = 4) -> int:
     """What the prepared weights take: the embedding to look rows up in, layers and output matrix packed.
 
-    `kept`: bytes of an element of weights that are kept as their file has them.
+    `kept`: bytes of an element of weights that are kept as their file has them; of two, the embedding's too.
     """
     layer = model.hidden_size * (2 * model.q_size + 2 * model.kv_size + 3 * model.intermediate_size)
     matrix = model.vocab_size * model.hidden_size

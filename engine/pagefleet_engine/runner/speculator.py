@@ -24,7 +24,7 @@ def _key(answer: Answer) -> Key:
     return answer.request_id, answer.index
 
 
-Offer = tuple[Answer, int, tuple[int, ...]]  # guesses that could be made for an answer, and of which kind they are
+Offer = tuple[Answer, tuple[int, ...]]  # guesses that could be made for an answer
 
 
 class Speculator:
@@ -34,7 +34,6 @@ class Speculator:
         self.pace = Pace(settings.tokens)
         self._standing = Standing()
         self._indexes: dict[Key, NgramIndex] = {}
-        self._kinds: dict[Key, int] = {}  # of the last step's guesses
 
     def plan(self, scheduler: Scheduler) -> None:
         """Give each sequence that is past its prompt its guesses, as many as pay."""
@@ -42,15 +41,18 @@ class Speculator:
         for answer in ready:
             answer.draft = ()
         offers = self._offers(ready)
-        chances = [(self._standing.chance(_key(answer), kind), len(tokens)) for answer, kind, tokens in offers]
+        keys = [_key(answer) for answer, _ in offers]
+        chances = [
+            (self._standing.chance(key, self._kind(key)), len(tokens))
+            for key, (_, tokens) in zip(keys, offers, strict=True)
+        ]
         chosen = []
-        self._kinds = {}
-        for (answer, kind, tokens), count in zip(offers, self.pace.guesses(len(ready), chances), strict=True):
+        counts = self.pace.guesses(len(ready), chances)
+        for key, (answer, tokens), count in zip(keys, offers, counts, strict=True):
             if count:
-                self._kinds[_key(answer)] = kind
                 chosen.append((answer, tokens[:count]))
             else:
-                self._standing.fade(_key(answer), kind)
+                self._standing.fade(key, self._kind(key))
         self._guess(chosen)
 
     def fill(self, works: Sequence[Work]) -> None:
@@ -62,7 +64,7 @@ class Speculator:
             if work.drafts and work.sequence.runs:
                 right = len(work.sequence.tokens) - (work.start + work.count - work.drafts) - 1
                 key = _key(work.sequence)
-                self._standing.learn(key, self._kinds[key], work.drafts, right)
+                self._standing.learn(key, self._kind(key), work.drafts, right)
         if all(work.count == work.drafts + 1 for work in works):
             self._took(works, seconds)
 
@@ -76,16 +78,19 @@ class Speculator:
     def _took(self, works: Sequence[Work], seconds: float) -> None:
         self.pace.took(len(works), sum(work.count for work in works), seconds)
 
+    def _kind(self, key: Key) -> int:
+        """Of an answer's last guesses: by how many tokens the text's end was found. Three say more than two."""
+        return self._indexes[key].matched
+
     def _offers(self, ready: list[Answer]) -> list[Offer]:
-        """By how many tokens the text's end was found: three say more than two."""
         offers = []
         for answer in ready:
             index = self._indexes.setdefault(_key(answer), NgramIndex())
             if tokens := index.guess(answer.tokens, self.pace.most):
-                offers.append((answer, index.matched, tokens))
+                offers.append((answer, tokens))
         return offers
 
-    def _guess(self, chosen: list[tuple[Answer, tuple[int, ...]]]) -> None:
+    def _guess(self, chosen: list[Offer]) -> None:
         for answer, tokens in chosen:
             answer.draft = tokens
 
@@ -136,10 +141,13 @@ class DraftModel(Speculator):
         if not self._caught_up:  # such a step says nothing of what steps cost
             super()._took(works, seconds)
 
-    def _offers(self, ready: list[Answer]) -> list[Offer]:
-        return [(answer, 0, (PLACEHOLDER,) * self.pace.most) for answer in ready]
+    def _kind(self, key: Key) -> int:
+        return 0
 
-    def _guess(self, chosen: list[tuple[Answer, tuple[int, ...]]]) -> None:
+    def _offers(self, ready: list[Answer]) -> list[Offer]:
+        return [(answer, (PLACEHOLDER,) * self.pace.most) for answer in ready]
+
+    def _guess(self, chosen: list[Offer]) -> None:
         missed, left = [], self._most
         for answer, tokens in chosen:
             begin = self._begin(answer)

@@ -104,6 +104,11 @@ class Coded:
         return grouped.mul_(self.scales.unsqueeze(2)).add_(self.offsets.unsqueeze(2)).view(self.codes.shape)
 
 
+def floats(weight: torch.Tensor | Coded) -> torch.Tensor:
+    """float32 [n, k] of a weight of any form."""
+    return weight.floats() if isinstance(weight, Coded) else weight.float()
+
+
 Norm = tuple[torch.Tensor, float]  # of an RMS norm: weight [size] and epsilon
 
 

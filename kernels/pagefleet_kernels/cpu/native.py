@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from pagefleet_kernels.compile import LIBRARY
-from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Norm
+from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Norm, floats
 
 NEEDED = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"})
 VERSION = 5
@@ -100,7 +100,7 @@ class NativeLinear:
     ) -> None:
         scales = offsets = None
         if group:
-            matrix, kept = weight.floats() if isinstance(weight, Coded) else weight.float(), KEPT_INT8
+            matrix, kept = floats(weight), KEPT_INT8
         elif isinstance(weight, Coded):
             matrix, kept, group = weight.codes, KEPT_CODES[weight.bits], weight.group
             scales, offsets = weight.scales, weight.offsets

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Linear, Norm
+from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Linear, Norm, floats
 
 
 def quantise(x: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,8 +38,7 @@ class Reference:
         group: int = GROUP,
         gated: bool = False,
     ) -> Linear:
-        floats = weight.floats() if isinstance(weight, Coded) else weight.float()
-        kept = dequantise(floats, group) if int8 else floats
+        kept = dequantise(floats(weight), group) if int8 else floats(weight)
 
         def apply(x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
             normed = self.rms_norm(x, *norm) if norm else x

@@ -29,31 +29,29 @@ void widen(const Linear& linear, const uint8_t* block, int64_t from, int64_t cou
   } else if constexpr (K == Kept::kHalf) {  // [k][32]
     const Half* halves = reinterpret_cast<const Half*>(block) + from * kColumns;
     for (int64_t i = 0; i < count * kColumns; i += 16) store16(out + i, load16(halves + i));
-  } else if constexpr (K == Kept::kCodes4) {  // [groups]: [group / 8][2][16 columns] of eight codes, scales, offsets
-    const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const uint8_t* packed = block + from / linear.group * codes_bytes(linear.group, 4);
-    const uint8_t *codes = packed + from % linear.group / 8 * 2 * kLine, *scales = packed + linear.group * kColumns / 2;
+  } else if constexpr (K == Kept::kCodes4 || K == Kept::kCodes8) {  // [groups]: codes, 32 scales, 32 offsets
+    constexpr int64_t bits = K == Kept::kCodes4 ? 4 : 8;
+    const uint8_t* packed = block + from / linear.group * codes_bytes(linear.group, bits);
+    const uint8_t* codes = packed + from % linear.group * kColumns * bits / 8;
+    const uint8_t* scales = packed + linear.group * kColumns * bits / 8;
     for (int half = 0; half < 2; ++half) {
       const __m512 scale = _mm512_loadu_ps(scales + half * kLine);
       const __m512 offset = _mm512_loadu_ps(scales + (2 + half) * kLine);
-      for (int eight = 0; eight < 2; ++eight) {
-        const __m512i all = _mm512_loadu_si512(codes + (2 * eight + half) * kLine);
-        for (int i = 0; i < 8; ++i) {
-          const __m512 code = _mm512_permutexvar_ps(_mm512_srli_epi32(all, 4 * i), values);  // by the lowest four bits
-          _mm512_storeu_ps(out + (8 * eight + i) * kColumns + half * 16, _mm512_fmadd_ps(code, scale, offset));
-        }
-      }
-    }
-  } else if constexpr (K == Kept::kCodes8) {  // [groups]: [group][32 columns], scales, offsets
-    const uint8_t* packed = block + from / linear.group * codes_bytes(linear.group, 8);
-    const uint8_t *codes = packed + from % linear.group * kColumns, *scales = packed + linear.group * kColumns;
-    for (int half = 0; half < 2; ++half) {
-      const __m512 scale = _mm512_loadu_ps(scales + half * kLine);
-      const __m512 offset = _mm512_loadu_ps(scales + (2 + half) * kLine);
-      for (int i = 0; i < kStep; ++i) {
-        const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i * kColumns + half * 16));
-        const __m512 code = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen));
+      const auto put = [&](int i, __m512 code) {
         _mm512_storeu_ps(out + i * kColumns + half * 16, _mm512_fmadd_ps(code, scale, offset));
+      };
+      if constexpr (bits == 4) {  // [group / 8][2][16 columns] of eight codes
+        const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        for (int eight = 0; eight < 2; ++eight) {
+          const __m512i all = _mm512_loadu_si512(codes + (2 * eight + half) * kLine);
+          for (int i = 0; i < 8; ++i)  // by the lowest four bits
+            put(8 * eight + i, _mm512_permutexvar_ps(_mm512_srli_epi32(all, 4 * i), values));
+        }
+      } else {  // [group][32 columns]
+        for (int i = 0; i < kStep; ++i) {
+          const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i * kColumns + half * 16));
+          put(i, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sixteen)));
+        }
       }
     }
   }
@@ -89,10 +87,7 @@ void apply_float(Pool& pool, const Linear& linear, Input input, int64_t rows, fl
   static Array<float> normed;  // one caller at a time
   const float* x = input.x;
   if (input.norm) {
-    normed.resize(std::max<size_t>(normed.size(), rows * linear.k));
-    by_rows(pool, rows, [&](int64_t row) {
-      rms_norm(x + row * linear.k, input.norm, normed.data() + row * linear.k, linear.k, input.epsilon);
-    });
+    rms_norm(pool, x, input.norm, grown(normed, rows * linear.k), rows, linear.k, input.epsilon);
     x = normed.data();
   }
   const int64_t most = K == Kept::kFloat ? kTaskFloat : kTaskWidened;
@@ -108,10 +103,10 @@ void apply_float(Pool& pool, const Linear& linear, Input input, int64_t rows, fl
     };
     if (K == Kept::kFloat || count <= kRowsFloat) return rows_by(std::integral_constant<Kept, K>());
     static thread_local Array<float> wide;  // for several tiles the block is widened once: it stays in the cache
-    wide.resize(std::max<size_t>(wide.size(), linear.k * kColumns));
+    float* widened = grown(wide, linear.k * kColumns);
     for (int64_t from = 0; from < linear.k; from += kStep)
-      widen<K>(linear, weights, from, std::min(kStep, linear.k - from), wide.data() + from * kColumns);
-    weights = reinterpret_cast<const uint8_t*>(wide.data());
+      widen<K>(linear, weights, from, std::min(kStep, linear.k - from), widened + from * kColumns);
+    weights = reinterpret_cast<const uint8_t*>(widened);
     rows_by(std::integral_constant<Kept, Kept::kFloat>());
   });
 }

@@ -103,19 +103,17 @@ template <int G>
 void apply_int8(Pool& pool, const Linear& linear, Input input, int64_t rows, float* y, int64_t stride, Into into) {
   static Quantised quantised;  // one caller at a time
   const int64_t groups = linear.groups, width = groups * G;
-  quantised.values.resize(std::max<size_t>(quantised.values.size(), rows * width));
-  quantised.scales.resize(std::max<size_t>(quantised.scales.size(), rows * groups));
-  quantised.corrections.resize(std::max<size_t>(quantised.corrections.size(), rows * groups));
+  int8_t* values = grown(quantised.values, rows * width);
+  float* scales = grown(quantised.scales, rows * groups);
+  int32_t* corrections = grown(quantised.corrections, rows * groups);
   by_rows(pool, rows, [&](int64_t row) {
     static thread_local Array<float> normed;
     const float* x = input.x + row * linear.k;
     if (input.norm) {
-      normed.resize(std::max<size_t>(normed.size(), linear.k));
-      rms_norm(x, input.norm, normed.data(), linear.k, input.epsilon);
+      rms_norm(x, input.norm, grown(normed, linear.k), linear.k, input.epsilon);
       x = normed.data();
     }
-    quantise_row<G>(linear, x, quantised.values.data() + row * width, quantised.scales.data() + row * groups,
-                    quantised.corrections.data() + row * groups);
+    quantise_row<G>(linear, x, values + row * width, scales + row * groups, corrections + row * groups);
   });
   by_tasks(pool, linear, rows, kTaskInt8, [&](int64_t block, int64_t begin, int64_t count, Ahead ahead) {
     tiles<kRowsInt8>(count, [&](auto size, int64_t at) {

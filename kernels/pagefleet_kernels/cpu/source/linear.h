@@ -1,6 +1,6 @@
 // y [rows, n] = x [rows, k] w^T + bias with weights packed once: what the products of int8.h and float.h share.
 //
-// Floor: the packed bytes read once per kTaskRows rows; rows * k * n multiply-adds.
+// Floor: the packed bytes read once per task's rows; rows * k * n multiply-adds.
 #pragma once
 #include <algorithm>
 #include <cstring>

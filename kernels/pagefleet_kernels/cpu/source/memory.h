@@ -28,6 +28,13 @@ struct InLines {
 template <typename T>
 using Array = std::vector<T, InLines<T>>;
 
+// At least `count` elements; memory that is used again and again never shrinks.
+template <typename T>
+T* grown(Array<T>& array, int64_t count) {
+  if (array.size() < size_t(count)) array.resize(count);
+  return array.data();
+}
+
 // Memory that will be read soon, fetched a few lines at a time beside other work: what the hardware foresees ends with each
 // page of 4 KiB, and many lines at once would hold the work up.
 struct Ahead {

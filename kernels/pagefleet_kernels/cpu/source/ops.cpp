@@ -37,7 +37,7 @@ void pagefleet_mlp(const void* gate_up, const void* down, const float* norm, flo
 }
 
 void pagefleet_rms_norm(const float* x, const float* weight, float* y, int64_t rows, int64_t size, float epsilon) {
-  by_rows(*pool, rows, [&](int64_t row) { rms_norm(x + row * size, weight, y + row * size, size, epsilon); });
+  rms_norm(*pool, x, weight, y, rows, size, epsilon);
 }
 
 void pagefleet_silu_mul(const float* x, float* y, int64_t rows, int64_t inner) {

@@ -51,12 +51,12 @@ inline void apply(Pool& pool, const Linear& linear, Input input, int64_t rows, f
 inline void mlp(Pool& pool, const Linear& gate_up, const Linear& down, const float* norm, float epsilon, int64_t rows,
                 float* x) {
   static Array<float> inner;  // one caller at a time
-  inner.resize(std::max<size_t>(inner.size(), std::min(rows, kMlpRows) * down.k));
+  float* gated = grown(inner, std::min(rows, kMlpRows) * down.k);
   for (int64_t row = 0; row < rows; row += kMlpRows) {
     const int64_t count = std::min(kMlpRows, rows - row);
     float* part = x + row * gate_up.k;
-    apply(pool, gate_up, {part, norm, epsilon}, count, inner.data(), Into::kGate);
-    apply(pool, down, {inner.data()}, count, part, Into::kAdd);
+    apply(pool, gate_up, {part, norm, epsilon}, count, gated, Into::kGate);
+    apply(pool, down, {gated}, count, part, Into::kAdd);
   }
 }
 

@@ -34,6 +34,10 @@ inline void rms_norm(const float* x, const float* weight, float* y, int64_t size
   }
 }
 
+inline void rms_norm(Pool& pool, const float* x, const float* weight, float* y, int64_t rows, int64_t size, float epsilon) {
+  by_rows(pool, rows, [&](int64_t row) { rms_norm(x + row * size, weight, y + row * size, size, epsilon); });
+}
+
 // y [inner] = silu(x[0:inner]) * x[inner:2 inner]
 inline void silu_mul(const float* x, float* y, int64_t inner) {
   for (int64_t i = 0; i < inner; i += 16) {

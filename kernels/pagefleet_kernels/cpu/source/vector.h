@@ -17,33 +17,31 @@ inline void store16(Half* p, __m512 v) {
 inline void store1(float* p, float v) { *p = v; }
 inline void store1(Half* p, float v) { *p = Half(_cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)); }
 
+// c[0] r^(N - 1) + ... + c[N - 1], by Horner's rule.
+template <int N>
+__m512 polynomial(__m512 r, const float (&c)[N]) {
+  __m512 p = _mm512_set1_ps(c[0]);
+  for (int i = 1; i < N; ++i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c[i]));
+  return p;
+}
+
 // e^x within 2 ulp for x <= 88; 0 below -87.3 (and for -inf). Cody and Waite's reduction, a polynomial of degree 6.
 inline __m512 exp16(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-104.0f));
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)), 8);
   __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
   r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-  __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-  p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
-  return _mm512_scalef_ps(p, n);
+  const __m512 p = polynomial(r, {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
+                                  5.0000001201e-1f});
+  return _mm512_scalef_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f))), n);
 }
 
 // 2^x within 2 ulp for x <= 127; 0 below -150 (and for -inf). A minimax polynomial of degree 6.
 inline __m512 exp2_16(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-151.0f));
-  const __m512 n = _mm512_roundscale_ps(x, 8), r = _mm512_sub_ps(x, n);
-  __m512 p = _mm512_set1_ps(1.5345809516e-4f);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3399930904e-3f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6184890717e-3f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5503286421e-2f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022646248e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314718246e-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  const __m512 n = _mm512_roundscale_ps(x, 8);
+  const __m512 p = polynomial(_mm512_sub_ps(x, n), {1.5345809516e-4f, 1.3399930904e-3f, 9.6184890717e-3f, 5.5503286421e-2f,
+                                                    2.4022646248e-1f, 6.9314718246e-1f, 1.0f});
   return _mm512_scalef_ps(p, n);
 }
 
