@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams, Speculation
-from pagefleet_engine.model import tokenizer
-from pagefleet_engine.model.source import resolve
+from pagefleet_engine.model.checkpoint.source import resolve
+from pagefleet_engine.model.text import tokenizer
 from pagefleet_engine.runner.engine import Engine
 
 TEXT = Path(__file__).parent / "cpubench/text.txt"

@@ -26,7 +26,7 @@ from scalingbench.parts import PARTS, Figures
 from pagefleet_local import cleanup, paths
 from pagefleet_local.fleet.up import fleet_up
 from pagefleet_local.up import Options, healthy
-from pagefleet_operator.cluster.api import Api
+from pagefleet_operator.kube.client import Api
 
 NODE = "pagefleet-local"
 LATE_SECONDS = 1.0

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pagefleet_operator.domain.runtime import runtime_name
+from pagefleet_operator.domain.base.runtime import runtime_name
 
 Document = Mapping[str, Any]
 LAST_DECISIONS = 8

@@ -6,9 +6,8 @@ import math
 import random
 from typing import Any
 
-from pagefleet_operator.domain import status_json
-from pagefleet_operator.domain.observation import Observation, PodFault, PodReading, RevisionReading
-from pagefleet_operator.domain.status import (
+from pagefleet_operator.domain.status.status.observation import Observation, PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.status.status.status import (
     Condition,
     DecisionRecord,
     Phase,
@@ -20,6 +19,8 @@ from pagefleet_operator.domain.status import (
     Weight,
 )
 
+from pagefleet_operator.domain.status.status import codec
+
 STABLE, CANARY = "5f6c9d7b4", "c41b8e02f"
 
 
@@ -29,7 +30,7 @@ def document(namespace: str, name: str, status: Status, version: int = 1) -> dic
         "kind": "InferenceService",
         "metadata": {"namespace": namespace, "name": name, "uid": name, "resourceVersion": str(version)},
         "spec": {"model": {"source": "hf://example/model", "servedName": "example-8b"}},
-        "status": status_json.dump(status),
+        "status": codec.dump(status),
     }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from aiohttp import web
-from cluster_plane import Plane
+from support.cluster.plane import Plane
 
 from pagefleet_cli import cluster as cluster_module
 from pagefleet_cli.cluster import Cluster, Target

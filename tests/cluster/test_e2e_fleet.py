@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
-import docs_blocks
 import openai
 import pytest
 import pytest_asyncio
-from rbac import asked, events, granted
+from support import docs_blocks as docs_blocks
+from support.rbac import asked, events, granted
 
 from pagefleet_local import cleanup, paths
 from pagefleet_local.demo.load import Load

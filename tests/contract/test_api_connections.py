@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from pagefleet_local.certificates import Authority
-from pagefleet_operator.cluster.api import Api
+from pagefleet_operator.kube.client import Api
 
 
 class Slow:

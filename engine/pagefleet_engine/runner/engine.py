@@ -19,7 +19,7 @@ from pagefleet_engine.core.requests import (
 from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model import adapters
-from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner import batch, machine, sampling
 from pagefleet_engine.runner.grammar import on_demand
 from pagefleet_engine.runner.levels import computed, levels, limits

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from pagefleet_engine.model import source, tokenizer
-from pagefleet_engine.model.grammar import Compiler, GrammarSpec
+from pagefleet_engine.model.checkpoint import source
+from pagefleet_engine.model.text import tokenizer
+from pagefleet_engine.model.text.grammar import Compiler, GrammarSpec
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

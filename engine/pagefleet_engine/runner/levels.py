@@ -9,8 +9,8 @@ from pagefleet_engine.core.requests import Batching, EngineConfig, EngineStats, 
 from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.model.config import ModelConfig
-from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.model.checkpoint.config import ModelConfig
+from pagefleet_engine.model.checkpoint.errors import ModelError
 
 
 def levels(scheduler: Scheduler, page_size: int, steps: int) -> EngineStats:

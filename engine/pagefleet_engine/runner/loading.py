@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig
-from pagefleet_engine.model import llama, source, weights
-from pagefleet_engine.model.config import ModelConfig
-from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.model import llama
+from pagefleet_engine.model.checkpoint import source, weights
+from pagefleet_engine.model.checkpoint.config import ModelConfig
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.llama import Llama
 from pagefleet_engine.runner import machine, memory
 from pagefleet_engine.runner.levels import longest

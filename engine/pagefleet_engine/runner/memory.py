@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagefleet_engine.core.requests import EngineConfig
-from pagefleet_engine.model.config import ModelConfig
-from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.model.checkpoint.config import ModelConfig
+from pagefleet_engine.model.checkpoint.errors import ModelError
 
 # Beside weights and KV: activations, the allocator's slack, Python and torch in two processes.
 RESERVE_BYTES = 512 << 20

@@ -9,7 +9,7 @@ import torch
 from pagefleet_engine.core.requests import EngineRequest, SamplingParams
 from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 
 LONGEST = 8  # tokens of the prompt
 

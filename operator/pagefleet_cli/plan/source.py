@@ -98,8 +98,8 @@ def _stored(folder: Path) -> int | None:
 
 
 def _gguf(path: Path) -> Shape:
-    from pagefleet_engine.model.errors import ModelError
-    from pagefleet_engine.model.gguf_metadata import Header
+    from pagefleet_engine.model.checkpoint.errors import ModelError
+    from pagefleet_engine.model.checkpoint.gguf_metadata import Header
 
     try:
         header = Header(path)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pagefleet_operator.domain.spec.parse.rollout import DEFAULT_ROLLOUT
+
 from pagefleet_cli.words import moment, span
-from pagefleet_operator.domain.quantity import seconds
-from pagefleet_operator.domain.spec_rollout import DEFAULT_ROLLOUT
+from pagefleet_operator.domain.base.quantity import seconds
 
 Document = Mapping[str, Any]
 PROMOTED = ("Idle", "Watching")  # the spec's revision serves; while watched it may still be rolled back
