@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "engine"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels"))
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.runner.cpu.engine import Engine
 from pagefleet_simulator.fleet.fit import Measured, fit
 from pagefleet_simulator.fleet.profile import Profile, Startup, dump
 

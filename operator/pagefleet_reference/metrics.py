@@ -21,7 +21,7 @@ from pagefleet_gateway.measuring.metrics import Metrics as GatewayMetrics
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Picker
 from pagefleet_observability.files import GROUPS
-from pagefleet_observability.rule import Recording
+from pagefleet_observability.rules.rule import Recording
 from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 from pagefleet_reference.markdown import cell, code, table
 

@@ -14,10 +14,10 @@ from support.cluster.plane import CHECKOUT, OPERATOR_USER, PORT, TOKEN, Operator
 from support.cluster.status_node import StatusNode
 from support.recording import Recording
 
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
 from pagefleet_local.fleet.install import install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.up import Cluster
+from pagefleet_local.lifecycle.up import Cluster
 from pagefleet_operator.kube.client import Api
 
 

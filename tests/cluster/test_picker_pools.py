@@ -24,7 +24,7 @@ from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Picker
 from pagefleet_gateway.watching.kube import ClusterWatch
 from pagefleet_gateway.watching.pools import Pools
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
 from pagefleet_local.fleet.kubectl import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
 from pagefleet_operator.kube.client import Api
 
 

@@ -22,7 +22,7 @@ from support.otlp_collector import collector, values
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.envoy.process import process
 from pagefleet_gateway.settings import SettingError, settings_from
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 BODY: dict[str, Any] = {"model": NAME, "prompt": "abc", "max_tokens": 4, "ignore_eos": True}

@@ -12,7 +12,7 @@ from support.engine.files import SMOLLM2
 
 from pagefleet_engine.model.checkpoint import source
 from pagefleet_engine.model.text import tokenizer
-from pagefleet_engine.runner.grammar import Grammars
+from pagefleet_engine.runner.common.grammar import Grammars
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pagefleet_engine.core.requests import Grammar
 from pagefleet_engine.model.text import tokenizer
 from pagefleet_engine.model.text.grammar import Compiler
 from pagefleet_engine.model.text.grammar_check import Checker
-from pagefleet_engine.runner.grammar import Grammars
+from pagefleet_engine.runner.common.grammar import Grammars
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from support.engine.reference import KERNELS, ask, assert_all_greedy, engine, se
 from pagefleet_engine.core.requests import EngineRequest, Speculation
 from pagefleet_engine.core.speculation import Pace
 from pagefleet_engine.model.checkpoint.errors import ModelError
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.runner.cpu.engine import Engine
 
 SEEDED = {"temperature": 0.8, "top_p": 0.95, "top_k": 60, "seed": 4}
 

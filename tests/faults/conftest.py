@@ -13,7 +13,7 @@ from support.cluster.status_node import StatusNode
 
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.up import Cluster
+from pagefleet_local.lifecycle.up import Cluster
 from pagefleet_operator.kube.client import Api
 
 

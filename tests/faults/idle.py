@@ -19,9 +19,9 @@ from rich.console import Console
 from support.cluster.own_plane import own_plane
 from support.private import alone
 
+from pagefleet_local.base.paths import Layout
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_local.paths import Layout
 from pagefleet_operator.kube.client import Api
 
 NAMESPACE, PORT, QUIET_SECONDS, PATIENCE = "idle", 18260, 30.0, 180.0

@@ -19,7 +19,7 @@ from enum import Enum
 import aiohttp
 from aiohttp import web
 
-from pagefleet_local.certificates import Pair
+from pagefleet_local.base.certificates import Pair
 from pagefleet_operator.kube.sockets import Sockets
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagefleet_kernels.launch import plan, tables, tune
+from pagefleet_kernels import tune
+from pagefleet_kernels.launch import plan, tables
 from pagefleet_kernels.launch.tables import DEFAULT, Attention, Gemm
 
 
@@ -64,7 +65,7 @@ def test_without_a_gpu_nothing_is_tuned() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     ended = subprocess.run(
-        [sys.executable, "-m", "pagefleet_kernels.launch.tune"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pagefleet_kernels.tune"], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 2
     assert "nothing was tuned" in ended.stderr

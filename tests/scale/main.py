@@ -24,9 +24,9 @@ from scale.operator import USER, Operator
 from support.cluster.own_plane import OwnPlane, own_plane
 from support.private import alone
 
+from pagefleet_local.base.paths import Layout
 from pagefleet_local.fleet.install import CHECKOUT
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_local.paths import Layout
 from pagefleet_operator.kube.client import Api
 
 SERVICES = "/apis/pagefleet.io/v1alpha1/namespaces/scale/inferenceservices"

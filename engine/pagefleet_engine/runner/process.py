@@ -33,7 +33,7 @@ from pagefleet_engine.core.messages import (
 )
 from pagefleet_engine.core.requests import EngineConfig, TokenOutput
 from pagefleet_engine.model.checkpoint.errors import ModelError
-from pagefleet_engine.runner import machine
+from pagefleet_engine.runner.common import machine
 from pagefleet_engine.runner.start import start
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from pagefleet_cli import options
-from pagefleet_cli.faults import Fault, explained
-from pagefleet_cli.options import Output
-from pagefleet_cli.output import show
+from pagefleet_cli.base import options
+from pagefleet_cli.base.faults import Fault, explained
+from pagefleet_cli.base.options import Output
+from pagefleet_cli.base.output import show
 from pagefleet_cli.plan.accelerators import GB, TABLE, Accelerator, accelerator
 from pagefleet_cli.plan.memory import Load
 from pagefleet_cli.plan.report import Wanted, document, plan, table

@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pagefleet_cli.faults import Fault
+from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.plan.shape import Shape, checked, from_config
 
 ALLOWED = (

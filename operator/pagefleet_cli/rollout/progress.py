@@ -10,7 +10,7 @@ from typing import Any
 
 from pagefleet_operator.domain.spec.parse.rollout import DEFAULT_ROLLOUT
 
-from pagefleet_cli.words import moment, span
+from pagefleet_cli.base.words import moment, span
 from pagefleet_operator.domain.base.quantity import seconds
 
 Document = Mapping[str, Any]

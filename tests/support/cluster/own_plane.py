@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from support.cluster.status_node import StatusNode
 
-from pagefleet_local import cleanup
+from pagefleet_local.base.paths import Layout, control_plane_layout
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.paths import Layout, control_plane_layout
-from pagefleet_local.up import Cluster, Options, up
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.up import Cluster, Options, up
 from pagefleet_operator.kube.client import Api
 
 

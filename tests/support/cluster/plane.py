@@ -13,8 +13,8 @@ import aiohttp
 from support.cluster.status_node import StatusNode
 from support.recording import Recording
 
+from pagefleet_local.base.paths import Layout
 from pagefleet_local.fleet.kubectl import Kubectl, until
-from pagefleet_local.paths import Layout
 from pagefleet_operator.kube.client import Api
 
 CHECKOUT = Path(__file__).resolve().parents[3]

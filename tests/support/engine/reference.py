@@ -19,8 +19,8 @@ from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.llama import Llama
-from pagefleet_engine.runner.batch import lay_out
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.runner.cpu.batch import lay_out
+from pagefleet_engine.runner.cpu.engine import Engine
 from pagefleet_kernels.cpu import native, operations
 
 KERNELS = [

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.bench import store
 from pagefleet_cli.bench.compare import Finding, difference, sentence
 from pagefleet_cli.bench.profile import Lengths, Profile, ProfileError, draw, dump, parse, plan
@@ -17,7 +18,6 @@ from pagefleet_cli.bench.report import plot
 from pagefleet_cli.bench.requests import Sample, base
 from pagefleet_cli.bench.result import MOST_BYTES, compact, errors, quantile, values, written
 from pagefleet_cli.bench.run import Run
-from pagefleet_cli.faults import Fault
 from pagefleet_operator.domain.base import sketch
 
 

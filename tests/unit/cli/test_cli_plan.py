@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pagefleet_cli.faults import Fault
+from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.main import app
 from pagefleet_cli.plan import memory
 from pagefleet_cli.plan.accelerators import GB, Accelerator, accelerator

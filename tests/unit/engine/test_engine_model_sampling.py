@@ -21,7 +21,7 @@ from transformers import (
 from pagefleet_engine.core.requests import EngineRequest, SamplingParams
 from pagefleet_engine.core.sequence import Sequence
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.runner.sampling import Sampler, logprobs, uniform
+from pagefleet_engine.runner.common.sampling import Sampler, logprobs, uniform
 from pagefleet_kernels.cpu import Operations, native, operations
 
 EOS = 2

@@ -21,7 +21,8 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF, hugging_face_name
 from pagefleet_engine.model.checkpoint.source import Format
 from pagefleet_engine.model.checkpoint.weights import gguf_config
-from pagefleet_engine.runner import machine, memory
+from pagefleet_engine.runner.common import machine
+from pagefleet_engine.runner.cpu import memory
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,

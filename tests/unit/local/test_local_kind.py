@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from pagefleet_local.base.preflight import Refused
 from pagefleet_local.chart.source import MANIFESTS, kustomized
 from pagefleet_local.demo.monitoring import targets
 from pagefleet_local.fleet.access import Direct, NodePorts
 from pagefleet_local.kind import plan
 from pagefleet_local.kind.cluster import Kind
-from pagefleet_local.preflight import Refused
 
 THERE = {"docker": True, "kind": True}
 

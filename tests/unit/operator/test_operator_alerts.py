@@ -19,7 +19,7 @@ import pytest_asyncio
 import yaml
 from aiohttp import web
 
-from pagefleet_local import paths
+from pagefleet_local.base import paths
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.alerts.payload import MOST_KEPT

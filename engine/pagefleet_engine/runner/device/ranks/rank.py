@@ -9,6 +9,7 @@ from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.quantization import Method
 from pagefleet_engine.model.checkpoint.source import Format
+from pagefleet_engine.runner.common.levels import longest
 from pagefleet_engine.runner.device.model.model.model import DeviceLlama, Pool
 from pagefleet_engine.runner.device.model.model.shard import Shard
 from pagefleet_engine.runner.device.model.model.weights import Reader
@@ -18,7 +19,6 @@ from pagefleet_engine.runner.device.steps.executor import Executor
 from pagefleet_engine.runner.device.steps.host_pages import HostPages
 from pagefleet_engine.runner.device.steps.sizes import graph_sizes
 from pagefleet_engine.runner.device.steps.state import State
-from pagefleet_engine.runner.levels import longest
 from pagefleet_kernels.kernels import REFERENCE, kernels
 from pagefleet_kernels.launch.plan import MOST_HEAD_DIM
 

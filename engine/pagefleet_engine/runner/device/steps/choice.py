@@ -10,9 +10,9 @@ import torch
 from pagefleet_engine.core.requests import TokenLogprobs
 from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.work import Work
+from pagefleet_engine.runner.common.sampling import Key, Sampler, logprobs, mixed
 from pagefleet_engine.runner.device.steps.executor import Landed
 from pagefleet_engine.runner.device.steps.state import State
-from pagefleet_engine.runner.sampling import Key, Sampler, logprobs, mixed
 
 Results = list[tuple[tuple[int, ...], ...]]
 

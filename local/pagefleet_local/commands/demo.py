@@ -9,19 +9,19 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from pagefleet_local import paths
 from pagefleet_local.assets.debian import AssetError
-from pagefleet_local.console import CONSOLE
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import CONSOLE
+from pagefleet_local.base.preflight import Refused, check
+from pagefleet_local.commands.errors import FAILED, told
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator, SceneFailed
 from pagefleet_local.demo.scenes import alert, burst, canary, mistakes, regression, serve
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
 from pagefleet_local.fleet.install import CHECKOUT, Fleet
 from pagefleet_local.fleet.kubectl import KubectlError
-from pagefleet_local.fleet.up import LocalNode, fleet_up
 from pagefleet_local.kind.cluster import Kind
-from pagefleet_local.preflight import Refused, check
-from pagefleet_local.told import FAILED, told
+from pagefleet_local.lifecycle.fleet_up import LocalNode, fleet_up
 
 SCENES = {
     "serve": serve,

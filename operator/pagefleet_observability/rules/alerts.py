@@ -7,8 +7,8 @@ of 0.1 %; of a budget of 5 % a burn of 14.4 would be 72 % slow requests, so it i
 
 from __future__ import annotations
 
-from pagefleet_observability.recordings import BY, SERVICE, TTFT_BUDGET, TTFT_SECONDS, slow
-from pagefleet_observability.rule import Alert, Group, Severity
+from pagefleet_observability.rules.recordings import BY, SERVICE, TTFT_BUDGET, TTFT_SECONDS, slow
+from pagefleet_observability.rules.rule import Alert, Group, Severity
 
 FAST_BURN, SLOW_BURN = 6, 2
 LEAST_RATE = "0.02"  # requests per second: a share of fewer says nothing

@@ -15,9 +15,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import end_process, marked, started
 from pagefleet_local.node.network import COMMENT, run
-from pagefleet_local.paths import Layout
-from pagefleet_local.processes import end_process, marked, started
 
 # Stopped first: what would start new containers or rules while the rest is being removed.
 MAKERS = ("kubelet", "kube-proxy", "dns-watcher", "kube-controller-manager", "kube-scheduler")
@@ -63,7 +63,7 @@ def _named(layout: Layout, name: str) -> list[int]:
     for pid in marked(layout):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            if Path(words[0]).name == name or (name == "dns-watcher" and "pagefleet_local.dns" in words):
+            if Path(words[0]).name == name or (name == "dns-watcher" and "pagefleet_local.node.dns" in words):
                 found.append(pid)
     return found
 

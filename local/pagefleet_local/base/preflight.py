@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from pagefleet_local.paths import Layout
+from pagefleet_local.base.paths import Layout
 
 NEEDED_CAPABILITIES = {12: "CAP_NET_ADMIN", 21: "CAP_SYS_ADMIN", 18: "CAP_SYS_CHROOT"}
 COMPONENT_PORTS = 6

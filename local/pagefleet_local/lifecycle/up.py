@@ -6,15 +6,16 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pagefleet_local import cleanup, dns, paths, preflight
 from pagefleet_local.assets import debian, kubernetes
-from pagefleet_local.certificates import Authority
-from pagefleet_local.console import stage
+from pagefleet_local.base import paths, preflight
+from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.console import stage
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import Daemon
 from pagefleet_local.controlplane import apiserver, controllers, etcd
 from pagefleet_local.fleet.kubectl import BINARY
-from pagefleet_local.node import containerd, kubelet, network
-from pagefleet_local.paths import Layout
-from pagefleet_local.processes import Daemon
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.node import containerd, dns, kubelet, network
 
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 NODE = ("containerd", "kubelet", "kube-proxy", "dnsmasq", "dns-watcher")

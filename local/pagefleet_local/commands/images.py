@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from pagefleet_local import paths
-from pagefleet_local.console import CONSOLE
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import CONSOLE
+from pagefleet_local.base.preflight import Refused
+from pagefleet_local.commands.errors import told
 from pagefleet_local.images import build as builder
-from pagefleet_local.preflight import Refused
-from pagefleet_local.told import told
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 Targets = Annotated[list[str] | None, typer.Argument(help=f"of {', '.join(builder.TARGETS)}; all when omitted")]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagefleet_local.paths import Layout
+from pagefleet_local.base.paths import Layout
 
 MARK = "PAGEFLEET_LAYOUT"  # in the environment of every process of ours: cleanup finds even those without a pid file
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from rich.console import Console, RenderableType
 
-from pagefleet_cli.options import Output
+from pagefleet_cli.base.options import Output
 
 PIPE_WIDTH = 1000  # a pipe has no width to fold at
 

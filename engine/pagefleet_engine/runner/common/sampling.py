@@ -11,7 +11,7 @@ import torch
 from pagefleet_engine.core.requests import SamplingParams, TokenLogprobs
 from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.runner.grammar import Grammars, Matcher
+from pagefleet_engine.runner.common.grammar import Grammars, Matcher
 from pagefleet_kernels.cpu import Draw, Operations
 
 MASK = 2**64 - 1

@@ -6,8 +6,8 @@ the gateway. It must be a bound of the gateway's histogram.
 
 from __future__ import annotations
 
-from pagefleet_observability.engines import KV_USAGE, OTHERS, level, rate
-from pagefleet_observability.rule import Group, Recording
+from pagefleet_observability.rules.engines import KV_USAGE, OTHERS, level, rate
+from pagefleet_observability.rules.rule import Group, Recording
 
 BY = "namespace, service, revision"
 SERVICE = "namespace, service"

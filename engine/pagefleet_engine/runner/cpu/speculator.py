@@ -12,8 +12,8 @@ from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.speculation import NgramIndex, Pace, Standing
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.llama import Llama
-from pagefleet_engine.runner import batch
-from pagefleet_engine.runner.sampling import Sampler
+from pagefleet_engine.runner.common.sampling import Sampler
+from pagefleet_engine.runner.cpu import batch
 from pagefleet_kernels.cpu import KVPages, Operations
 
 PLACEHOLDER = 0

@@ -12,8 +12,9 @@ from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.llama import Llama
-from pagefleet_engine.runner import machine, memory
-from pagefleet_engine.runner.levels import longest
+from pagefleet_engine.runner.common import machine
+from pagefleet_engine.runner.common.levels import longest
+from pagefleet_engine.runner.cpu import memory
 from pagefleet_kernels.cpu import KVPages, Operations
 from pagefleet_kernels.cpu.layout import LANES, MOST_HEAD_DIM
 

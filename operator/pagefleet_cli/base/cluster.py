@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pagefleet_cli.faults import Fault, api_fault, unknown_service, unreachable
+from pagefleet_cli.base.faults import Fault, api_fault, unknown_service, unreachable
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient

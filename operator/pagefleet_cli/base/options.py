@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pagefleet_cli.cluster import Cluster, Target
-from pagefleet_cli.faults import Fault
+from pagefleet_cli.base.cluster import Cluster, Target
+from pagefleet_cli.base.faults import Fault
 
 COMPLETION_SECONDS = 3.0  # somebody waits with a finger on the tab key
 

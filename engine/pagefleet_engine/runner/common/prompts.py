@@ -9,7 +9,7 @@ import torch
 
 from pagefleet_engine.core.requests import TokenLogprobs, TokenOutput
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.runner.sampling import logprobs
+from pagefleet_engine.runner.common.sampling import logprobs
 
 
 class Prompts:

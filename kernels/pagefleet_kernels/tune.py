@@ -1,4 +1,4 @@
-"""`python -m pagefleet_kernels.launch.tune [--folder DIR]`: measures launches on this GPU and writes its table (see tables.py).
+"""`python -m pagefleet_kernels.tune [--folder DIR]`: measures launches on this GPU and writes its table (see tables.py).
 
 Every entry is tried with other tiles, warps and stages on a shape it is used for, as replays of a CUDA graph; the
 fastest is kept, the default where nothing is 3 % faster. Ends with status 2 where there is no GPU.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pagefleet_local import cleanup, paths
+from pagefleet_local.base import paths
+from pagefleet_local.base.preflight import check
 from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import Kubectl
 from pagefleet_local.images import build as images
-from pagefleet_local.preflight import check
-from pagefleet_local.up import Options, up
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.up import Options, up
 
 TARGETS = ("operator", "gateway", "engine-cpu-smollm2")
 

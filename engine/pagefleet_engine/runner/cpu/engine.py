@@ -20,13 +20,14 @@ from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model import adapters
 from pagefleet_engine.model.checkpoint.errors import ModelError
-from pagefleet_engine.runner import batch, machine, sampling
-from pagefleet_engine.runner.grammar import on_demand
-from pagefleet_engine.runner.levels import computed, levels, limits
-from pagefleet_engine.runner.loading import Loaded, load
-from pagefleet_engine.runner.prompts import Prompts
-from pagefleet_engine.runner.rehearsal import rehearse
-from pagefleet_engine.runner.speculator import DraftModel, Speculator
+from pagefleet_engine.runner.common import machine, sampling
+from pagefleet_engine.runner.common.grammar import on_demand
+from pagefleet_engine.runner.common.levels import computed, levels, limits
+from pagefleet_engine.runner.common.prompts import Prompts
+from pagefleet_engine.runner.common.warm_up import rehearse
+from pagefleet_engine.runner.cpu import batch
+from pagefleet_engine.runner.cpu.loading import Loaded, load
+from pagefleet_engine.runner.cpu.speculator import DraftModel, Speculator
 from pagefleet_kernels.cpu import operations
 
 

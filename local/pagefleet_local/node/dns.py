@@ -1,6 +1,6 @@
 """DNS for Services: dnsmasq on the node's address, and a watcher that keeps its records.
 
-`python -m pagefleet_local.dns KUBECONFIG FOLDER` runs the watcher: one hosts file per Service below FOLDER, which
+`python -m pagefleet_local.node.dns KUBECONFIG FOLDER` runs the watcher: one hosts file per Service below FOLDER, which
 dnsmasq reads again by inotify whenever one changes. Cluster Services resolve to their ClusterIP, headless ones to
 the ready addresses of their Endpoints. Names outside the cluster are refused: nothing in the fleet asks for them.
 """
@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 from kubernetes.aio import client, config, watch
 
-from pagefleet_local.paths import Layout
-from pagefleet_local.processes import Daemon
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import Daemon
 
 DOMAIN = "cluster.local"
 WATCH_SECONDS = 240
@@ -39,7 +39,7 @@ def start(layout: Layout) -> list[Daemon]:
     )  # fmt: skip
     server.wait(lambda: True, timeout=5)
     watcher = Daemon(layout, "dns-watcher")
-    watcher.start([sys.executable, "-m", "pagefleet_local.dns", str(layout.kubeconfig), str(folder)])
+    watcher.start([sys.executable, "-m", "pagefleet_local.node.dns", str(layout.kubeconfig), str(folder)])
     watcher.wait(lambda: (folder / "default.kubernetes").exists(), timeout=60)
     return [server, watcher]
 

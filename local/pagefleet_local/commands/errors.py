@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import typer
 
 from pagefleet_local.assets.debian import AssetError
-from pagefleet_local.console import CONSOLE
-from pagefleet_local.preflight import Refused
-from pagefleet_local.processes import StartFailed
+from pagefleet_local.base.console import CONSOLE
+from pagefleet_local.base.preflight import Refused
+from pagefleet_local.base.processes import StartFailed
 
 REFUSED, FAILED = 2, 1
 
