@@ -32,9 +32,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "operator"))
 
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-from pagefleet_simulator.traces.synthetic.flow import Flow
-
+from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.calibrate import GOAL, Tried, best
 from pagefleet_simulator.fleet import profile as profiles
 from pagefleet_simulator.fleet.capacity import sustainable
@@ -47,7 +45,8 @@ from pagefleet_simulator.scalers.hpa import Hpa
 from pagefleet_simulator.scalers.keda import Keda
 from pagefleet_simulator.scalers.ours import Ours
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.traces.synthetic import synthetic
+from pagefleet_simulator.traces import synthetic
+from pagefleet_simulator.traces.flow import Flow
 
 PROFILE = profiles.load("h100x4-llama-70b")
 LENGTHS = synthetic.Lengths(prompt=1500, output=700)

@@ -13,9 +13,9 @@ import logging
 import signal
 
 import uvloop
-from pagefleet_gateway.envoy.process.processors import found_workers
 
 from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.envoy.processors import found_workers
 from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.settings import Settings
 

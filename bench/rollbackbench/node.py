@@ -18,9 +18,9 @@ from typing import Any
 import uvloop
 from bench.rollbackbench.engines import Engines
 from kubernetes.aio import client, config, watch
-from pagefleet_operator.domain.status.status.codec import time_text
 from support.cluster.status_node import NAME, PASSING, StatusNode
 
+from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.kube.client import Api
 
 START_SECONDS = (0.5, 2.5)  # from being scheduled to Ready: no model is loaded here

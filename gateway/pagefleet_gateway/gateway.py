@@ -22,14 +22,14 @@ from aiohttp import web
 
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import ServiceKey, State
-from pagefleet_gateway.envoy.process import process as envoy
-from pagefleet_gateway.envoy.process import tls
-from pagefleet_gateway.envoy.process.bootstrap import PLAIN, SECURE, Entry, bootstrap, written
-from pagefleet_gateway.envoy.process.clusters import Paths
-from pagefleet_gateway.envoy.process.connections import Limits
-from pagefleet_gateway.envoy.process.endpoints import Endpoints
+from pagefleet_gateway.envoy import process as envoy
+from pagefleet_gateway.envoy import tls
+from pagefleet_gateway.envoy.bootstrap import PLAIN, SECURE, Entry, bootstrap, written
+from pagefleet_gateway.envoy.clusters import Paths
+from pagefleet_gateway.envoy.connections import Limits
+from pagefleet_gateway.envoy.endpoints import Endpoints
 from pagefleet_gateway.fronts.authz import Front
-from pagefleet_gateway.holding.holding.holding import Holding
+from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.keyring import Keyring
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.metrics import Metrics

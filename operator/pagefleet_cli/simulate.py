@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:  # numpy is only loaded when something is simulated
-    from pagefleet_operator.domain.spec.parse.parse import Spec
-
+    from pagefleet_operator.domain.spec.parse import Spec
     from pagefleet_simulator.planner import Plan, Run
 
 DEFAULT_SCALERS = "ours,hpa,kpa,keda,wva,dynamo"
@@ -49,10 +48,9 @@ def simulate(
     report: Annotated[Path | None, typer.Option(help="write report.json and replicas.svg into this folder")] = None,
 ) -> None:
     """What a policy would have cost on a trace, beside other autoscalers on the same one."""
-    from pagefleet_simulator.traces.synthetic.replay import TraceError
-
     from pagefleet_simulator.fleet.profile import ProfileError
     from pagefleet_simulator.planner import PlanError, Request, plan
+    from pagefleet_simulator.traces.replay import TraceError
 
     spec = _spec(service)
     price = cost_per_hour if cost_per_hour is not None else _price(spec)
@@ -115,7 +113,7 @@ def _write(run: Run, made: Plan, price: float | None, folder: Path) -> None:
 
 
 def _spec(path: Path) -> Spec:
-    from pagefleet_operator.domain.spec.parse.parse import SpecErrors, parse
+    from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
     try:
         found = [one for one in yaml.safe_load_all(path.read_text()) if _is_service(one)]

@@ -12,7 +12,7 @@ from pagefleet_cli.base.cluster import Cluster, Target
 from pagefleet_cli.base.faults import explained
 from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import plain, show
-from pagefleet_cli.tables import details, services
+from pagefleet_cli.base.tables import details, services
 
 
 def status(

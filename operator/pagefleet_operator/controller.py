@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 
 from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.plan import SpareOrder
-from pagefleet_operator.domain.status.status.status import Status
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.plan import SpareOrder
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import ApiError
 from pagefleet_operator.observe import Gatherer

@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from pagefleet_operator.domain.base.names import GROUP, KIND, PLURAL, VERSION
-from pagefleet_operator.domain.spec.parse.rules.all_rules import RULES
-from pagefleet_operator.domain.spec.parse.rules.traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
-from pagefleet_operator.domain.spec.parse.schema.fields import OPEN, Schema, array, integer, record, text
-from pagefleet_operator.domain.spec.parse.schema.root import SPEC
+from pagefleet_operator.domain.spec.rules.all_rules import RULES
+from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
+from pagefleet_operator.domain.spec.schema.fields import OPEN, Schema, array, integer, record, text
+from pagefleet_operator.domain.spec.schema.root import SPEC
 
 HEADER = """\
 # Made by `python -m pagefleet_operator.crd` from operator/pagefleet_operator/domain/spec/schema/root.py and rules.py; edit those.

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain.base.names import KIND, REVISION_LABEL, Child
 from pagefleet_operator.domain.manifests.load_test_job import job_name
-from pagefleet_operator.domain.rollout.machine import alerts
-from pagefleet_operator.domain.rollout.machine.actions import ANNOTATION
+from pagefleet_operator.domain.rollout import alerts
+from pagefleet_operator.domain.rollout.actions import ANNOTATION
 from pagefleet_operator.domain.runtimes.metrics import engine_of
-from pagefleet_operator.domain.spec.parse import parse as spec
-from pagefleet_operator.domain.spec.parse.parse import Spec
-from pagefleet_operator.domain.spec.parse.rollout import Guard
-from pagefleet_operator.domain.status.status import codec
-from pagefleet_operator.domain.status.status.gateway_api import GatewayApiReading
-from pagefleet_operator.domain.status.status.observation import (
+from pagefleet_operator.domain.spec import parse as spec
+from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.spec.rollout import Guard
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.gateway_api import GatewayApiReading
+from pagefleet_operator.domain.status.observation import (
     GateReading,
     LoadTestReading,
     Observation,
@@ -27,7 +27,7 @@ from pagefleet_operator.domain.status.status.observation import (
     Slice,
     SpareReading,
 )
-from pagefleet_operator.domain.status.status.status import Phase, Status
+from pagefleet_operator.domain.status.status import Phase, Status
 from pagefleet_operator.kube import gateway_api, group_members, leader_worker_sets, paths, readings
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import GatewayApis

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_gateway.holding.holding.holding import Holding
 from prometheus_client import CollectorRegistry
 
 from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring.metrics import Metrics as GatewayMetrics
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Picker

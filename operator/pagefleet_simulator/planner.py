@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
 
+from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.calibrate import calibrate
 from pagefleet_simulator.fleet import profile as profiles
 from pagefleet_simulator.fleet.capacity import sustainable
@@ -24,9 +24,9 @@ from pagefleet_simulator.results.outcome import Objective, Outcome
 from pagefleet_simulator.results.report import summary, timeline
 from pagefleet_simulator.scalers.catalog import NAMES, candidates, describe
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.traces.synthetic import replay, synthetic
-from pagefleet_simulator.traces.synthetic.flow import flow
-from pagefleet_simulator.traces.synthetic.synthetic import Trace
+from pagefleet_simulator.traces import replay, synthetic
+from pagefleet_simulator.traces.flow import flow
+from pagefleet_simulator.traces.synthetic import Trace
 
 MANY = 400_000  # requests from which on mode "auto" takes the fluid simulation
 USED = 0.7  # of the largest fleet, that a built-in trace's peak needs

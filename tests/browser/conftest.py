@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from browser import fleet
-from pagefleet_operator.domain.status.status.status import Status
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -25,6 +24,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from pagefleet_operator.domain.base.names import KIND
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.server import Server

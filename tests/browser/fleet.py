@@ -6,8 +6,9 @@ import math
 import random
 from typing import Any
 
-from pagefleet_operator.domain.status.status.observation import Observation, PodFault, PodReading, RevisionReading
-from pagefleet_operator.domain.status.status.status import (
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.status.status import (
     Condition,
     DecisionRecord,
     Phase,
@@ -18,8 +19,6 @@ from pagefleet_operator.domain.status.status.status import (
     VerdictRecord,
     Weight,
 )
-
-from pagefleet_operator.domain.status.status import codec
 
 STABLE, CANARY = "5f6c9d7b4", "c41b8e02f"
 

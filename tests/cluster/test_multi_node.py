@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from pagefleet_gateway.holding.holding.holding import Holding
 from support.cluster.leader_worker_sets import GROUP, LABEL, PLURAL, Controller, crd
 from support.cluster.plane import Plane
 from support.cluster.services import NAMESPACE, audited, service, settled
 
 from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Picker

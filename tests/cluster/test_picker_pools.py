@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
-from pagefleet_gateway.holding.holding.holding import Holding
 from support.cluster.gateway_api_install import install, uninstall
 from support.cluster.plane import CHECKOUT, Plane
 from support.cluster.services import NAMESPACE, service
 
 from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Picker

@@ -8,10 +8,10 @@ import celpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pagefleet_operator.domain.spec.parse.rules.all_rules import RULES
-from pagefleet_operator.domain.spec.parse.schema import engine
 
 from pagefleet_operator.domain.base.accelerator import NVIDIA
+from pagefleet_operator.domain.spec.rules.all_rules import RULES
+from pagefleet_operator.domain.spec.schema import engine
 
 STEP = st.fixed_dictionaries(
     {},

@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pagefleet_operator.domain.status.status.observation import Slice
 from support.golden_manifests import child_of, spec_of
 
 from pagefleet_gateway.cluster.engines import ANNOTATION as GATEWAY_ANNOTATION
@@ -15,6 +14,7 @@ from pagefleet_gateway.cluster.objects import pod_from
 from pagefleet_gateway.cluster.readings import reading_in
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, NOMINAL_PAGES, EngineMetrics, engine_of
+from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.metrics import cumulative, engine_load
 
 DATA = Path(__file__).parents[1] / "data"

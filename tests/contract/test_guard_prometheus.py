@@ -14,15 +14,15 @@ from typing import Any
 import aiohttp
 import pytest_asyncio
 import yaml
-from pagefleet_operator.domain.spec.parse.rollout import Guard, LatencyGuard, Source
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.status import Status
 from support.engine.measured import REQUESTS, MeasuredEngine
 
 from pagefleet_local.assets import debian
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Judged, Outcome, Question
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.cumulative import Pod
 from pagefleet_operator.metrics.measuring import of_prometheus
 from pagefleet_operator.metrics.prometheus_client import Prometheus

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pagefleet_operator.domain.status.status.status import Phase
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from support.piece_metrics import gateway_metrics
@@ -28,6 +27,7 @@ from pagefleet_observability.rules.recordings import TTFT_SECONDS
 from pagefleet_observability.rules.rule import Alert, Recording
 from pagefleet_operator.domain.runtimes import sglang, tgi, vllm
 from pagefleet_operator.domain.runtimes.metrics import OURS
+from pagefleet_operator.domain.status.status import Phase
 from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pagefleet_operator.domain.spec.parse.schema import engine as schema_engine
-from pagefleet_operator.domain.spec.parse.schema import root
-from pagefleet_operator.domain.spec.parse.support import OWNED_FLAGS
 from support.golden_manifests import child_of, spec_of
 
 import pagefleet_gateway.measuring.sketch as theirs
@@ -36,6 +33,9 @@ from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS, OURS
 from pagefleet_operator.domain.runtimes.node import MASTER_PORT
 from pagefleet_operator.domain.runtimes.pagefleet import SLOTS
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
+from pagefleet_operator.domain.spec.schema import engine as schema_engine
+from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.support import OWNED_FLAGS
 from pagefleet_operator.metrics.engine_load import COUNTERS, GAUGES, OPTIONAL
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from pagefleet_gateway.envoy.process.tracing import Collector
-from pagefleet_gateway.envoy.process.tracing import collector as named
 from support.engine.api_process import NAME, Serving, make_model, serving
 from support.gateway.fleet import STABLE, Fleet, running, until
 from support.otlp_collector import collector, values
 
 from pagefleet_gateway.cluster.state import Pod
-from pagefleet_gateway.envoy.process import process
+from pagefleet_gateway.envoy import process
+from pagefleet_gateway.envoy.tracing import Collector
+from pagefleet_gateway.envoy.tracing import collector as named
 from pagefleet_gateway.settings import SettingError, settings_from
 from pagefleet_local.base.certificates import Authority
 

@@ -14,23 +14,23 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pagefleet_gateway.holding.holding.holding import Bounds
-from pagefleet_operator.domain.spec.parse.parse import Spec, parse
-from pagefleet_operator.domain.spec.parse.rules.traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES
-from pagefleet_operator.domain.spec.parse.schema import traffic as schema_traffic
-from pagefleet_operator.domain.spec.parse.schema.traffic import GATEWAY_API, TRAFFIC
-from pagefleet_operator.domain.spec.parse.traffic import EndpointPicker, Parent
-from pagefleet_operator.domain.status.status.gateway_api import POOL_GROUP, FallbackReading
 
 from pagefleet_gateway.cluster import objects
 from pagefleet_gateway.cluster.objects import service_from
 from pagefleet_gateway.cluster.state import Limit, Service
+from pagefleet_gateway.holding.holding import Bounds
 from pagefleet_gateway.picking.picker import DEFAULT_TIMEOUT_SECONDS
 from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.watching import pools
 from pagefleet_operator.domain.base.names import SERVICE_LABEL
 from pagefleet_operator.domain.base.quantity import seconds
-from pagefleet_operator.domain.spec.parse import structure
+from pagefleet_operator.domain.spec import structure
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES
+from pagefleet_operator.domain.spec.schema import traffic as schema_traffic
+from pagefleet_operator.domain.spec.schema.traffic import GATEWAY_API, TRAFFIC
+from pagefleet_operator.domain.spec.traffic import EndpointPicker, Parent
+from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, FallbackReading
 from pagefleet_operator.domain.traffic import fallback
 from pagefleet_operator.observe import SYSTEM_GATEWAYS
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 import torch
-from pagefleet_engine.runner.device.model.model.shard import Shard
 from support.engine.device_engine import FAMILIES, device_engine, finish, prompts, saved
 from support.engine.reference import ask
 
 from pagefleet_engine.core.requests import SamplingParams
 from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.device.model.shard import Shard
 
 PROGRAM = Path(__file__).parents[1] / "support/engine/device_rank.py"
 

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from pagefleet_engine.runner.device.model.model.linear import Awq, Dense, Fp8
-from pagefleet_engine.runner.device.model.model.shard import Shard
-from pagefleet_engine.runner.device.model.model.weights import Cut, Reader
 from safetensors.torch import load_file, save_file
 from support.engine.device_engine import device_engine, finish, prompts, saved
 from support.engine.reference import all_logits, ask, engine, serve
@@ -22,6 +19,9 @@ from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.device.model.linear import Awq, Dense, Fp8
+from pagefleet_engine.runner.device.model.shard import Shard
+from pagefleet_engine.runner.device.model.weights import Cut, Reader
 from pagefleet_engine.runner.device.ranks.rank import Rank
 from pagefleet_engine.runner.device.steps.seats import Seats
 from pagefleet_kernels.kernels import REFERENCE

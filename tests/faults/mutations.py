@@ -23,7 +23,6 @@ from faults.operator_process import Operator
 from faults.report import kept
 from faults.runs import Ground
 from faults.story import KINDS, quiet
-from pagefleet_operator.domain.spec.parse.parse import Spec, parse
 from rich.console import Console
 from support.cluster.own_plane import own_plane
 from support.crd_mutations import LEAVES, MUTATIONS, changed
@@ -31,6 +30,7 @@ from support.private import alone
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import until
+from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.kube.client import Api, ApiError
 
 NAMESPACE, PORT, SERVICES, PATIENCE = "mutations", 18257, 4, 180.0

@@ -6,9 +6,9 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pagefleet_gateway.holding.holding.fair_queue import MAX_COST, QUANTUM, Entry, FairQueue
 
 from pagefleet_gateway.cluster.state import Limit, Service
+from pagefleet_gateway.holding.fair_queue import MAX_COST, QUANTUM, Entry, FairQueue
 from pagefleet_gateway.limits.rate_limits import Bucket, RateLimits
 
 ENTRIES = st.lists(

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pagefleet_operator.domain.status.status.observation import GateReading, Slice
-from pagefleet_operator.domain.status.status.status import AlertRecord, Phase, Status
 from support.virtual.cluster import TICK, Cluster
 from support.virtual.traffic import lognormal, outcome, traffic
 
@@ -22,6 +20,8 @@ from pagefleet_operator.alerts.payload import MOST_KEPT, PayloadError, merge, pa
 from pagefleet_operator.domain.analysis.guard import Outcome
 from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.status.observation import GateReading, Slice
+from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
 from pagefleet_operator.metrics import gateway_windows
 
 NAMES = st.sampled_from(

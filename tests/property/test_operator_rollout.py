@@ -12,14 +12,14 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pagefleet_operator.domain.status.status.observation import GateReading, LoadTestReading, Observation
-from pagefleet_operator.domain.status.status.plan import Plan
-from pagefleet_operator.domain.status.status.status import AlertRecord, Phase
 from support import invariants as invariants
 from support.virtual.cluster import Cluster
 
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.status.observation import GateReading, LoadTestReading, Observation
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import AlertRecord, Phase
 
 TRACES = int(os.environ.get("PAGEFLEET_ROLLOUT_TRACES", "150"))
 JUMPS = max(100, TRACES // 10)  # histories with a jumping clock, of which the table asks a tenth

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pagefleet_operator.domain.spec.parse.parse import Spec, SpecErrors, parse
-from pagefleet_operator.domain.status.status.observation import Observation, PodReading, RevisionReading
-from pagefleet_operator.domain.status.status.plan import Plan
-from pagefleet_operator.domain.status.status.status import Status
 from support.crd_mutations import LEAVES, MUTATIONS, changed
 from support.golden_manifests import SPECS, spec_of
 from support.virtual.cluster import Cluster
 
 from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.status.status import codec
+from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import Status
 
 TRIES = int(os.environ.get("PAGEFLEET_STORED_OBJECTS", "1000"))
 NOW = 1_800_000_000.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.spec.parse.schema import root
+from pagefleet_operator.domain.spec.schema import root
 
 Path = tuple[str | int, ...]
 DEEP: Any = 0

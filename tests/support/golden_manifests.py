@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pagefleet_operator.domain.spec.parse.parse import SpecErrors, parse
 
 from pagefleet_operator.domain.base.names import Child
 from pagefleet_operator.domain.base.revision import revision_hash, snapshot
@@ -16,6 +15,7 @@ from pagefleet_operator.domain.manifests.disruption_budget import disruption_bud
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
+from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
 RUNTIMES = ("vllm", "vllm-cpu", "sglang", "tgi", "custom")

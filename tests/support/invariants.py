@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from pagefleet_operator.domain.status.status.status import Phase, Status
-
-from pagefleet_operator.domain.status.status import codec
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.status import Phase, Status
 
 MOST_DECISIONS = 50
 IN_USE = (Phase.STEP, Phase.PAUSED, Phase.PREVIEW, Phase.MIRRORING, Phase.LOAD_TEST, Phase.PROMOTING)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import time
 
-from pagefleet_gateway.holding.holding.holding import Holding
-
 from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Picker

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from pagefleet_operator.domain.spec.parse.schema import root
-from pagefleet_operator.domain.spec.parse.schema.runtime import CUSTOM
 from support.golden_manifests import FOLDER, GROUPED, MADE, SEVERAL, SPECS, child_of, spec_of, violations
 
 from pagefleet_operator.domain.base.names import Child
@@ -19,6 +17,8 @@ from pagefleet_operator.domain.base.revision import POD_AFFECTING
 from pagefleet_operator.domain.manifests import deployment as module
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.runtimes.volumes import CACHE, CACHE_FOLDER, shares_memory
+from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.schema.runtime import CUSTOM
 
 
 class Plain(yaml.SafeDumper):

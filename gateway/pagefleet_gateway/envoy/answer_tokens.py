@@ -8,7 +8,7 @@ answer with neither is not measured.
 
 from __future__ import annotations
 
-from pagefleet_gateway.envoy.process.clusters import typed
+from pagefleet_gateway.envoy.clusters import typed
 
 TOKENS = "x-pagefleet-output-tokens"  # the engine's trailer or header
 SEEN = "pagefleet.answers"  # namespace of the dynamic metadata: `tokens`, digits

@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pagefleet_gateway.envoy.process.clusters import MIRROR, MIRRORS, Paths, engines_cluster, picker_cluster
-from pagefleet_gateway.envoy.process.connections import Limits, connection_manager
-from pagefleet_gateway.envoy.process.overload import overload
-from pagefleet_gateway.envoy.process.tls import transport
-from pagefleet_gateway.envoy.process.tracing import Collector, cluster
+from pagefleet_gateway.envoy.clusters import MIRROR, MIRRORS, Paths, engines_cluster, picker_cluster
+from pagefleet_gateway.envoy.connections import Limits, connection_manager
+from pagefleet_gateway.envoy.overload import overload
+from pagefleet_gateway.envoy.tls import transport
+from pagefleet_gateway.envoy.tracing import Collector, cluster
 
 PLAIN, SECURE = "ingress", "ingress-tls"  # the listeners' names
 

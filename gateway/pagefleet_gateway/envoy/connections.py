@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_gateway.envoy.process.answer_tokens import SEEN, TOKENS, USAGE, watcher
-from pagefleet_gateway.envoy.process.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, PICKER, typed
-from pagefleet_gateway.envoy.process.replies import local_replies
-from pagefleet_gateway.envoy.process.routes import PATIENCE, routes
-from pagefleet_gateway.envoy.process.tracing import Collector, provider
+from pagefleet_gateway.envoy.answer_tokens import SEEN, TOKENS, USAGE, watcher
+from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, PICKER, typed
+from pagefleet_gateway.envoy.replies import local_replies
+from pagefleet_gateway.envoy.routes import PATIENCE, routes
+from pagefleet_gateway.envoy.tracing import Collector, provider
 
 STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pagefleet_gateway.cluster.state import Pod, State
-from pagefleet_gateway.envoy.process.clusters import ENGINES, METADATA, TYPE
-from pagefleet_gateway.envoy.process.process import Admin, AdminError
+from pagefleet_gateway.envoy.clusters import ENGINES, METADATA, TYPE
+from pagefleet_gateway.envoy.process import Admin, AdminError
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_gateway.envoy.process.clusters import typed
+from pagefleet_gateway.envoy.clusters import typed
 
 
 def overload(max_heap_bytes: int, max_connections: int) -> dict[str, object]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from functools import partial
 
-from pagefleet_gateway.envoy.process.clusters import ENGINES, FALLBACK, METADATA, MIRROR_CLUSTER, TYPE
-from pagefleet_gateway.envoy.process.stream_timeout import ATTEMPT, STEPS, STREAM, route_name
+from pagefleet_gateway.envoy.clusters import ENGINES, FALLBACK, METADATA, MIRROR_CLUSTER, TYPE
+from pagefleet_gateway.envoy.stream_timeout import ATTEMPT, STEPS, STREAM, route_name
 
 PATIENCE = "x-pagefleet-patience"  # a header from the picker: the name of a route (patience.py)
 ENGINE_PATH = "(?:/[^/]+/[^/]+)?/v1/.*"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pagefleet_gateway.envoy.process.clusters import TYPE
+from pagefleet_gateway.envoy.clusters import TYPE
 
 CERTIFICATE = "server"
 CHAIN_FILE, KEY_FILE = "tls.crt", "tls.key"

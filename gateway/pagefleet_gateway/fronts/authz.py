@@ -15,10 +15,10 @@ from typing import cast
 
 import httptools
 
-from pagefleet_gateway.envoy.process.answer_tokens import USAGE
-from pagefleet_gateway.envoy.process.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
-from pagefleet_gateway.envoy.process.replies import REFUSED_503
-from pagefleet_gateway.envoy.process.routes import PATIENCE
+from pagefleet_gateway.envoy.answer_tokens import USAGE
+from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
+from pagefleet_gateway.envoy.replies import REFUSED_503
+from pagefleet_gateway.envoy.routes import PATIENCE
 from pagefleet_gateway.measuring.trace_context import begun
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal

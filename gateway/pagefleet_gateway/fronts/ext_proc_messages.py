@@ -12,8 +12,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from pagefleet_gateway.envoy.process.answer_tokens import TOKENS
-from pagefleet_gateway.envoy.process.clusters import DESTINATION, FALLBACK
+from pagefleet_gateway.envoy.answer_tokens import TOKENS
+from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK
 from pagefleet_gateway.picking.picker import Pick
 from pagefleet_gateway.picking.routing import Refusal
 

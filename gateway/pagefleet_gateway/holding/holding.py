@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagefleet_gateway.cluster.state import ServiceKey
-from pagefleet_gateway.holding.holding.fair_queue import Entry, FairQueue
+from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
 from pagefleet_gateway.picking.picker import (
     NO_READY_POD,
     OVERLOADED,

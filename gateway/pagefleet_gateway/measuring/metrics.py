@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pagefleet_gateway.holding.holding.holding import Holding
+from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring.access_log import Ended
 from pagefleet_gateway.picking.ledger import Ledger
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, State
-from pagefleet_gateway.envoy.process.stream_timeout import USUAL, Patience, patience
+from pagefleet_gateway.envoy.stream_timeout import USUAL, Patience, patience
 from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.rate_limits import RateLimits
 from pagefleet_gateway.picking.ledger import Ledger, Ticket

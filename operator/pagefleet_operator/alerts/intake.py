@@ -14,11 +14,11 @@ from aiohttp import web
 
 from pagefleet_operator.alerts.coalesce import Coalescer
 from pagefleet_operator.alerts.payload import Alert, PayloadError, merge, parse
-from pagefleet_operator.domain.rollout.machine.alerts import labels_of, matches
-from pagefleet_operator.domain.spec.parse import parse as spec
-from pagefleet_operator.domain.spec.parse.parse import Spec
-from pagefleet_operator.domain.status.status import codec
-from pagefleet_operator.domain.status.status.status import AlertRecord
+from pagefleet_operator.domain.rollout.alerts import labels_of, matches
+from pagefleet_operator.domain.spec import parse as spec
+from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.status import AlertRecord
 
 MOST_BYTES = 1 << 20
 ATTEMPTS = 8

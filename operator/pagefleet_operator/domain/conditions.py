@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.rollout.machine.machine import Stage, reading
+from pagefleet_operator.domain.rollout.machine import Stage, reading
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, Problem, Stated, dated
-from pagefleet_operator.domain.status.status.observation import Observation, PodFault
-from pagefleet_operator.domain.status.status.status import Condition, Phase
+from pagefleet_operator.domain.status.observation import Observation, PodFault
+from pagefleet_operator.domain.status.status import Condition, Phase
 
 
 def problem_of(stage: Stage, seen: Observation) -> Problem | None:

@@ -14,19 +14,19 @@ from pagefleet_operator.domain.manifests.disruption_budget import disruption_bud
 from pagefleet_operator.domain.manifests.load_test_job import load_test
 from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
-from pagefleet_operator.domain.rollout.machine import affordable, draining, invalid_spec, machine
-from pagefleet_operator.domain.rollout.machine.draining import Drained
-from pagefleet_operator.domain.rollout.machine.machine import Stage
+from pagefleet_operator.domain.rollout import affordable, draining, invalid_spec, machine
+from pagefleet_operator.domain.rollout.draining import Drained
+from pagefleet_operator.domain.rollout.machine import Stage
 from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
-from pagefleet_operator.domain.spec.parse import parse
-from pagefleet_operator.domain.spec.parse.parse import Spec, SpecErrors
-from pagefleet_operator.domain.spec.parse.rollout import Rollout, StepKind
+from pagefleet_operator.domain.spec import parse
+from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
+from pagefleet_operator.domain.spec.rollout import Rollout, StepKind
 from pagefleet_operator.domain.status.condition import Problem
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.plan import Plan
-from pagefleet_operator.domain.status.status.status import Phase, RevisionRecord, ScalingRecord
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import Phase, RevisionRecord, ScalingRecord
 from pagefleet_operator.domain.traffic import extras
 
 MOST_KEPT = 50  # revisions while the spec, and with it its historyLimit, cannot be read

@@ -17,8 +17,8 @@ from typing import Any
 from pagefleet_operator.domain.base.names import GROUP, KIND, REVISION_LABEL, VERSION
 from pagefleet_operator.domain.manifests import leaderworkerset as groups
 from pagefleet_operator.domain.scaling.deletion_cost import ANNOTATION
-from pagefleet_operator.domain.status.status import codec
-from pagefleet_operator.domain.status.status.plan import Event, Plan
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.plan import Event, Plan
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.store import Store

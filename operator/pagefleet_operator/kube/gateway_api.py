@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.status.status.gateway_api import (
+from pagefleet_operator.domain.status.gateway_api import (
     POOL_GROUP,
     POOL_KIND,
     ROUTE_GROUP,

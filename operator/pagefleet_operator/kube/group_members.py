@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pagefleet_operator.domain.base.names import WORKER_LABEL
-from pagefleet_operator.domain.status.status.observation import PodFault, PodReading
+from pagefleet_operator.domain.status.observation import PodFault, PodReading
 from pagefleet_operator.kube.readings import fault, revision_of
 
 # https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/

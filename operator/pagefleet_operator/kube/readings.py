@@ -12,7 +12,7 @@ from typing import Any
 from pagefleet_operator.domain.analysis.load_test import readable
 from pagefleet_operator.domain.base.names import AWAKE_GATE, REVISION_LABEL, SPARE_LABEL
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
-from pagefleet_operator.domain.status.status.observation import (
+from pagefleet_operator.domain.status.observation import (
     LoadTestReading,
     PodFault,
     PodReading,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 import aiohttp
 
 from pagefleet_operator.domain.base.names import AWAKE_GATE, PORT
-from pagefleet_operator.domain.status.status.codec import time_text
-from pagefleet_operator.domain.status.status.plan import SpareOrder
+from pagefleet_operator.domain.status.codec import time_text
+from pagefleet_operator.domain.status.plan import SpareOrder
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError
 from pagefleet_operator.kube.store import Store

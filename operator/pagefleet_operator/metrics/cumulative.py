@@ -17,7 +17,7 @@ from prometheus_client.samples import Sample
 from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.base.edged import Edged, shared
 from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS, OURS, Engine, EngineMetrics, Selector, selector
-from pagefleet_operator.domain.status.status.observation import Slice
+from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.metrics import metrics_page
 from pagefleet_operator.metrics.metrics_page import Found
 

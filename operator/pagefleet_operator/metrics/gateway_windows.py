@@ -16,8 +16,8 @@ from typing import Any, TypeGuard
 import aiohttp
 
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
-from pagefleet_operator.domain.status.status.observation import Slice
-from pagefleet_operator.domain.status.status.sample import ServiceLoad
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.metrics.bounded_body import body
 
 PORT = 9002

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pagefleet_operator.domain.scaling.load import remember, sample
-from pagefleet_operator.domain.status.status.observation import PodReading, RevisionReading
-from pagefleet_operator.domain.status.status.sample import Sample
+from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
+from pagefleet_operator.domain.status.sample import Sample
 
 Key = tuple[str, str]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from pagefleet_operator.domain.analysis import sources
 from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS, engine_of
-from pagefleet_operator.domain.spec.parse.rollout import Guard, Rollout, Source, StepKind
-from pagefleet_operator.domain.status.status.observation import Slice
-from pagefleet_operator.domain.status.status.status import Status
+from pagefleet_operator.domain.spec.rollout import Guard, Rollout, Source, StepKind
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube import readings
 from pagefleet_operator.kube.client import Document
 from pagefleet_operator.metrics.cumulative import Pod

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pagefleet_operator.domain.runtimes.metrics import Engine
-from pagefleet_operator.domain.status.status.observation import Slice
+from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.metrics.cumulative import Past, Pod
 from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.series import Target, Wanted, scrapes, unseen

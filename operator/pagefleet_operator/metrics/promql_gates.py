@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any
 
-from pagefleet_operator.domain.spec.parse.rollout import Gate
-from pagefleet_operator.domain.status.status.observation import GateReading
+from pagefleet_operator.domain.spec.rollout import Gate
+from pagefleet_operator.domain.status.observation import GateReading
 from pagefleet_operator.metrics.prometheus_client import Prometheus, result
 
 MOST_BYTES = 1 << 20

@@ -8,8 +8,8 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pagefleet_operator.domain.scaling.load import sample
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.plan import Plan
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.plan import Plan
 
 SERVICE = ("namespace", "service")
 LONGEST_GAP = 60.0  # seconds between two decisions that are billed: not what passed while nobody looked

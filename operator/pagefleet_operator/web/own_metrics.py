@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from pagefleet_operator.domain.status.status.plan import Plan
+from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.web.own_load_metrics import LoadMetrics
 from pagefleet_operator.web.own_rollout_metrics import RolloutMetrics
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from pagefleet_operator.domain.status.status.status import Phase, SignalRecord, Status
+from pagefleet_operator.domain.status.status import Phase, SignalRecord, Status
 
 SERVICE = ("namespace", "service")
 Key = tuple[str, str]

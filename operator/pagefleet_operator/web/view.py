@@ -9,10 +9,10 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
 
-from pagefleet_operator.domain.spec.parse import parse
-from pagefleet_operator.domain.spec.parse.parse import Spec
-from pagefleet_operator.domain.status.status import codec
-from pagefleet_operator.domain.status.status.status import Phase, RolloutRecord, SignalRecord, Status
+from pagefleet_operator.domain.spec import parse
+from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.status import Phase, RolloutRecord, SignalRecord, Status
 from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
 
 STALE_SECONDS = 60.0

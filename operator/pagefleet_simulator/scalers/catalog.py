@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-
+from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.fleet.profile import Profile
 from pagefleet_simulator.fleet.view import Scaler
 from pagefleet_simulator.results.outcome import Objective

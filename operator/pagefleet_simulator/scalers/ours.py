@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-from pagefleet_operator.domain.status.status.observation import PodFault, PodReading, RevisionReading
-from pagefleet_operator.domain.status.status.sample import Sample, ServiceLoad
-from pagefleet_operator.domain.status.status.status import ScalingRecord
-
 from pagefleet_operator.domain.scaling import autoscale
 from pagefleet_operator.domain.scaling.load import Totals, remember, totals
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.status.status import ScalingRecord
 from pagefleet_simulator.fleet.pods import Victim
 from pagefleet_simulator.fleet.view import Bounds, Decision, PodView, View
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pagefleet_simulator.fleet.request import Arrival
-from pagefleet_simulator.traces.synthetic.synthetic import Trace
+from pagefleet_simulator.traces.synthetic import Trace
 
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

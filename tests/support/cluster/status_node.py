@@ -12,8 +12,8 @@ import time
 from typing import Any
 
 import aiohttp
-from pagefleet_operator.domain.status.status.codec import time_text
 
+from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.kube.client import Api, ApiError
 
 NAME = "status-only"

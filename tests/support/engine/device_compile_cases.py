@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from pagefleet_engine.runner.device.model.model.model import DeviceLlama
-from pagefleet_engine.runner.device.model.model.shard import Shard
-from pagefleet_engine.runner.device.model.model.weights import Reader
 
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.weights import Weights
+from pagefleet_engine.runner.device.model.model import DeviceLlama
+from pagefleet_engine.runner.device.model.shard import Shard
+from pagefleet_engine.runner.device.model.weights import Reader
 from pagefleet_engine.runner.device.steps.executor import Executor
 from pagefleet_engine.runner.device.steps.host_pages import IN, OUT, HostPages
 from pagefleet_engine.runner.device.steps.sizes import padded

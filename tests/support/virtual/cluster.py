@@ -9,7 +9,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from pagefleet_operator.domain.status.status.observation import (
+from pagefleet_local.demo.stage import sample
+from pagefleet_operator.domain.base.sketch import index
+from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.observation import (
     GateReading,
     LoadTestReading,
     Observation,
@@ -17,13 +21,8 @@ from pagefleet_operator.domain.status.status.observation import (
     RevisionReading,
     Slice,
 )
-from pagefleet_operator.domain.status.status.plan import Plan
-from pagefleet_operator.domain.status.status.status import Condition, Status
-
-from pagefleet_local.demo.stage import sample
-from pagefleet_operator.domain.base.sketch import index
-from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.status.status import codec
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import Condition, Status
 
 TICK = 2.0
 

@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-from pagefleet_operator.domain.status.status.observation import PodFault, PodReading, RevisionReading
-from pagefleet_operator.domain.status.status.sample import Sample, ServiceLoad
-from pagefleet_operator.domain.status.status.status import ScalingRecord
-
 from pagefleet_operator.domain.scaling.autoscale import Wish, wish
 from pagefleet_operator.domain.scaling.load import remember, sample
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.status.status import ScalingRecord
 
 STEP = 10.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.status.status.observation import Observation, PodReading, RevisionReading, SpareReading
-from pagefleet_operator.domain.status.status.plan import Plan
 from support.virtual.cluster import Cluster
 
 from pagefleet_operator.domain.base.names import SPARE_LABEL
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading, SpareReading
+from pagefleet_operator.domain.status.plan import Plan
 
 WAKING_SECONDS = 2.0
 

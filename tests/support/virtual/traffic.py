@@ -6,13 +6,12 @@ import math
 import random
 from collections.abc import Callable
 
-from pagefleet_operator.domain.spec.parse.rollout import Guard, LatencyGuard
-from pagefleet_operator.domain.status.status.observation import Observation, Slice
-from pagefleet_operator.domain.status.status.status import Status
-
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Outcome, Question
 from pagefleet_operator.domain.base import sketch
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.status.observation import Observation, Slice
+from pagefleet_operator.domain.status.status import Status
 
 TTFT = LatencyGuard("ttft", 0.95, 0.15, 0.99, 100)
 GUARD = Guard((TTFT,), 0.01, 5, False, 600.0)

@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 from pagefleet_cli.base.faults import Fault, api_fault, unknown_service, unreachable
+from pagefleet_cli.base.tables import details, services
 from pagefleet_cli.base.words import binary, milliseconds, span
 from pagefleet_cli.rollout.actions import Action, Answer, annotation, answer
 from pagefleet_cli.rollout.live import picture
 from pagefleet_cli.rollout.progress import ACTION, End, Place, progress, sentence
 from pagefleet_cli.rollout.revisions import changes, chosen, coloured, difference, history, pair, revisions
 from pagefleet_cli.rollout.why import log, pending, waiting
-from pagefleet_cli.tables import details, services
 
 NOW = datetime.datetime(2026, 1, 2, 3, 10, 0, tzinfo=datetime.UTC).timestamp()
 OLD, NEW = "aaaa1111", "bbbb2222"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pagefleet_engine.api.answers.answer.answer import Answer, Piece, Scored
-from pagefleet_engine.api.answers.answer.text import TextStream
-
-from pagefleet_engine.api.answers.answer import logprobs
+from pagefleet_engine.api.answers import logprobs
+from pagefleet_engine.api.answers.answer import Answer, Piece, Scored
+from pagefleet_engine.api.answers.text import TextStream
 from pagefleet_engine.api.constrained.tools import Style, ToolCallStream
 from pagefleet_engine.core.requests import TokenLogprobs, TokenOutput
 

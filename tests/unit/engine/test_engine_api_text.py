@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from pagefleet_engine.api.answers.answer.text import TextStream
+
+from pagefleet_engine.api.answers.text import TextStream
 
 
 def decode(ids: list[int]) -> str:

@@ -9,7 +9,6 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from pagefleet_engine.runner.device.model.model.upload import Upload
 
 from pagefleet_engine import device_flags
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
@@ -17,6 +16,7 @@ from pagefleet_engine.core.sequence import Sequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.main import configure
 from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.device.model.upload import Upload
 from pagefleet_engine.runner.device.ranks.wire import decode, encode
 from pagefleet_engine.runner.device.steps import memory
 from pagefleet_engine.runner.device.steps.seats import Seats

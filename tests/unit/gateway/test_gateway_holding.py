@@ -6,9 +6,8 @@ import asyncio
 import json
 import random
 
-from pagefleet_gateway.holding.holding.holding import Bounds, Holding
-
 from pagefleet_gateway.cluster.state import Limit, Pod, Service, ServiceKey, State
+from pagefleet_gateway.holding.holding import Bounds, Holding
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 from pagefleet_gateway.picking.routing import Refusal

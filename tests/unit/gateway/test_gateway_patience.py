@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pagefleet_gateway.envoy.process.stream_timeout import STEPS, Patience, patience, step
+
+from pagefleet_gateway.envoy.stream_timeout import STEPS, Patience, patience, step
 
 seconds = st.one_of(st.none(), st.floats(0.01, 300))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pagefleet_gateway.envoy.process.processors import cpu_limit, found_workers, workers
 
+from pagefleet_gateway.envoy.processors import cpu_limit, found_workers, workers
 from pagefleet_gateway.settings import settings_from
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pagefleet_operator.domain.rollout.machine.actions import Request, Unreadable, parse
-from pagefleet_operator.domain.spec.parse.rollout import StepKind
-from pagefleet_operator.domain.status.status.observation import LoadTestReading
-from pagefleet_operator.domain.status.status.status import AlertRecord, Phase
 from support.virtual.cluster import Cluster
 
-from pagefleet_operator.domain.rollout.machine import actions
+from pagefleet_operator.domain.rollout import actions
+from pagefleet_operator.domain.rollout.actions import Request, Unreadable, parse
+from pagefleet_operator.domain.spec.rollout import StepKind
+from pagefleet_operator.domain.status.observation import LoadTestReading
+from pagefleet_operator.domain.status.status import AlertRecord, Phase
 
 
 def started(steps: list[dict[str, Any]] | None = None, **rollout: Any) -> Cluster:
@@ -337,7 +337,7 @@ def test_too_few_free_pages_for_too_long() -> None:
 
 
 def test_every_kind_of_step_has_a_phase() -> None:
-    from pagefleet_operator.domain.rollout.machine.steps import PHASES
+    from pagefleet_operator.domain.rollout.steps import PHASES
 
     assert set(PHASES) == set(StepKind)
     assert json.loads(json.dumps(list(actions.ACTIONS)))

@@ -23,7 +23,7 @@ from pagefleet_local.base import paths
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.alerts.payload import MOST_KEPT
-from pagefleet_operator.domain.status.status import codec
+from pagefleet_operator.domain.status import codec
 from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.server import Server

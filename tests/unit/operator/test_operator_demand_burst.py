@@ -9,20 +9,20 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-from pagefleet_operator.domain.status.status.sample import Sample, ServiceLoad
 
 from pagefleet_operator.domain.scaling import throughput
 from pagefleet_operator.domain.scaling.demand import Demand, demand
 from pagefleet_operator.domain.scaling.inflow import flow
 from pagefleet_operator.domain.scaling.load import Totals
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_simulator.fleet import profile
 from pagefleet_simulator.fleet.capacity import sustainable
 from pagefleet_simulator.fleet.view import Bounds
 from pagefleet_simulator.results.outcome import flaps
 from pagefleet_simulator.scalers.ours import Ours
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.traces.synthetic import synthetic
+from pagefleet_simulator.traces import synthetic
 
 BASE, SLOPE, PROMPT = 0.02, 0.0008, 0.15
 NOW = 3000.0

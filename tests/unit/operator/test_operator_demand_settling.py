@@ -4,11 +4,11 @@ piles up while replicas start is ordered with them, and a fleet that has just be
 from dataclasses import replace
 
 import pytest
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-from pagefleet_operator.domain.status.status.sample import Sample, ServiceLoad
 
 from pagefleet_operator.domain.scaling.demand import demand
 from pagefleet_operator.domain.scaling.load import Totals
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
 
 def entry(time: float, serving: int) -> Sample:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pagefleet_operator.domain.status.status.gateway_api import Answer, FallbackReading, Features, Live
 
+from pagefleet_operator.domain.status.gateway_api import Answer, FallbackReading, Features, Live
 from pagefleet_operator.domain.traffic import fallback
 from pagefleet_operator.kube.gateway_api import fallback_of, features, live
 

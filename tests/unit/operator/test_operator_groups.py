@@ -6,8 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pagefleet_operator.domain.spec.parse.parse import Spec, SpecErrors, parse
-from pagefleet_operator.domain.status.status.observation import PodFault, PodReading, RevisionReading
 from support.golden_manifests import child_of, spec_of
 from support.virtual.cluster import Cluster
 
@@ -17,6 +15,8 @@ from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_se
 from pagefleet_operator.domain.runtimes.catalog import node_launch_of
 from pagefleet_operator.domain.runtimes.node import Node
 from pagefleet_operator.domain.scaling.deletion_cost import costs
+from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
+from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
 from pagefleet_operator.kube import group_members, leader_worker_sets, readings
 from pagefleet_operator.kube.store import Store
 

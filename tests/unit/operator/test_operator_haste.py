@@ -7,16 +7,16 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from pagefleet_operator.domain.spec.parse.parse import Spec
-from pagefleet_operator.domain.spec.parse.rollout import Rollout
-from pagefleet_operator.domain.status.status.observation import Observation, PodReading, RevisionReading
-from pagefleet_operator.domain.status.status.status import AlertRecord, Phase, RolloutRecord, Status, Weight
 
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.controller import Key, Queue
 from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.rollout.machine import alerts
-from pagefleet_operator.domain.spec.parse import parse
+from pagefleet_operator.domain.rollout import alerts
+from pagefleet_operator.domain.spec import parse
+from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
+from pagefleet_operator.domain.status.status import AlertRecord, Phase, RolloutRecord, Status, Weight
 from pagefleet_operator.web.own_metrics import Metrics
 
 PAGE = {"severity": "page"}

@@ -15,15 +15,15 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from pagefleet_operator.domain.spec.parse.rollout import Guard, LatencyGuard, Source
-from pagefleet_operator.domain.status.status.observation import Observation, Slice
-from pagefleet_operator.domain.status.status.status import Status
 
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Outcome, Question
 from pagefleet_operator.domain.runtimes.metrics import OURS
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.status.observation import Observation, Slice
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.cumulative import LONGEST_GAP, Counts, Past, Pod
 from pagefleet_operator.metrics.metrics_page import samples
 from pagefleet_operator.metrics.prometheus_client import Prometheus

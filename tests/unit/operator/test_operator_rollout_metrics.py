@@ -3,9 +3,9 @@ that no alert goes on about a reason that has passed or a canary that is gone.""
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.status.status.status import Condition, Phase, RolloutRecord, SignalRecord, Status
 from prometheus_client import CollectorRegistry, generate_latest
 
+from pagefleet_operator.domain.status.status import Condition, Phase, RolloutRecord, SignalRecord, Status
 from pagefleet_operator.web.own_rollout_metrics import RolloutMetrics
 
 JUDGED = SignalRecord(

@@ -13,12 +13,16 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pagefleet_operator.domain.rollout.machine.draining import HEARD_SECONDS
-from pagefleet_operator.domain.spec.parse.parse import Spec, parse
-from pagefleet_operator.domain.status.status.gateway_api import Answer, Features, GatewayApiReading, Live
-from pagefleet_operator.domain.status.status.observation import Observation, PodReading, RevisionReading
-from pagefleet_operator.domain.status.status.plan import Plan
-from pagefleet_operator.domain.status.status.status import (
+
+from pagefleet_operator.domain.base.revision import revision_hash
+from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.manifests.httproute import hundredths, milliseconds
+from pagefleet_operator.domain.rollout.draining import HEARD_SECONDS
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.status.gateway_api import Answer, Features, GatewayApiReading, Live
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import (
     Condition,
     DrainRecord,
     MirrorRecord,
@@ -26,10 +30,6 @@ from pagefleet_operator.domain.status.status.status import (
     Status,
     Weight,
 )
-
-from pagefleet_operator.domain.base.revision import revision_hash
-from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.manifests.httproute import hundredths, milliseconds
 from pagefleet_operator.domain.traffic.gateway_api import ACCEPTED, ENFORCED, route
 
 FOLDER = Path(__file__).parents[2] / "golden_routes"

@@ -7,14 +7,14 @@ import copy
 from typing import Any
 
 import pytest
-from pagefleet_operator.domain.spec.parse.parse import SpecErrors, parse
-from pagefleet_operator.domain.status.status.observation import PodReading, RevisionReading
 from support.golden_manifests import child_of, spec_of
 
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, Engine, engine_of
 from pagefleet_operator.domain.scaling.load import is_fresh, totals
+from pagefleet_operator.domain.spec.parse import SpecErrors, parse
+from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
 
 
 def errors(spec: object) -> dict[str, str]:

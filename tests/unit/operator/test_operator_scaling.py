@@ -6,16 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_operator.domain.spec.parse.scaling import Scaling, in_force
-from pagefleet_operator.domain.spec.parse.schedule import Entry
-from pagefleet_operator.domain.status.status.observation import Observation, PodReading, RevisionReading, SpareReading
-from pagefleet_operator.domain.status.status.plan import Plan
-from pagefleet_operator.domain.status.status.sample import ServiceLoad
-from pagefleet_operator.domain.status.status.status import Status
-
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.scaling import capacity, deletion_cost
+from pagefleet_operator.domain.spec.scaling import Scaling, in_force
+from pagefleet_operator.domain.spec.schedule import Entry
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading, SpareReading
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.sample import ServiceLoad
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.web.own_metrics import Metrics
 
 NOW = 1_800_000_000.0

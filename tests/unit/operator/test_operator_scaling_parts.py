@@ -9,17 +9,17 @@ from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import pytest
-from pagefleet_operator.domain.spec.parse.scaling import Policy, Scaling
-from pagefleet_operator.domain.spec.parse.schedule import Entry, bounds
-from pagefleet_operator.domain.status.status.observation import PodReading, RevisionReading, Slice
-from pagefleet_operator.domain.status.status.sample import Sample
-from pagefleet_operator.domain.status.status.status import ScaleStep
 
 from pagefleet_operator.domain.base.sketch import index
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import throughput
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.scaling.policies import limited, turns
+from pagefleet_operator.domain.spec.scaling import Policy, Scaling
+from pagefleet_operator.domain.spec.schedule import Entry, bounds
+from pagefleet_operator.domain.status.observation import PodReading, RevisionReading, Slice
+from pagefleet_operator.domain.status.sample import Sample
+from pagefleet_operator.domain.status.status import ScaleStep
 from pagefleet_operator.kube.readings import refusal
 from pagefleet_operator.metrics.engine_load import parse, rated
 from pagefleet_operator.metrics.gateway_windows import slices

@@ -13,9 +13,6 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from pagefleet_operator.domain.spec.parse.rollout import Gate, Guard, LatencyGuard
-from pagefleet_operator.domain.status.status.observation import GateReading, Observation
-from pagefleet_operator.domain.status.status.status import Status
 
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
@@ -23,6 +20,9 @@ from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Outcome, Question
 from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.base.names import PORT
+from pagefleet_operator.domain.spec.rollout import Gate, Guard, LatencyGuard
+from pagefleet_operator.domain.status.observation import GateReading, Observation
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics import gateway_windows
 from pagefleet_operator.metrics.cumulative import Pod, difference, parse
 from pagefleet_operator.metrics.engine_windows import EngineWindows

@@ -9,10 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pagefleet_operator.domain.spec.parse.parse import Spec, SpecErrors, parse
-from pagefleet_operator.domain.spec.parse.rollout import Guard, LatencyGuard, Rollout, Source, Step, StepKind
-from pagefleet_operator.domain.status.status.observation import Observation, Slice
-from pagefleet_operator.domain.status.status.status import Status
 from support.virtual.traffic import lognormal, traffic
 
 from pagefleet_operator.domain.analysis import guard, sources
@@ -20,6 +16,10 @@ from pagefleet_operator.domain.analysis.baseline import recorded
 from pagefleet_operator.domain.analysis.guard import Judged, Outcome, Question
 from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.base.edged import Edged
+from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout, Source, Step, StepKind
+from pagefleet_operator.domain.status.observation import Observation, Slice
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.measuring import of_engines, of_prometheus
 
 GOOD, BAD = traffic(1, lognormal, bursts=False), traffic(1, lognormal, canary=4.0, bursts=False)

@@ -10,15 +10,15 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pagefleet_operator.domain.spec.parse.parse import Spec, SpecErrors, parse
-from pagefleet_operator.domain.status.status.status import Status
 from support.golden_manifests import child_of
 
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator import crd
 from pagefleet_operator.domain.base.revision import revision_hash
 from pagefleet_operator.domain.manifests.deployment import deployment
-from pagefleet_operator.domain.status.status import codec
+from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.status import Status
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from browser import fleet
-from pagefleet_operator.domain.status.status.observation import Observation, PodReading, RevisionReading
-from pagefleet_operator.domain.status.status.status import (
+
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
+from pagefleet_operator.domain.status.status import (
     Condition,
     Phase,
     RevisionRecord,
@@ -19,8 +21,6 @@ from pagefleet_operator.domain.status.status.status import (
     VerdictRecord,
     Weight,
 )
-
-from pagefleet_operator.domain.status.status import codec
 from pagefleet_operator.web import view
 from pagefleet_operator.web.snapshot import MOST_CHANGES, MOST_PODS, MOST_POINTS, Snapshot, taken
 from pagefleet_operator.web.view import State, duration, expectation, headline, sentence

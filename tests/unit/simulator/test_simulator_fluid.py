@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-from pagefleet_simulator.traces.synthetic.flow import flow
 
+from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.fleet import profile as profiles
 from pagefleet_simulator.fleet.capacity import sustainable
 from pagefleet_simulator.fleet.pods import Victim
@@ -16,7 +15,8 @@ from pagefleet_simulator.results.outcome import Objective, Outcome
 from pagefleet_simulator.scalers.hpa import Hpa, Metric
 from pagefleet_simulator.scalers.ours import Ours
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.traces.synthetic import synthetic
+from pagefleet_simulator.traces import synthetic
+from pagefleet_simulator.traces.flow import flow
 
 PROFILE = profiles.load("h100x4-llama-70b")
 LENGTHS = synthetic.Lengths()

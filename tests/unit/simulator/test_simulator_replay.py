@@ -6,9 +6,9 @@ The sample files are synthetic, in the formats of BurstGPT and of the Azure LLM 
 from pathlib import Path
 
 import pytest
-from pagefleet_simulator.traces.synthetic.replay import TraceError, parse, read
 
 from pagefleet_simulator.fleet.request import Arrival
+from pagefleet_simulator.traces.replay import TraceError, parse, read
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 

@@ -4,9 +4,9 @@ function itself, and the same object."""
 from random import Random
 
 import pytest
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
 
 from pagefleet_operator.domain.scaling import autoscale, capacity
+from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.fleet.view import Bounds, PodView, Sums, View
 from pagefleet_simulator.scalers import dynamo, hpa, keda, kpa, ours, wva
 from pagefleet_simulator.scalers.windows import Reading, add, mean

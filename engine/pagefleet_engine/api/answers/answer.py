@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from pagefleet_engine.api.answers.answer.text import TextStream
+from pagefleet_engine.api.answers.text import TextStream
 from pagefleet_engine.api.constrained.tools import Delta, ToolCallStream
 from pagefleet_engine.core.requests import Finish, TokenLogprobs, TokenOutput
 

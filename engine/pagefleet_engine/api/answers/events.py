@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11, StreamWriter
 
-from pagefleet_engine.api.answers.answer.shapes import event
+from pagefleet_engine.api.answers.shapes import event
 
 DONE = b"data: [DONE]\n\n"
 TOKENS = "x-pagefleet-output-tokens"  # a trailer of a stream, a header of a whole answer

@@ -7,11 +7,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from pagefleet_engine.api.answers.answer import logprobs
-from pagefleet_engine.api.answers.answer.answer import Answer, Piece, Scored
-from pagefleet_engine.api.answers.answer.logprobs import Vocabulary
-from pagefleet_engine.api.answers.answer.shapes import Usage
-from pagefleet_engine.api.answers.answer.text import TextStream
+from pagefleet_engine.api.answers import logprobs
+from pagefleet_engine.api.answers.answer import Answer, Piece, Scored
+from pagefleet_engine.api.answers.logprobs import Vocabulary
+from pagefleet_engine.api.answers.shapes import Usage
+from pagefleet_engine.api.answers.text import TextStream
 from pagefleet_engine.api.backend.engine import EngineClient, EngineDied
 from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.constrained.tools import Style

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from pagefleet_engine.api.answers.answer.answer import Scored
+from pagefleet_engine.api.answers.answer import Scored
 from pagefleet_engine.core.requests import TokenLogprobs
 
 LEAST = -9999.0  # JSON has no infinity; what vLLM writes for it

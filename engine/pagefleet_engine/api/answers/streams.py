@@ -8,10 +8,10 @@ from typing import Any
 
 from aiohttp import web
 
-from pagefleet_engine.api.answers.answer.answer import Piece
-from pagefleet_engine.api.answers.answer.events import Events
-from pagefleet_engine.api.answers.answer.generation import Generation
-from pagefleet_engine.api.answers.answer.shapes import Shape
+from pagefleet_engine.api.answers.answer import Piece
+from pagefleet_engine.api.answers.events import Events
+from pagefleet_engine.api.answers.generation import Generation
+from pagefleet_engine.api.answers.shapes import Shape
 from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.base.in_thread import aside
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from aiohttp import web
 
-from pagefleet_engine.api.answers.answer import shapes
-from pagefleet_engine.api.answers.answer.answer import Piece
-from pagefleet_engine.api.answers.answer.events import TOKENS, Events
-from pagefleet_engine.api.answers.answer.generation import Generation
-from pagefleet_engine.api.answers.answer.logprobs import Vocabulary
-from pagefleet_engine.api.answers.answer.shapes import Shape
-from pagefleet_engine.api.answers.answer.streams import Stream
+from pagefleet_engine.api.answers import shapes
+from pagefleet_engine.api.answers.answer import Piece
+from pagefleet_engine.api.answers.events import TOKENS, Events
+from pagefleet_engine.api.answers.generation import Generation
+from pagefleet_engine.api.answers.logprobs import Vocabulary
+from pagefleet_engine.api.answers.shapes import Shape
+from pagefleet_engine.api.answers.streams import Stream
 from pagefleet_engine.api.backend.engine import EngineClient
 from pagefleet_engine.api.base.in_thread import aside
 from pagefleet_engine.api.constrained import tools

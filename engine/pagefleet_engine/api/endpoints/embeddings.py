@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
-from pagefleet_engine.api.answers.answer import shapes
+from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.backend.engine import EngineClient, EngineDied
 from pagefleet_engine.api.backend.models import Models
 from pagefleet_engine.api.base.errors import ApiError

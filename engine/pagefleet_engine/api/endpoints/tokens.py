@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pagefleet_engine.api.answers.answer.shapes import answer
+from pagefleet_engine.api.answers.shapes import answer
 from pagefleet_engine.api.backend.models import Models
 from pagefleet_engine.api.base.in_thread import aside
 from pagefleet_engine.api.parameters import body, fields, others

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from pagefleet_operator.domain.analysis import sources
 from pagefleet_operator.domain.base import sketch
-from pagefleet_operator.domain.spec.parse.rollout import Guard
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.status import BaselineRecord
+from pagefleet_operator.domain.spec.rollout import Guard
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.status import BaselineRecord
 
 MOST_BUCKETS = 120  # neighbouring buckets are merged upwards until so many are left
 

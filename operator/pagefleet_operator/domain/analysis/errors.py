@@ -12,7 +12,7 @@ from pagefleet_operator.domain.analysis import sequential
 from pagefleet_operator.domain.analysis.fold import Failures
 from pagefleet_operator.domain.analysis.sequential import Evidence
 from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, blank, told
-from pagefleet_operator.domain.status.status.status import SignalRecord
+from pagefleet_operator.domain.status.status import SignalRecord
 
 CONFIDENCE = 0.99
 MIN_REQUESTS = 20

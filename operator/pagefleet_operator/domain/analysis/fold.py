@@ -13,7 +13,7 @@ from pagefleet_operator.domain.analysis.paired import Block, Paired
 from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.base.edged import Pair, common, of_sketch
 from pagefleet_operator.domain.base.sketch import Histogram
-from pagefleet_operator.domain.status.status.observation import Slice
+from pagefleet_operator.domain.status.observation import Slice
 
 BLOCK_SECONDS, LONGEST_BLOCK, BLOCK_REQUESTS = 4.0, 60.0, 10
 PERIOD = 10.0  # seconds in which the stable's failures excuse the canary's

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from pagefleet_operator.domain.analysis.fold import Fold, Scope
-from pagefleet_operator.domain.status.status.observation import Slice
+from pagefleet_operator.domain.status.observation import Slice
 
 START = attrgetter("start")
 SETTLED_SECONDS = 20.0  # slices of a gateway that answers so much later than the others still only add to what there is

@@ -15,9 +15,9 @@ from pagefleet_operator.domain.analysis import latency, limits, sources
 from pagefleet_operator.domain.analysis.fold import Fold, Scope, Test
 from pagefleet_operator.domain.analysis.fold_memo import START, folded
 from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, measured_by, unknown, worst
-from pagefleet_operator.domain.spec.parse.rollout import Guard, LatencyGuard, Source
-from pagefleet_operator.domain.status.status.observation import Observation, Slice
-from pagefleet_operator.domain.status.status.status import BaselineRecord
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.status.observation import Observation, Slice
+from pagefleet_operator.domain.status.status import BaselineRecord
 
 __all__ = ["Judged", "Outcome", "Question", "assess"]
 EPOCH = 3600.0  # evidence begins at whole hours, each with a level of its own

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from pagefleet_operator.domain.analysis import guard, limits, sources
 from pagefleet_operator.domain.analysis.guard import Judged, Question
-from pagefleet_operator.domain.spec.parse.rollout import Rollout
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.stage import Stage
-from pagefleet_operator.domain.status.status.status import Phase
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.stage import Stage
+from pagefleet_operator.domain.status.status import Phase
 
 MOST_SIGNALS = 32
 

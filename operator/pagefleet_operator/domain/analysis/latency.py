@@ -18,9 +18,9 @@ from pagefleet_operator.domain.analysis.sequential import Evidence
 from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, blank, told
 from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.base.sketch import Histogram
-from pagefleet_operator.domain.spec.parse.rollout import LatencyGuard
-from pagefleet_operator.domain.status.status.observation import Slice
-from pagefleet_operator.domain.status.status.status import BaselineRecord, SignalRecord, VerdictRecord
+from pagefleet_operator.domain.spec.rollout import LatencyGuard
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.status import BaselineRecord, SignalRecord, VerdictRecord
 
 REASON = "LatencyRegression"
 BLIND = "the bound lies above the last edge of the histogram, beyond which nothing can be compared"

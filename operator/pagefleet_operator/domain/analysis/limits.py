@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, blank, told, unknown
-from pagefleet_operator.domain.spec.parse.rollout import FreePages, Gate
-from pagefleet_operator.domain.status.status.observation import GateReading, Observation
-from pagefleet_operator.domain.status.status.stage import reading
-from pagefleet_operator.domain.status.status.status import SignalRecord
+from pagefleet_operator.domain.spec.rollout import FreePages, Gate
+from pagefleet_operator.domain.status.observation import GateReading, Observation
+from pagefleet_operator.domain.status.stage import reading
+from pagefleet_operator.domain.status.status import SignalRecord
 
 STALE_SECONDS = 15.0
 PAGES = "free pages"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_operator.domain.base import sketch
-from pagefleet_operator.domain.spec.parse.rollout import Guard
+from pagefleet_operator.domain.spec.rollout import Guard
 
 SIGNALS = ("ttft", "tpot", "e2e")
 MOST_BUCKET = 2000

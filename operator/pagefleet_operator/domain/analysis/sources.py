@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagefleet_operator.domain.spec.parse.rollout import Guard, LatencyGuard, Source
-from pagefleet_operator.domain.status.status.observation import Observation, Slice
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.status.observation import Observation, Slice
 
 GATEWAY, ENGINE, PROMETHEUS = "gateway", "engine", "prometheus"
 SILENT = {

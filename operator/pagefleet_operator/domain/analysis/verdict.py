@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pagefleet_operator.domain.status.status.status import SignalRecord, VerdictRecord
+from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
 
 
 class Outcome(StrEnum):

@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 from pagefleet_operator.domain.base.names import GROUP, KIND, SERVICE_LABEL, VERSION
-from pagefleet_operator.domain.spec.parse.traffic import GatewayApi, Parent
-from pagefleet_operator.domain.status.status.gateway_api import POOL_GROUP, POOL_KIND, ROUTE_GROUP, ROUTE_KIND, Features
+from pagefleet_operator.domain.spec.traffic import GatewayApi, Parent
+from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, POOL_KIND, ROUTE_GROUP, ROUTE_KIND, Features
 
 SERVICE_PORT = 80
 

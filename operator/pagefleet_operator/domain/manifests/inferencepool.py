@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_operator.domain.base.names import PORT, SERVICE_LABEL
-from pagefleet_operator.domain.spec.parse.traffic import EndpointPicker
-from pagefleet_operator.domain.status.status.gateway_api import POOL_GROUP, POOL_KIND
+from pagefleet_operator.domain.spec.traffic import EndpointPicker
+from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, POOL_KIND
 
 
 def inference_pool(metadata: Mapping[str, Any], version: str, picker: EndpointPicker) -> dict[str, Any]:

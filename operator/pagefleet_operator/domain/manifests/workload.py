@@ -11,7 +11,7 @@ from pagefleet_operator.domain.base.parallel import nodes
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, VERSION, leader_worker_set
 from pagefleet_operator.domain.status.condition import Problem
-from pagefleet_operator.domain.status.status.status import RevisionRecord
+from pagefleet_operator.domain.status.status import RevisionRecord
 
 UNAVAILABLE = "MultiNodeUnavailable"
 

@@ -12,12 +12,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.rollout.machine import rollback, steps
-from pagefleet_operator.domain.spec.parse.rollout import Rollout
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.stage import Stage, begun, reading
-from pagefleet_operator.domain.status.status.status import ActionRecord, Phase
+from pagefleet_operator.domain.rollout import rollback, steps
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.stage import Stage, begun, reading
+from pagefleet_operator.domain.status.status import ActionRecord, Phase
 
 ANNOTATION = "pagefleet.io/action"
 ACTIONS = ("promote", "pause", "resume", "abort", "retry", "undo", "skip")

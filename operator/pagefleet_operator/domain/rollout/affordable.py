@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from pagefleet_operator.domain.status.status.observation import Observation, RevisionReading
-from pagefleet_operator.domain.status.status.stage import Stage, reading
-from pagefleet_operator.domain.status.status.status import Phase
+from pagefleet_operator.domain.status.observation import Observation, RevisionReading
+from pagefleet_operator.domain.status.stage import Stage, reading
+from pagefleet_operator.domain.status.status import Phase
 
 
 def desired(seen: Observation, revision: str) -> int:

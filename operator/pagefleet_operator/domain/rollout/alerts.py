@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pagefleet_operator.domain.spec.parse.rollout import Rollout
-from pagefleet_operator.domain.status.status.status import AlertRecord, Phase, Status
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
 
 
 def labels_of(raw: object) -> Mapping[str, str] | None:

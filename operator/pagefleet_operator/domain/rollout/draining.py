@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.status import DrainRecord
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.status import DrainRecord
 
 HEARD_SECONDS = 5.0
 

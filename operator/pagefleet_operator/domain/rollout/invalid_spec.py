@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagefleet_operator.domain.rollout.machine import actions, alerts, rollback
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.stage import Stage, stage_of
-from pagefleet_operator.domain.status.status.status import Phase
+from pagefleet_operator.domain.rollout import actions, alerts, rollback
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.stage import Stage, stage_of
+from pagefleet_operator.domain.status.status import Phase
 
 
 def keep(seen: Observation, reason: str, now: float, journal: Journal) -> Stage:

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from pagefleet_operator.domain.analysis import judging
 from pagefleet_operator.domain.analysis.guard import Outcome
-from pagefleet_operator.domain.rollout.machine import actions, alerts, promotion, rollback, steps
-from pagefleet_operator.domain.rollout.machine.steps import weight_of
-from pagefleet_operator.domain.spec.parse.rollout import Rollout
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import Observation, RevisionReading
-from pagefleet_operator.domain.status.status.stage import Stage, begun, everything, held, reading, stage_of, ticked
-from pagefleet_operator.domain.status.status.status import AlertRecord, Phase, RolloutRecord
+from pagefleet_operator.domain.rollout import actions, alerts, promotion, rollback, steps
+from pagefleet_operator.domain.rollout.steps import weight_of
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation, RevisionReading
+from pagefleet_operator.domain.status.stage import Stage, begun, everything, held, reading, stage_of, ticked
+from pagefleet_operator.domain.status.status import AlertRecord, Phase, RolloutRecord
 
 __all__ = ["Stage", "advance", "reading", "weight_of"]
 UNTIMED = (Phase.IDLE, Phase.ROLLED_BACK)

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pagefleet_operator.domain.analysis import judging
 from pagefleet_operator.domain.analysis.baseline import recorded
 from pagefleet_operator.domain.analysis.guard import Outcome
-from pagefleet_operator.domain.rollout.machine import alerts, rollback
-from pagefleet_operator.domain.spec.parse.rollout import Rollout
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.stage import Stage, begun, everything, held, reading
-from pagefleet_operator.domain.status.status.status import Phase, PreviousRecord, RolloutRecord
+from pagefleet_operator.domain.rollout import alerts, rollback
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.stage import Stage, begun, everything, held, reading
+from pagefleet_operator.domain.status.status import Phase, PreviousRecord, RolloutRecord
 
 
 def promote(stage: Stage, seen: Observation, rollout: Rollout, now: float, journal: Journal) -> Stage:

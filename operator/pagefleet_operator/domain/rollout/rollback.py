@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagefleet_operator.domain.rollout.machine import affordable
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.stage import MOST_REJECTIONS, Stage, begun, everything, reading, split
-from pagefleet_operator.domain.status.status.status import Phase, Rejection, VerdictRecord
+from pagefleet_operator.domain.rollout import affordable
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.stage import MOST_REJECTIONS, Stage, begun, everything, reading, split
+from pagefleet_operator.domain.status.status import Phase, Rejection, VerdictRecord
 
 
 def reject(stage: Stage, seen: Observation, reason: str, message: str, now: float, journal: Journal) -> Stage:

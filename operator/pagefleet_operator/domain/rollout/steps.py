@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from pagefleet_operator.domain.analysis import load_test
 from pagefleet_operator.domain.analysis.guard import Judged, Outcome
-from pagefleet_operator.domain.rollout.machine import affordable, rollback
-from pagefleet_operator.domain.spec.parse.rollout import Rollout, Step, StepKind
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.stage import Stage, begun, held, reading, split
-from pagefleet_operator.domain.status.status.status import MirrorRecord, Phase
+from pagefleet_operator.domain.rollout import affordable, rollback
+from pagefleet_operator.domain.spec.rollout import Rollout, Step, StepKind
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.stage import Stage, begun, held, reading, split
+from pagefleet_operator.domain.status.status import MirrorRecord, Phase
 
 PHASES = {
     StepKind.WEIGHT: Phase.STEP,

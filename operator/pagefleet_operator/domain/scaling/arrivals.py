@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection
 
 from pagefleet_operator.domain.base.sketch import quantile
-from pagefleet_operator.domain.status.status.observation import Slice
-from pagefleet_operator.domain.status.status.sample import ServiceLoad
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.sample import ServiceLoad
 
 STEP, STEPS = 10.0, 360
 FULL_SECONDS = 120.0

@@ -17,10 +17,10 @@ from pagefleet_operator.domain.scaling.demand import Demand, demand
 from pagefleet_operator.domain.scaling.inflow import STALE_LOAD
 from pagefleet_operator.domain.scaling.load import Totals, totals
 from pagefleet_operator.domain.scaling.policies import bounded
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-from pagefleet_operator.domain.status.status.observation import RevisionReading
-from pagefleet_operator.domain.status.status.sample import ServiceLoad
-from pagefleet_operator.domain.status.status.status import ScalingRecord
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.observation import RevisionReading
+from pagefleet_operator.domain.status.sample import ServiceLoad
+from pagefleet_operator.domain.status.status import ScalingRecord
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 30.0, 300.0
 LEARNED_SHARE = 0.3  # of a new start-up time in the learned one

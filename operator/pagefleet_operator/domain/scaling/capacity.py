@@ -8,17 +8,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.rollout.machine.machine import Stage, reading, weight_of
+from pagefleet_operator.domain.rollout.machine import Stage, reading, weight_of
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import autoscale
 from pagefleet_operator.domain.scaling.autoscale import Wish
 from pagefleet_operator.domain.scaling.policies import bounded
-from pagefleet_operator.domain.spec.parse.rollout import Rollout
-from pagefleet_operator.domain.spec.parse.scaling import Scaling, in_force
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import RevisionReading
-from pagefleet_operator.domain.status.status.sample import ServiceLoad
-from pagefleet_operator.domain.status.status.status import Phase, ScalingRecord, Status
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.spec.scaling import Scaling, in_force
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import RevisionReading
+from pagefleet_operator.domain.status.sample import ServiceLoad
+from pagefleet_operator.domain.status.status import Phase, ScalingRecord, Status
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pagefleet_operator.domain.status.status.observation import PodReading, RevisionReading
+from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
 
 ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 MOST = 2**31 - 1

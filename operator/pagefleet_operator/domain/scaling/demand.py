@@ -24,8 +24,8 @@ from pagefleet_operator.domain.scaling.inflow import (
 )
 from pagefleet_operator.domain.scaling.load import Totals
 from pagefleet_operator.domain.scaling.throughput import Curve, Mean
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-from pagefleet_operator.domain.status.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
 SLOTS_USED = 0.95  # of a replica's slots; pages have their own share, target.freeKVPages
 ROOM = 1.0

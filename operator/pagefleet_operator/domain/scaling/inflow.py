@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from pagefleet_operator.domain.spec.parse.scaling import Scaling
-from pagefleet_operator.domain.status.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
 STALE_LOAD = 30.0
 NEWEST = ((2, 1.5), (1, 2.5))  # steps, and the standard deviations of their count that are taken off

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_operator.domain.status.status.observation import PodReading, RevisionReading
-from pagefleet_operator.domain.status.status.sample import Sample
+from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
+from pagefleet_operator.domain.status.sample import Sample
 
 STALE_SECONDS = 15.0
 SAMPLE_SECONDS = 5.0  # two samples of a history are at least so far apart

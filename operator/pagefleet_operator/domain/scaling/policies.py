@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pagefleet_operator.domain.spec.parse.scaling import Policy, Scaling
-from pagefleet_operator.domain.status.status.status import ScaleStep
+from pagefleet_operator.domain.spec.scaling import Policy, Scaling
+from pagefleet_operator.domain.status.status import ScaleStep
 
 KEPT_SECONDS = 1800.0
 MOST_STEPS = 30

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import Observation, RevisionReading, SpareReading
-from pagefleet_operator.domain.status.status.plan import SpareOrder, Withdrawal
-from pagefleet_operator.domain.status.status.stage import Stage, reading
-from pagefleet_operator.domain.status.status.status import SparesRecord
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation, RevisionReading, SpareReading
+from pagefleet_operator.domain.status.plan import SpareOrder, Withdrawal
+from pagefleet_operator.domain.status.stage import Stage, reading
+from pagefleet_operator.domain.status.status import SparesRecord
 
 LEAST_AWAKE = 30.0  # a replica whose readiness flaps does not wake and rest its stand-in each time
 HEARD_SECONDS = 5.0  # in which every gateway has seen that a spare is not ready any more

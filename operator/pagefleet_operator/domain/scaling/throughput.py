@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pagefleet_operator.domain.status.status.sample import Sample
+from pagefleet_operator.domain.status.sample import Sample
 
 MEAN_SECONDS = 30.0
 LEAST_MEANS, LEAST_SPREAD = 8, 1.25

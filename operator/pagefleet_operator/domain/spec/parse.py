@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pagefleet_operator.domain.spec.parse import structure, support
-from pagefleet_operator.domain.spec.parse.rollout import DEFAULT_ROLLOUT, Rollout, rollout
-from pagefleet_operator.domain.spec.parse.rules import all_rules
-from pagefleet_operator.domain.spec.parse.rules.scaling import replica_cost
-from pagefleet_operator.domain.spec.parse.scaling import Scaling, scaling
-from pagefleet_operator.domain.spec.parse.schema import root
-from pagefleet_operator.domain.spec.parse.schema.rollout import ROLLOUT
-from pagefleet_operator.domain.spec.parse.structure import SpecError
-from pagefleet_operator.domain.spec.parse.traffic import Traffic, traffic
+from pagefleet_operator.domain.spec import structure, support
+from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT, Rollout, rollout
+from pagefleet_operator.domain.spec.rules import all_rules
+from pagefleet_operator.domain.spec.rules.scaling import replica_cost
+from pagefleet_operator.domain.spec.scaling import Scaling, scaling
+from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
+from pagefleet_operator.domain.spec.structure import SpecError
+from pagefleet_operator.domain.spec.traffic import Traffic, traffic
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pagefleet_operator.domain.base.quantity import fraction, seconds
-from pagefleet_operator.domain.spec.parse.schedule import Entry, bounds
+from pagefleet_operator.domain.spec.schedule import Entry, bounds
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from enum import Enum
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from pagefleet_operator.domain.status.status.status import BaselineRecord, RevisionRecord, Status
-from pagefleet_operator.domain.status.status.stored import histogram_of, snapshot_of
+from pagefleet_operator.domain.status.status import BaselineRecord, RevisionRecord, Status
+from pagefleet_operator.domain.status.stored import histogram_of, snapshot_of
 
 # Fields that hold UNIX seconds in Python and a time in JSON.
 TIMES = {"last_transition_time", "since", "started", "created", "time", "starts_at", "received", "panic_since",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pagefleet_operator.domain.status.status.plan import Event
-from pagefleet_operator.domain.status.status.status import DecisionRecord
+from pagefleet_operator.domain.status.plan import Event
+from pagefleet_operator.domain.status.status import DecisionRecord
 
 MOST_DECISIONS = 50
 

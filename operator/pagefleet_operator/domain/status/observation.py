@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pagefleet_operator.domain.base.edged import Edged
-from pagefleet_operator.domain.status.status.gateway_api import FallbackReading, GatewayApiReading
-from pagefleet_operator.domain.status.status.sample import Sample, ServiceLoad
-from pagefleet_operator.domain.status.status.status import Status
+from pagefleet_operator.domain.status.gateway_api import FallbackReading, GatewayApiReading
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.status.status import Status
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pagefleet_operator.domain.status.status.status import Status
+from pagefleet_operator.domain.status.status import Status
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.status.status.observation import RevisionReading
-from pagefleet_operator.domain.status.status.status import (
+from pagefleet_operator.domain.status.observation import RevisionReading
+from pagefleet_operator.domain.status.status import (
     ActionRecord,
     BaselineRecord,
     MirrorRecord,

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_operator.domain.base.revision import POD_AFFECTING
-from pagefleet_operator.domain.spec.parse import structure
-from pagefleet_operator.domain.spec.parse.schema import root
-from pagefleet_operator.domain.spec.parse.schema.fields import record
+from pagefleet_operator.domain.spec import structure
+from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.schema.fields import record
 
 SNAPSHOT = record("", {name: root.SPEC["properties"][name] for name in POD_AFFECTING}, ("model",))
 MOST_BUCKET = 5000

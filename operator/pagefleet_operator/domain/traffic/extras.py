@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagefleet_operator.domain.spec.parse.parse import Spec
+from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.status.condition import FALSE, Stated, dated
-from pagefleet_operator.domain.status.status.journal import Journal
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.plan import Plan
-from pagefleet_operator.domain.status.status.status import Condition, Status
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import Condition, Status
 from pagefleet_operator.domain.traffic import fallback as fallbacks
 from pagefleet_operator.domain.traffic import gateway_api
 

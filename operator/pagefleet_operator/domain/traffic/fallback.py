@@ -4,7 +4,7 @@ States it as a condition; changes nothing: the gateway takes one step of the cha
 from __future__ import annotations
 
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, Stated
-from pagefleet_operator.domain.status.status.gateway_api import FallbackReading
+from pagefleet_operator.domain.status.gateway_api import FallbackReading
 
 FIELD = "spec.traffic.fallback.service"
 KIND = "FallbackReady"

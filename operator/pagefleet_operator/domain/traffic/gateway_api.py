@@ -15,12 +15,12 @@ from typing import Any
 
 from pagefleet_operator.domain.manifests.httproute import Split, http_route, metadata_of
 from pagefleet_operator.domain.manifests.inferencepool import inference_pool
-from pagefleet_operator.domain.spec.parse.parse import Spec
-from pagefleet_operator.domain.spec.parse.rollout import Source
-from pagefleet_operator.domain.spec.parse.schema.traffic import DEFAULT_RETRIES
-from pagefleet_operator.domain.spec.parse.traffic import Backend, GatewayApi, Parent, Provider
+from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.spec.rollout import Source
+from pagefleet_operator.domain.spec.schema.traffic import DEFAULT_RETRIES
+from pagefleet_operator.domain.spec.traffic import Backend, GatewayApi, Parent, Provider
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, Stated
-from pagefleet_operator.domain.status.status.gateway_api import (
+from pagefleet_operator.domain.status.gateway_api import (
     POOL_GROUP,
     POOL_KIND,
     ROUTE_GROUP,
@@ -29,9 +29,9 @@ from pagefleet_operator.domain.status.status.gateway_api import (
     GatewayApiReading,
     Live,
 )
-from pagefleet_operator.domain.status.status.observation import Observation
-from pagefleet_operator.domain.status.status.plan import Withdrawal
-from pagefleet_operator.domain.status.status.status import RouteRecord, Status
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.plan import Withdrawal
+from pagefleet_operator.domain.status.status import RouteRecord, Status
 
 ACCEPTED, ENFORCED = "RouteAccepted", "TrafficEnforced"
 PROVIDER, BACKEND = "spec.traffic.provider", "spec.traffic.gatewayAPI.backend"

@@ -14,9 +14,9 @@ from torch.nn import functional
 from pagefleet_engine.model import rope
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
-from pagefleet_engine.runner.device.model.model.linear import Linear
-from pagefleet_engine.runner.device.model.model.shard import Shard
-from pagefleet_engine.runner.device.model.model.weights import Cut, Reader
+from pagefleet_engine.runner.device.model.linear import Linear
+from pagefleet_engine.runner.device.model.shard import Shard
+from pagefleet_engine.runner.device.model.weights import Cut, Reader
 from pagefleet_kernels.kernels import Kernels
 
 

@@ -10,9 +10,9 @@ import torch
 from pagefleet_engine.model.checkpoint import dequantise
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.weights import Weights
-from pagefleet_engine.runner.device.model.model.linear import Awq, Dense, Fp8, Linear
-from pagefleet_engine.runner.device.model.model.shard import Shard
-from pagefleet_engine.runner.device.model.model.upload import Upload
+from pagefleet_engine.runner.device.model.linear import Awq, Dense, Fp8, Linear
+from pagefleet_engine.runner.device.model.shard import Shard
+from pagefleet_engine.runner.device.model.upload import Upload
 from pagefleet_kernels.kernels import Kernels
 
 EMBEDDING = "model.embed_tokens.weight"

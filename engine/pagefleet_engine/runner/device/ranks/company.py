@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig
-from pagefleet_engine.runner.device.model.model.shard import Shard
+from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.steps.step import Step
 
 

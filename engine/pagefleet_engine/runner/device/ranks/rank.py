@@ -10,9 +10,9 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.quantization import Method
 from pagefleet_engine.model.checkpoint.source import Format
 from pagefleet_engine.runner.common.levels import longest
-from pagefleet_engine.runner.device.model.model.model import DeviceLlama, Pool
-from pagefleet_engine.runner.device.model.model.shard import Shard
-from pagefleet_engine.runner.device.model.model.weights import Reader
+from pagefleet_engine.runner.device.model.model import DeviceLlama, Pool
+from pagefleet_engine.runner.device.model.shard import Shard
+from pagefleet_engine.runner.device.model.weights import Reader
 from pagefleet_engine.runner.device.steps import memory
 from pagefleet_engine.runner.device.steps.capture import capture
 from pagefleet_engine.runner.device.steps.executor import Executor

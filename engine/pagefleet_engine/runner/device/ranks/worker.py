@@ -17,7 +17,7 @@ from torch import distributed
 from torch._C._distributed_c10d import TCPStore
 
 from pagefleet_engine.model.checkpoint.errors import ModelError
-from pagefleet_engine.runner.device.model.model.shard import Shard
+from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.ranks.processes import EXIT_CONFIGURATION, device_of, meet
 from pagefleet_engine.runner.device.ranks.rank import Rank
 from pagefleet_engine.runner.device.ranks.wire import Compute, Joining, Orders, Rest, Rouse, decode

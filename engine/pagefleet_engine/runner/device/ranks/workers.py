@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
-from pagefleet_engine.runner.device.model.model.shard import FIELD, Shard
+from pagefleet_engine.runner.device.model.shard import FIELD, Shard
 from pagefleet_engine.runner.device.ranks.nodes import Nodes
 from pagefleet_engine.runner.device.ranks.processes import (
     EXIT_CONFIGURATION,

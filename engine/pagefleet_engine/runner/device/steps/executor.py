@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pagefleet_engine.runner.device.model.model.model import Changes, DeviceLlama, Layout, Pool
+from pagefleet_engine.runner.device.model.model import Changes, DeviceLlama, Layout, Pool
 from pagefleet_engine.runner.device.steps.host_pages import HostPages
 from pagefleet_engine.runner.device.steps.sizes import graph_size, padded
 from pagefleet_engine.runner.device.steps.state import State

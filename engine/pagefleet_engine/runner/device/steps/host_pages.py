@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pagefleet_engine.runner.device.model.model.model import Pool
+from pagefleet_engine.runner.device.model.model import Pool
 from pagefleet_engine.runner.device.steps.step import Numbers
 from pagefleet_kernels.kernels import Kernels
 

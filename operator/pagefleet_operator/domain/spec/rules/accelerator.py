@@ -7,7 +7,7 @@ from typing import Any
 
 from pagefleet_operator.domain.base.accelerator import NVIDIA, gpus, runs_cuda
 from pagefleet_operator.domain.base.runtime import guessing, is_ours
-from pagefleet_operator.domain.spec.parse.rules.rule import Rule
+from pagefleet_operator.domain.spec.rules.rule import Rule
 
 # In CEL: whether GPUs are asked for, and whether our CUDA image runs on them.
 GPU = f"has(self.resources) && has(self.resources.accelerator) && self.resources.accelerator.name == '{NVIDIA}'"

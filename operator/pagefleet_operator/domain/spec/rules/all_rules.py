@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_operator.domain.base.quantity import fraction
-from pagefleet_operator.domain.spec.parse.rules.accelerator import ACCELERATOR_RULES
-from pagefleet_operator.domain.spec.parse.rules.guard import GUARD_RULES
-from pagefleet_operator.domain.spec.parse.rules.nodes import NODE_RULES
-from pagefleet_operator.domain.spec.parse.rules.rollout import ROLLOUT_RULES, weights
-from pagefleet_operator.domain.spec.parse.rules.rule import Rule
-from pagefleet_operator.domain.spec.parse.rules.runtime import RUNTIME_RULES
-from pagefleet_operator.domain.spec.parse.rules.scaling import SCALING_RULES, scaling_errors
-from pagefleet_operator.domain.spec.parse.rules.traffic import TRAFFIC_RULES, header_errors
-from pagefleet_operator.domain.spec.parse.structure import SpecError
+from pagefleet_operator.domain.spec.rules.accelerator import ACCELERATOR_RULES
+from pagefleet_operator.domain.spec.rules.guard import GUARD_RULES
+from pagefleet_operator.domain.spec.rules.nodes import NODE_RULES
+from pagefleet_operator.domain.spec.rules.rollout import ROLLOUT_RULES, weights
+from pagefleet_operator.domain.spec.rules.rule import Rule
+from pagefleet_operator.domain.spec.rules.runtime import RUNTIME_RULES
+from pagefleet_operator.domain.spec.rules.scaling import SCALING_RULES, scaling_errors
+from pagefleet_operator.domain.spec.rules.traffic import TRAFFIC_RULES, header_errors
+from pagefleet_operator.domain.spec.structure import SpecError
 
 
 def _names(model: Mapping[str, Any]) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from pagefleet_operator.domain.runtimes.catalog import Runtime, runtime_of
 from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS
-from pagefleet_operator.domain.spec.parse.rollout import ENGINE_SIGNALS, Source, source_of
-from pagefleet_operator.domain.spec.parse.rules.rule import RUNTIME, Rule
+from pagefleet_operator.domain.spec.rollout import ENGINE_SIGNALS, Source, source_of
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule
 
 Entry = Mapping[str, Any]
 TGI_SIGNALS = ("e2e", "queue")

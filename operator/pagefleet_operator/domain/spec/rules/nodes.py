@@ -5,8 +5,8 @@ from __future__ import annotations
 from pagefleet_operator.domain.base.accelerator import gpus, runs_cuda
 from pagefleet_operator.domain.base.parallel import accelerators, nodes, pipeline_parallel
 from pagefleet_operator.domain.base.runtime import is_ours, runtime_name
-from pagefleet_operator.domain.spec.parse.rules.accelerator import CUDA, GPU
-from pagefleet_operator.domain.spec.parse.rules.rule import RUNTIME, Rule
+from pagefleet_operator.domain.spec.rules.accelerator import CUDA, GPU
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule
 
 # In CEL: whether a replica is several pods, whether its layers are split, and the accelerators of a pod.
 SEVERAL = "has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1"

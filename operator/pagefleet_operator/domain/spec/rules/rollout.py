@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.spec.parse.rules.rule import Rule
+from pagefleet_operator.domain.spec.rules.rule import Rule
 
 STEP_KINDS = ("weight", "pause", "preview", "mirror", "loadTest")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pagefleet_operator.domain.base.names import PORT
 from pagefleet_operator.domain.runtimes.catalog import Runtime, images_of, runtime_of
-from pagefleet_operator.domain.spec.parse.rules.rule import RUNTIME, Rule
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule
 
 OTHERS = (Runtime.VLLM, Runtime.SGLANG, Runtime.TGI)
 FOREIGN = (*OTHERS, Runtime.CUSTOM)

@@ -7,9 +7,9 @@ from typing import Any
 
 from pagefleet_operator.domain.base.parallel import accelerators, nodes
 from pagefleet_operator.domain.base.runtime import is_ours
-from pagefleet_operator.domain.spec.parse import schedule
-from pagefleet_operator.domain.spec.parse.rules.rule import Rule
-from pagefleet_operator.domain.spec.parse.structure import SpecError
+from pagefleet_operator.domain.spec import schedule
+from pagefleet_operator.domain.spec.rules.rule import Rule
+from pagefleet_operator.domain.spec.structure import SpecError
 
 LONGEST_PERIOD = 1800.0
 

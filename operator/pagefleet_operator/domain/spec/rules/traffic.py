@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagefleet_operator.domain.base.quantity import seconds
-from pagefleet_operator.domain.spec.parse.rules.rule import Rule
-from pagefleet_operator.domain.spec.parse.schema.traffic import HEADER_NAME, MOST_HOLD_SECONDS
-from pagefleet_operator.domain.spec.parse.structure import SpecError
+from pagefleet_operator.domain.spec.rules.rule import Rule
+from pagefleet_operator.domain.spec.schema.traffic import HEADER_NAME, MOST_HOLD_SECONDS
+from pagefleet_operator.domain.spec.structure import SpecError
 
 # The gateway removes what clients send under these names: a request can never carry one.
 RESERVED = ("x-gateway-", "x-pagefleet-", "x-envoy-")

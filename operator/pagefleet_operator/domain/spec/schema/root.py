@@ -5,8 +5,8 @@ own check of objects that were stored without it. What crosses fields is in `rul
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.spec.parse.schema.engine import ENGINE, MODEL
-from pagefleet_operator.domain.spec.parse.schema.fields import (
+from pagefleet_operator.domain.spec.schema.engine import ENGINE, MODEL
+from pagefleet_operator.domain.spec.schema.fields import (
     LABEL_VALUE,
     OPEN,
     QUANTITY,
@@ -17,9 +17,9 @@ from pagefleet_operator.domain.spec.parse.schema.fields import (
     table,
     text,
 )
-from pagefleet_operator.domain.spec.parse.schema.rollout import ROLLOUT
-from pagefleet_operator.domain.spec.parse.schema.scaling import COST, SCALING
-from pagefleet_operator.domain.spec.parse.schema.traffic import TRAFFIC
+from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
+from pagefleet_operator.domain.spec.schema.scaling import COST, SCALING
+from pagefleet_operator.domain.spec.schema.traffic import TRAFFIC
 
 RESOURCES = record(
     "What a pod needs of a node: a replica, or one of its spec.engine.nodes.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefleet_operator.domain.runtimes.metrics import SELECTOR
-from pagefleet_operator.domain.spec.parse.schema.fields import Schema, array, integer, record, text
+from pagefleet_operator.domain.spec.schema.fields import Schema, array, integer, record, text
 
 PATH = r"^/[A-Za-z0-9._~/-]*$"
 MOST_SELECTORS = 8

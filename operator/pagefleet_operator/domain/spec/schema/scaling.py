@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.spec.parse.schema.fields import (
+from pagefleet_operator.domain.spec.schema.fields import (
     Schema,
     array,
     choice,

@@ -5,7 +5,7 @@ Bounds and defaults are the gateway's own (`tests/contract/test_traffic_contract
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.spec.parse.schema.fields import (
+from pagefleet_operator.domain.spec.schema.fields import (
     OBJECT_NAME,
     Schema,
     array,
