@@ -32,7 +32,7 @@ REPLIES = (
         503,
         "server_error",
         "picker_unavailable",
-        "the gateway's picker does not answer, so no pod was chosen (the model itself may be well);"
+        "the gateway's picker does not answer, so it cannot choose a pod; the model's pods may be healthy;"
         f" retry in {RETRY_AFTER_SECONDS} s",
         retry=True,
     ),
