@@ -17,9 +17,9 @@ from typing import Any
 
 import aiohttp
 
+from pagefleet_contract.names import KIND
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.controller import CONFLICT, Queue, Reconciler
-from pagefleet_operator.domain.base.names import KIND
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import Api, ApiError, Document

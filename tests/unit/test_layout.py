@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("root", ["operator", "engine", "kernels", "gateway", "local"])
+@pytest.mark.parametrize("root", ["contract", "operator", "engine", "kernels", "gateway", "local"])
 def test_a_source_root_is_no_package(root: str) -> None:
     assert not (ROOT / root / "__init__.py").exists()
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_gateway.envoy.answer_tokens import SEEN, TOKENS, USAGE, watcher
-from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, PICKER, typed
+from pagefleet_contract.headers import FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, RESERVED_PREFIXES
+from pagefleet_gateway.envoy.answer_tokens import SEEN, USAGE, watcher
+from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, PICKER, typed
 from pagefleet_gateway.envoy.replies import local_replies
 from pagefleet_gateway.envoy.routes import PATIENCE, routes
 from pagefleet_gateway.envoy.tracing import Collector, provider
-
-STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
 
 # One JSON line per request, for the picker. Times are microseconds from the request's first byte.
 LOG_FIELDS = {
@@ -35,8 +34,8 @@ LOG_FIELDS = {
     "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
     "upstream": "%UPSTREAM_HOST%",
     "content_type": "%RESP(CONTENT-TYPE)%",
-    "tokens_trailer": f"%TRAILER({TOKENS})%",
-    "tokens_header": f"%RESP({TOKENS})%",
+    "tokens_trailer": f"%TRAILER({OUTPUT_TOKENS_HEADER})%",
+    "tokens_header": f"%RESP({OUTPUT_TOKENS_HEADER})%",
     "tokens_usage": f"%DYNAMIC_METADATA({SEEN}:tokens)%",
 }
 
@@ -45,7 +44,7 @@ PICKED = (
     DESTINATION,
     MIRROR,
     MIRROR_CLUSTER,
-    FALLBACK,
+    FALLBACK_HEADER,
     PATIENCE,
     USAGE,
     "x-envoy-upstream-rq-timeout-ms",
@@ -68,7 +67,7 @@ class Limits:
 def connection_manager(limits: Limits, spans: Collector | None = None) -> dict[str, object]:
     """`spans`: where they are sent, None: none are made."""
     mutations: list[dict[str, object]] = [
-        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in STRIPPED_PREFIXES
+        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in RESERVED_PREFIXES
     ]
     # The request's id is the key of its ticket, so it must be ours.
     mutations.append({"remove": "x-request-id"})

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from functools import partial
 
-from pagefleet_gateway.envoy.clusters import ENGINES, FALLBACK, METADATA, MIRROR_CLUSTER, TYPE
+from pagefleet_contract.headers import FALLBACK_HEADER, REVISION_HEADER
+from pagefleet_gateway.envoy.clusters import ENGINES, METADATA, MIRROR_CLUSTER, TYPE
 from pagefleet_gateway.envoy.stream_timeout import ATTEMPT, STEPS, STREAM, route_name
 
 PATIENCE = "x-pagefleet-patience"  # a header from the picker: the name of a route (patience.py)
@@ -74,13 +75,13 @@ def _engine_route(max_request_bytes: int, request_seconds: int, whose: str, sile
         "response_headers_to_add": [
             {
                 "header": {
-                    "key": "x-pagefleet-revision",
+                    "key": REVISION_HEADER,
                     "value": f"%UPSTREAM_METADATA({METADATA}:revision)%",
                 },
                 "append_action": OVERWRITE,
             },
             # Without the request header there is no value, and then no header either.
-            {"header": {"key": FALLBACK, "value": f"%REQ({FALLBACK})%"}, "append_action": OVERWRITE},
+            {"header": {"key": FALLBACK_HEADER, "value": f"%REQ({FALLBACK_HEADER})%"}, "append_action": OVERWRITE},
         ],
         "route": {
             "request_mirror_policies": [{"cluster_header": MIRROR_CLUSTER, "disable_shadow_host_suffix_append": True}],

@@ -19,7 +19,7 @@ from typing import Any
 
 import kopf
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, MANAGED, MANAGED_LABEL, PLURAL, VERSION
+from pagefleet_contract.names import GROUP, KIND, MANAGED, MANAGED_LABEL, PLURAL, VERSION
 
 OURS = {MANAGED_LABEL: MANAGED}
 WATCH_SECONDS = 60

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
-from pagefleet_operator.domain.runtimes.metrics import NOMINAL_PAGES, OURS, Engine, EngineMetrics, selector
+from pagefleet_contract.engine_metrics import OURS, SLEEPING, Engine, EngineMetrics, selector
 from pagefleet_operator.metrics import metrics_page
 from pagefleet_operator.metrics.bounded_body import TooLongError, body
 
@@ -20,8 +20,9 @@ MOST_BYTES = 4 << 20
 GAUGES = ("waiting", "running", "kvUsage", "kvPages", "kvPagesFree", "kvPagesCached")
 OPTIONAL = ("waitingTokens",)
 COUNTERS = ("preemptions", "tokens")
+# How many pages an engine counts as that tells only what share of them is in use: hundredths of a percent.
+NOMINAL_PAGES = 10_000
 OUR_ENGINE = Engine()
-SLEEPING = "pagefleet_engine_sleeping"  # our engine alone says it
 log = logging.getLogger(__name__)
 
 
