@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import aiohttp
 
@@ -83,7 +84,7 @@ def rated(latest: EngineReading, before: EngineReading | None, seconds: float) -
     """The reading with the rates of its counters since the reading before. A counter that fell has begun again at 0."""
     if before is None or seconds <= 0:
         return latest
-    rates = {
+    rates: dict[str, Any] = {
         name: (value - before.counters[name] if value >= before.counters[name] else value) / seconds
         for name, value in latest.counters.items()
         if name in before.counters
