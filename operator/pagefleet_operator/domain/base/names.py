@@ -1,4 +1,4 @@
-"""Names, labels and owner that every child shares (ARCHITECTURE.md, "Names on Kubernetes objects")."""
+"""Names, labels and owner that every child shares (docs/reference/contract/kubernetes-objects.md)."""
 
 from __future__ import annotations
 

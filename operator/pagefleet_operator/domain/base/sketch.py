@@ -1,4 +1,4 @@
-"""Latency histograms in logarithmic buckets, as the gateway measures them (ARCHITECTURE.md, "The gateway").
+"""Latency histograms in logarithmic buckets, as the gateway measures them (docs/reference/contract/gateway.md).
 
 Bucket i holds (1e-4 * 1.02^(i-1), 1e-4 * 1.02^i] seconds: a quantile read from it is within 2 % (the relative-error
 guarantee of DDSketch, Masson et al., VLDB 2019).

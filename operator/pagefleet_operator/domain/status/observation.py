@@ -101,7 +101,7 @@ class RevisionReading:
 
 @dataclass(frozen=True)
 class Slice:
-    """A closed measuring slice of one gateway instance (ARCHITECTURE.md, "The gateway").
+    """A closed measuring slice of one gateway instance (docs/reference/contract/gateway.md).
 
     `latency` maps a signal name ("ttft", "e2e") to a log-bucket histogram {bucket index: count}. `edged` has the same
     counts in the measurement's own buckets where those are others (an engine's); `latency` then has their upper ends.
