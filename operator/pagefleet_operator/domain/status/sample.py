@@ -1,4 +1,4 @@
-"""What sizing remembers and looks at: a revision's pods summed up at one time, and what arrives at the service. Data."""
+"""The measurements that sizing uses: a revision's pods summed up at one time, and the service's arrivals. Pure data."""
 
 from __future__ import annotations
 
