@@ -1,4 +1,4 @@
-"""Names of the API, labels, annotations and ports on Kubernetes objects (ARCHITECTURE.md, "Names on Kubernetes objects")."""
+"""Names of the API, labels, annotations and ports on Kubernetes objects (docs/reference/contract/kubernetes-objects.md)."""
 
 from __future__ import annotations
 

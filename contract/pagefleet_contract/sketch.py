@@ -1,4 +1,5 @@
-"""Latency histograms in logarithmic buckets: the gateway and the load test fill them, the operator reads them.
+"""Latency histograms in logarithmic buckets: the gateway and the load test fill them, the operator reads them
+(docs/reference/contract/gateway.md).
 
 Bucket i holds (1e-4 * 1.02^(i-1), 1e-4 * 1.02^i] seconds, and bucket 0 everything up to 0.1 ms. A quantile read from
 it is within 2 % (the relative-error guarantee of DDSketch, Masson, Rim, Lee, VLDB 2019). Bucket numbers travel as JSON.

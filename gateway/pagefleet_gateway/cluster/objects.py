@@ -15,7 +15,7 @@ from pagefleet_gateway.cluster.state import Limit, Pod, Service
 
 MAX_RETRIES = 10
 IDLE_HOLD_SECONDS = 60.0
-MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker: bootstrap.Limits
+MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker (envoy/timeouts.py)
 
 
 def service_from(raw: Mapping[str, object]) -> Service:

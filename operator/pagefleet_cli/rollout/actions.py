@@ -1,4 +1,4 @@
-"""What a person asks of a rollout, as the annotation that the operator answers (ARCHITECTURE.md, "Commands").
+"""What a person asks of a rollout, as the annotation that the operator answers (docs/reference/contract/tools.md).
 
 Writes the annotation and waits for `.status.action` of the same id; never a spec.
 """

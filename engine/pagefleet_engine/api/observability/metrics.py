@@ -1,4 +1,4 @@
-"""The engine's Prometheus metrics; names carry vLLM's meaning under our prefix (ARCHITECTURE.md)."""
+"""The engine's Prometheus metrics; names carry vLLM's meaning under our prefix (docs/reference/contract/engine.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name, labels and owner that every child of one revision shares (ARCHITECTURE.md, "Names on Kubernetes objects")."""
+"""Names, labels and owner that every child shares (docs/reference/contract/kubernetes-objects.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's command line from fields of the spec (ARCHITECTURE.md, "The engine's command line")."""
+"""The engine's command line from fields of the spec (docs/reference/contract/engine.md)."""
 
 from __future__ import annotations
 
