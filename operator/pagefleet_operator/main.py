@@ -29,7 +29,7 @@ from pagefleet_operator.kube.spares import SpareOrders
 from pagefleet_operator.kube.store import Key, Store
 from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.kube.watching import Watching
-from pagefleet_operator.metrics.engine_load import EngineSignals
+from pagefleet_operator.metrics.engine_readings import EngineReadings
 from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.gateway_windows import GatewayWindows
 from pagefleet_operator.metrics.prometheus_client import Prometheus
@@ -169,7 +169,7 @@ def _sources(session: aiohttp.ClientSession) -> Sources:
     url = os.environ.get("PAGEFLEET_PROMETHEUS_URL", "")
     prometheus = Prometheus(session, url, Path(token) if token else None)
     return Sources(
-        engines=EngineSignals(session),
+        engines=EngineReadings(session),
         windows=GatewayWindows(session),
         engine_windows=EngineWindows(session),
         prometheus_windows=PrometheusWindows(prometheus),

@@ -36,7 +36,8 @@ from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
 from pagefleet_operator.domain.spec.schema import root
 from pagefleet_operator.domain.spec.support import OWNED_FLAGS
-from pagefleet_operator.metrics.engine_load import COUNTERS, GAUGES, OPTIONAL
+from pagefleet_operator.domain.status.engine_load import RATES
+from pagefleet_operator.metrics.engine_readings import GAUGES, OPTIONAL
 
 
 @given(st.floats(1e-6, 100))
@@ -175,7 +176,7 @@ def test_descriptions_name_the_engines_defaults() -> None:
 
 def test_the_engine_exposes_what_the_operator_reads() -> None:
     text = Metrics("m", EngineConfig("file:///m")).text().decode()
-    for name in (*GAUGES, *OPTIONAL, *COUNTERS):
+    for name in (*GAUGES, *OPTIONAL, *RATES):
         if name != "kvUsage":  # told by pages instead
             assert f'{getattr(OURS, name)}{{model_name="m"}}' in text
     for name in HISTOGRAMS:

@@ -16,7 +16,7 @@ GROUP, VERSION, PLURAL = "pagefleet.io", "v1alpha1", "inferenceservices"
 POD_SELECTOR = "app.kubernetes.io/managed-by=pagefleet,pagefleet.io/service,pagefleet.io/revision"
 MAX_RETRIES = 10
 IDLE_HOLD_SECONDS = 60.0
-MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker: bootstrap.Limits
+MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker (envoy/timeouts.py)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -53,7 +53,7 @@ class Applier:
         status_first = self._takes_weight_away(service, plan)
         if status_first:
             moved = await self._split(service, plan, failures)
-        await self._victims(service, plan.victims)
+        await self._victims(service, plan.deletion_costs)
         failures += await self._children(service, plan, live)
         if plan.job is not None:
             await self._job(dict(plan.job))

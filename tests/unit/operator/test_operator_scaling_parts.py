@@ -17,11 +17,12 @@ from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.scaling.policies import limited, turns
 from pagefleet_operator.domain.spec.scaling import Policy, Scaling
 from pagefleet_operator.domain.spec.schedule import Entry, bounds
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading, Slice
 from pagefleet_operator.domain.status.sample import Sample
 from pagefleet_operator.domain.status.status import ScaleStep
 from pagefleet_operator.kube.readings import refusal
-from pagefleet_operator.metrics.engine_load import parse, rated
+from pagefleet_operator.metrics.engine_readings import parse, rated
 from pagefleet_operator.metrics.gateway_windows import slices
 from pagefleet_operator.metrics.history import Past
 from pagefleet_operator.metrics.wake_ups import keys
@@ -85,7 +86,7 @@ def test_the_curve_is_found_again_and_not_where_nothing_tells_it() -> None:
     base, slope = 0.02, 0.0008
 
     def entry(time: float, running: int) -> Sample:
-        return Sample(time, 2, 2, running=2 * running, tokens=2 * running / (base + slope * running))
+        return Sample(time, 2, 2, EngineLoad(running=2 * running, tokens=2 * running / (base + slope * running)))
 
     varied = [entry(30 * number, running) for number, running in enumerate((4, 8, 16, 24, 30, 12, 20, 6))]
     found = throughput.fit(throughput.means(varied))
@@ -168,10 +169,10 @@ def test_counters_become_rates_and_a_restarted_engine_begins_anew() -> None:
     ) + "\n"  # fmt: skip
     one, two, three = (parse(page.replace("TOKENS", text)) for text in ("100", "160", "30"))
     assert one is not None and two is not None and three is not None
-    assert (one.waiting_tokens, one.free_pages, one.rates) == (55, 5, {})
-    assert rated(two, one, 2.0).rates == {"tokens": 30.0}
-    assert rated(three, two, 2.0).rates == {"tokens": 15.0}
-    assert rated(two, None, 2.0).rates == {}
+    assert one.load == EngineLoad(2, 1, 55, kv_pages_total=10, kv_pages_free=5, kv_pages_cached=2)
+    assert rated(two, one, 2.0).load == replace(one.load, tokens=30.0)
+    assert rated(three, two, 2.0).load == replace(one.load, tokens=15.0)
+    assert rated(two, None, 2.0).load == one.load
 
 
 def test_a_pods_start_up_time_is_that_of_its_first_ready() -> None:
