@@ -20,6 +20,18 @@ DEFAULT_PORT = 8000
 # How many pages an engine counts as that tells only what share of them is in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
 LISTS = ("finished", "failed")
+# The single numbers of a metrics page, by their names in spec.engine.metrics.
+NUMBERS = {
+    "waiting": "Requests that wait.",
+    "running": "Requests in the batch.",
+    "waitingTokens": "Tokens of the prompts that wait.",
+    "kvUsage": "Share of the KV cache in use, 0 to 1.",
+    "kvPages": "KV pages in all.",
+    "kvPagesFree": "KV pages that are free.",
+    "kvPagesCached": "KV pages that are free but hold a reusable prefix, beside kvPagesFree.",
+    "tokens": "Counter of generated tokens.",
+    "preemptions": "Counter of preemptions.",
+}
 HISTOGRAMS = ("ttft", "e2e", "itl", "queue")  # of latency, by the names of the guard's signals
 
 
