@@ -41,6 +41,18 @@ SELECTOR = r'^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[a-zA-Z_][a-zA-Z0-9_]*(="[^"{}\\]*")?\}
 _PARTS = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([a-zA-Z_][a-zA-Z0-9_]*)(?:="([^"{}\\]*)")?\})?')
 METRICS_PATH = "/metrics"
 LISTS = ("finished", "failed")
+# The single numbers of a metrics page, by their names in spec.engine.metrics.
+NUMBERS = {
+    "waiting": "Requests that wait.",
+    "running": "Requests in the batch.",
+    "waitingTokens": "Tokens of the prompts that wait.",
+    "kvUsage": "Share of the KV cache in use, 0 to 1.",
+    "kvPages": "KV pages in all.",
+    "kvPagesFree": "KV pages that are free.",
+    "kvPagesCached": "KV pages that are free but hold a reusable prefix, beside kvPagesFree.",
+    "tokens": "Counter of generated tokens.",
+    "preemptions": "Counter of preemptions.",
+}
 HISTOGRAMS = ("ttft", "e2e", "itl", "queue")  # of latency, by the names of the guard's signals
 
 

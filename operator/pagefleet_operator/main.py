@@ -124,6 +124,7 @@ async def operate(
         watch = Watching(
             lambda kind, event, document: _seen(store, lists, queue, page, kind, event, document),
             namespaces,
+            kubeconfig,
             ready,
             metrics.watch_restarts.inc,
         )

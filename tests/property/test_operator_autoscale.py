@@ -17,6 +17,7 @@ from support.virtual.fleet import Replica, VirtualFleet
 from pagefleet_operator.domain.scaling.autoscale import size
 from pagefleet_operator.domain.scaling.load import Totals, remember
 from pagefleet_operator.domain.spec.scaling import Policy, Scaling
+from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import ScalingRecord
@@ -32,10 +33,13 @@ SCALINGS = st.builds(
     Scaling,
     min=st.integers(0, 5),
     max=st.integers(5, 40),
-    queue_depth=st.floats(0.1, 50),
-    free_pages=st.floats(0, 0.99),
+    target=st.builds(
+        Targets,
+        queue_depth=st.floats(0.1, 50),
+        free_kv_pages=st.floats(0, 0.99),
+        ttft=st.none() | st.floats(0.01, 10),
+    ),
     stabilization=st.none() | st.floats(0, 600),
-    ttft=st.none() | st.floats(0.01, 10),
     up_stabilization=st.sampled_from([0.0, 30.0]),
     up_policies=POLICIES,
     down_policies=POLICIES,

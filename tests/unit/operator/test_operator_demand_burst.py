@@ -15,6 +15,7 @@ from pagefleet_operator.domain.scaling.demand import Demand, demand
 from pagefleet_operator.domain.scaling.inflow import flow
 from pagefleet_operator.domain.scaling.load import Totals
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_simulator.fleet import profile
@@ -155,7 +156,7 @@ def test_noise_of_ten_percent_flaps_nothing() -> None:
     7 -> 10 -> 8 of a new replica's late first tokens."""
     engine, lengths = profile.load("h100x4-llama-70b"), synthetic.Lengths(prompt=1500, output=700)
     trace = synthetic.build("noise", 8 * sustainable(engine, *lengths.means), 1, 3.0, lengths)
-    scaler = Ours(Scaling(min=1, max=16, ttft=2.0))
+    scaler = Ours(Scaling(min=1, max=16, target=Targets(ttft=2.0)))
     outcome = Simulation(Setting(engine, Bounds(1, 16), 7, seed=1), scaler, trace.arrivals, trace.seconds).run()
     meanwhile = [event for event in outcome.events if event.time < trace.seconds]
     assert flaps(outcome.events) == 0

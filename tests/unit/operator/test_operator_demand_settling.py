@@ -8,6 +8,7 @@ import pytest
 from pagefleet_operator.domain.scaling.demand import demand
 from pagefleet_operator.domain.scaling.load import Totals
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
@@ -24,7 +25,7 @@ def test_a_new_replica_explains_late_first_tokens(joined: float, late: bool) -> 
     history = tuple(entry(time, 8 if time >= now - joined else 7) for time in reversed(times))
     seen = Totals(entry(now, 8), slots=128, history=history)
     load = ServiceLoad(age=2.0, arrivals=(10.0,) * 90, ttft=3.0)
-    found = demand(seen, load, Scaling(min=1, max=20, ttft=2.0), 60.0, 60.0, 900.0)
+    found = demand(seen, load, Scaling(min=1, max=20, target=Targets(ttft=2.0)), 60.0, 60.0, 900.0)
     assert (found.steady > 8) is late
     assert (found.first_token is not None) is late, "and what it does not tell of holds no replica"
 

@@ -183,7 +183,7 @@ def _shrink(
     up = policies.last_up(record.steps, now)
     if found.blind or found.peak is None or record.panic_since is not None or (up is not None and now - up < window):
         return stay
-    if scaling.ttft is not None and (found.first_token or 0.0) > NEARLY_LATE * scaling.ttft:
+    if scaling.target.ttft is not None and (found.first_token or 0.0) > NEARLY_LATE * scaling.target.ttft:
         return stay
     present = max(found.now, found.steady, found.ahead)
     least = math.ceil(max(found.peak, present) * CLEARLY - 1e-9)

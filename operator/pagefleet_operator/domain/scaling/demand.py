@@ -152,7 +152,7 @@ def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, s
     total = sum(s.load.kv_pages_total or 0 for s in recent) / max(1, sum(s.fresh for s in recent))
     sequences = slots * SLOTS_USED if slots else math.inf
     if running and pages and total:
-        sequences = min(sequences, total * (1 - scaling.free_pages) * running / pages)
+        sequences = min(sequences, total * (1 - scaling.target.free_kv_pages) * running / pages)
     sequences = max(sequences, 0.1)
     if found is None or math.isinf(sequences):
         return Replica(sequences, None)
@@ -162,9 +162,9 @@ def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, s
 def _queued(latest: Sample, held: int, replica: Replica, scaling: Scaling) -> float:
     """A queue above its target asks for more than serve now, at most for twice as many."""
     waiting = _movable(latest, replica) + held
-    if waiting <= scaling.queue_depth * max(1, latest.serving):
+    if waiting <= scaling.target.queue_depth * max(1, latest.serving):
         return 0.0
-    return min(waiting / scaling.queue_depth, 2.0 * max(1, latest.serving))
+    return min(waiting / scaling.target.queue_depth, 2.0 * max(1, latest.serving))
 
 
 def _preempting(recent: Sequence[Sample], latest: Sample) -> float:
@@ -188,9 +188,9 @@ def _first_token(latest: Sample, past: Sequence[Sample], load: ServiceLoad | Non
 
 def _late(latest: Sample, first: float | None, scaling: Scaling) -> float:
     """First tokens later than `target.ttft`: in proportion, at most half as many again."""
-    if scaling.ttft is None or first is None or first <= scaling.ttft:
+    if scaling.target.ttft is None or first is None or first <= scaling.target.ttft:
         return 0.0
-    return max(latest.serving + 1.0, latest.serving * min(1.5, first / scaling.ttft))
+    return max(latest.serving + 1.0, latest.serving * min(1.5, first / scaling.target.ttft))
 
 
 def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) -> tuple[float, float]:
@@ -270,12 +270,12 @@ def _why(latest: Sample, held: int, scaling: Scaling, replica: Replica, load: Se
     parts += [f"{held} are held"] if held else []
     free = latest.load.kv_share_free
     if free is not None:
-        parts.append(f"{free:.0%} of KV pages are free (target {scaling.free_pages:.0%})")
+        parts.append(f"{free:.0%} of KV pages are free (target {scaling.target.free_kv_pages:.0%})")
     else:
         parts.append("the engine does not tell its KV pages")
     if math.isfinite(replica.sequences):
         speed = f" at {replica.tokens:.0f} tokens/s" if replica.tokens else ""
         parts.append(f"a replica carries {replica.sequences:.1f}{speed}")
-    if scaling.ttft is not None and load is not None and load.ttft is not None:
-        parts.append(f"first token after {load.ttft:.2f} s (target {scaling.ttft:g} s)")
+    if scaling.target.ttft is not None and load is not None and load.ttft is not None:
+        parts.append(f"first token after {load.ttft:.2f} s (target {scaling.target.ttft:g} s)")
     return ", ".join(parts)
