@@ -15,6 +15,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagefleet_contract.names import SERVICE_LABEL
+from pagefleet_contract.quantity import seconds
 from pagefleet_gateway.cluster import objects
 from pagefleet_gateway.cluster.objects import service_from
 from pagefleet_gateway.cluster.state import RateLimit, Service
@@ -22,8 +24,6 @@ from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.holding.holding import Bounds
 from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.watching import pools
-from pagefleet_operator.domain.base.names import SERVICE_LABEL
-from pagefleet_operator.domain.base.quantity import seconds
 from pagefleet_operator.domain.spec import structure
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES
