@@ -47,7 +47,7 @@ OPERATOR: dict[Path, str] = {
 }
 HEADERS = (
     ("x-pagefleet-revision", "answer", "the revision that answered"),
-    ("x-request-id", "both", "kept, or made where there is none; in every log line of the request"),
+    ("x-request-id", "answer", "made by the gateway for each request, in place of a client's; in every log line of the request"),
     ("x-pagefleet-fallback", "answer", "`namespace/service` that answered in another's place"),
     ("x-pagefleet-output-tokens", "answer or trailer", "output tokens; a trailer of streams for clients with `TE: trailers`"),
     ("traceparent", "request", "W3C trace context: passed on, begun (not sampled) where there is none"),
