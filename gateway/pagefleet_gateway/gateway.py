@@ -24,9 +24,9 @@ from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.envoy import tls
-from pagefleet_gateway.envoy.bootstrap import PLAIN, SECURE, Entry, bootstrap, written
+from pagefleet_gateway.envoy.bootstrap import PLAIN, SECURE, ListenAddress, bootstrap, to_json
 from pagefleet_gateway.envoy.clusters import Paths
-from pagefleet_gateway.envoy.connections import Limits
+from pagefleet_gateway.envoy.connections import EnvoyLimits
 from pagefleet_gateway.envoy.endpoints import Endpoints
 from pagefleet_gateway.fronts.authz import Front
 from pagefleet_gateway.holding.holding import Holding
@@ -103,16 +103,16 @@ class Gateway:
         await self._serve_internal()
         if self.settings.picker_port is not None:
             await self._serve_picker(self.settings.picker_port)
-        limits = Limits(self.settings.max_request_bytes)
-        entry = Entry(
+        limits = EnvoyLimits(self.settings.max_request_bytes)
+        listen = ListenAddress(
             self.settings.address,
             self.settings.port if self.settings.plaintext else None,
             self.settings.tls_port if self.settings.tls_folder else None,
         )
         if self.settings.tls_folder is not None:
-            self._paths.certificate.write_text(written(tls.discovery(self.settings.tls_folder)))
-        document = bootstrap(self.settings.pod_name, entry, self._paths, limits, self.settings.spans)
-        self._paths.bootstrap.write_text(written(document))
+            self._paths.certificate.write_text(to_json(tls.certificate_discovery(self.settings.tls_folder)))
+        document = bootstrap(self.settings.pod_name, listen, self._paths, limits, self.settings.spans)
+        self._paths.bootstrap.write_text(to_json(document))
         self._endpoints.write()
         self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
         self._closing.push_async_callback(envoy.stop, self._envoy, 5.0)

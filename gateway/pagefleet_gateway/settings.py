@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pagefleet_gateway.envoy.processors import found_workers
-from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector
+from pagefleet_contract.names import GATEWAY_INTERNAL_PORT, GATEWAY_PORT
+from pagefleet_gateway.envoy.processors import default_workers
+from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector_from
 
 
 class SettingError(ValueError):
@@ -19,10 +20,10 @@ class SettingError(ValueError):
 class Settings:
     """What can differ between two gateway pods. Ports may be 0: the system then chooses one."""
 
-    port: int = 8080  # Envoy's listener
-    internal_port: int = 9002  # /healthz, /readyz, /metrics, /windows, /held
+    port: int = GATEWAY_PORT  # Envoy's listener
+    internal_port: int = GATEWAY_INTERNAL_PORT  # /healthz, /readyz, /metrics, /windows, /held
     picker_port: int | None = None  # ext_proc over gRPC for other gateways; None: not served
-    workers: int = field(default_factory=found_workers)  # Envoy's worker threads
+    workers: int = field(default_factory=default_workers)  # Envoy's worker threads
     address: str = "0.0.0.0"
     pod_name: str = "pagefleet-gateway"
     kubeconfig: Path | None = None  # None: the pod's service account
@@ -45,7 +46,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
     `OTEL_*` are tracing.py's. Raises SettingError for a value that is out of range.
     """
     try:
-        spans = collector(environment)
+        spans = collector_from(environment)
     except TracingError as error:
         raise SettingError(str(error)) from error
     kubeconfig = environment.get("PAGEFLEET_KUBECONFIG") or environment.get("KUBECONFIG")
@@ -56,12 +57,12 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
             f"PAGEFLEET_GATEWAY_PLAINTEXT={plaintext!r}: must be on or off, and off only with PAGEFLEET_GATEWAY_TLS_FOLDER"
         )
     return Settings(
-        port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", 8080, 0, 65535),
-        internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", 9002, 0, 65535),
+        port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", GATEWAY_PORT, 0, 65535),
+        internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", GATEWAY_INTERNAL_PORT, 0, 65535),
         picker_port=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_PORT", 0, 0, 65535)
         if environment.get("PAGEFLEET_GATEWAY_PICKER_PORT")
         else None,
-        workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", found_workers(), 1, 64),
+        workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", default_workers(), 1, 64),
         address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
         pod_name=environment.get("POD_NAME", "pagefleet-gateway"),
         namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),

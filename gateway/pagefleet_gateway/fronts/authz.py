@@ -15,10 +15,11 @@ from typing import cast
 
 import httptools
 
+from pagefleet_contract.headers import FALLBACK_HEADER
 from pagefleet_gateway.envoy.answer_tokens import USAGE
-from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
+from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS
 from pagefleet_gateway.envoy.replies import REFUSED_503
-from pagefleet_gateway.envoy.routes import PATIENCE
+from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.measuring.trace_context import begun
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
@@ -111,11 +112,11 @@ def rendered(decision: Pick | Refusal, trace: str | None = None) -> bytes:
             ]
             if decision.timeout_seconds is not None:
                 headers.append(("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000))))
-            if decision.patience.attempt_seconds is not None:
-                milliseconds = round(decision.patience.attempt_seconds * 1000)
+            if decision.stream_timeout.attempt_seconds is not None:
+                milliseconds = round(decision.stream_timeout.attempt_seconds * 1000)
                 headers.append(("x-envoy-upstream-rq-per-try-timeout-ms", str(milliseconds)))
-            if decision.patience.route:
-                headers.append((PATIENCE, decision.patience.route))
+            if decision.stream_timeout.route:
+                headers.append((STREAM_TIMEOUT, decision.stream_timeout.route))
             if decision.usage:
                 headers.append((USAGE, "1"))
             if decision.mirror is not None:
@@ -125,7 +126,7 @@ def rendered(decision: Pick | Refusal, trace: str | None = None) -> bytes:
             if decision.key:
                 headers.append(("x-envoy-auth-headers-to-remove", "authorization"))
             if decision.fallback:
-                headers.append((FALLBACK, decision.fallback))
+                headers.append((FALLBACK_HEADER, decision.fallback))
             return _message(200, b"OK", headers, b"")
         case Refusal():
             headers = [("content-type", "application/json")]

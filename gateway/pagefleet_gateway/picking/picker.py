@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, State
-from pagefleet_gateway.envoy.stream_timeout import USUAL, Patience, patience
+from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTimeout, stream_timeout
+from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.rate_limits import RateLimits
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
@@ -22,8 +23,8 @@ from pagefleet_gateway.picking.routing import Refusal, route
 from pagefleet_gateway.picking.score import Observation, rank
 from pagefleet_gateway.picking.split import Splits, Weights, forced
 
-DEFAULT_TIMEOUT_SECONDS = 600.0
 RETRY_AFTER_SECONDS = 5
+LOG_LINE_SECONDS = 60  # after a request's time limit, for its log line to arrive
 NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that waiting can mend
 
 
@@ -47,7 +48,7 @@ class Pick:
     retries: int
     fallback: str = ""  # namespace/name of the service that answers in place of the one asked, "" when none does
     mirror: Pod | None = None  # gets a copy, whose answer is thrown away
-    patience: Patience = USUAL  # with a silent engine
+    stream_timeout: StreamTimeout = NO_STREAM_TIMEOUT
     key: str = ""  # name of the API key that asked: the key itself goes no further
     usage: bool = False  # the end of its streamed answer says how many tokens it had
 
@@ -124,7 +125,7 @@ class Picker:
             if isinstance(instead, Pick):
                 pick, service = replace(instead, fallback=f"{other.namespace}/{other.name}"), other
         if isinstance(pick, Pick):
-            deadline = now + (pick.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 60
+            deadline = now + (pick.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
             first = pick.choices[0].uid
             fresh = max(0, ask.prompt_tokens - self.prefixes.matched(first, ask.blocks) * BLOCK_TOKENS)
             tokens = fresh + ask.output_tokens
@@ -173,9 +174,9 @@ class Picker:
             retries,
             mirror=mirror,
             # The first byte of an answer that is not streamed is its end: `timeout` is for that.
-            patience=patience(service.first_token_seconds, service.next_token_seconds, retries)
+            stream_timeout=stream_timeout(service.first_token_seconds, service.next_token_seconds, retries)
             if ask.streams
-            else USUAL,
+            else NO_STREAM_TIMEOUT,
             usage=ask.streams and ask.usage,
         )
 

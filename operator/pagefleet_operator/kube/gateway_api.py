@@ -12,11 +12,11 @@ from pagefleet_operator.domain.status.gateway_api import (
     POOL_KIND,
     ROUTE_GROUP,
     ROUTE_KIND,
-    Answer,
     FallbackReading,
     Features,
     GatewayApiReading,
-    Live,
+    LiveObject,
+    ParentStatus,
 )
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, Document
@@ -60,7 +60,7 @@ class GatewayApis:
             self._features, self._read = features(route, pool), time.monotonic()
         return self._features
 
-    async def _live(self, group: str, version: str, kind: str, namespace: str, name: str) -> Live | None:
+    async def _live(self, group: str, version: str, kind: str, namespace: str, name: str) -> LiveObject | None:
         if not version:
             return None
         found = await self._api.find(f"{paths.collection(f'{group}/{version}', kind, namespace)}/{name}")
@@ -104,32 +104,32 @@ def _at(schema: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any]:
     return found
 
 
-def live(document: Document, parents: str) -> Live:
+def live(document: Document, parents: str) -> LiveObject:
     """`parents` is the field of the status that holds one entry for each Gateway."""
     metadata = document["metadata"]
     owner = next((o["uid"] for o in metadata.get("ownerReferences") or () if o.get("controller")), "")
     entries = (document.get("status") or {}).get(parents) or ()
-    return Live(
+    return LiveObject(
         name=metadata["name"],
         uid=metadata["uid"],
         owner=owner,
         generation=metadata.get("generation", 0),
-        answers=tuple(_answer(entry) for entry in entries if isinstance(entry, Mapping)),
+        parent_statuses=tuple(_answer(entry) for entry in entries if isinstance(entry, Mapping)),
     )
 
 
-def _answer(entry: Mapping[str, Any]) -> Answer:
+def _answer(entry: Mapping[str, Any]) -> ParentStatus:
     parent = entry.get("parentRef") or {}
     conditions = {c["type"]: c for c in entry.get("conditions") or () if "type" in c}
     accepted, resolved = conditions.get("Accepted"), conditions.get("ResolvedRefs")
     bad: Mapping[str, Any] = next((c for c in (accepted, resolved) if c and c.get("status") == "False"), {})
     observed = [c["observedGeneration"] for c in (accepted, resolved) if c and "observedGeneration" in c]
-    return Answer(
+    return ParentStatus(
         parent=parent.get("name", ""),
         namespace=parent.get("namespace", ""),
         section=parent.get("sectionName", ""),
         port=parent.get("port"),
-        observed=min(observed, default=None),
+        observed_generation=min(observed, default=None),
         accepted=_told(accepted),
         resolved=_told(resolved),
         reason=bad.get("reason", ""),

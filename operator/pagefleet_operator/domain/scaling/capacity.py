@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.rollout.machine import Stage, reading, weight_of
+from pagefleet_operator.domain.rollout.steps import weight_of
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import autoscale
 from pagefleet_operator.domain.scaling.autoscale import Wish
@@ -18,6 +18,7 @@ from pagefleet_operator.domain.spec.scaling import Scaling, in_force
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import RevisionReading
 from pagefleet_operator.domain.status.sample import ServiceLoad
+from pagefleet_operator.domain.status.stage import Stage, reading_of
 from pagefleet_operator.domain.status.status import Phase, ScalingRecord, Status
 
 
@@ -50,9 +51,9 @@ def decide(
         record, kept = known.get(revision, ScalingRecord(revision)), last.get(revision)
         desired = kept.desired if kept is not None and (kept.desired or revision == before.stable) else None
         if within.external:
-            message = reading(revisions, revision).refused
+            message = reading_of(revisions, revision).refused
             return Wish(bounded(within.min, within), record, limit="Refused" if message else "", limit_message=message)
-        found = replace(reading(revisions, revision), slots=slots_of(kept.spec) if kept is not None else None)
+        found = replace(reading_of(revisions, revision), slots=slots_of(kept.spec) if kept is not None else None)
         return autoscale.wish(found, _part(load, share), desired, record, within, now)
 
     weights = {entry.revision: entry.weight / 100 for entry in stage.traffic}

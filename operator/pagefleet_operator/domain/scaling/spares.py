@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading, SpareReading
 from pagefleet_operator.domain.status.plan import SpareOrder, Withdrawal
-from pagefleet_operator.domain.status.stage import Stage, reading
+from pagefleet_operator.domain.status.stage import Stage, reading_of
 from pagefleet_operator.domain.status.status import SparesRecord
 
 LEAST_AWAKE = 30.0  # a replica whose readiness flaps does not wake and rest its stand-in each time
@@ -42,7 +42,7 @@ def decide(
     journal: Journal,
 ) -> Spares:
     """`replicas` were decided for the revisions in use; `wanted` None: the spec cannot be read, and what is there stays."""
-    found, serving = reading(seen.revisions, stage.stable), replicas.get(stage.stable, 0)
+    found, serving = reading_of(seen.revisions, stage.stable), replicas.get(stage.stable, 0)
     count = _count(found, bool(stage.traffic), serving, wanted)
     withdrawn = tuple(
         Withdrawal("apps/v1", "Deployment", f"{seen.name}-{name}-spare", other.spare_uid)

@@ -13,15 +13,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pagefleet_contract.headers import RESERVED_PREFIXES
+from pagefleet_contract.quantity import fraction, seconds
 from pagefleet_operator.domain.base.parallel import accelerators, nodes
-from pagefleet_operator.domain.base.quantity import fraction, seconds
 from pagefleet_operator.domain.spec import schedule
 from pagefleet_operator.domain.spec.schema.traffic import HEADER_NAME
 from pagefleet_operator.domain.spec.structure import SpecError
 
 MAX_PERIOD_SECONDS = 1800.0
-# The gateway removes what clients send under these names: a request can never carry one.
-RESERVED = ("x-gateway-", "x-pagefleet-", "x-envoy-")
 
 
 def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
@@ -100,5 +99,7 @@ def _headers(traffic: Mapping[str, Any]) -> Iterator[SpecError]:
 
 
 def _reserved(where: str, name: str) -> Iterator[SpecError]:
-    if name.lower().startswith(RESERVED):
-        yield SpecError(where, f"{name[:60]!r}: the gateway removes headers that begin with {', '.join(RESERVED)}")
+    if name.lower().startswith(RESERVED_PREFIXES):
+        yield SpecError(
+            where, f"{name[:60]!r}: the gateway removes headers that begin with {', '.join(RESERVED_PREFIXES)}"
+        )

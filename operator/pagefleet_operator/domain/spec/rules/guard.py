@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS
+from pagefleet_contract.engine_metrics import HISTOGRAMS
 from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule
 
 TGI_SIGNALS = ("e2e", "queue")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.base.names import PORT
+from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.runtimes.catalog import Runtime, images_of
 from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, given
 
@@ -66,8 +66,8 @@ RUNTIME_RULES = (
     Rule(
         (),
         "spec.engine.port",
-        f"!({ROUTED}) || !(has(self.engine) && has(self.engine.port)) || self.engine.port == {PORT}",
-        f"must be {PORT} with spec.traffic.provider GatewayAPI",
+        f"!({ROUTED}) || !(has(self.engine) && has(self.engine.port)) || self.engine.port == {ENGINE_PORT}",
+        f"must be {ENGINE_PORT} with spec.traffic.provider GatewayAPI",
     ),
     Rule(
         (),
