@@ -29,7 +29,7 @@ from pagefleet_operator.domain.runtimes.node import MASTER_PORT
 from pagefleet_operator.domain.runtimes.pagefleet import SLOTS
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
-from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.domain.spec.support import OWNED_FLAGS
 from pagefleet_operator.domain.status.engine_load import RATES
 from pagefleet_operator.metrics.engine_readings import GAUGES, OPTIONAL
@@ -127,7 +127,7 @@ def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
     ],
 )
 def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object, ...]) -> None:
-    offered: Any = root.SPEC
+    offered: Any = SPEC
     for name in path.split("."):
         offered = offered["properties"][name]
     assert sorted(offered["enum"]) == sorted(taken)
