@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "contract"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "operator"))
 
 from pagefleet_operator.domain.spec.scaling import Scaling

@@ -18,10 +18,10 @@ from pagefleet_operator.domain.status.plan import SpareOrder
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import ApiError
+from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.observe import Gatherer
 from pagefleet_operator.web.own_metrics import Metrics
 
-Key = tuple[str, str]
 WORKERS = 8
 FIRST_PAUSE, LAST_PAUSE = 0.5, 15.0  # seconds; the last is how late an outage's end may be noticed
 CONFLICT = 409
@@ -37,15 +37,15 @@ class Reconciler:
         gatherer: Gatherer,
         applier: Applier,
         metrics: Metrics,
-        asleep: Callable[[Key, bool], None],
+        asleep: Callable[[ServiceKey, bool], None],
         shown: Callable[[Observation, Status, float], None],
-        order: Callable[[Key, tuple[SpareOrder, ...]], Awaitable[None]],
+        order: Callable[[ServiceKey, tuple[SpareOrder, ...]], Awaitable[None]],
     ) -> None:
         self._order = order
         self._gatherer, self._applier, self._metrics = gatherer, applier, metrics
         self._asleep, self._shown = asleep, shown
 
-    async def reconcile(self, key: Key) -> float | None:
+    async def reconcile(self, key: ServiceKey) -> float | None:
         """Seconds until the next decision is due; None when the service is gone."""
         namespace, name = key
         service = self._gatherer.service(namespace, name)
@@ -69,16 +69,16 @@ class Reconciler:
 class Queue:
     """Services due, each worked on by one worker at a time, soonest first. A failing one waits longer and longer."""
 
-    def __init__(self, work: Callable[[Key], Awaitable[float | None]], metrics: Metrics) -> None:
+    def __init__(self, work: Callable[[ServiceKey], Awaitable[float | None]], metrics: Metrics) -> None:
         self._work, self._metrics = work, metrics
-        self._due: dict[Key, float] = {}
+        self._due: dict[ServiceKey, float] = {}
         # The same, soonest first; an entry that `_due` contradicts is out of date. Those of busy services come later.
-        self._heap: list[tuple[float, Key]] = []
-        self._busy: set[Key] = set()
-        self._failures: dict[Key, int] = {}
+        self._heap: list[tuple[float, ServiceKey]] = []
+        self._busy: set[ServiceKey] = set()
+        self._failures: dict[ServiceKey, int] = {}
         self._changed = asyncio.Event()
 
-    def add(self, key: Key, delay: float = 0.0, *, first: bool = False) -> None:
+    def add(self, key: ServiceKey, delay: float = 0.0, *, first: bool = False) -> None:
         """Due in `delay` seconds, or sooner when it already is; `first`: before all that is late already."""
         when = float("-inf") if first else time.monotonic() + delay
         if when < self._due.get(key, math.inf):
@@ -107,7 +107,7 @@ class Queue:
                     heapq.heappush(self._heap, (self._due[key], key))
                 self._changed.set()
 
-    async def _next(self) -> Key:
+    async def _next(self) -> ServiceKey:
         while True:
             self._changed.clear()
             now, soonest = time.monotonic(), self._soonest()
@@ -120,7 +120,7 @@ class Queue:
             except TimeoutError:
                 continue
 
-    def _soonest(self) -> tuple[float, Key] | None:
+    def _soonest(self) -> tuple[float, ServiceKey] | None:
         """Of the services that nobody works on; it stays in the heap."""
         while self._heap:
             when, key = self._heap[0]
@@ -129,7 +129,7 @@ class Queue:
             heapq.heappop(self._heap)
         return None
 
-    async def _one(self, key: Key) -> None:
+    async def _one(self, key: ServiceKey) -> None:
         try:
             with self._metrics.reconciles.time():
                 delay = await self._work(key)
@@ -148,7 +148,7 @@ class Queue:
             if delay is not None:
                 self.add(key, delay)
 
-    def _failed(self, key: Key, error: Exception) -> None:
+    def _failed(self, key: ServiceKey, error: Exception) -> None:
         count = self._failures[key] = self._failures.get(key, 0) + 1
         pause = min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** (count - 1))
         self._metrics.errors.labels(type(error).__name__).inc()

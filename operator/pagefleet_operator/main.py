@@ -17,16 +17,16 @@ from typing import Any
 
 import aiohttp
 
+from pagefleet_contract.names import KIND
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.controller import CONFLICT, Queue, Reconciler
-from pagefleet_operator.domain.base.names import KIND
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.leader_election import Leadership
 from pagefleet_operator.kube.lists import Lists
 from pagefleet_operator.kube.spares import SpareOrders
-from pagefleet_operator.kube.store import Key, Store
+from pagefleet_operator.kube.store import ObjectKey, Store
 from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.kube.watching import Watching
 from pagefleet_operator.metrics.engine_readings import EngineReadings
@@ -61,7 +61,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
-def due(queue: Queue, store: Store, key: Key) -> None:
+def due(queue: Queue, store: Store, key: ObjectKey) -> None:
     """Whose decision an object concerns."""
     kind, namespace, name = key
     if kind == KIND:
@@ -70,7 +70,7 @@ def due(queue: Queue, store: Store, key: Key) -> None:
         queue.add((namespace, owner), delay=CHILD_DELAY)
 
 
-def _found(queue: Queue, store: Store, page: StatusPage, key: Key) -> None:
+def _found(queue: Queue, store: Store, page: StatusPage, key: ObjectKey) -> None:
     """A whole list brought or lacked what no watch had told of."""
     due(queue, store, key)
     if key[0] == KIND:  # soon: what a list lacks leaves the store only after this call
@@ -84,7 +84,7 @@ def _seen(
     key = (kind, metadata.get("namespace", ""), metadata["name"])
     if event == "DELETED":
         due(queue, store, key)
-    store.took(kind, document, deleted=event == "DELETED")
+    store.upsert(kind, document, deleted=event == "DELETED")
     due(queue, store, key)
     if kind == KIND:
         page.changed((key[1], key[2]))
@@ -183,7 +183,7 @@ async def _store(api: Api, store: Store, document: Document) -> None:
     metadata = document["metadata"]
     path = paths.inference_service(metadata["namespace"], metadata["name"]) + "/status"
     try:
-        store.took(KIND, await api.replace(path, document))
+        store.upsert(KIND, await api.replace(path, document))
     except ApiError as error:
         if error.status == CONFLICT:
             raise ConflictError(error.message) from error

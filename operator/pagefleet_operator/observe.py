@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.base.names import KIND, REVISION_LABEL, Child
+from pagefleet_contract.engine_metrics import engine_of
+from pagefleet_contract.names import ACTION_ANNOTATION, KIND, REVISION_LABEL
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.manifests.load_test_job import job_name
 from pagefleet_operator.domain.rollout import alerts
-from pagefleet_operator.domain.rollout.actions import ANNOTATION
-from pagefleet_operator.domain.runtimes.metrics import engine_of
 from pagefleet_operator.domain.spec import parse as spec
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.rollout import Guard
@@ -147,7 +147,7 @@ class Gatherer:
             silence=heard.silence,
             gates=gates,
             load_test=load_test,
-            action=(metadata.get("annotations") or {}).get(ANNOTATION, ""),
+            action=(metadata.get("annotations") or {}).get(ACTION_ANNOTATION, ""),
             image=self._sources.image,
             load=self._windows.load(namespace, name),
             memo=self._memos.setdefault((namespace, name), {}) if in_use else {},

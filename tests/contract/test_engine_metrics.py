@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from support.golden_manifests import child_of, spec_of
 
-from pagefleet_gateway.cluster.engines import ANNOTATION as GATEWAY_ANNOTATION
+from pagefleet_contract.engine_metrics import EngineMetrics, engine_of
+from pagefleet_contract.names import ENGINE_ANNOTATION
 from pagefleet_gateway.cluster.engines import OURS, engine_from
 from pagefleet_gateway.cluster.objects import pod_from
 from pagefleet_gateway.cluster.readings import reading_in
 from pagefleet_operator.domain.manifests.deployment import deployment
-from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, NOMINAL_PAGES, EngineMetrics, engine_of
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.metrics import cumulative, engine_readings
 
@@ -40,17 +40,13 @@ PAGES = {name: (DATA / f"metrics-{name}.txt").read_text() for name in ("vllm", "
 
 def annotation(name: str) -> str:
     metadata = deployment(child_of(spec_of(name)), 1)["spec"]["template"]["metadata"]
-    return str(metadata["annotations"][ANNOTATION])
+    return str(metadata["annotations"][ENGINE_ANNOTATION])
 
 
 def metrics(name: str) -> EngineMetrics:
-    found = engine_of({"metadata": {"annotations": {ANNOTATION: annotation(name)}}}).metrics
+    found = engine_of({"metadata": {"annotations": {ENGINE_ANNOTATION: annotation(name)}}}).metrics
     assert found is not None
     return found
-
-
-def test_the_annotation_has_one_name() -> None:
-    assert GATEWAY_ANNOTATION == ANNOTATION
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -105,7 +101,10 @@ def test_a_number_that_should_be_there_and_is_not_makes_no_reading(name: str, si
 def test_a_share_without_a_count_is_of_nominal_pages() -> None:
     found = engine_readings.parse("w 1\nr 2\nu 0.25\n", EngineMetrics(waiting="w", running="r", kvUsage="u"))
     assert found is not None
-    assert (found.load.kv_pages_total, found.load.kv_pages_free) == (NOMINAL_PAGES, NOMINAL_PAGES * 3 // 4)
+    assert (found.load.kv_pages_total, found.load.kv_pages_free) == (
+        engine_readings.NOMINAL_PAGES,
+        engine_readings.NOMINAL_PAGES * 3 // 4,
+    )
     assert engine_readings.parse("w 1\nr 2\nu nan\n", EngineMetrics(waiting="w", running="r", kvUsage="u")) is None
 
 
@@ -138,7 +137,12 @@ def test_an_engines_slice_has_its_own_signals_and_failures() -> None:
 
 def test_the_gateway_meets_a_pod_at_its_engines_port() -> None:
     raw = {
-        "metadata": {"uid": "1", "name": "p", "namespace": "n", "annotations": {ANNOTATION: annotation("custom")}},
+        "metadata": {
+            "uid": "1",
+            "name": "p",
+            "namespace": "n",
+            "annotations": {ENGINE_ANNOTATION: annotation("custom")},
+        },
         "status": {"podIP": "10.0.0.7", "conditions": [{"type": "Ready", "status": "True"}]},
     }
     pod = pod_from(raw)

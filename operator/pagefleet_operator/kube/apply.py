@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, REVISION_LABEL, VERSION
+from pagefleet_contract.names import API_VERSION, KIND, OPERATOR, REVISION_LABEL
 from pagefleet_operator.domain.manifests import leaderworkerset as groups
 from pagefleet_operator.domain.scaling.deletion_cost import ANNOTATION
 from pagefleet_operator.domain.status import codec
@@ -24,7 +24,7 @@ from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
 
-MANAGER = "pagefleet-operator"
+MANAGER = OPERATOR
 APPLIED = "pagefleet.io/applied-hash"
 CONFLICT, NOT_FOUND = 409, 404
 GROUPED = (f"{groups.GROUP}/{groups.VERSION}", groups.KIND)
@@ -157,7 +157,7 @@ class Applier:
                 metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
             self._may_write()
             try:
-                self._store.took(kind, await self._api.apply(paths.of(manifest), manifest, MANAGER))
+                self._store.upsert(kind, await self._api.apply(paths.of(manifest), manifest, MANAGER))
             except ApiError as error:
                 if error.status in (CONFLICT, NOT_FOUND):
                     await self._refresh(kind, metadata["namespace"], metadata["name"], paths.of(manifest))
@@ -194,7 +194,7 @@ class Applier:
         path = paths.inference_service(metadata["namespace"], metadata["name"])
         self._may_write()
         try:
-            self._store.took(KIND, await self._api.replace(f"{path}/status", body))
+            self._store.upsert(KIND, await self._api.replace(f"{path}/status", body))
         except ApiError as error:
             if error.status in (CONFLICT, NOT_FOUND):
                 await self._refresh(KIND, metadata["namespace"], metadata["name"], path)
@@ -204,9 +204,9 @@ class Applier:
         """The store said otherwise than the API server: take what there is."""
         found = await self._api.find(path)
         if found is None:
-            self._store.went(kind, namespace, name)
+            self._store.remove(kind, namespace, name)
         else:
-            self._store.took(kind, found)
+            self._store.upsert(kind, found)
 
     async def _delete(self, service: Document, revision: str, live: Mapping[tuple[str, str], Document]) -> None:
         """The Deployment or LeaderWorkerSet last: as long as it is there, a restarted operator sees that the rest is still to be deleted."""
@@ -225,7 +225,7 @@ class Applier:
             "kind": "Event",
             "metadata": {"generateName": f"{metadata['name']}-", "namespace": metadata["namespace"]},
             "involvedObject": {
-                "apiVersion": f"{GROUP}/{VERSION}",
+                "apiVersion": API_VERSION,
                 "kind": KIND,
                 "name": metadata["name"],
                 "namespace": metadata["namespace"],

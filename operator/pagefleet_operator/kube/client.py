@@ -7,22 +7,27 @@ server-side apply is sent as YAML, for which some characters of JSON must be esc
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
+import socket
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
+from aiohttp import AddrInfoType
 from kubernetes.aio import client
 from kubernetes.aio.client.rest import RESTClientObject
 
 from pagefleet_operator.kube import credentials
-from pagefleet_operator.kube.sockets import Sockets
 
 Document = dict[str, Any]
 REQUEST_SECONDS = 15.0
 MAX_CONNECTIONS = 32
 UNAUTHORIZED = 401
+MAX_POLLS, POLL_SECONDS = 500, 0.002  # for sockets to close
 JSON, MERGE_PATCH, APPLY_PATCH = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 # What YAML does not take as it is (yaml.org, 1.2.2, section 5.1); other characters it does not take as JSON's pairs of escapes.
@@ -144,3 +149,33 @@ def written(body: Mapping[str, Any]) -> bytes:
     """JSON that is YAML too, which is what server-side apply is read as: it knows no surrogate pairs."""
     text = json.dumps(body, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+
+
+class Sockets:
+    """Makes a connector's sockets, `aiohttp.TCPConnector(socket_factory=Sockets())`, and waits until the last is closed.
+
+    aiohttp forgets a TLS connection whose request was given up and closes it in the background. An event loop that ends
+    meanwhile would leave it open.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+
+    def __call__(self, info: AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = info
+        opened = socket.socket(family, kind, protocol)
+        self._sockets.add(opened)
+        return opened
+
+    async def closed(self) -> None:
+        """Call it after the session is closed. It returns when every transport is gone, or after about a second."""
+        for one in self._open():
+            with contextlib.suppress(OSError):  # not connected yet, or no longer
+                one.shutdown(socket.SHUT_RDWR)
+        for _ in range(MAX_POLLS):
+            if not self._open():
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _open(self) -> list[socket.socket]:
+        return [one for one in self._sockets if one.fileno() >= 0]

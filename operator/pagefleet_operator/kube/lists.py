@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 
 import aiohttp
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, MANAGED, MANAGED_LABEL, VERSION
+from pagefleet_contract.names import GROUP, KIND, MANAGED, MANAGED_LABEL, VERSION
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
-from pagefleet_operator.kube.store import Key, Store
+from pagefleet_operator.kube.store import ObjectKey, Store
 from pagefleet_operator.kube.versions import Versions
 
 RELIST_SECONDS = 300.0
@@ -26,7 +26,12 @@ class Lists:
     """`synced` is set when everything has been listed once. `changed` hears of what a list changed in the store."""
 
     def __init__(
-        self, api: Api, versions: Versions, store: Store, namespaces: Collection[str], changed: Callable[[Key], None]
+        self,
+        api: Api,
+        versions: Versions,
+        store: Store,
+        namespaces: Collection[str],
+        changed: Callable[[ObjectKey], None],
     ) -> None:
         self._api, self._versions, self._store, self._changed = api, versions, store, changed
         self._namespaces = tuple(namespaces)
@@ -68,11 +73,11 @@ class Lists:
             for document in documents:  # items of a list do not name their kind
                 document.setdefault("apiVersion", version)
                 document.setdefault("kind", kind)
-            brought, gone = self._store.listed(kind, documents, at, (namespace,) if namespace else ())
+            brought, gone = self._store.replace_listed(kind, documents, at, (namespace,) if namespace else ())
             for key in (*brought, *gone):
                 self._changed(key)
             for key in gone:
-                self._store.went(*key)
+                self._store.remove(*key)
 
     async def _pages(self, path: str, ours: bool) -> tuple[list[Document], int]:
         """All items, and the version of the list's first page: what is newer may lie on a later one."""

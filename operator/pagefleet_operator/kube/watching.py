@@ -24,7 +24,7 @@ from typing import Any
 
 import kopf
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, MANAGED, MANAGED_LABEL, PLURAL, VERSION
+from pagefleet_contract.names import GROUP, KIND, MANAGED, MANAGED_LABEL, PLURAL, VERSION
 from pagefleet_operator.kube import credentials
 
 CHILDREN: dict[str, tuple[str, str] | tuple[str, str, str]] = {

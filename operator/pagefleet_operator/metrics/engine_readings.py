@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from pagefleet_operator.domain.runtimes.metrics import NOMINAL_PAGES, OURS, Engine, EngineMetrics, selector
+from pagefleet_contract.engine_metrics import OURS, SLEEPING, Engine, EngineMetrics, selector
 from pagefleet_operator.domain.status.engine_load import RATES, EngineLoad
 from pagefleet_operator.metrics import metrics_page
 from pagefleet_operator.metrics.bounded_body import TooLongError, body
@@ -22,8 +22,9 @@ MAX_PODS = 10_000  # readings that are remembered
 # By the names of EngineMetrics. A page must have every gauge that its engine is known to report; OPTIONAL may be absent.
 GAUGES = ("waiting", "running", "kvUsage", "kvPages", "kvPagesFree", "kvPagesCached")
 OPTIONAL = ("waitingTokens",)
+# How many pages an engine is taken to have that reports only the share in use: hundredths of a percent.
+NOMINAL_PAGES = 10_000
 OUR_ENGINE = Engine()
-SLEEPING = "pagefleet_engine_sleeping"  # only our own engine reports it
 log = logging.getLogger(__name__)
 
 

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from pagefleet_contract.sketch import bucket_of
 from pagefleet_local.demo.stage import sample
-from pagefleet_operator.domain.base.sketch import index
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.engine_load import EngineLoad
@@ -163,6 +163,6 @@ class Cluster:
         slow = self.factor if revision == self.status.canary else self.slow_stable
         histogram: dict[int, int] = {}
         for _ in range(requests):
-            bucket = index(0.1 * slow * self.source.lognormvariate(0, 0.3))
+            bucket = bucket_of(0.1 * slow * self.source.lognormvariate(0, 0.3))
             histogram[bucket] = histogram.get(bucket, 0) + 1
         return Slice("g", self.now - TICK, TICK, revision, "s", requests, 0, {"ttft": histogram})

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from support.golden_manifests import child_of, spec_of
 
+from pagefleet_contract.engine_metrics import Engine, engine_of
+from pagefleet_contract.names import ENGINE_ANNOTATION
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.runtimes.catalog import slots_of
-from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, Engine, engine_of
 from pagefleet_operator.domain.scaling.load import is_fresh, totals
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 from pagefleet_operator.domain.status.engine_load import EngineLoad
@@ -182,7 +183,7 @@ def test_a_pods_annotation_says_what_its_engine_is() -> None:
     assert (found.port, found.metrics and found.metrics.path) == (9090, "/telemetry")
     assert engine_of({"metadata": {}}) == Engine()
     for text in ("", "[]", "{", '{"port": 1, "metrics": {"waiting": "a b", "running": "c"}}'):
-        assert engine_of({"metadata": {"annotations": {ANNOTATION: text}}}).metrics is None
+        assert engine_of({"metadata": {"annotations": {ENGINE_ANNOTATION: text}}}).metrics is None
 
 
 def pod(**known: Any) -> PodReading:

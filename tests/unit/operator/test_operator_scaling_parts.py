@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pagefleet_operator.domain.base.sketch import index
+from pagefleet_contract.sketch import bucket_of
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import throughput
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
@@ -109,7 +109,9 @@ def test_arrivals_are_rates_in_steps_of_ten_seconds() -> None:
         Slice("g", start, 2.0, "", "", 0, 0, arrivals=count)
         for start, count in ((NOW - 6, 4), (NOW - 8, 6), (NOW - 16, 5), (NOW - 4000, 9))
     ]
-    pieces.append(Slice("g", NOW - 6, 2.0, "a", "s", 40, 0, {"ttft": {index(0.2): 38, index(3.0): 2}}, tokens=600))
+    pieces.append(
+        Slice("g", NOW - 6, 2.0, "a", "s", 40, 0, {"ttft": {bucket_of(0.2): 38, bucket_of(3.0): 2}}, tokens=600)
+    )
     load = service_load(pieces, 3, NOW, True)
     assert load.held == 3
     assert load.age == 2.0

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pagefleet_contract.names import ACTION_ANNOTATION
 from pagefleet_operator.domain.rollout import rollback, steps
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.status.journal import Journal
@@ -19,7 +20,6 @@ from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.stage import Stage, begin_phase, reading_of
 from pagefleet_operator.domain.status.status import ActionRecord, Phase
 
-ANNOTATION = "pagefleet.io/action"
 ACTIONS = ("promote", "pause", "resume", "abort", "retry", "undo", "skip")
 LONGEST_ID = 128
 
@@ -52,9 +52,9 @@ def parse(text: str) -> Request | Unreadable | None:
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError):
-        return Unreadable(made, f"{ANNOTATION} must be a JSON object")
+        return Unreadable(made, f"{ACTION_ANNOTATION} must be a JSON object")
     if not isinstance(raw, Mapping):
-        return Unreadable(made, f"{ANNOTATION} must be a JSON object")
+        return Unreadable(made, f"{ACTION_ANNOTATION} must be a JSON object")
     given = raw.get("id")
     if not isinstance(given, str) or not 0 < len(given) <= LONGEST_ID:
         return Unreadable(made, f"id must be a text of 1 to {LONGEST_ID} characters")

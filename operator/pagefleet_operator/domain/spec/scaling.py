@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pagefleet_operator.domain.base.quantity import fraction, seconds
+from pagefleet_contract.quantity import fraction, seconds
 from pagefleet_operator.domain.spec.schedule import Entry, bounds
 from pagefleet_operator.domain.spec.schema.targets import Targets, targets
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pagefleet_operator.domain.base.quantity import fraction, seconds
+from pagefleet_contract.quantity import fraction, seconds
 from pagefleet_operator.domain.spec.schema.fields import Schema, duration, number, percent, record
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.runtimes.metrics import NUMBERS, SELECTOR
+from pagefleet_contract.engine_metrics import NUMBERS, SELECTOR
 from pagefleet_operator.domain.spec.schema.fields import Schema, array, integer, record, text
 
 PATH = r"^/[A-Za-z0-9._~/-]*$"
