@@ -19,7 +19,7 @@ from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
 from pagefleet_gateway.cluster import objects
 from pagefleet_gateway.cluster.objects import service_from
-from pagefleet_gateway.cluster.state import Limit, Service
+from pagefleet_gateway.cluster.state import RateLimit, Service
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.holding.holding import Bounds
 from pagefleet_gateway.settings import settings_from
@@ -73,7 +73,7 @@ def test_the_gateway_understands_every_field_as_the_operator_does() -> None:
     assert queue.tenant_header.lower() == seen.tenant_header
     assert seen.priorities == ((("x-plan", "paid"), ("x-region", "eu")),)
     assert [dict(entry.header) for entry in ours.priorities] == [{"X-Plan": "paid", "x-region": "eu"}]
-    assert seen.limits == (Limit("authorization", 60, 0), Limit("x-tenant", 5, 9000))
+    assert seen.limits == (RateLimit("authorization", 60, 0), RateLimit("x-tenant", 5, 9000))
     assert [(e.header.lower(), e.requests_per_minute or 0, e.tokens_per_minute or 0) for e in ours.rate_limits] == [
         (limit.header, limit.requests_per_minute, limit.tokens_per_minute) for limit in seen.limits
     ]

@@ -48,7 +48,7 @@ def decide(seen: Observation, now: float) -> Plan:
 def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan:
     wanted = revision_hash(parsed.raw)
     stage = machine.advance(seen, parsed.rollout, wanted, now, journal)
-    sized = capacity.decide(stage, seen.revisions, seen.status, parsed.scaling, parsed.rollout, now, journal, seen.load)
+    sized = capacity.decide(stage, seen, parsed.scaling, parsed.rollout, now, journal)
     replicas = affordable.raised(stage, seen, sized.replicas, parsed.scaling.max)
     previous = stage.previous
     if (

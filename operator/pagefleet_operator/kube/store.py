@@ -32,7 +32,7 @@ class Store:
         self._gone: dict[ObjectKey, int] = {}  # the version at which an object went
 
     def upsert(self, kind: str, document: Document, *, deleted: bool = False) -> None:
-        """An event, or what the API server answered to a write."""
+        """Store an object from an event, or from the API server's answer to a write, unless a newer version is known."""
         metadata = document["metadata"]
         key, version = (kind, metadata.get("namespace", ""), metadata["name"]), version_of(document)
         known = self._objects.get(key)
@@ -47,7 +47,7 @@ class Store:
             self._owned.setdefault((kind, key[1], owner), set()).add(key[2])
 
     def remove(self, kind: str, namespace: str, name: str, version: int = 0) -> None:
-        """An object is gone; `version` 0: whatever version it had."""
+        """Remove an object that was deleted at `version`; 0 stands for the version that is known."""
         key = (kind, namespace, name)
         self._forget_index(key)
         known = self._objects.pop(key, None)
