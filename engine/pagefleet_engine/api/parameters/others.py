@@ -23,7 +23,7 @@ from pagefleet_engine.api.parameters.fields import (
     token_ids,
 )
 from pagefleet_engine.api.parameters.generation import LONGEST_TIMEOUT
-from pagefleet_engine.api.parameters.prompts import MOST_INPUTS, Prompt, prompts
+from pagefleet_engine.api.parameters.prompts import MAX_INPUTS, Prompt, prompts
 
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 EMBEDDING_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -31,7 +31,7 @@ EMBEDDING_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 EMBEDDING: Table = {
     "model": text(512, empty=False, required=True),
-    "input": prompts(MOST_INPUTS),
+    "input": prompts(MAX_INPUTS),
     "encoding_format": one_of(("float", "base64"), "float"),
     "user": text(4096),
     "priority": integer(-(2**31), 2**31 - 1, 0),
