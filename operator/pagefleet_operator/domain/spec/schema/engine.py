@@ -6,6 +6,7 @@ every service when the operator is upgraded. Descriptions say what the engine do
 
 from __future__ import annotations
 
+from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
     OBJECT_NAME,
@@ -128,7 +129,7 @@ SCHEDULING = record(
 ENGINE = record(
     "The engine that serves the model.",
     {
-        "runtime": choice("Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"),
+        "runtime": choice("Which engine.", tuple(REGISTRY), default="pagefleet"),
         "nodes": integer(
             "Pods that together are one replica, each with spec.resources: the model is shared by all their "
             "accelerators. Above 1 it needs LeaderWorkerSet (leaderworkerset.x-k8s.io/v1). 1 when omitted.",
