@@ -7,13 +7,14 @@ import importlib.util
 import re
 from pathlib import Path
 
+from pagefleet_contract.engine_options import MASTER_PORT, MAX_GPUS_PER_NODE, MAX_NODES
+
 DEVICES = ("auto", "cpu", "cuda")
 QUANTIZATIONS = {"cpu": ("none", "int8"), "cuda": ("none", "fp8", "awq")}
 KV_CACHE_TYPES = {"cpu": ("auto", "float32", "float16"), "cuda": ("auto", "float32", "float16", "bfloat16", "fp8")}
 # Sequences, tokens of a step, of one long prompt in a step, and how many make a prompt long. A GPU is idle with the CPU's.
 SIZES = {"cpu": (64, 512, 128, 512), "cuda": (256, 8192, 2048, 2048)}
-MOST_RANKS, MOST_NODES = 128, 16
-MOST_OF_NODE = 8
+MAX_RANKS = MAX_NODES * MAX_GPUS_PER_NODE
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
@@ -25,12 +26,12 @@ def add_flags(serve: argparse.ArgumentParser) -> None:
         type=_ranks,
         default=1,
         metavar="N",
-        help=f"GPUs that share the model, 1..{MOST_OF_NODE} on each node",
+        help=f"GPUs that share the model, 1..{MAX_GPUS_PER_NODE} on each node",
     )
     add("--nnodes", type=_nodes, default=1, metavar="N", help="machines that the GPUs are on, equally many on each")
     add("--node-rank", type=int, default=0, metavar="K", help="which of them this is; 0 serves, the others compute")
     add("--master-addr", default="", metavar="HOST", help="where the others find the first")
-    add("--master-port", type=int, default=29500, metavar="PORT")
+    add("--master-port", type=int, default=MASTER_PORT, metavar="PORT")
     add("--kv-offload-memory", type=_bytes, default=0, metavar="BYTES", help="of the host for evicted KV pages; 16Gi")
 
 
@@ -73,8 +74,8 @@ def _check_nodes(flags: argparse.Namespace) -> None:
     nodes, ranks = flags.nnodes, flags.tensor_parallel_size
     if ranks % nodes:
         raise ValueError(f"--tensor-parallel-size={ranks} cannot be shared by --nnodes={nodes}")
-    if ranks // nodes > MOST_OF_NODE:
-        raise ValueError(f"--tensor-parallel-size={ranks} is more than {MOST_OF_NODE} on each of --nnodes={nodes}")
+    if ranks // nodes > MAX_GPUS_PER_NODE:
+        raise ValueError(f"--tensor-parallel-size={ranks} is more than {MAX_GPUS_PER_NODE} on each of --nnodes={nodes}")
     if not 0 <= flags.node_rank < nodes:
         raise ValueError(f"--node-rank must be 0 to {nodes - 1}, not {flags.node_rank}")
     if flags.node_rank and not flags.master_addr:
@@ -85,15 +86,15 @@ def _check_nodes(flags: argparse.Namespace) -> None:
 
 def _nodes(text: str) -> int:
     value = int(text)
-    if not 1 <= value <= MOST_NODES:
-        raise argparse.ArgumentTypeError(f"must be 1 to {MOST_NODES}, not {value}")
+    if not 1 <= value <= MAX_NODES:
+        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_NODES}, not {value}")
     return value
 
 
 def _ranks(text: str) -> int:
     value = int(text)
-    if not 1 <= value <= MOST_RANKS:
-        raise argparse.ArgumentTypeError(f"must be 1 to {MOST_RANKS}, not {value}")
+    if not 1 <= value <= MAX_RANKS:
+        raise argparse.ArgumentTypeError(f"must be 1 to {MAX_RANKS}, not {value}")
     return value
 
 

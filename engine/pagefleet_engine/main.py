@@ -9,29 +9,34 @@ import argparse
 import asyncio
 import math
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pagefleet_contract.engine_options import (
+    ADAPTER_NAME,
+    MAX_ADAPTERS,
+    MAX_ANSWERS,
+    MAX_DRAFT_TOKENS,
+    PAGE_SIZES,
+    QUANTIZATIONS,
+    SPECULATION_METHODS,
+)
+from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_engine import device_flags
 from pagefleet_engine.api.base.auth import VARIABLE, Keys
 from pagefleet_engine.api.base.logs import explain
 from pagefleet_engine.api.constrained.tools import Style
-from pagefleet_engine.api.parameters.generation import MOST_N
-from pagefleet_engine.api.parameters.others import ADAPTER_NAME
 from pagefleet_engine.api.planning.limits import Limits, Rules
 from pagefleet_engine.api.server import ServeConfig, Server
 from pagefleet_engine.core.requests import Batching, EngineConfig, Policy, Speculation
 
-QUANTIZATIONS = ("none", "int8", "fp8", "awq")
-PAGE_SIZES = (16, 32, 64, 128, 256)
 CHUNK_HELP = "of one prompt in one step; when not given 128 of one that has more than 512 tokens, on a GPU 2048"
 KV_CACHE_TYPES = ("auto", "float32", "float16", "bfloat16", "fp8")
 POLICIES = tuple(policy.value for policy in Policy)
 KERNELS = ("auto", "native", "reference")
-SPECULATIONS = ("ngram", "draft", "none")
-MOST_SPECULATED = 16
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,14 +72,14 @@ def _model_flags(serve: argparse.ArgumentParser) -> None:
     add("--tool-call-parser", choices=[style.value for style in Style], default=Style.HERMES.value)
     add(
         "--speculation",
-        choices=SPECULATIONS,
+        choices=SPECULATION_METHODS,
         default=None,
         help="guess tokens and check several in one step, where that pays; ngram on the CPU, none on GPUs",
     )
     add("--speculation-tokens", type=_positive, default=None, help="most guesses of one step; 4")
     add("--speculation-model", default=None, metavar="URI", help="the draft model")
     add("--lora-adapter", action="append", default=[], type=_adapter, metavar="NAME=PATH", help="repeatable")
-    add("--max-adapters", type=_positive, default=16)
+    add("--max-adapters", type=_positive, default=MAX_ADAPTERS)
     add("--allow-runtime-adapters", action="store_true", help="POST /v1/load_lora_adapter and /v1/unload_lora_adapter")
     add("--adapter-root", type=Path, default=None, metavar="FOLDER", help="where those may lie")
 
@@ -98,13 +103,13 @@ def _engine_flags(serve: argparse.ArgumentParser) -> None:
 def _server_flags(serve: argparse.ArgumentParser) -> None:
     add = serve.add_argument
     add("--host", default="127.0.0.1")
-    add("--port", type=_port, default=8000)
+    add("--port", type=_port, default=ENGINE_PORT)
     add("--api-key-file", type=Path, default=None, metavar="FILE", help=f"one key a line; besides those of {VARIABLE}")
     add("--max-prompt-tokens", type=_positive, default=None)
     add("--max-output-tokens", type=_positive, default=None)
     add("--max-queued-requests", type=_positive, default=256)
     add("--max-queued-tokens", type=_positive, default=None, help="prompt tokens without an answer yet")
-    add("--max-n", type=_positive, default=MOST_N, help="answers to one prompt")
+    add("--max-n", type=_positive, default=MAX_ANSWERS, help="answers to one prompt")
     add("--trust-request-chat-template", action="store_true", help="let requests bring a chat_template")
     add(
         "--write-timeout",
@@ -200,8 +205,8 @@ def _check_sizes(flags: argparse.Namespace) -> None:
         )
     if flags.max_chunk_tokens is not None and flags.max_chunk_tokens > budget:
         raise ValueError(f"--max-chunk-tokens {flags.max_chunk_tokens} is more than --max-num-batched-tokens {budget}")
-    if flags.max_n > MOST_N:
-        raise ValueError(f"--max-n {flags.max_n} is more than {MOST_N}")
+    if flags.max_n > MAX_ANSWERS:
+        raise ValueError(f"--max-n {flags.max_n} is more than {MAX_ANSWERS}")
     if flags.write_timeout <= 0:
         raise ValueError("--write-timeout must be above 0")
 
@@ -240,8 +245,8 @@ def _speculation(flags: argparse.Namespace, device: str) -> Speculation | None:
         return None
     if method == "draft" and model is None:
         raise ValueError("--speculation=draft needs --speculation-model")
-    if tokens is not None and tokens > MOST_SPECULATED:
-        raise ValueError(f"--speculation-tokens {tokens} is more than {MOST_SPECULATED}")
+    if tokens is not None and tokens > MAX_DRAFT_TOKENS:
+        raise ValueError(f"--speculation-tokens {tokens} is more than {MAX_DRAFT_TOKENS}")
     if flags.batching == Batching.STATIC:
         raise ValueError("--speculation needs --batching=continuous")
     return Speculation(method, tokens or Speculation.tokens, model)
@@ -309,6 +314,6 @@ def _fraction(text: str) -> float:
 
 def _adapter(text: str) -> tuple[str, str]:
     name, separator, path = text.partition("=")
-    if not separator or not path or not ADAPTER_NAME.fullmatch(name):
+    if not separator or not path or not re.fullmatch(ADAPTER_NAME, name):
         raise argparse.ArgumentTypeError(f"must be NAME=PATH, not {text!r}")
     return name, path

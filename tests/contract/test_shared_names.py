@@ -11,11 +11,10 @@ import pytest
 from support.golden_manifests import child_of, spec_of
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS
+from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_engine import device_flags, main
 from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
-from pagefleet_engine.api.parameters.generation import MOST_N
-from pagefleet_engine.api.parameters.others import ADAPTER_NAME
 from pagefleet_engine.api.planning.limits import Limits
 from pagefleet_engine.core.requests import EngineConfig, EngineStats, Speculation
 from pagefleet_engine.main import configure
@@ -25,7 +24,6 @@ from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
-from pagefleet_operator.domain.runtimes.node import MASTER_PORT
 from pagefleet_operator.domain.runtimes.pagefleet import SLOTS
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
@@ -119,11 +117,9 @@ def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
 @pytest.mark.parametrize(
     ("path", "taken"),
     [
-        ("engine.kvCache.pageSize", main.PAGE_SIZES),
         ("engine.kvCache.dtype", device_flags.KV_CACHE_TYPES["cpu"]),
         ("engine.scheduling.policy", main.POLICIES),
         ("engine.toolCallParser", tuple(style.value for style in Style)),
-        ("model.speculation.method", main.SPECULATIONS),
     ],
 )
 def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object, ...]) -> None:
@@ -131,16 +127,6 @@ def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object,
     for name in path.split("."):
         offered = offered["properties"][name]
     assert sorted(offered["enum"]) == sorted(taken)
-
-
-def test_the_schema_bounds_are_the_engines() -> None:
-    assert EngineConfig.max_adapters == schema_engine.MOST_ADAPTERS
-    assert schema_engine.MOST_ANSWERS == MOST_N
-    assert schema_engine.MOST_NODES == device_flags.MOST_NODES
-    assert schema_engine.MOST_NODES * device_flags.MOST_OF_NODE == device_flags.MOST_RANKS
-    assert schema_engine.MOST_SPECULATED == main.MOST_SPECULATED
-    assert schema_engine.SPECULATION["properties"]["tokens"]["default"] == Speculation.tokens
-    assert f"^{ADAPTER_NAME.pattern}$" == schema_engine.ADAPTER_NAME
 
 
 def test_descriptions_name_the_engines_defaults() -> None:
