@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-QUANTIZATIONS = ("none", "int8", "fp8", "awq")  # of weights whose files carry none
 PAGE_SIZES = (16, 32, 64, 128, 256)  # tokens per KV page
 
 SPECULATION_METHODS = ("ngram", "draft", "none")

@@ -12,7 +12,7 @@ from support.golden_manifests import child_of, spec_of
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS
 from pagefleet_contract.engine_options import MASTER_PORT
-from pagefleet_engine import device_flags, main
+from pagefleet_engine import flags
 from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.api.planning.limits import Limits
@@ -117,9 +117,10 @@ def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
 @pytest.mark.parametrize(
     ("path", "taken"),
     [
-        ("engine.kvCache.dtype", device_flags.KV_CACHE_TYPES["cpu"]),
-        ("engine.scheduling.policy", main.POLICIES),
-        ("engine.toolCallParser", tuple(style.value for style in Style)),
+        ("model.quantization", flags.BY_NAME["--quantization"].values),
+        ("engine.kvCache.dtype", flags.BY_NAME["--kv-cache-dtype"].devices["cpu"]),
+        ("engine.scheduling.policy", flags.BY_NAME["--scheduling-policy"].values),
+        ("engine.toolCallParser", flags.BY_NAME["--tool-call-parser"].values),
     ],
 )
 def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object, ...]) -> None:
@@ -127,6 +128,14 @@ def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object,
     for name in path.split("."):
         offered = offered["properties"][name]
     assert sorted(offered["enum"]) == sorted(taken)
+
+
+def test_the_fields_behind_the_operators_flags_are_the_engines() -> None:
+    for name, field in OWNED_FLAGS.items():
+        behind = flags.BY_NAME[name].spec
+        assert field == (f"spec.{behind}" if behind else ""), name
+    for name, path in shared_flags(Runtime.PAGEFLEET).items():
+        assert ".".join(path) == flags.BY_NAME[name].spec
 
 
 def test_descriptions_name_the_engines_defaults() -> None:

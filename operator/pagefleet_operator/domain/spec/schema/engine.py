@@ -14,7 +14,6 @@ from pagefleet_contract.engine_options import (
     MAX_DRAFT_TOKENS,
     MAX_NODES,
     PAGE_SIZES,
-    QUANTIZATIONS,
     SPECULATION_METHODS,
 )
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
@@ -67,7 +66,7 @@ MODEL = record(
         "source": text(f"Where the weights are: {SCHEMES}.", pattern=URI, longest=1024),
         "servedName": text("What clients put into `model`. The service's name when omitted.", longest=128),
         "maxLength": integer("Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24),
-        "quantization": choice("Precision of the weights.", QUANTIZATIONS, default="none"),
+        "quantization": choice("Precision of the weights.", ("none", "int8", "fp8", "awq"), default="none"),
         "speculation": SPECULATION,
         "adapters": ADAPTERS,
         "cache": record(
