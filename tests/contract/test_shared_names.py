@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.golden_manifests import child_of, spec_of
+from support.sample_service import sample
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS
 from pagefleet_engine import device_flags, main
@@ -20,7 +21,6 @@ from pagefleet_engine.api.planning.limits import Limits
 from pagefleet_engine.core.requests import EngineConfig, EngineStats, Speculation
 from pagefleet_engine.main import configure
 from pagefleet_gateway.cluster.readings import Reading, reading_in
-from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
