@@ -21,7 +21,8 @@ from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
-from pagefleet_operator.domain.spec.rollout import Rollout, StepKind
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation
@@ -47,7 +48,7 @@ def decide(seen: Observation, now: float) -> Plan:
 def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan:
     wanted = revision_hash(parsed.raw)
     stage = machine.advance(seen, parsed.rollout, wanted, now, journal)
-    sized = capacity.decide(stage, seen.revisions, seen.status, parsed.scaling, parsed.rollout, now, journal, seen.load)
+    sized = capacity.decide(stage, seen, parsed.scaling, parsed.rollout, now, journal)
     replicas = affordable.raised(stage, seen, sized.replicas, parsed.scaling.max)
     previous = stage.previous
     if (
