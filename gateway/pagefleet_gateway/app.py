@@ -143,7 +143,7 @@ class Gateway:
 
     def follow(self, watch: ClusterWatch) -> None:
         """Feed the state from the cluster. Readiness then waits for the watch's first lists."""
-        self.unsynced_reason = watch.reason
+        self.unsynced_reason = watch.unsynced_reason
         self._run("watch", watch.follow())
 
     async def close(self) -> None:
@@ -197,7 +197,7 @@ class Gateway:
         asyncio.get_running_loop().call_soon(self.holding.release)
 
     def _decide_pooled(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
-        return self._decide(request if self.pools is None else self.pools.addressed(request))
+        return self._decide(request if self.pools is None else self.pools.with_service_path(request))
 
     def _on_wake(self, key: ServiceKey) -> None:
         self.metrics.wakeups.labels(*key).inc()

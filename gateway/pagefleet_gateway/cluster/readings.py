@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import aiohttp
 
 from pagefleet_contract import engine_metrics
-from pagefleet_gateway.cluster.engines import OURS, Engine, Reader
+from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine, Reader
 from pagefleet_gateway.cluster.state import Pod, State
 
 PERIOD_SECONDS = 1.0
@@ -90,7 +90,7 @@ class Readings:
 
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                pods = {pod.uid: pod for pod in state.pods if pod.may_answer and pod.engine.known}
+                pods = {pod.uid: pod for pod in state.pods if pod.may_answer and pod.engine.scraped}
                 self.retain(pods)
                 await asyncio.gather(*(scrape(session, pod) for pod in pods.values()))
                 await asyncio.sleep(PERIOD_SECONDS)
@@ -107,7 +107,7 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def reading_in(text: bytes, engine: Engine = OURS) -> Reading | None:
+def reading_in(text: bytes, engine: Engine = OWN_ENGINE) -> Reading | None:
     """Return the reading in a Prometheus text, with requests summed over label sets; None when it has none."""
     if engine.running is not None and engine.waiting is not None:
         return _configured_reading(text, engine, engine.running, engine.waiting)
@@ -131,7 +131,7 @@ def _configured_reading(text: bytes, engine: Engine, running: Reader, waiting: R
     """Read the metrics by the names in the pod's annotation. Without KV pages the pod's cache counts as empty."""
     try:
         run, wait = running.values(text), waiting.values(text)
-        usage = max(engine.usage.values(text), default=0.0) if engine.usage else _usage_by_pages(text, engine)
+        usage = max(engine.kv_usage.values(text), default=0.0) if engine.kv_usage else _usage_by_pages(text, engine)
     except ValueError:
         return None
     if not run or not wait:
@@ -141,11 +141,11 @@ def _configured_reading(text: bytes, engine: Engine, running: Reader, waiting: R
 
 def _usage_by_pages(text: bytes, engine: Engine) -> float:
     """Return the share of KV pages in use, from their counts."""
-    if engine.pages is None or engine.free is None:
+    if engine.kv_pages_total is None or engine.kv_pages_blank is None:
         return 0.0
-    total, free = sum(engine.pages.values(text)), sum(engine.free.values(text))
-    cached = sum(engine.cached.values(text)) if engine.cached else 0.0
-    return 1.0 - (free + cached) / total if total > 0 else 0.0
+    total, blank = sum(engine.kv_pages_total.values(text)), sum(engine.kv_pages_blank.values(text))
+    cached = sum(engine.kv_pages_cached.values(text)) if engine.kv_pages_cached else 0.0
+    return 1.0 - (blank + cached) / total if total > 0 else 0.0
 
 
 def _adapters(text: bytes) -> frozenset[str]:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pagefleet_gateway.cluster.engines import OURS, Engine
+from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine
 
 ServiceKey = tuple[str, str]  # namespace, name
 
@@ -74,7 +74,7 @@ class Pod:
     revision: str
     address: str  # ip:port
     ready: bool = True
-    engine: Engine = OURS
+    engine: Engine = OWN_ENGINE
     silent: bool = False
 
     @property

@@ -22,12 +22,13 @@ from pagefleet_gateway.watching.pools import Pools, hostnames_of
 
 
 class WatchError(RuntimeError):
-    """There is no way to the API server."""
+    """The gateway has no configuration with which it can reach the API server."""
 
 
 class ClusterWatch:
-    """The watches. Use as `async with`; `reason` says what readiness still waits for. `namespace` "" is all; with
-    `pools` InferencePools are followed too, and every pod of the namespace."""
+    """The watches of all kinds. Use as `async with`. `namespace` "" means all. With `pools` it watches InferencePools too, and
+    every pod of the namespace.
+    """
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class ClusterWatch:
         self._metrics = metrics
         self._kubeconfig = kubeconfig
         self._stack = AsyncExitStack()
-        self._reflectors: list[Reflector] = []
+        self._reflectors: dict[str, Reflector] = {}  # by kind
 
     async def __aenter__(self) -> ClusterWatch:
         settings = client.Configuration()
@@ -52,28 +53,33 @@ class ClusterWatch:
             else:
                 await config.load_kube_config(config_file=str(self._kubeconfig), client_configuration=settings)
         except config.ConfigException as error:
-            raise WatchError(f"no way to the API server (PAGEFLEET_KUBECONFIG, KUBECONFIG): {error}") from error
+            raise WatchError(
+                f"cannot reach the API server: set PAGEFLEET_KUBECONFIG or KUBECONFIG, or run in a pod with a service account: {error}"
+            ) from error
         api = await self._stack.enter_async_context(client.ApiClient(settings))
         feeds = _feeds(api, self._state, self._namespace)
         if self._pools is not None:
             feeds = _with_pools(api, self._state, self._namespace, self._pools, feeds)
-        self._reflectors = [Reflector(self._counted(feed), aiohttp.ClientError) for feed in feeds]
+        self._reflectors = {feed.kind: Reflector(self._counted(feed), aiohttp.ClientError) for feed in feeds}
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def reason(self) -> str:
-        synced = self._reflectors and all(reflector.synced for reflector in self._reflectors)
-        return "" if synced else "the watch has not listed yet"
+    def unsynced_reason(self) -> str:
+        """Return why the state is not the cluster's yet, "" when it is."""
+        missing = [kind for kind, reflector in self._reflectors.items() if not reflector.synced]
+        if self._reflectors and not missing:
+            return ""
+        return f"the API server has not sent the first list of {', '.join(missing) or 'any kind'} yet"
 
     async def follow(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for reflector in self._reflectors:
+            for reflector in self._reflectors.values():
                 group.create_task(reflector.run())
 
     def _counted(self, feed: Feed) -> Feed:
-        """The feed with the gateway's metrics: a kind has a series once something has happened to it."""
+        """Return the feed with the gateway's metrics. A kind has a series after its first list or restart."""
         return replace(
             feed,
             on_list=lambda: self._metrics.watch_synced.labels(feed.kind).set(1),
@@ -84,8 +90,8 @@ class ClusterWatch:
 def _custom(api: client.ApiClient, namespace: str, group: str, version: str, plural: str) -> Request:
     objects = client.CustomObjectsApi(api)
     if namespace:
-        one = objects.list_namespaced_custom_object_without_preload_content
-        return partial(one, group, version, namespace, plural)
+        namespaced = objects.list_namespaced_custom_object_without_preload_content
+        return partial(namespaced, group, version, namespace, plural)
     return partial(objects.list_cluster_custom_object_without_preload_content, group, version, plural)
 
 
@@ -97,6 +103,7 @@ def _pods(api: client.ApiClient, namespace: str) -> Request:
 
 
 def _feeds(api: client.ApiClient, state: State, namespace: str) -> list[Feed]:
+    """Return the feeds of InferenceServices and of their pods."""
 
     def upsert_pod(raw: Raw) -> None:
         pod = pod_from(raw)
@@ -129,7 +136,7 @@ def _feeds(api: client.ApiClient, state: State, namespace: str) -> list[Feed]:
 
 
 def _with_pools(api: client.ApiClient, state: State, namespace: str, pools: Pools, feeds: list[Feed]) -> list[Feed]:
-    """The same feeds with what InferencePools add: host names, all pods, and the pools themselves."""
+    """Return the same feeds with the additions for InferencePools: host names, all pods, and the pools themselves."""
     services, pods = feeds
 
     def replace_services(items: list[Raw]) -> None:
@@ -162,10 +169,12 @@ def _with_pools(api: client.ApiClient, state: State, namespace: str, pools: Pool
         pools.remove_pod(raw)
         pods.remove(raw)
 
-    asked = _custom(api, namespace, pool_kind.GROUP, pool_kind.VERSION, pool_kind.PLURAL)
+    pool_request = _custom(api, namespace, pool_kind.GROUP, pool_kind.VERSION, pool_kind.PLURAL)
     return [
         Feed(services.kind, services.request, replace_services, upsert_service, remove_service),
         Feed(pods.kind, _pods(api, namespace), replace_pods, upsert_pod, remove_pod),
-        # A cluster may not serve it (yet): InferenceServices are picked for all the same.
-        Feed("InferencePool", asked, lambda items: pools.replace(items), pools.put, pools.remove, required=False),
+        # Not required: a cluster without that kind still has InferenceServices.
+        Feed(
+            "InferencePool", pool_request, lambda items: pools.replace(items), pools.put, pools.remove, required=False
+        ),
     ]
