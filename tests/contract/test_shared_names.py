@@ -31,8 +31,7 @@ from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.domain.spec.support import OWNED_FLAGS
-from pagefleet_operator.domain.status.engine_load import RATES
-from pagefleet_operator.metrics.engine_readings import GAUGES, OPTIONAL
+from pagefleet_operator.metrics.engine_readings import READ
 
 
 def arguments(spec: object) -> list[str]:
@@ -172,7 +171,7 @@ def test_descriptions_name_the_engines_defaults() -> None:
 
 def test_the_engine_exposes_what_the_operator_reads() -> None:
     text = Metrics("m", EngineConfig("file:///m")).text().decode()
-    for name in (*GAUGES, *OPTIONAL, *RATES):
+    for name in READ:
         if name != "kvUsage":  # told by pages instead
             assert f'{getattr(OURS, name)}{{model_name="m"}}' in text
     for name in HISTOGRAMS:
