@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.golden_manifests import child_of, spec_of
+from support.sample_service import sample
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS
 from pagefleet_contract.engine_options import MASTER_PORT
@@ -19,7 +20,6 @@ from pagefleet_engine.api.planning.limits import Limits
 from pagefleet_engine.core.requests import EngineConfig, EngineStats, Speculation
 from pagefleet_engine.main import configure
 from pagefleet_gateway.cluster.readings import Reading, reading_in
-from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
@@ -29,8 +29,7 @@ from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.domain.spec.support import OWNED_FLAGS
-from pagefleet_operator.domain.status.engine_load import RATES
-from pagefleet_operator.metrics.engine_readings import GAUGES, OPTIONAL
+from pagefleet_operator.metrics.engine_readings import READ
 
 
 def arguments(spec: object) -> list[str]:
@@ -159,7 +158,7 @@ def test_descriptions_name_the_engines_defaults() -> None:
 
 def test_the_engine_exposes_what_the_operator_reads() -> None:
     text = Metrics("m", EngineConfig("file:///m")).text().decode()
-    for name in (*GAUGES, *OPTIONAL, *RATES):
+    for name in READ:
         if name != "kvUsage":  # told by pages instead
             assert f'{getattr(OURS, name)}{{model_name="m"}}' in text
     for name in HISTOGRAMS:
