@@ -158,8 +158,7 @@ def _resume(stage: Stage, seen: Observation, rollout: Rollout, now: float, journ
         return replace(
             stage, record=begin_phase(record, record.phase, now)
         ), "the rollout goes on; its step begins again"
-    waits = record.phase in (Phase.PAUSED, Phase.PREVIEW)
-    if not waits:
+    if record.phase not in steps.WAITING:
         raise RefusedError("the rollout is not paused")
     return steps.enter(stage, seen, rollout, record.step + 1, now, journal), "the pause is over"
 
