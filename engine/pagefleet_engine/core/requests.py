@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, MASTER_PORT, MAX_ADAPTERS
+from pagefleet_engine.core.sampling_fields import SamplingFields
 
 
 class Batching(StrEnum):
@@ -41,42 +42,20 @@ class Grammar:
 
 
 @dataclass(frozen=True)
-class SamplingParams:
-    """How tokens are chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
+class SamplingParams(SamplingFields):
+    """How tokens are chosen, and how many. `logprobs` asks for that many most likely tokens beside each chosen one.
 
-    A `seed` fixes the draws of a request whatever else is in its batch: they are keyed on (seed, index, position).
-    Penalties and `logit_bias` (token, bias) change logits as OpenAI's and vLLM's do. `logprobs` asks for that many
-    most likely tokens beside each chosen one, `prompt_logprobs` for the same of each prompt token but the first.
+    The other fields are those of core/sampling_fields.py.
     """
 
     max_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    min_tokens: int = 0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
-    prompt_logprobs: int | None = None
     grammar: Grammar | None = None
 
     @property
     def plain(self) -> bool:
         """Whether a token's choice depends on nothing but its logits: what speculation needs."""
-        return (
-            self.grammar is None
-            and self.logprobs is None
-            and not self.logit_bias
-            and self.min_tokens == 0
-            and self.presence_penalty == self.frequency_penalty == 0
-            and self.repetition_penalty == 1
-        )
+        return self.grammar is None and self.logprobs is None and not self.shapes_logits
 
 
 @dataclass(frozen=True)

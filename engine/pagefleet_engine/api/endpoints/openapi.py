@@ -12,7 +12,7 @@ from typing import Any
 from pagefleet_engine.api.parameters import others
 from pagefleet_engine.api.parameters.body import TIMEOUT_HEADER
 from pagefleet_engine.api.parameters.fields import Table
-from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, LONGEST_TIMEOUT, NOT_SUPPORTED
+from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, MAX_TIMEOUT_SECONDS, NOT_SUPPORTED
 
 Json = dict[str, Any]
 ERROR: Json = {
@@ -71,7 +71,7 @@ def _inference(models: Sequence[str]) -> Json:
     tokens = _object(["tokens", "count", "max_model_len"])
     tokenize = {"anyOf": [_body(table, {}, models) for table in (others.TOKENIZE_PROMPT, others.TOKENIZE_CHAT)]}
     header = {"name": TIMEOUT_HEADER, "in": "header", "description": "Seconds", "required": False,
-              "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_TIMEOUT}}  # fmt: skip
+              "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT_SECONDS}}  # fmt: skip
     paths: Json = {}
     for path, table, refused, schema, streaming, asked in (
         ("/v1/completions", COMPLETION, NOT_SUPPORTED, answer, streams, prompt),

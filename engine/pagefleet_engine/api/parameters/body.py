@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from pagefleet_engine.api.base.errors import ApiError, invalid
-from pagefleet_engine.api.parameters.generation import LONGEST_TIMEOUT
+from pagefleet_engine.api.parameters.generation import MAX_TIMEOUT_SECONDS
 
 BODY_SECONDS = 20.0
 MAX_DEPTH = 100
@@ -68,8 +68,10 @@ def timeout(request: web.Request) -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds <= LONGEST_TIMEOUT:
-        raise invalid(TIMEOUT_HEADER, f"{TIMEOUT_HEADER} must be a number of seconds above 0 to {LONGEST_TIMEOUT:g}")
+    if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise invalid(
+            TIMEOUT_HEADER, f"{TIMEOUT_HEADER} must be a number of seconds above 0 to {MAX_TIMEOUT_SECONDS:g}"
+        )
     return seconds
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_engine.api.base.errors import invalid
+from pagefleet_engine.core.sampling_fields import Entry, Kind
 
 MAX_TOKEN_ID = 2**31 - 1
 Read = Callable[[Any, str], Any]
@@ -143,6 +144,40 @@ def token_ids(value: Any, name: str) -> tuple[int, ...]:
     if kinds - {int} or (value and not (min(value) >= 0 and max(value) <= MAX_TOKEN_ID)):
         raise invalid(name, f"{name} must be a list of token ids (integers from 0)")
     return tuple(value)
+
+
+def biases(low: float, high: float, most: int) -> Field:
+    """An object of up to `most` token ids with their bias, a number from `low` to `high`: a tuple of pairs."""
+    bias = number(low, high)
+
+    def check(value: Any, name: str) -> tuple[tuple[int, float], ...]:
+        if not isinstance(value, dict) or len(value) > most:
+            raise invalid(name, f"{name} must be an object of up to {most} token ids with their bias")
+        for key in value:
+            if not (key.isascii() and key.isdigit() and len(key) <= 9):
+                raise invalid(name, f"{name} has the key {shown(key)}; keys must be token ids")
+        return tuple((int(key), bias.read(one, name)) for key, one in value.items())
+
+    schema = {
+        "type": ["object", "null"], "maxProperties": most, "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+        "additionalProperties": {"type": "number", "minimum": low, "maximum": high},
+    }  # fmt: skip
+    return Field(check, schema, ())
+
+
+def sampling(entry: Entry) -> Field:
+    """The field of an entry of core/sampling_fields.py."""
+    match entry.kind:
+        case Kind.NUMBER:
+            return number(entry.low, entry.high, entry.absent, above=entry.above)
+        case Kind.INTEGER:
+            return integer(int(entry.low), int(entry.high), entry.absent)
+        case Kind.FLAG:
+            return flag(entry.absent)
+        case Kind.TOKEN_IDS:
+            return ids(entry.most)
+        case Kind.BIASES:
+            return biases(entry.low, entry.high, entry.most)
 
 
 def elsewhere(schema: Mapping[str, Any]) -> Field:

@@ -1,4 +1,8 @@
-"""The body of a completion request: every parameter is either understood or refused by name. Pure."""
+"""The body of a completion request: every parameter is either understood or refused by name. Pure.
+
+The sampling fields are those of core/sampling_fields.py. Validation is written here although msgspec's `Meta` could state the
+bounds: messages name the parameter, its value and its range, and a value's type is looked at before it is converted.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +21,20 @@ from pagefleet_engine.api.parameters.fields import (
     Table,
     elsewhere,
     flag,
-    ids,
     integer,
     number,
     read,
+    sampling,
     shown,
     strings,
     text,
 )
 from pagefleet_engine.api.parameters.prompts import MAX_PROMPTS, Prompt, prompts
+from pagefleet_engine.core.sampling_fields import MAX_LOGPROBS, SamplingFields, entries
 
 MAX_REQUEST_ANSWERS = 64  # of one request: prompts times answers each
-MOST_LOGPROBS = 20
-MOST_STOPS, MOST_STOP_CHARACTERS, MOST_STOP_TOKENS = 16, 1024, 128
-MOST_BIASES = 300
-LONGEST_TIMEOUT = 86400.0
+MAX_STOPS, MAX_STOP_CHARACTERS = 16, 1024
+MAX_TIMEOUT_SECONDS = 86400.0
 STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
 # Parameters of OpenAI's and vLLM's that have no behaviour here, with the values that mean "not used".
 NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -46,16 +49,6 @@ NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def _biases(value: Any, name: str) -> tuple[tuple[int, float], ...]:
-    if not isinstance(value, dict) or len(value) > MOST_BIASES:
-        raise invalid(name, f"{name} must be an object of up to {MOST_BIASES} token ids with their bias")
-    read_bias = number(-100, 100).read
-    for key in value:
-        if not (key.isascii() and key.isdigit() and len(key) <= 9):
-            raise invalid(name, f"{name} has the key {shown(key)}; keys must be token ids")
-    return tuple((int(key), read_bias(bias, name)) for key, bias in value.items())
-
-
 def _stream_options(value: Any, name: str) -> Mapping[str, bool]:
     if not isinstance(value, dict):
         raise invalid(name, f"{name} must be an object")
@@ -68,10 +61,6 @@ def _stream_options(value: Any, name: str) -> Mapping[str, bool]:
     return value
 
 
-_BIAS = {
-    "type": ["object", "null"], "maxProperties": MOST_BIASES, "propertyNames": {"pattern": "^[0-9]{1,9}$"},
-    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
-}  # fmt: skip
 _OPTIONS = {
     "type": ["object", "null"], "additionalProperties": False,
     "properties": {option: {"type": "boolean"} for option in STREAM_OPTIONS},
@@ -102,31 +91,20 @@ FORMATS: Table = {
                        "json_object": {"type": "boolean"}},
     }),
 }  # fmt: skip
+SAMPLING: Table = {name: sampling(entry) for name, entry in entries().items()}
 SHARED: Table = {
     "model": text(512, empty=False, required=True),
     "n": integer(1, MAX_ANSWERS, 1),
-    "temperature": number(0, 2, 1.0),
-    "top_p": number(0, 1, 1.0, above=True),
-    "top_k": integer(-1, 2**31, 0),
-    "min_p": number(0, 1, 0.0),
-    "seed": integer(-(2**63), 2**63 - 1),
-    "stop": strings(MOST_STOPS, MOST_STOP_CHARACTERS),
-    "stop_token_ids": ids(MOST_STOP_TOKENS),
+    **SAMPLING,
+    "stop": strings(MAX_STOPS, MAX_STOP_CHARACTERS),
     "include_stop_str_in_output": flag(),
     "skip_special_tokens": flag(True),
-    "ignore_eos": flag(),
-    "min_tokens": integer(0, 2**31, 0),
-    "presence_penalty": number(-2, 2, 0.0),
-    "frequency_penalty": number(-2, 2, 0.0),
-    "repetition_penalty": number(0, 2, 1.0, above=True),
-    "logit_bias": Field(_biases, _BIAS, ()),
-    "prompt_logprobs": integer(0, MOST_LOGPROBS),
     "stream": flag(),
     "stream_options": Field(_stream_options, _OPTIONS, {}),
     "priority": integer(-(2**31), 2**31 - 1, 0),
     "user": text(4096),
     "cache_salt": text(256, "", empty=False),
-    "timeout": number(0, LONGEST_TIMEOUT, above=True),
+    "timeout": number(0, MAX_TIMEOUT_SECONDS, above=True),
     **FORMATS,
 }
 CHAT: Table = {
@@ -135,23 +113,23 @@ CHAT: Table = {
     "max_tokens": integer(1, 2**31),
     "max_completion_tokens": integer(1, 2**31),
     "logprobs": flag(),
-    "top_logprobs": integer(0, MOST_LOGPROBS),
+    "top_logprobs": integer(0, MAX_LOGPROBS),
     "add_special_tokens": flag(),
 }
 COMPLETION: Table = {
     **SHARED,
     "prompt": prompts(MAX_PROMPTS),
     "max_tokens": integer(0, 2**31),
-    "logprobs": integer(0, MOST_LOGPROBS),
+    "logprobs": integer(0, MAX_LOGPROBS),
     "echo": flag(),
     "best_of": integer(1, MAX_ANSWERS),
     "add_special_tokens": flag(True),
 }
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """A checked request: `prompts` of a completion, or the `conversation` of a chat.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(SamplingFields):
+    """A checked request: `prompts` of a completion, or the `conversation` of a chat, and its sampling fields.
 
     `max_tokens` None is the default, 0 (only with echo) no answer. `logprobs` None is none.
     """
@@ -163,24 +141,11 @@ class Parameters:
     max_tokens_name: str = "max_tokens"
     n: int = 1
     best_of: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
     stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
     skip_special_tokens: bool = True
     add_special_tokens: bool = True
-    ignore_eos: bool = False
-    min_tokens: int = 0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
-    prompt_logprobs: int | None = None
     echo: bool = False
     stream: bool = False
     include_usage: bool = False
@@ -201,15 +166,13 @@ def parse(body: Any, *, chat: bool) -> Parameters:
     name, most = _max_tokens(fields)
     if most is not None and fields["min_tokens"] > most:
         raise invalid("min_tokens", f"min_tokens is {fields['min_tokens']}, more than {name} {most}")
-    same = ("model", "n", "temperature", "top_p", "min_p", "seed", "stop", "stop_token_ids", "skip_special_tokens",
-            "add_special_tokens", "ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty",
-            "repetition_penalty", "logit_bias", "prompt_logprobs", "stream", "priority", "cache_salt", "timeout")  # fmt: skip
+    same = (*SAMPLING, "model", "n", "stop", "skip_special_tokens", "add_special_tokens", "stream", "priority",
+            "cache_salt", "timeout")  # fmt: skip
     return Parameters(
-        **{field: fields[field] for field in same},
+        **{**{field: fields[field] for field in same}, "top_k": max(0, fields["top_k"])},
         **(_chat(fields, body) if chat else _completion(fields)),
         max_tokens=most,
         max_tokens_name=name,
-        top_k=max(0, fields["top_k"]),
         include_stop=fields["include_stop_str_in_output"],
         include_usage=fields["stream_options"].get("include_usage", False),
         continuous_usage=fields["stream_options"].get("continuous_usage_stats", False),

@@ -23,7 +23,7 @@ from pagefleet_engine.api.parameters.fields import (
     text,
     token_ids,
 )
-from pagefleet_engine.api.parameters.generation import LONGEST_TIMEOUT
+from pagefleet_engine.api.parameters.generation import MAX_TIMEOUT_SECONDS
 from pagefleet_engine.api.parameters.prompts import MAX_INPUTS, Prompt, prompts
 
 EMBEDDING_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -36,7 +36,7 @@ EMBEDDING: Table = {
     "user": text(4096),
     "priority": integer(-(2**31), 2**31 - 1, 0),
     "cache_salt": text(256, "", empty=False),
-    "timeout": number(0, LONGEST_TIMEOUT, above=True),
+    "timeout": number(0, MAX_TIMEOUT_SECONDS, above=True),
     "add_special_tokens": flag(True),
 }
 TOKENIZE_PROMPT: Table = {

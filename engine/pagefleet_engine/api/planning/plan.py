@@ -13,6 +13,7 @@ from pagefleet_engine.api.constrained.grammars import Grammars
 from pagefleet_engine.api.constrained.tools import Tools
 from pagefleet_engine.api.parameters import Parameters
 from pagefleet_engine.api.parameters.conversation import Conversation
+from pagefleet_engine.api.parameters.generation import SAMPLING
 from pagefleet_engine.api.planning import prompts
 from pagefleet_engine.api.planning.limits import Limits, Rules
 from pagefleet_engine.core.requests import EngineRequest, Grammar, SamplingParams
@@ -147,35 +148,26 @@ class Planner:
     def _sampling(self, parameters: Parameters, prompt: int, grammar: Grammar | None) -> SamplingParams:
         longest = self.longest()
         most = min(self._limits.output_tokens or longest, longest - prompt)
-        wanted, name = parameters.max_tokens, parameters.max_tokens_name
+        requested, name = parameters.max_tokens, parameters.max_tokens_name
         least = parameters.min_tokens
-        if wanted is not None and wanted > most:
+        if requested is not None and requested > most:
             raise invalid(
                 name,
-                f"{name} is {wanted}, allowed are {most} after a prompt of {prompt} tokens",
-                "context_length_exceeded" if wanted > longest - prompt else "max_tokens_exceeded",
+                f"{name} is {requested}, allowed are {most} after a prompt of {prompt} tokens",
+                "context_length_exceeded" if requested > longest - prompt else "max_tokens_exceeded",
             )
         if least > most:
             raise invalid("min_tokens", f"min_tokens is {least}, allowed are {most} after a prompt of {prompt} tokens")
         default = most if parameters.conversation else min(max(DEFAULT_COMPLETION_TOKENS, least), most)
         logprobs = parameters.logprobs
         asked = [parameters.prompt_logprobs, logprobs if parameters.echo else None]
+        made = {name: getattr(parameters, name) for name in SAMPLING}
+        made["temperature"] = parameters.temperature if parameters.temperature >= GREEDY_BELOW else 0.0
+        made["prompt_logprobs"] = max((count for count in asked if count is not None), default=None)
         return SamplingParams(
-            max_tokens=max(1, default if wanted is None else wanted),
-            temperature=parameters.temperature if parameters.temperature >= GREEDY_BELOW else 0.0,
-            top_p=parameters.top_p,
-            top_k=parameters.top_k,
-            min_p=parameters.min_p,
-            seed=parameters.seed,
-            stop_token_ids=parameters.stop_token_ids,
-            ignore_eos=parameters.ignore_eos,
-            min_tokens=least,
-            presence_penalty=parameters.presence_penalty,
-            frequency_penalty=parameters.frequency_penalty,
-            repetition_penalty=parameters.repetition_penalty,
-            logit_bias=parameters.logit_bias,
+            **made,
+            max_tokens=max(1, default if requested is None else requested),
             # The best of several answers is chosen by the mean of their tokens' log probabilities.
             logprobs=0 if logprobs is None and parameters.best_of > parameters.n else logprobs,
-            prompt_logprobs=max((count for count in asked if count is not None), default=None),
             grammar=grammar,
         )
