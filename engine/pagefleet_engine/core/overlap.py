@@ -98,6 +98,9 @@ class OverlapScheduler(Scheduler):
         for sequence, token in zip(awaited, tokens, strict=True):
             if not self._awaits(sequence):
                 continue
+            if not self.limits.has_token(token):
+                outputs += self.fail(sequence.request_id)
+                continue
             sequence.tokens.pop()
             sequence.closing = False
             first = sequence.generated == 0
