@@ -83,7 +83,7 @@ test: check test-browser ## everything: check, browser, kernels, engine parity, 
 	@$(ROOT) $(BIN)/pagefleet-local prepare
 	@$(ROOT) $(BIN)/pytest -q tests/cluster tests/faults tests/install
 
-# Offline: nothing of the site is loaded from elsewhere. `make check` builds it too (tests/unit/test_docs_site.py).
+# Offline: nothing of the site is loaded from elsewhere. `make check` builds it too (tests/unit/docs/test_docs_site.py).
 .PHONY: docs
 docs: $(STAMP) ## the documentation as a web site in build/site (warnings are errors)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --clean -f docs/site/mkdocs.yml

@@ -32,24 +32,24 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "operator"))
 
-from pagefleet_operator.domain.spec_scaling import Scaling
-from pagefleet_simulator import profile as profiles
-from pagefleet_simulator import traces
+from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.calibrate import GOAL, Tried, best
-from pagefleet_simulator.capacity import sustainable
-from pagefleet_simulator.flow import Flow
+from pagefleet_simulator.fleet import profile as profiles
+from pagefleet_simulator.fleet.capacity import sustainable
+from pagefleet_simulator.fleet.view import Bounds, Scaler
 from pagefleet_simulator.fluid import FluidSimulation
-from pagefleet_simulator.outcome import Objective
-from pagefleet_simulator.plots import frontiers
+from pagefleet_simulator.results.outcome import Objective
+from pagefleet_simulator.results.plots import frontiers
 from pagefleet_simulator.scalers.catalog import PEERS, candidates, describe
 from pagefleet_simulator.scalers.hpa import Hpa
 from pagefleet_simulator.scalers.keda import Keda
 from pagefleet_simulator.scalers.ours import Ours
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.view import Bounds, Scaler
+from pagefleet_simulator.traces import synthetic
+from pagefleet_simulator.traces.flow import Flow
 
 PROFILE = profiles.load("h100x4-llama-70b")
-LENGTHS = traces.Lengths(prompt=1500, output=700)
+LENGTHS = synthetic.Lengths(prompt=1500, output=700)
 OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
 FLEET = 8  # replicas that the peak needs at a full batch
 MOST = 16
@@ -94,7 +94,7 @@ class Row:
 
 
 def run(job: Job) -> Result:
-    trace = traces.build(job.trace, FLEET * EACH, job.seed, job.hours, LENGTHS)
+    trace = synthetic.build(job.trace, FLEET * EACH, job.seed, job.hours, LENGTHS)
     begin = sum(1 for arrival in trace.arrivals if arrival.at < 300) / 300
     initial = max(1, min(MOST, int(np.ceil(begin / EACH / 0.7))))
     setting = Setting(PROFILE, Bounds(1, MOST), initial, seed=job.seed)
@@ -178,10 +178,10 @@ def settings(hours: float, processes: int, store: Store) -> list[Scaler]:
 
 def large(hours: float) -> tuple[float, float]:
     """Seconds that 10,000 replicas take for a day (or for `hours` of it), and their attainment."""
-    lengths = traces.Lengths()
+    lengths = synthetic.Lengths()
     each = sustainable(PROFILE, *lengths.means)
     random, seconds = np.random.default_rng(1), np.arange(0, 24 * 3600, 2.0)
-    rate = traces.rates("diurnal", 0.7 * LARGE * each, 24 * 3600, random, seconds)[: int(hours * 1800)]
+    rate = synthetic.rates("diurnal", 0.7 * LARGE * each, 24 * 3600, random, seconds)[: int(hours * 1800)]
     prompt, output = (np.full(len(rate), mean) for mean in lengths.means)
     flow = Flow(random.poisson(rate * 2).astype(float), prompt, output, prompt + 0.7 * output)
     initial = int(rate[0] / each / 0.6)

@@ -100,8 +100,8 @@ def choose(names: list[str] | None) -> list[System]:
 
 def tokens() -> list[int]:
     """The text that prompts are cut from, in the model's tokens."""
-    from pagefleet_engine.model import tokenizer
-    from pagefleet_engine.model.source import resolve
+    from pagefleet_engine.model.checkpoint.source import resolve
+    from pagefleet_engine.model.text import tokenizer
 
     return tokenizer.load(resolve(float_model.URI)).encode(TEXT.read_text(), add_special_tokens=False)
 

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams, Speculation
-from pagefleet_engine.model import tokenizer
-from pagefleet_engine.model.source import resolve
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.model.checkpoint.source import resolve
+from pagefleet_engine.model.text import tokenizer
+from pagefleet_engine.runner.cpu.engine import Engine
 
 TEXT = Path(__file__).parent / "cpubench/text.txt"
 CONFIG = EngineConfig(model=float_model.URI, quantization="int8", max_model_len=8192, num_pages=2048)

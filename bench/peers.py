@@ -62,7 +62,7 @@ def llama_server() -> Path:
 
 def gguf_file() -> Path:
     """The model as its package ships it: what llama.cpp reads, and Pagefleet through its python:// URI."""
-    from pagefleet_engine.model.source import resolve
+    from pagefleet_engine.model.checkpoint.source import resolve
 
     return resolve(float_model.URI).path
 

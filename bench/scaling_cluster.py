@@ -23,10 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from scalingbench.field import NAMESPACE, Field
 from scalingbench.parts import PARTS, Figures
 
-from pagefleet_local import cleanup, paths
-from pagefleet_local.fleet.up import fleet_up
-from pagefleet_local.up import Options, healthy
-from pagefleet_operator.cluster.api import Api
+from pagefleet_local.base import paths
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.fleet_up import fleet_up
+from pagefleet_local.lifecycle.up import Options, healthy
+from pagefleet_operator.kube.client import Api
 
 NODE = "pagefleet-local"
 LATE_SECONDS = 1.0

@@ -33,9 +33,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
-from pagefleet_engine.model import tokenizer
-from pagefleet_engine.model.source import resolve
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.model.checkpoint.source import resolve
+from pagefleet_engine.model.text import tokenizer
+from pagefleet_engine.runner.cpu.engine import Engine
 
 TEXT = Path(__file__).parent / "cpubench/text.txt"
 BUDGET, LONGEST, PAGE = 8192, 1024, 16  # tokens of KV memory, of a context, of a page

@@ -13,8 +13,8 @@ def write(folder: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoTokenizer, LlamaConfig
 
-    from pagefleet_engine.model import weights as weight_files
-    from pagefleet_engine.model.source import resolve
+    from pagefleet_engine.model.checkpoint import weights as weight_files
+    from pagefleet_engine.model.checkpoint.source import resolve
 
     folder.mkdir(parents=True, exist_ok=True)
     config, weights = weight_files.load(resolve(URI))

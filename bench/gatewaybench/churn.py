@@ -19,9 +19,9 @@ import sys
 import uvloop
 from bench.gatewaybench.systems import ROOT, environment
 
+from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.settings import Settings
-from pagefleet_gateway.state import Pod, Service, State
 
 PORTS = {"a": (19201, 19202, 19203, 19204), "b": (19205, 19206, 19207, 19208)}
 GATEWAY_PORT = 19180

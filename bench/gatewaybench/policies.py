@@ -13,11 +13,11 @@ from typing import Protocol
 from bench.gatewaybench.engine import Engine, Job
 from bench.gatewaybench.trace import Arrival
 
-from pagefleet_gateway.ledger import Ledger
-from pagefleet_gateway.picker import Pick, Picker, Request
-from pagefleet_gateway.prefixes import Prefixes
-from pagefleet_gateway.readings import PERIOD_SECONDS, Readings
-from pagefleet_gateway.state import Pod, Service, State
+from pagefleet_gateway.cluster.readings import PERIOD_SECONDS, Readings
+from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.prefixes import Prefixes
 
 
 class Policy(Protocol):

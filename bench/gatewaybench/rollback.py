@@ -22,11 +22,11 @@ import aiohttp
 from bench.gatewaybench.systems import ROOT, environment
 from kubernetes.aio import client, config
 
-from pagefleet_local import cleanup
+from pagefleet_local.base.paths import control_plane_layout
 from pagefleet_local.fleet.install import install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.paths import control_plane_layout
-from pagefleet_local.up import Options, up
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.up import Options, up
 
 GROUP, VERSION, PLURAL, NAMESPACE = "pagefleet.io", "v1alpha1", "inferenceservices", "rollback-bench"
 STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"

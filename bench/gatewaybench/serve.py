@@ -14,10 +14,10 @@ import signal
 
 import uvloop
 
+from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.envoy.processors import found_workers
 from pagefleet_gateway.gateway import Gateway
-from pagefleet_gateway.processors import found_workers
 from pagefleet_gateway.settings import Settings
-from pagefleet_gateway.state import Pod, Service, State
 
 
 async def main(port: int, internal: int, engines: list[int], retries: int, workers: int) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from pagefleet_gateway.envoy import executable
-from pagefleet_gateway.processors import found_workers
+from pagefleet_gateway.envoy.process import executable
+from pagefleet_gateway.envoy.processors import found_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("PAGEFLEET_CACHE") or Path("~/.cache/pagefleet").expanduser())

@@ -7,7 +7,7 @@ import json
 import random
 from dataclasses import dataclass
 
-from pagefleet_gateway.asks import TOKEN_BYTES, ask_of
+from pagefleet_gateway.picking.request_cost import TOKEN_BYTES, ask_of
 
 GROUPS = 120  # system prompts; together more than one engine's KV cache holds
 SHARED = 0.8  # of requests begin with one

@@ -16,15 +16,15 @@ from typing import Any
 
 import aiohttp
 from bench.gatewaybench.systems import ROOT
-from cluster_plane import OPERATOR_USER, PORT, TOKEN, Operator
+from support.cluster.plane import OPERATOR_USER, PORT, TOKEN, Operator
 
-from pagefleet_local import cleanup
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.paths import control_plane_layout
 from pagefleet_local.fleet.install import install_crd
 from pagefleet_local.fleet.kubectl import Kubectl, until
-from pagefleet_local.paths import control_plane_layout
-from pagefleet_local.up import Cluster, Options, up
-from pagefleet_operator.cluster.api import Api
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.up import Cluster, Options, up
+from pagefleet_operator.kube.client import Api
 
 NAMESPACE, SYSTEM = "rollbacks", "pagefleet-system"
 SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"

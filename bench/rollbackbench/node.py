@@ -2,7 +2,7 @@
 
     python -m bench.rollbackbench.node KUBECONFIG MOST_PODS
 
-Beside the load generator and not in it: they must not share an interpreter. tests/statusnode.py registers the node; this
+Beside the load generator and not in it: they must not share an interpreter. tests/support/cluster/status_node.py registers the node; this
 one follows its pods by a watch, because hundreds of pods are too many to list again and again.
 """
 
@@ -18,10 +18,10 @@ from typing import Any
 import uvloop
 from bench.rollbackbench.engines import Engines
 from kubernetes.aio import client, config, watch
-from statusnode import NAME, PASSING, StatusNode
+from support.cluster.status_node import NAME, PASSING, StatusNode
 
-from pagefleet_operator.cluster.api import Api
-from pagefleet_operator.domain.status_json import time_text
+from pagefleet_operator.domain.status.codec import time_text
+from pagefleet_operator.kube.client import Api
 
 START_SECONDS = (0.5, 2.5)  # from being scheduled to Ready: no model is loaded here
 BLOCK = 250  # addresses 127.101.x.1 to 127.101.x.250 are one block

@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 from rolloutbench.trace import Floats, Piece, Traffic
 
-from pagefleet_engine.api.buckets import LATENCY
-from pagefleet_operator.domain.guard_latency import SPREAD
-from pagefleet_operator.domain.paired import Paired, evidence
+from pagefleet_engine.api.observability.buckets import LATENCY
+from pagefleet_operator.domain.analysis.latency import SPREAD
+from pagefleet_operator.domain.analysis.paired import Paired, evidence
 
 # Of a vLLM 0.32's /metrics (tests/data/metrics-vllm.txt).
 VLLM_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,

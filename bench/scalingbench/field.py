@@ -16,7 +16,7 @@ import aiohttp
 from pagefleet_local.demo.load import ask
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Kubectl, until
-from pagefleet_operator.cluster.api import Api
+from pagefleet_operator.kube.client import Api
 
 NAMESPACE = "scaling"
 LOOK_SECONDS = 0.2

@@ -2,7 +2,7 @@
 
 A link from a page to a file of the repository leads to a copy of that file in the site (`source/...`), so that the
 site is whole without the repository; a link to a folder becomes its text. The words after a code block's language say
-how its commands are tested (tests/docs_blocks.py); they are taken off, and so are comments.
+how its commands are tested (tests/support/docs_blocks.py); they are taken off, and so are comments.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pagefleet_engine import device_flags
-from pagefleet_engine.api.auth import VARIABLE, Keys
-from pagefleet_engine.api.limits import Limits, Rules
-from pagefleet_engine.api.logs import explain
+from pagefleet_engine.api.base.auth import VARIABLE, Keys
+from pagefleet_engine.api.base.logs import explain
+from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.parameters.generation import MOST_N
 from pagefleet_engine.api.parameters.others import ADAPTER_NAME
+from pagefleet_engine.api.planning.limits import Limits, Rules
 from pagefleet_engine.api.server import ServeConfig, Server
-from pagefleet_engine.api.tools import Style
 from pagefleet_engine.core.requests import Batching, EngineConfig, Policy, Speculation
 
 QUANTIZATIONS = ("none", "int8", "fp8", "awq")
@@ -271,7 +271,7 @@ def _node(config: ServeConfig) -> int:
     """One of the other machines: its ranks and nothing else, in this process's place."""
     engine = config.engine
     told = (config.master, engine.master_port, config.node, engine.device, engine.tensor_parallel_size // engine.nodes)
-    command = [sys.executable, "-m", "pagefleet_engine.runner.device.node", *map(str, told)]
+    command = [sys.executable, "-m", "pagefleet_engine.runner.device.ranks.node", *map(str, told)]
     os.execv(command[0], command)  # noqa: S606 - our own interpreter
 
 

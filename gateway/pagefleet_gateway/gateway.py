@@ -20,25 +20,27 @@ from pathlib import Path
 
 from aiohttp import web
 
-from . import accesslog, envoy, tls
-from .authz import Front
-from .bootstrap import PLAIN, SECURE, Entry, bootstrap, written
-from .clusters import Paths
-from .connections import Limits
-from .endpoints import Endpoints
-from .holding import Holding
-from .keyring import Keyring
-from .kube import ClusterWatch
-from .ledger import Ledger
-from .metrics import Metrics
-from .picker import Admitted, Pick, Picker, Request
-from .pools import Pools
-from .readings import Readings
-from .routing import Refusal
-from .settings import Settings
-from .state import ServiceKey, State
-from .web import application
-from .windows import Windows
+from pagefleet_gateway.cluster.readings import Readings
+from pagefleet_gateway.cluster.state import ServiceKey, State
+from pagefleet_gateway.envoy import process as envoy
+from pagefleet_gateway.envoy import tls
+from pagefleet_gateway.envoy.bootstrap import PLAIN, SECURE, Entry, bootstrap, written
+from pagefleet_gateway.envoy.clusters import Paths
+from pagefleet_gateway.envoy.connections import Limits
+from pagefleet_gateway.envoy.endpoints import Endpoints
+from pagefleet_gateway.fronts.authz import Front
+from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.limits.keyring import Keyring
+from pagefleet_gateway.measuring import access_log
+from pagefleet_gateway.measuring.metrics import Metrics
+from pagefleet_gateway.measuring.windows import Windows
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.picker import Admitted, Pick, Picker, Request
+from pagefleet_gateway.picking.routing import Refusal
+from pagefleet_gateway.settings import Settings
+from pagefleet_gateway.watching.kube import ClusterWatch
+from pagefleet_gateway.watching.pools import Pools
+from pagefleet_gateway.web import application
 
 log = logging.getLogger(__name__)
 
@@ -213,10 +215,10 @@ class Gateway:
 
     async def _serve_picker(self, port: int) -> None:
         # Imported here: gRPC's 30 MB are for gateways that serve others.
-        from . import extproc
+        from pagefleet_gateway.fronts import ext_proc
 
-        picker = extproc.EndpointPicker(self._decide_pooled, self._settle, self.settings.max_request_bytes)
-        server, self.picker_port = await extproc.serve(picker, f"{self.settings.address}:{port}")
+        picker = ext_proc.EndpointPicker(self._decide_pooled, self._settle, self.settings.max_request_bytes)
+        server, self.picker_port = await ext_proc.serve(picker, f"{self.settings.address}:{port}")
         self._closing.push_async_callback(server.stop, 1.0)
 
     async def _until_live(self, process: Process, admin: envoy.Admin) -> None:
@@ -238,13 +240,13 @@ class Gateway:
                 continue
             if not text:
                 return
-            line = accesslog.parse(text)
+            line = access_log.parse(text)
             if line is not None:
                 self._settle(line)
 
-    def _settle(self, line: accesslog.Line) -> None:
+    def _settle(self, line: access_log.Line) -> None:
         """A request is over."""
-        ended = accesslog.settle(line, self.ledger, time.monotonic())
+        ended = access_log.settle(line, self.ledger, time.monotonic())
         self._ended.set()
         self.holding.pump()
         if ended is not None:
@@ -255,7 +257,7 @@ class Gateway:
         key = ended.key if ended is not None else refusal.key if refusal is not None else ""
         if key:
             self.metrics.key_asked(key, line.code, line.tokens)
-        self._emit(accesslog.shown(line, ended, refusal))
+        self._emit(access_log.shown(line, ended, refusal))
 
     async def _sweep(self) -> None:
         while True:

@@ -11,11 +11,11 @@ import sys
 
 import uvloop
 
-from .apikeys import KeyFileError
-from .gateway import Gateway, GatewayError
-from .kube import ClusterWatch, WatchError
-from .settings import SettingError, Settings, settings_from
-from .state import State
+from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.gateway import Gateway, GatewayError
+from pagefleet_gateway.limits.api_keys import KeyFileError
+from pagefleet_gateway.settings import SettingError, Settings, settings_from
+from pagefleet_gateway.watching.kube import ClusterWatch, WatchError
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .processors import found_workers
-from .tracing import Collector, TracingError, collector
+from pagefleet_gateway.envoy.processors import found_workers
+from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector
 
 
 class SettingError(ValueError):

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 from aiohttp import web
 
-from .metrics import Metrics
-from .state import ServiceKey
-from .windows import Windows
+from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.measuring.metrics import Metrics
+from pagefleet_gateway.measuring.windows import Windows
 
 
 def application(

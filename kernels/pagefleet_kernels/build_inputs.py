@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pagefleet_kernels.language import jit_varying, power_of_two, runs_on, tl
+from pagefleet_kernels.launch.language import jit_varying, power_of_two, runs_on, tl
 
 
 @dataclass(frozen=True)

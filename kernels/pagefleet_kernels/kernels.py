@@ -11,19 +11,10 @@ from typing import Any
 
 import torch
 
-from pagefleet_kernels import (
-    awq_gemm,
-    build_inputs,
-    fp8_gemm,
-    fp8_quantise,
-    page_copy,
-    paged_attention,
-    rms_norm,
-    rope_write,
-    sample,
-    silu_mul,
-)
-from pagefleet_kernels.language import INTERPRETED, triton
+from pagefleet_kernels import build_inputs, rms_norm, sample, silu_mul
+from pagefleet_kernels.attention import page_copy, paged_attention, rope_write
+from pagefleet_kernels.launch.language import INTERPRETED, triton
+from pagefleet_kernels.quantised import awq_gemm, fp8_gemm, fp8_quantise
 
 __all__ = ["REFERENCE", "TRITON", "Kernels", "kernels"]
 

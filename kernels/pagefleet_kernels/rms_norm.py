@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from pagefleet_kernels.language import jit, power_of_two, runs_on, tl
+from pagefleet_kernels.launch.language import jit, power_of_two, runs_on, tl
 
 
 def rms_norm(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from pagefleet_kernels.language import jit, runs_on, tl
+from pagefleet_kernels.launch.language import jit, runs_on, tl
 
 COLUMNS = 1024  # of one program
 

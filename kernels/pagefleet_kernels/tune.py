@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from pagefleet_kernels import plan
-from pagefleet_kernels.awq_gemm import awq_gemm_triton
-from pagefleet_kernels.fp8_gemm import fp8_gemm_triton
-from pagefleet_kernels.language import triton
-from pagefleet_kernels.paged_attention import paged_attention_triton
-from pagefleet_kernels.tables import SHIPPED, Attention, Gemm, Tables, dumped, file_name, tables
+from pagefleet_kernels.attention.paged_attention import paged_attention_triton
+from pagefleet_kernels.launch import plan
+from pagefleet_kernels.launch.language import triton
+from pagefleet_kernels.launch.tables import SHIPPED, Attention, Gemm, Tables, dumped, file_name, tables
+from pagefleet_kernels.quantised.awq_gemm import awq_gemm_triton
+from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm_triton
 
 Entry = TypeVar("Entry", Attention, Gemm)
 GAIN = 0.97

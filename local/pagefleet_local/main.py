@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
-from pagefleet_local import cleanup, paths
 from pagefleet_local.assets import debian
-from pagefleet_local.console import CONSOLE, stage
-from pagefleet_local.demo import main as demo
-from pagefleet_local.fleet.up import TARGETS
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import CONSOLE, stage
+from pagefleet_local.base.preflight import check
+from pagefleet_local.commands import demo as demo
+from pagefleet_local.commands import images as images
+from pagefleet_local.commands.errors import FAILED, told
 from pagefleet_local.images import build as builder
-from pagefleet_local.images import main as images
-from pagefleet_local.preflight import check
-from pagefleet_local.told import FAILED, told
-from pagefleet_local.up import Options, healthy, prepare, up
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.fleet_up import TARGETS
+from pagefleet_local.lifecycle.up import Options, healthy, prepare, up
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.add_typer(images.app, name="images")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:  # numpy is only loaded when something is simulated
-    from pagefleet_operator.domain.spec import Spec
+    from pagefleet_operator.domain.spec.parse import Spec
     from pagefleet_simulator.planner import Plan, Run
 
 DEFAULT_SCALERS = "ours,hpa,kpa,keda,wva,dynamo"
@@ -48,9 +48,9 @@ def simulate(
     report: Annotated[Path | None, typer.Option(help="write report.json and replicas.svg into this folder")] = None,
 ) -> None:
     """What a policy would have cost on a trace, beside other autoscalers on the same one."""
+    from pagefleet_simulator.fleet.profile import ProfileError
     from pagefleet_simulator.planner import PlanError, Request, plan
-    from pagefleet_simulator.profile import ProfileError
-    from pagefleet_simulator.replay import TraceError
+    from pagefleet_simulator.traces.replay import TraceError
 
     spec = _spec(service)
     price = cost_per_hour if cost_per_hour is not None else _price(spec)
@@ -78,7 +78,7 @@ def simulate(
 
 def _run(made: Plan, price: float | None, report: Path | None) -> None:
     from pagefleet_simulator.planner import execute
-    from pagefleet_simulator.report import table
+    from pagefleet_simulator.results.report import table
 
     console.print(made.description, markup=False)
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -100,7 +100,7 @@ def _run(made: Plan, price: float | None, report: Path | None) -> None:
 
 def _write(run: Run, made: Plan, price: float | None, folder: Path) -> None:
     from pagefleet_simulator.planner import as_json
-    from pagefleet_simulator.plots import PlotsMissing, draw
+    from pagefleet_simulator.results.plots import PlotsMissing, draw
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(as_json(run, made, price), indent=1) + "\n")
@@ -113,7 +113,7 @@ def _write(run: Run, made: Plan, price: float | None, folder: Path) -> None:
 
 
 def _spec(path: Path) -> Spec:
-    from pagefleet_operator.domain.spec import SpecErrors, parse
+    from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
     try:
         found = [one for one in yaml.safe_load_all(path.read_text()) if _is_service(one)]

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from pagefleet_cli import options
-from pagefleet_cli.cluster import Cluster, Target
-from pagefleet_cli.faults import explained
-from pagefleet_cli.options import Output
-from pagefleet_cli.output import plain, show
-from pagefleet_cli.tables import details, services
+from pagefleet_cli.base import options
+from pagefleet_cli.base.cluster import Cluster, Target
+from pagefleet_cli.base.faults import explained
+from pagefleet_cli.base.options import Output
+from pagefleet_cli.base.output import plain, show
+from pagefleet_cli.base.tables import details, services
 
 
 def status(

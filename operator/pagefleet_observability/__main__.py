@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from pagefleet_observability.files import files, settle
-from pagefleet_observability.rule import RUNBOOKS
+from pagefleet_observability.rules.rule import RUNBOOKS
 
 
 def main(arguments: list[str]) -> int:

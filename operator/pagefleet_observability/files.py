@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from pagefleet_observability import alerts, recordings
 from pagefleet_observability.dashboards import DASHBOARDS
-from pagefleet_observability.rule import RUNBOOKS, Alert
+from pagefleet_observability.rules import alerts, recordings
+from pagefleet_observability.rules.rule import RUNBOOKS, Alert
 
 GROUPS = (recordings.REQUEST_RULES, recordings.ENGINE_RULES, alerts.REVISIONS, alerts.SERVICES, alerts.SYSTEM)
 ALERTS = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert))

@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
-from pagefleet_operator.domain.build.names import GROUP, KIND, PLURAL, VERSION
-from pagefleet_operator.domain.fields import OPEN, Schema, array, integer, record, text
-from pagefleet_operator.domain.rules import RULES
-from pagefleet_operator.domain.rules_traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
-from pagefleet_operator.domain.schema import SPEC
+from pagefleet_operator.domain.base.names import GROUP, KIND, PLURAL, VERSION
+from pagefleet_operator.domain.spec.rules.all_rules import RULES
+from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
+from pagefleet_operator.domain.spec.schema.fields import OPEN, Schema, array, integer, record, text
+from pagefleet_operator.domain.spec.schema.root import SPEC
 
 HEADER = """\
-# Made by `python -m pagefleet_operator.crd` from operator/pagefleet_operator/domain/schema.py and rules.py; edit those.
+# Made by `python -m pagefleet_operator.crd` from operator/pagefleet_operator/domain/spec/schema/root.py and rules.py; edit those.
 # kubectl refuses x-kubernetes-validations against API servers older than 1.25: apply with --validate=false there, and
 # the operator holds every object to the same rules itself.
 """

@@ -18,26 +18,26 @@ from typing import Any
 import aiohttp
 
 from pagefleet_operator.alerts.intake import ConflictError, Intake
-from pagefleet_operator.cluster import paths
-from pagefleet_operator.cluster.api import Api, ApiError, Document
-from pagefleet_operator.cluster.apply import Applier
-from pagefleet_operator.cluster.leadership import Leadership
-from pagefleet_operator.cluster.lists import Lists
-from pagefleet_operator.cluster.spares import SpareOrders
-from pagefleet_operator.cluster.store import Key, Store
-from pagefleet_operator.cluster.versions import Versions
-from pagefleet_operator.domain.build.names import KIND
-from pagefleet_operator.gather import Gatherer, Sources
-from pagefleet_operator.reconcile import CONFLICT, Queue, Reconciler
-from pagefleet_operator.signals.engine import EngineSignals
-from pagefleet_operator.signals.engine_windows import EngineWindows
-from pagefleet_operator.signals.prometheus import PrometheusGates
-from pagefleet_operator.signals.prometheus_windows import PrometheusWindows
-from pagefleet_operator.signals.promql import Prometheus
-from pagefleet_operator.signals.wakes import Wakes
-from pagefleet_operator.signals.windows import GatewayWindows
-from pagefleet_operator.watching import Watching
-from pagefleet_operator.web.metrics import Metrics
+from pagefleet_operator.controller import CONFLICT, Queue, Reconciler
+from pagefleet_operator.domain.base.names import KIND
+from pagefleet_operator.kube import paths
+from pagefleet_operator.kube.apply import Applier
+from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.leader_election import Leadership
+from pagefleet_operator.kube.lists import Lists
+from pagefleet_operator.kube.spares import SpareOrders
+from pagefleet_operator.kube.store import Key, Store
+from pagefleet_operator.kube.versions import Versions
+from pagefleet_operator.kube.watching import Watching
+from pagefleet_operator.metrics.engine_load import EngineSignals
+from pagefleet_operator.metrics.engine_windows import EngineWindows
+from pagefleet_operator.metrics.gateway_windows import GatewayWindows
+from pagefleet_operator.metrics.prometheus_client import Prometheus
+from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
+from pagefleet_operator.metrics.promql_gates import PrometheusGates
+from pagefleet_operator.metrics.wake_ups import Wakes
+from pagefleet_operator.observe import Gatherer, Sources
+from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.server import Server
 from pagefleet_operator.web.status_page import StatusPage

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pagefleet_engine.api.openapi import document
+from pagefleet_engine.api.endpoints.openapi import document
 from pagefleet_reference.markdown import cell, code, table
 
 Json = Mapping[str, Any]

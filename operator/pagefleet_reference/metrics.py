@@ -13,16 +13,16 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from pagefleet_engine.api.metrics import Metrics as EngineMetrics
+from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig
-from pagefleet_gateway.holding import Holding
-from pagefleet_gateway.ledger import Ledger
-from pagefleet_gateway.metrics import Metrics as GatewayMetrics
-from pagefleet_gateway.picker import Picker
-from pagefleet_gateway.state import State
+from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.measuring.metrics import Metrics as GatewayMetrics
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.picker import Picker
 from pagefleet_observability.files import GROUPS
-from pagefleet_observability.rule import Recording
-from pagefleet_operator.web.metrics import Metrics as OperatorMetrics
+from pagefleet_observability.rules.rule import Recording
+from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 from pagefleet_reference.markdown import cell, code, table
 
 # What the engine adds to its info metric once the model is loaded.

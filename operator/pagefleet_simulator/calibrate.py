@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pagefleet_simulator.outcome import Objective, Outcome
-from pagefleet_simulator.request import Arrival
+from pagefleet_simulator.fleet.request import Arrival
+from pagefleet_simulator.fleet.view import Scaler
+from pagefleet_simulator.results.outcome import Objective, Outcome
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.view import Scaler
 
 GOAL = 0.95  # share of requests that meet the objective
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pagefleet_simulator.flow import STEP, Flow
-from pagefleet_simulator.grid import LatencyGrid
-from pagefleet_simulator.outcome import Floats, Moment, Outcome, ScaleEvent
-from pagefleet_simulator.pods import Victim
+from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.view import PodView, Scaler, Sums, View
+from pagefleet_simulator.results.grid import LatencyGrid
+from pagefleet_simulator.results.outcome import Floats, Moment, Outcome, ScaleEvent
 from pagefleet_simulator.simulation import ARRIVAL_STEP, ARRIVAL_STEPS, TIMELINE_SECONDS, TTFT_WINDOW, Setting
-from pagefleet_simulator.view import PodView, Scaler, Sums, View
+from pagefleet_simulator.traces.flow import STEP, Flow
 
 FREE, PENDING, STARTING, READY, DRAINING = range(5)
 EMPTY = 0.25  # sequences: a drained replica with less is gone

@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from pagefleet_operator.domain.spec_scaling import Scaling
-from pagefleet_simulator import profile as profiles
-from pagefleet_simulator import replay, traces
+from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.calibrate import calibrate
-from pagefleet_simulator.capacity import sustainable
-from pagefleet_simulator.flow import flow
+from pagefleet_simulator.fleet import profile as profiles
+from pagefleet_simulator.fleet.capacity import sustainable
+from pagefleet_simulator.fleet.profile import Profile
+from pagefleet_simulator.fleet.view import Bounds, Scaler
 from pagefleet_simulator.fluid import FluidSimulation
-from pagefleet_simulator.outcome import Objective, Outcome
-from pagefleet_simulator.profile import Profile
-from pagefleet_simulator.report import summary, timeline
+from pagefleet_simulator.results.outcome import Objective, Outcome
+from pagefleet_simulator.results.report import summary, timeline
 from pagefleet_simulator.scalers.catalog import NAMES, candidates, describe
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.traces import Trace
-from pagefleet_simulator.view import Bounds, Scaler
+from pagefleet_simulator.traces import replay, synthetic
+from pagefleet_simulator.traces.flow import flow
+from pagefleet_simulator.traces.synthetic import Trace
 
 MANY = 400_000  # requests from which on mode "auto" takes the fluid simulation
 USED = 0.7  # of the largest fleet, that a built-in trace's peak needs
@@ -187,13 +187,13 @@ def _check(asked: Request) -> None:
 def _trace(asked: Request, profile: Profile) -> tuple[Trace, str]:
     kind, _, name = asked.trace.partition(":")
     if kind == "builtin":
-        if name not in traces.SHAPES:
-            raise PlanError(f"--trace: built-in traces are {', '.join(traces.SHAPES)}, not {name!r}")
-        lengths = traces.Lengths()
+        if name not in synthetic.SHAPES:
+            raise PlanError(f"--trace: built-in traces are {', '.join(synthetic.SHAPES)}, not {name!r}")
+        lengths = synthetic.Lengths()
         peak = asked.rate or USED * asked.scaling.max * sustainable(profile, *lengths.means)
-        if peak * 3600 * (asked.hours or traces.HOURS[name]) * 0.2 > 3e7:
+        if peak * 3600 * (asked.hours or synthetic.HOURS[name]) * 0.2 > 3e7:
             raise PlanError("--rate, --hours: more than some 30 million requests; take a shorter or a slower trace")
-        return traces.build(name, peak, asked.seed, asked.hours, lengths), f"built-in trace {name}"
+        return synthetic.build(name, peak, asked.seed, asked.hours, lengths), f"built-in trace {name}"
     if asked.rate is not None or asked.hours is not None:
         raise PlanError("--rate and --hours are for built-in traces; a file has its own (see --speed)")
     found = replay.read(Path(asked.trace), asked.model, asked.speed)
@@ -203,10 +203,10 @@ def _trace(asked: Request, profile: Profile) -> tuple[Trace, str]:
 
 def _calibration(peak: float, prompt: float, output: float) -> Trace:
     """Bursts of another seed, as high as the trace's busiest minutes, with lengths of the same means."""
-    usual = traces.Lengths()
+    usual = synthetic.Lengths()
     across = usual.means
-    lengths = traces.Lengths(prompt=usual.prompt * prompt / across[0], output=usual.output * output / across[1])
-    return traces.build("calibration", peak, CALIBRATION_SEED, CALIBRATION_HOURS, lengths)
+    lengths = synthetic.Lengths(prompt=usual.prompt * prompt / across[0], output=usual.output * output / across[1])
+    return synthetic.build("calibration", peak, CALIBRATION_SEED, CALIBRATION_HOURS, lengths)
 
 
 def _means(trace: Trace) -> tuple[float, float]:

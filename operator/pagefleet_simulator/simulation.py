@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from pagefleet_simulator.gateway import Gateway
-from pagefleet_simulator.outcome import Latencies, Moment, Outcome, ScaleEvent
-from pagefleet_simulator.pods import Phase, Pod, Pods
-from pagefleet_simulator.profile import Profile
-from pagefleet_simulator.request import Arrival, Ending, Request, requests
-from pagefleet_simulator.view import Bounds, PodView, Scaler, Sums, View
+from pagefleet_simulator.fleet.gateway import Gateway
+from pagefleet_simulator.fleet.pods import Phase, Pod, Pods
+from pagefleet_simulator.fleet.profile import Profile
+from pagefleet_simulator.fleet.request import Arrival, Ending, Request, requests
+from pagefleet_simulator.fleet.view import Bounds, PodView, Scaler, Sums, View
+from pagefleet_simulator.results.outcome import Latencies, Moment, Outcome, ScaleEvent
 
 ARRIVAL_STEP = 10.0
 ARRIVAL_STEPS = 180
-# As a gateway's slices and pagefleet_operator.domain.arrivals: slices of 2 s, whole 2 s after their end.
+# As a gateway's slices and pagefleet_operator.domain.scaling.arrivals: slices of 2 s, whole 2 s after their end.
 SLICE, CLOSED_AFTER = 2.0, 4.0
 SLICES = round(ARRIVAL_STEP / SLICE)
 TTFT_WINDOW, LEAST_SAMPLES = 60.0, 20

@@ -6,9 +6,9 @@ import math
 import random
 from typing import Any
 
-from pagefleet_operator.domain import status_json
-from pagefleet_operator.domain.observation import Observation, PodFault, PodReading, RevisionReading
-from pagefleet_operator.domain.status import (
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.status.status import (
     Condition,
     DecisionRecord,
     Phase,
@@ -29,7 +29,7 @@ def document(namespace: str, name: str, status: Status, version: int = 1) -> dic
         "kind": "InferenceService",
         "metadata": {"namespace": namespace, "name": name, "uid": name, "resourceVersion": str(version)},
         "spec": {"model": {"source": "hf://example/model", "servedName": "example-8b"}},
-        "status": status_json.dump(status),
+        "status": codec.dump(status),
     }
 
 

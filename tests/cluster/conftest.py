@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from cluster_plane import CHECKOUT, OPERATOR_USER, PORT, TOKEN, Operator, Plane
-from own_plane import control_plane
-from recording import Recording
-from statusnode import StatusNode
+from support.cluster.own_plane import control_plane
+from support.cluster.plane import CHECKOUT, OPERATOR_USER, PORT, TOKEN, Operator, Plane
+from support.cluster.status_node import StatusNode
+from support.recording import Recording
 
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
 from pagefleet_local.fleet.install import install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.up import Cluster
-from pagefleet_operator.cluster.api import Api
+from pagefleet_local.lifecycle.up import Cluster
+from pagefleet_operator.kube.client import Api
 
 
 @pytest.fixture(scope="session", name="control_plane")

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 from aiohttp import web
-from cluster_plane import Plane
+from support.cluster.plane import Plane
 
-from pagefleet_cli import cluster as cluster_module
-from pagefleet_cli.cluster import Cluster, Target
-from pagefleet_cli.faults import Fault
+from pagefleet_cli.base import cluster as cluster_module
+from pagefleet_cli.base.cluster import Cluster, Target
+from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.rollout.actions import Action, Asked, await_answer
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Result, until
 

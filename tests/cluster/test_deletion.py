@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from cluster_plane import Plane
+from support.cluster.plane import Plane
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import docs_blocks
 import pytest
 import yaml
-from cluster_plane import TOKEN, Plane
-from docs_blocks import CHECKOUT, fenced, play
+from support import docs_blocks as docs_blocks
+from support.cluster.plane import TOKEN, Plane
+from support.docs_blocks import CHECKOUT, fenced, play
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 ON_PLANE = docs_blocks.of("plane")

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
-import docs_blocks
 import openai
 import pytest
 import pytest_asyncio
-from rbac import asked, events, granted
+from support import docs_blocks as docs_blocks
+from support.rbac import asked, events, granted
 
-from pagefleet_local import cleanup, paths
+from pagefleet_local.base import paths
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.monitoring import Monitoring
 from pagefleet_local.demo.narration import Narrator
@@ -25,9 +25,10 @@ from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View, sample
 from pagefleet_local.fleet.access import NodePorts
 from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_local.fleet.up import fleet_up
 from pagefleet_local.kind import plan
-from pagefleet_local.up import Options, healthy
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.fleet_up import fleet_up
+from pagefleet_local.lifecycle.up import Options, healthy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 

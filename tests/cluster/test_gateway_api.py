@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from cluster_plane import Plane
-from cluster_services import NAMESPACE, audited, service, settled
-from gateway_api_install import install, uninstall
+from support.cluster.gateway_api_install import install, uninstall
+from support.cluster.plane import Plane
+from support.cluster.services import NAMESPACE, audited, service, settled
 
 from pagefleet_local.fleet.kubectl import Document, until
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from cluster_plane import Plane
-from cluster_services import NAMESPACE, service, settled, view
-from measured_engine import MeasuredEngine
+from support.cluster.plane import Plane
+from support.cluster.services import NAMESPACE, service, settled, view
+from support.engine.measured import MeasuredEngine
 
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import Document, until
-from pagefleet_operator.domain.build.names import PORT, REVISION_LABEL, SERVICE_LABEL
+from pagefleet_operator.domain.base.names import PORT, REVISION_LABEL, SERVICE_LABEL
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAME = "unseen"

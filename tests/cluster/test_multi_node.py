@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from cluster_plane import Plane
-from cluster_services import NAMESPACE, audited, service, settled
-from leader_worker_sets import GROUP, LABEL, PLURAL, Controller, crd
+from support.cluster.leader_worker_sets import GROUP, LABEL, PLURAL, Controller, crd
+from support.cluster.plane import Plane
+from support.cluster.services import NAMESPACE, audited, service, settled
 
-from pagefleet_gateway.holding import Holding
-from pagefleet_gateway.kube import ClusterWatch
-from pagefleet_gateway.ledger import Ledger
-from pagefleet_gateway.metrics import Metrics
-from pagefleet_gateway.picker import Picker
-from pagefleet_gateway.state import State
+from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.measuring.metrics import Metrics
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.picker import Picker
+from pagefleet_gateway.watching.kube import ClusterWatch
 from pagefleet_local.fleet.kubectl import Document, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]

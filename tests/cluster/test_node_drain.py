@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_plane import Plane
-from statusnode import NAME as NODE
+from support.cluster.plane import Plane
+from support.cluster.status_node import NAME as NODE
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from cluster_plane import Plane
-from cluster_services import NAMESPACE, alert, audited, decided, post, ready, service, settled, view
+from support.cluster.plane import Plane
+from support.cluster.services import NAMESPACE, alert, audited, decided, post, ready, service, settled, view
 
 from pagefleet_local.fleet.kubectl import until
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
-from cluster_plane import CHECKOUT, Plane
-from cluster_services import NAMESPACE, service
-from gateway_api_install import install, uninstall
+from support.cluster.gateway_api_install import install, uninstall
+from support.cluster.plane import CHECKOUT, Plane
+from support.cluster.services import NAMESPACE, service
 
-from pagefleet_gateway.holding import Holding
-from pagefleet_gateway.kube import ClusterWatch
-from pagefleet_gateway.ledger import Ledger
-from pagefleet_gateway.metrics import Metrics
-from pagefleet_gateway.picker import Picker
-from pagefleet_gateway.pools import Pools
-from pagefleet_gateway.state import State
-from pagefleet_local.certificates import Authority
+from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.measuring.metrics import Metrics
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.picker import Picker
+from pagefleet_gateway.watching.kube import ClusterWatch
+from pagefleet_gateway.watching.pools import Pools
+from pagefleet_local.base.certificates import Authority
 from pagefleet_local.fleet.kubectl import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]

@@ -17,12 +17,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from cluster_plane import Operator, Plane
-from cluster_services import NAMESPACE, alert, post, ready, service, settled, view
+from support.cluster.plane import Operator, Plane
+from support.cluster.services import NAMESPACE, alert, post, ready, service, settled, view
 
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_operator.cluster.api import ApiError
+from pagefleet_operator.kube.client import ApiError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 ADDRESS, PORT = "127.100.2.1", 18085

@@ -8,8 +8,8 @@ import json
 from typing import Any
 
 import pytest
-from cluster_plane import Plane
-from cluster_services import NAMESPACE, ready, service, settled, view
+from support.cluster.plane import Plane
+from support.cluster.services import NAMESPACE, ready, service, settled, view
 
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import Document

@@ -17,11 +17,11 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from cluster_plane import Plane
+from support.cluster.plane import Plane
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until
-from pagefleet_operator.cluster.api import ApiError
+from pagefleet_operator.kube.client import ApiError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAMESPACE, ADDRESS = "default", "127.100.1.1"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cluster_plane import Plane
+from support.cluster.plane import Plane
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until

@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from cluster_plane import TOKEN, Plane
-from cluster_services import NAMESPACE, audited, ready
+from support.cluster.plane import TOKEN, Plane
+from support.cluster.services import NAMESPACE, audited, ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}

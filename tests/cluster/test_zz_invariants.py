@@ -5,8 +5,8 @@ left."""
 from __future__ import annotations
 
 import pytest
-from cluster_plane import Plane
-from cluster_services import ready
+from support.cluster.plane import Plane
+from support.cluster.services import ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cluster_plane import OPERATOR_USER, Plane
-from rbac import Grant, asked, events, granted
+from support.cluster.plane import OPERATOR_USER, Plane
+from support.rbac import Grant, asked, events, granted
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from pagefleet_local.certificates import Authority
-from pagefleet_operator.cluster.api import Api
+from pagefleet_local.base.certificates import Authority
+from pagefleet_operator.kube.client import Api
 
 
 class Slow:

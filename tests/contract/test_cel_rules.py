@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_operator.domain import schema_engine
-from pagefleet_operator.domain.accelerator import NVIDIA
-from pagefleet_operator.domain.rules import RULES
+from pagefleet_operator.domain.base.accelerator import NVIDIA
+from pagefleet_operator.domain.spec.rules.all_rules import RULES
+from pagefleet_operator.domain.spec.schema import engine
 
 STEP = st.fixed_dictionaries(
     {},
@@ -76,9 +76,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                 optional={
                     "image": st.just("x"),
                     "apiKeySecretRef": st.just({"name": "s", "key": "k"}),
-                    "limits": st.fixed_dictionaries(
-                        {}, optional=dict.fromkeys(schema_engine.LIMITS["properties"], LENGTH)
-                    ),
+                    "limits": st.fixed_dictionaries({}, optional=dict.fromkeys(engine.LIMITS["properties"], LENGTH)),
                     "nodes": st.sampled_from([1, 2, 3]),
                     "pipelineParallelSize": st.sampled_from([1, 2, 3]),
                     "kvCache": st.fixed_dictionaries(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from golden_manifests import violations
-from helm_chart import CHART, container, kustomization, named, rendered, run, template
+from support.golden_manifests import violations
+from support.helm_chart import CHART, container, kustomization, named, rendered, run, template
 
 from pagefleet_local.assets import helm
 from pagefleet_local.assets.debian import AssetError

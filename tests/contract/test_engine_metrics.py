@@ -6,16 +6,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from golden_manifests import child_of, spec_of
+from support.golden_manifests import child_of, spec_of
 
-from pagefleet_gateway.engines import ANNOTATION as GATEWAY_ANNOTATION
-from pagefleet_gateway.engines import OURS, engine_from
-from pagefleet_gateway.objects import pod_from
-from pagefleet_gateway.readings import reading_in
-from pagefleet_operator.domain.build.deployment import deployment
-from pagefleet_operator.domain.observation import Slice
+from pagefleet_gateway.cluster.engines import ANNOTATION as GATEWAY_ANNOTATION
+from pagefleet_gateway.cluster.engines import OURS, engine_from
+from pagefleet_gateway.cluster.objects import pod_from
+from pagefleet_gateway.cluster.readings import reading_in
+from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, NOMINAL_PAGES, EngineMetrics, engine_of
-from pagefleet_operator.signals import cumulative, engine
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.metrics import cumulative, engine_load
 
 DATA = Path(__file__).parents[1] / "data"
 CUSTOM_PAGE = """\
@@ -55,7 +55,7 @@ def test_the_annotation_has_one_name() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_operator_and_gateway_read_the_same(name: str) -> None:
-    theirs = engine.parse(PAGES[name], metrics(name))
+    theirs = engine_load.parse(PAGES[name], metrics(name))
     ours = reading_in(PAGES[name].encode(), engine_from(annotation(name)))
     assert theirs is not None
     assert ours is not None
@@ -82,7 +82,7 @@ def test_what_the_pages_say() -> None:
 
 
 def _told(name: str) -> tuple[int | None, ...]:
-    found = engine.parse(PAGES[name], metrics(name))
+    found = engine_load.parse(PAGES[name], metrics(name))
     assert found is not None
     return found.waiting, found.running, found.total_pages, found.free_pages
 
@@ -95,16 +95,16 @@ def test_a_number_that_should_be_there_and_is_not_makes_no_reading(name: str, si
         return
     word = selector.partition("{")[0]
     text = "\n".join(line for line in PAGES[name].splitlines() if not line.startswith(word)) + "\n"
-    assert engine.parse(text, metrics(name)) is None
+    assert engine_load.parse(text, metrics(name)) is None
     if signal in ("waiting", "running"):
         assert reading_in(text.encode(), engine_from(annotation(name))) is None
 
 
 def test_a_share_without_a_count_is_of_nominal_pages() -> None:
-    found = engine.parse("w 1\nr 2\nu 0.25\n", EngineMetrics(waiting="w", running="r", kvUsage="u"))
+    found = engine_load.parse("w 1\nr 2\nu 0.25\n", EngineMetrics(waiting="w", running="r", kvUsage="u"))
     assert found is not None
     assert (found.total_pages, found.free_pages) == (NOMINAL_PAGES, NOMINAL_PAGES * 3 // 4)
-    assert engine.parse("w 1\nr 2\nu nan\n", EngineMetrics(waiting="w", running="r", kvUsage="u")) is None
+    assert engine_load.parse("w 1\nr 2\nu nan\n", EngineMetrics(waiting="w", running="r", kvUsage="u")) is None
 
 
 @pytest.mark.parametrize(

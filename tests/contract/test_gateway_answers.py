@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from gateway_fleet import CANARY, STABLE, Engine, Fleet, running, until
+from support.gateway.fleet import CANARY, STABLE, Engine, Fleet, running, until
 
-from pagefleet_gateway.sketch import quantile
+from pagefleet_gateway.measuring.sketch import quantile
 
 STREAM = {"model": "smol", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engine_api_process import make_model
-from engine_pods import AT_ONCE, Client, Enginepod, Pods, clients, pods, truths
-from gateway_fleet import Fleet, running, until
+from support.engine.api_process import make_model
+from support.gateway.engine_pods import AT_ONCE, Client, Enginepod, Pods, clients, pods, truths
+from support.gateway.fleet import Fleet, running, until
 
 KILLS = int(os.environ.get("PAGEFLEET_ENGINE_KILLS", "2"))
 DRAINS = int(os.environ.get("PAGEFLEET_ENGINE_DRAINS", "1"))

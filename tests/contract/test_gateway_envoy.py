@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from gateway_fleet import CANARY, STABLE, TOKENS, Fleet, running, until
 from openai import AsyncOpenAI
+from support.gateway.fleet import CANARY, STABLE, TOKENS, Fleet, running, until
 
-from pagefleet_gateway.sketch import quantile
-from pagefleet_gateway.state import Service
+from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.measuring.sketch import quantile
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 
-from pagefleet_gateway import accesslog
-from pagefleet_gateway.extproc import EndpointPicker, serve
+from pagefleet_gateway.cluster.state import Limit, Pod, Service, State
+from pagefleet_gateway.fronts.ext_proc import EndpointPicker, serve
 from pagefleet_gateway.gateway import Gateway
-from pagefleet_gateway.ledger import Ledger
-from pagefleet_gateway.picker import Picker, Request
+from pagefleet_gateway.measuring import access_log
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.picker import Picker, Request
 from pagefleet_gateway.settings import Settings
-from pagefleet_gateway.state import Limit, Pod, Service, State
 
 HEADER = "x-gateway-destination-endpoint"
 BODY = json.dumps({"model": "smol", "prompt": "x" * 1000}).encode()
@@ -39,7 +39,7 @@ class World:
     def __init__(self, channel: grpc.aio.Channel, state: State, ledger: Ledger) -> None:
         self.state, self.ledger = state, ledger
         self.stub = service.ExternalProcessorStub(channel)
-        self.ended: list[accesslog.Ended | None] = []
+        self.ended: list[access_log.Ended | None] = []
         self.settled = asyncio.Event()
 
     def pods(self, *pods: Pod) -> None:
@@ -150,8 +150,8 @@ async def world() -> AsyncIterator[World]:
     def decide(request: Request) -> object:
         return picker.decide(request, 0.0)
 
-    def settle(line: accesslog.Line) -> None:
-        world.ended.append(accesslog.settle(line, ledger, 0.0))
+    def settle(line: access_log.Line) -> None:
+        world.ended.append(access_log.settle(line, ledger, 0.0))
         world.settled.set()
 
     server, port = await serve(EndpointPicker(decide, settle, 65536), "127.0.0.1:0")  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 
 import pytest
-from gateway_fleet import CANARY, STABLE, Fleet, running
+from support.gateway.fleet import CANARY, STABLE, Fleet, running
 
 BODY = b'{"model":"smol","messages":[]}'
 PATH = b"/team/chat/v1/chat/completions"

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from gateway_fleet import CANARY, STABLE, Fleet, running, until
+from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 
-from pagefleet_gateway.apikeys import KeyFileError, parse
+from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.gateway import Gateway
+from pagefleet_gateway.limits.api_keys import KeyFileError, parse
 from pagefleet_gateway.settings import Settings
-from pagefleet_gateway.state import State
 
 ONE, TWO, THREE = "sk-one-0123456789", "sk-two-0123456789", "sk-three-0123456789"
 

@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from gateway_fleet import STABLE, Fleet, running, until
+from support.gateway.fleet import STABLE, Fleet, running, until
 
 STREAM = {"model": "smol", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
 

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import AsyncIterator
 
 import pytest
-from gateway_fleet import CANARY, STABLE, Fleet, running, until
+from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 
-from pagefleet_gateway.sketch import bucket_of
-from pagefleet_gateway.state import Limit, Service
+from pagefleet_gateway.cluster.state import Limit, Service
+from pagefleet_gateway.measuring.sketch import bucket_of
 
 
 @pytest.fixture

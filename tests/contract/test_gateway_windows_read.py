@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from pagefleet_gateway.windows import Windows
-from pagefleet_operator.signals.windows import PORT, GatewayWindows
+from pagefleet_gateway.measuring.windows import Windows
+from pagefleet_operator.metrics.gateway_windows import PORT, GatewayWindows
 
 ADDRESSES, KEY, BEGIN = ("127.66.1.1", "127.66.1.2"), ("team", "chat"), 1_800_000_000
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import aiohttp
-from gateway_fleet import CANARY, STABLE, Fleet, running
+from support.gateway.fleet import CANARY, STABLE, Fleet, running
 
 WORKERS = 4
 CLIENTS = 40  # connections; the kernel spreads them over the threads: that one gets none has odds of 1 in 25,000

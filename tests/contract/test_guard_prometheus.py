@@ -14,19 +14,19 @@ from typing import Any
 import aiohttp
 import pytest_asyncio
 import yaml
-from measured_engine import REQUESTS, MeasuredEngine
+from support.engine.measured import REQUESTS, MeasuredEngine
 
 from pagefleet_local.assets import debian
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_operator.domain import guard
-from pagefleet_operator.domain.guard import Judged, Outcome, Question
-from pagefleet_operator.domain.observation import Observation
-from pagefleet_operator.domain.spec_rollout import Guard, LatencyGuard, Source
-from pagefleet_operator.domain.status import Status
-from pagefleet_operator.measuring import of_prometheus
-from pagefleet_operator.signals.cumulative import Pod
-from pagefleet_operator.signals.prometheus_windows import PrometheusWindows
-from pagefleet_operator.signals.promql import Prometheus
+from pagefleet_operator.domain.analysis import guard
+from pagefleet_operator.domain.analysis.guard import Judged, Outcome, Question
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.status import Status
+from pagefleet_operator.metrics.cumulative import Pod
+from pagefleet_operator.metrics.measuring import of_prometheus
+from pagefleet_operator.metrics.prometheus_client import Prometheus
+from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
 
 GUARD = Guard(
     (LatencyGuard("ttft", 0.95, 0.15, 0.99, 100, "Prometheus"),), 0.05, 5, False, 60.0, error_source=Source.PROMETHEUS

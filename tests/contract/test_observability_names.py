@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pytest
 import yaml
-from piece_metrics import gateway_metrics
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
-from promql import groupings, uses
+from support.piece_metrics import gateway_metrics
+from support.promql import groupings, uses
 
 from pagefleet_cli.rollout import commands as rollout
-from pagefleet_engine.api.metrics import Metrics as EngineMetrics
+from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_local.assets import debian
-from pagefleet_observability import engines
 from pagefleet_observability.dashboards import DASHBOARDS
 from pagefleet_observability.files import ALERTS, GROUPS
-from pagefleet_observability.recordings import TTFT_SECONDS
-from pagefleet_observability.rule import Alert, Recording
+from pagefleet_observability.rules import engines
+from pagefleet_observability.rules.recordings import TTFT_SECONDS
+from pagefleet_observability.rules.rule import Alert, Recording
 from pagefleet_operator.domain.runtimes import sglang, tgi, vllm
 from pagefleet_operator.domain.runtimes.metrics import OURS
-from pagefleet_operator.domain.status import Phase
-from pagefleet_operator.web.metrics import Metrics as OperatorMetrics
+from pagefleet_operator.domain.status.status import Phase
+from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SUFFIXES = {

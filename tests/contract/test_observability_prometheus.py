@@ -16,16 +16,23 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
-from piece_metrics import gateway_metrics
+from support.piece_metrics import gateway_metrics
 
-from pagefleet_engine.api.metrics import Metrics as EngineMetrics
+from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig, EngineStats
 from pagefleet_local.assets import debian
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_observability.dashboards import DASHBOARDS
-from pagefleet_operator.domain.plan import Plan
-from pagefleet_operator.domain.status import Phase, RevisionRecord, RolloutRecord, SignalRecord, Status, Weight
-from pagefleet_operator.web.metrics import Metrics as OperatorMetrics
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import (
+    Phase,
+    RevisionRecord,
+    RolloutRecord,
+    SignalRecord,
+    Status,
+    Weight,
+)
+from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 
 MONITORING = Path(__file__).resolve().parents[2] / "manifests/monitoring"
 DATA = Path(__file__).resolve().parents[1] / "data"

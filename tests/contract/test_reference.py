@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from piece_metrics import gateway_metrics
+from support.piece_metrics import gateway_metrics
 
-from pagefleet_engine.api.metrics import Metrics as EngineMetrics
+from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.web import application
-from pagefleet_gateway.windows import Windows
-from pagefleet_operator.web.metrics import Metrics as OperatorMetrics
+from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 from pagefleet_operator.web.server import Server
 from pagefleet_operator.web.status_page import StatusPage
 from pagefleet_reference import http

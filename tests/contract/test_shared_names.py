@@ -9,33 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_manifests import child_of, spec_of
 from hypothesis import given
 from hypothesis import strategies as st
+from support.golden_manifests import child_of, spec_of
 
-import pagefleet_gateway.sketch as theirs
+import pagefleet_gateway.measuring.sketch as theirs
 from pagefleet_engine import device_flags, main
-from pagefleet_engine.api.limits import Limits
-from pagefleet_engine.api.metrics import Metrics
+from pagefleet_engine.api.constrained.tools import Style
+from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.api.parameters.generation import MOST_N
 from pagefleet_engine.api.parameters.others import ADAPTER_NAME
-from pagefleet_engine.api.tools import Style
+from pagefleet_engine.api.planning.limits import Limits
 from pagefleet_engine.core.requests import EngineConfig, EngineStats, Speculation
 from pagefleet_engine.main import configure
-from pagefleet_gateway.readings import Reading, reading_in
+from pagefleet_gateway.cluster.readings import Reading, reading_in
 from pagefleet_local.demo.stage import sample
-from pagefleet_operator.domain import schema, schema_engine
-from pagefleet_operator.domain import sketch as ours
-from pagefleet_operator.domain.build.deployment import deployment
-from pagefleet_operator.domain.build.flags import drain_seconds
-from pagefleet_operator.domain.build.leaderworkerset import leader_worker_set
-from pagefleet_operator.domain.build.volumes import API_KEYS, CHAT_TEMPLATE
+from pagefleet_operator.domain.base import sketch as ours
+from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
+from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS, OURS
 from pagefleet_operator.domain.runtimes.node import MASTER_PORT
-from pagefleet_operator.domain.runtimes.ours import SLOTS
-from pagefleet_operator.domain.support import OWNED_FLAGS
-from pagefleet_operator.signals.engine import COUNTERS, GAUGES, OPTIONAL
+from pagefleet_operator.domain.runtimes.pagefleet import SLOTS
+from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
+from pagefleet_operator.domain.spec.schema import engine as schema_engine
+from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.support import OWNED_FLAGS
+from pagefleet_operator.metrics.engine_load import COUNTERS, GAUGES, OPTIONAL
 
 
 @given(st.floats(1e-6, 100))
@@ -137,7 +138,7 @@ def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
     ],
 )
 def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object, ...]) -> None:
-    offered: Any = schema.SPEC
+    offered: Any = root.SPEC
     for name in path.split("."):
         offered = offered["properties"][name]
     assert sorted(offered["enum"]) == sorted(taken)

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_api_process import NAME, Serving, make_model, serving
-from gateway_fleet import STABLE, Fleet, running, until
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from otlp_collector import collector, values
+from support.engine.api_process import NAME, Serving, make_model, serving
+from support.gateway.fleet import STABLE, Fleet, running, until
+from support.otlp_collector import collector, values
 
-from pagefleet_gateway import envoy
+from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.envoy import process
+from pagefleet_gateway.envoy.tracing import Collector
+from pagefleet_gateway.envoy.tracing import collector as named
 from pagefleet_gateway.settings import SettingError, settings_from
-from pagefleet_gateway.state import Pod
-from pagefleet_gateway.tracing import Collector
-from pagefleet_gateway.tracing import collector as named
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 BODY: dict[str, Any] = {"model": NAME, "prompt": "abc", "max_tokens": 4, "ignore_eos": True}
@@ -177,7 +177,15 @@ def test_a_variable_that_cannot_be_used_is_named(name: str, value: str) -> None:
 def test_envoys_own_log_is_json_lines_too(tmp_path: Path) -> None:
     """Also what it says of a configuration with quotes and line breaks."""
     wrong = json.dumps({"admin": {"address": {"pipe": {"path": 'a "quoted"\nname'}}}, "no_such_field": 1})
-    command = [str(envoy.executable()), "--mode", "validate", "--log-format", envoy.LOG_FORMAT, "--config-yaml", wrong]
+    command = [
+        str(process.executable()),
+        "--mode",
+        "validate",
+        "--log-format",
+        process.LOG_FORMAT,
+        "--config-yaml",
+        wrong,
+    ]
     said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path).stderr.splitlines()
     lines = [json.loads(line) for line in said if line.startswith("{")]
     assert any("no_such_field" in line["message"] for line in lines), said

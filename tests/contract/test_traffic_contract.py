@@ -15,21 +15,24 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_gateway import objects, pools
-from pagefleet_gateway.holding import Bounds
-from pagefleet_gateway.objects import service_from
-from pagefleet_gateway.picker import DEFAULT_TIMEOUT_SECONDS
+from pagefleet_gateway.cluster import objects
+from pagefleet_gateway.cluster.objects import service_from
+from pagefleet_gateway.cluster.state import Limit, Service
+from pagefleet_gateway.holding.holding import Bounds
+from pagefleet_gateway.picking.picker import DEFAULT_TIMEOUT_SECONDS
 from pagefleet_gateway.settings import settings_from
-from pagefleet_gateway.state import Limit, Service
-from pagefleet_operator.domain import fallbacks, schema_traffic, structure
-from pagefleet_operator.domain.build.names import SERVICE_LABEL
-from pagefleet_operator.domain.gatewayapi import POOL_GROUP, FallbackReading
-from pagefleet_operator.domain.quantity import seconds
-from pagefleet_operator.domain.rules_traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES
-from pagefleet_operator.domain.schema_traffic import GATEWAY_API, TRAFFIC
-from pagefleet_operator.domain.spec import Spec, parse
-from pagefleet_operator.domain.spec_traffic import EndpointPicker, Parent
-from pagefleet_operator.gather import SYSTEM_GATEWAYS
+from pagefleet_gateway.watching import pools
+from pagefleet_operator.domain.base.names import SERVICE_LABEL
+from pagefleet_operator.domain.base.quantity import seconds
+from pagefleet_operator.domain.spec import structure
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES
+from pagefleet_operator.domain.spec.schema import traffic as schema_traffic
+from pagefleet_operator.domain.spec.schema.traffic import GATEWAY_API, TRAFFIC
+from pagefleet_operator.domain.spec.traffic import EndpointPicker, Parent
+from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, FallbackReading
+from pagefleet_operator.domain.traffic import fallback
+from pagefleet_operator.observe import SYSTEM_GATEWAYS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -225,7 +228,7 @@ def test_cel_refuses_just_what_the_condition_calls_a_loop_of_one(name: str, spec
     program = environment.program(environment.compile(OWN_FALLBACK_CEL))
     document = celpy.json_to_cel({"metadata": {"name": name}, "spec": spec})
     named = spec.get("traffic", {}).get("fallback", {}).get("service")
-    stated = fallbacks.state("n", name, "", (FallbackReading(named, exists=True),) if named else ())
+    stated = fallback.state("n", name, "", (FallbackReading(named, exists=True),) if named else ())
     assert bool(program.evaluate({"self": document})) == (stated is None or stated[2] != "FallbackLoops")
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiled import SHARED, answers
-from device_compile_cases import CASES
+from support.compiled import SHARED, answers
+from support.engine.device_compile_cases import CASES
 
-PROGRAM = Path(__file__).parents[1] / "device_compile_cases.py"
+PROGRAM = Path(__file__).parents[1] / "support/engine/device_compile_cases.py"
 ALWAYS = {"_kernel", "attend"}
 
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 import torch
-from device_engine import FAMILIES, device_engine, finish, prompts, saved
-from engine_reference import ask
+from support.engine.device_engine import FAMILIES, device_engine, finish, prompts, saved
+from support.engine.reference import ask
 
 from pagefleet_engine.core.requests import SamplingParams
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.runner.device.shard import Shard
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.device.model.shard import Shard
 
-PROGRAM = Path(__file__).parent.parent / "device_rank.py"
+PROGRAM = Path(__file__).parents[1] / "support/engine/device_rank.py"
 
 
 LEADER = "127.0.0.2"  # another address than the one that a rank beside the first would use
@@ -32,7 +32,7 @@ LEADER = "127.0.0.2"  # another address than the one that a rank beside the firs
 @contextmanager
 def other_node(port: int) -> Iterator[subprocess.Popen[str]]:
     """The second machine of two: what a worker pod runs."""
-    command = [sys.executable, "-m", "pagefleet_engine.runner.device.node", LEADER, str(port), "1", "cpu", "1"]
+    command = [sys.executable, "-m", "pagefleet_engine.runner.device.ranks.node", LEADER, str(port), "1", "cpu", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=gloo())
     try:
         yield process
@@ -123,7 +123,7 @@ mkdir -p /run/netns; mount -t tmpfs none /run/netns; ip netns add other
 ip link set lo up; ip link add one type veth peer name two netns other; ip addr add 10.98.0.1/30 dev one; ip link set one up
 in_other() { ip netns exec other "$@"; }
 in_other ip link set lo up; in_other ip addr add 10.98.0.2/30 dev two; in_other ip link set two up
-GLOO_SOCKET_IFNAME=two in_other "$1" -m pagefleet_engine.runner.device.node 10.98.0.1 29500 1 cpu 1 &
+GLOO_SOCKET_IFNAME=two in_other "$1" -m pagefleet_engine.runner.device.ranks.node 10.98.0.1 29500 1 cpu 1 &
 GLOO_SOCKET_IFNAME=one "$1" "$2" "$3" "$4" '{"nodes": 2, "master_port": 29500}'
 wait $!
 """
@@ -178,7 +178,7 @@ def test_every_row_of_the_vocabulary_has_one_rank(count: int, size: int) -> None
 
 
 def _model(heads: int, kv_heads: int) -> Any:
-    from pagefleet_engine.model.config import ModelConfig
+    from pagefleet_engine.model.checkpoint.config import ModelConfig
 
     return ModelConfig(
         "llama", 100, 64, 96, 2, heads, kv_heads, 16, 10000.0, 1e-6, 512, tied=True, eos_token_ids=(2,)

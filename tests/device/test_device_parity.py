@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from device_engine import FAMILIES, device_engine, finish, prompts, saved
-from engine_reference import ask, assert_greedy, engine, serve
 from safetensors.torch import save_file
+from support.engine.device_engine import FAMILIES, device_engine, finish, prompts, saved
+from support.engine.reference import ask, assert_greedy, engine, serve
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from device_engine import device_engine, finish, prompts, saved
-from engine_reference import all_logits, ask, engine, serve
 from safetensors.torch import load_file, save_file
+from support.engine.device_engine import device_engine, finish, prompts, saved
+from support.engine.reference import all_logits, ask, engine, serve
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
 from pagefleet_engine.core.sequence import Sequence as Answer
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.model import source, weights
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.runner.device.linear import Awq, Dense, Fp8
-from pagefleet_engine.runner.device.rank import Rank
-from pagefleet_engine.runner.device.seats import Seats
-from pagefleet_engine.runner.device.shard import Shard
-from pagefleet_engine.runner.device.weights import Cut, Reader
+from pagefleet_engine.model.checkpoint import source, weights
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.device.model.linear import Awq, Dense, Fp8
+from pagefleet_engine.runner.device.model.shard import Shard
+from pagefleet_engine.runner.device.model.weights import Cut, Reader
+from pagefleet_engine.runner.device.ranks.rank import Rank
+from pagefleet_engine.runner.device.steps.seats import Seats
 from pagefleet_kernels.kernels import REFERENCE
 
 CPU = torch.device("cpu")

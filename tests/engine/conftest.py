@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from engine_api_process import Serving
-from engine_files import SMOLLM2
+from support.engine.api_process import Serving
+from support.engine.files import SMOLLM2
 
-from pagefleet_engine.model import source, tokenizer
-from pagefleet_engine.runner.grammar import Grammars
+from pagefleet_engine.model.checkpoint import source
+from pagefleet_engine.model.text import tokenizer
+from pagefleet_engine.runner.common.grammar import Grammars
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from engine_reference import KERNELS, answers, ask, assert_all_greedy, engine, serve, tiny
 from safetensors.torch import load_file, save_file
+from support.engine.reference import KERNELS, answers, ask, assert_all_greedy, engine, serve, tiny
 from transformers import LlamaForCausalLM
 
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.cpu.engine import Engine
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PROMPTS = [[3 + (7 * place + 31 * one) % 290 for place in range(20 + 9 * one)] for one in range(6)]

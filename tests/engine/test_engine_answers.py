@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_reference import KERNELS, Served, ask, engine, serve, tiny
+from support.engine.reference import KERNELS, Served, ask, engine, serve, tiny
 from transformers import GenerationConfig, LlamaForCausalLM
 
 from pagefleet_engine.core.requests import EngineRequest, TokenLogprobs

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_api_process import NAME, Reply, Serving, make_adapter, make_model, serving, until
+from support.engine.api_process import NAME, Reply, Serving, make_adapter, make_model, serving, until
 
 COMPLETION = "/v1/completions"
 LONG = {"model": NAME, "prompt": "long", "ignore_eos": True}

@@ -12,7 +12,7 @@ from typing import Any
 
 import openai
 import pytest
-from engine_api_process import NAME, Serving, make_adapter, make_model, serving
+from support.engine.api_process import NAME, Serving, make_adapter, make_model, serving
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]

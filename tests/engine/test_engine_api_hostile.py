@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_api_process import NAME, Serving, make_model, serving, until
+from support.engine.api_process import NAME, Serving, make_model, serving, until
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
 STALL_SECONDS = 0.1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from engine_api_process import NAME, Serving, make_model, serving, until
+from support.engine.api_process import NAME, Serving, make_model, serving, until
 
 METRICS = {
     "pagefleet_num_requests_running", "pagefleet_num_requests_waiting", "pagefleet_kv_cache_usage_perc",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_api_process import NAME, Serving, alive, command, free_port, make_model, serving, until
+from support.engine.api_process import NAME, Serving, alive, command, free_port, make_model, serving, until
 
 ONE_AT_A_TIME = ("--max-num-seqs=1", "--max-queued-requests=1")
 
@@ -131,7 +131,7 @@ def test_a_dead_engine_process_ends_streams_with_an_error_and_the_api_process_wi
 
 def test_a_hung_engine_is_unhealthy_until_it_answers_also_when_nobody_waits(model: str, tmp_path: Path) -> None:
     """The kubelet's liveness probe then restarts the pod; a pod that only were not ready would stay so for ever."""
-    short = "import pagefleet_engine.api.engine as engine; engine.STALL_SECONDS = 1.5"
+    short = "import pagefleet_engine.api.backend.engine as engine; engine.STALL_SECONDS = 1.5"
     with serving(model, tmp_path / "termination", first=short) as served:
         stream = served.open_stream(max_tokens=30000)
         first_bytes(stream)

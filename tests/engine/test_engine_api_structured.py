@@ -12,7 +12,7 @@ from typing import Any
 
 import openai
 import pytest
-from engine_api_process import NAME, Serving, make_model, serving
+from support.engine.api_process import NAME, Serving, make_model, serving
 
 HI = [{"role": "user", "content": "what is the weather?"}]
 SCHEMA = {

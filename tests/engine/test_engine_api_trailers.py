@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_api_process import NAME, PATIENCE, Serving, make_model, serving
+from support.engine.api_process import NAME, PATIENCE, Serving, make_model, serving
 
 NAMED = b"x-pagefleet-output-tokens"
 

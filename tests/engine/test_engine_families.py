@@ -10,17 +10,18 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from engine_files import FAMILIES, SIZES, YARN, random_model
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
+from support.engine.files import FAMILIES, SIZES, YARN, random_model
 from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from pagefleet_engine.model import gguf_blocks, rope, source
-from pagefleet_engine.model.config import ModelConfig, from_json
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.model.gguf_file import TYPES, Stored
-from pagefleet_engine.model.weights import load
+from pagefleet_engine.model import rope
+from pagefleet_engine.model.checkpoint import gguf_blocks, source
+from pagefleet_engine.model.checkpoint.config import ModelConfig, from_json
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.model.checkpoint.gguf_file import TYPES, Stored
+from pagefleet_engine.model.checkpoint.weights import load
 from pagefleet_kernels.cpu import Coded
 
 

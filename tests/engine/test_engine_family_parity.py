@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_files import FAMILIES, SIZES, random_model
-from engine_reference import KERNELS, answers, assert_all_greedy, engine
+from support.engine.files import FAMILIES, SIZES, random_model
+from support.engine.reference import KERNELS, answers, assert_all_greedy, engine
 from transformers import LlamaConfig, PreTrainedModel
 
-from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.model.checkpoint.errors import ModelError
 
 
 def sharp(family: str) -> PreTrainedModel:

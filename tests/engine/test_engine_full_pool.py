@@ -11,7 +11,7 @@ import random
 from collections import Counter
 
 import pytest
-from engine_reference import answers, ask, assert_all_greedy, engine, serve, tiny
+from support.engine.reference import answers, ask, assert_all_greedy, engine, serve, tiny
 
 REQUESTS = int(os.environ.get("PAGEFLEET_PARITY_REQUESTS", "150"))
 PAGES, PAGE_TOKENS, LONGEST_PROMPT, LONGEST_ANSWER = 12, 16, 48, 80

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from pagefleet_engine.api.formats import Asked
-from pagefleet_engine.api.tools import Style, message, read
+from pagefleet_engine.api.constrained.formats import Asked
+from pagefleet_engine.api.constrained.tools import Style, message, read
 from pagefleet_engine.core.requests import Grammar
-from pagefleet_engine.model import tokenizer
-from pagefleet_engine.runner.grammar import Grammars, Matcher
+from pagefleet_engine.model.text import tokenizer
+from pagefleet_engine.runner.common.grammar import Grammars, Matcher
 
 PERSON: dict[str, Any] = {
     "type": "object",

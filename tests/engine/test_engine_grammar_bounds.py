@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pagefleet_engine.core.requests import Grammar
-from pagefleet_engine.model import tokenizer
-from pagefleet_engine.model.grammar import Compiler
-from pagefleet_engine.model.grammar_check import Checker
-from pagefleet_engine.runner.grammar import Grammars
+from pagefleet_engine.model.text import tokenizer
+from pagefleet_engine.model.text.grammar import Compiler
+from pagefleet_engine.model.text.grammar_check import Checker
+from pagefleet_engine.runner.common.grammar import Grammars
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,17 @@ from unicodedata import category
 
 import pytest
 import torch
-from engine_files import SMOLLM2, small_llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from support.engine.files import SMOLLM2, small_llama
 from transformers import AutoTokenizer
 
-from pagefleet_engine.model import source, tokenizer
-from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.model.checkpoint import source
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.checkpoint.weights import load
 from pagefleet_engine.model.llama import Llama
-from pagefleet_engine.model.weights import load
+from pagefleet_engine.model.text import tokenizer
 from pagefleet_kernels.cpu import operations
 
 

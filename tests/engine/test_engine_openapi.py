@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from engine_api_process import NAME, Serving, make_model, serving
+from support.engine.api_process import NAME, Serving, make_model, serving
 
-from pagefleet_engine.api import openapi
+from pagefleet_engine.api.endpoints import openapi
 from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, NOT_SUPPORTED
 
 EXAMPLES, NIGHTLY_EXAMPLES = 60, 400  # of each operation and phase

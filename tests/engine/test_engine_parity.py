@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_files import SMOLLM2
-from engine_reference import all_logits, ask, assert_all_greedy, engine, serve, smollm2
+from support.engine.files import SMOLLM2
+from support.engine.reference import all_logits, ask, assert_all_greedy, engine, serve, smollm2
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from pagefleet_engine.model import source, tokenizer
+from pagefleet_engine.model.checkpoint import source
+from pagefleet_engine.model.text import tokenizer
 
 TEXT = Path(__file__).parents[1] / "data/english.txt"
 # What transformers in float32 makes of each thousand of its tokens: mean negative log probability.

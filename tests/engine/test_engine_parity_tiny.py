@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from engine_reference import answers, assert_greedy, engine, tiny
+from support.engine.reference import answers, assert_greedy, engine, tiny
 
 from pagefleet_engine.core.requests import EngineRequest, SamplingParams
-from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.model.checkpoint.errors import ModelError
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}  # fmt: skip

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from engine_files import small_llama
 from safetensors.torch import load_file, save_file
+from support.engine.files import small_llama
 
-from pagefleet_engine.model import source
-from pagefleet_engine.model.dequantise import Awq, Fp8
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.model.weights import Weights, load
+from pagefleet_engine.model.checkpoint import source
+from pagefleet_engine.model.checkpoint.dequantise import Awq, Fp8
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.model.checkpoint.weights import Weights, load
 
 LAYER = "model.layers.0.mlp.up_proj"
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_reference import answers, ask, engine, serve, tiny
 from safetensors.torch import save_file
+from support.engine.reference import answers, ask, engine, serve, tiny
 
 from pagefleet_engine.core.requests import Speculation
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.cpu.engine import Engine
 
 PROMPTS = [[5, 6, 7, 8], list(range(20, 70)), [9]]
 MIB = 1 << 20

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from engine_reference import KERNELS, ask, assert_all_greedy, engine, serve, tiny
+from support.engine.reference import KERNELS, ask, assert_all_greedy, engine, serve, tiny
 
 from pagefleet_engine.core.requests import EngineRequest, Speculation
 from pagefleet_engine.core.speculation import Pace
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.cpu.engine import Engine
 
 SEEDED = {"temperature": 0.8, "top_p": 0.95, "top_k": 60, "seed": 4}
 

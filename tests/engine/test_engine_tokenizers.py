@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_files import SMOLLM2
 from gguf import GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.engine.files import SMOLLM2
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaTokenizer, PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import _compile_jinja_template, render_jinja_template
 
-from pagefleet_engine.model import source, tokenizer, tokenizer_gguf
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.model.gguf_file import GGUF
+from pagefleet_engine.model.checkpoint import source
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.model.checkpoint.gguf_file import GGUF
+from pagefleet_engine.model.text import tokenizer, tokenizer_gguf
 
 TEXT = st.one_of(st.text(), st.text(alphabet="aéZ 日1234\n\t'sTl/_.<>😀", max_size=60))
 CORPUS = [
@@ -319,7 +320,7 @@ def test_templates_out_of_bounds_are_refused(template: str, message: str) -> Non
 
 
 def test_a_template_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagefleet_engine.model.chat.LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr("pagefleet_engine.model.text.chat.LONGEST_SECONDS", 0.2)
     endless = (
         "{% for i in range(99999) %}{% for j in range(99999) %}{% if messages[0] %}{% endif %}{% endfor %}{% endfor %}"
     )

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_api_process import NAME, make_model, serving
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from otlp_collector import collector, values
+from support.engine.api_process import NAME, make_model, serving
+from support.otlp_collector import collector, values
 
-from pagefleet_engine.api import traces
+from pagefleet_engine.api.observability import traces
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 COLLECTED = "opentelemetry.exporter.otlp.proto.http.trace_exporter"

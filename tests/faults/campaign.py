@@ -18,10 +18,10 @@ from faults import report as page
 from faults import told as told_before
 from faults.cases import cases
 from faults.runs import Ground, Told, tell_all
-from own_plane import own_plane
-from private import alone
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from support.cluster.own_plane import own_plane
+from support.private import alone
 
 ROWS = {
     2: "killed at every write, before and after its commit",

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 from faults.runs import Ground
-from own_plane import control_plane
-from statusnode import StatusNode
+from support.cluster.own_plane import control_plane
+from support.cluster.status_node import StatusNode
 
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.up import Cluster
-from pagefleet_operator.cluster.api import Api
+from pagefleet_local.lifecycle.up import Cluster
+from pagefleet_operator.kube.client import Api
 
 
 @pytest.fixture(scope="session", name="control_plane")

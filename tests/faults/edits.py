@@ -14,7 +14,7 @@ from typing import Any
 from faults.proxy import Call, Fault
 from faults.story import GROUP, NAME, RETRIES, Story
 
-from pagefleet_operator.cluster.api import ApiError
+from pagefleet_operator.kube.client import ApiError
 
 KEY = f"InferenceService/{NAME}"
 PREFIX = "example.com/edit-"

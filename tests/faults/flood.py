@@ -23,14 +23,14 @@ from faults.proxy import Call, Fault
 from faults.report import kept
 from faults.runs import Ground
 from faults.storm import Storm, Subjects
-from own_plane import own_plane
-from private import alone
-from recording import Recording
 from rich.console import Console
+from support.cluster.own_plane import own_plane
+from support.private import alone
+from support.recording import Recording
 
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_operator.cluster.api import Api
+from pagefleet_operator.kube.client import Api
 
 NAMESPACE, NAME, PORT, PATIENCE = "flood", "flood", 18255, 180.0
 SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"

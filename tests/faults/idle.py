@@ -15,14 +15,14 @@ import typer
 from faults.operator_process import Operator
 from faults.proxy import Call
 from faults.report import kept
-from own_plane import own_plane
-from private import alone
 from rich.console import Console
+from support.cluster.own_plane import own_plane
+from support.private import alone
 
+from pagefleet_local.base.paths import Layout
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_local.paths import Layout
-from pagefleet_operator.cluster.api import Api
+from pagefleet_operator.kube.client import Api
 
 NAMESPACE, PORT, QUIET_SECONDS, PATIENCE = "idle", 18260, 30.0, 180.0
 SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"

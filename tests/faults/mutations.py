@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from crd_mutations import LEAVES, MUTATIONS, changed
 from faults.operator_process import Operator
 from faults.report import kept
 from faults.runs import Ground
 from faults.story import KINDS, quiet
-from own_plane import own_plane
-from private import alone
 from rich.console import Console
+from support.cluster.own_plane import own_plane
+from support.crd_mutations import LEAVES, MUTATIONS, changed
+from support.private import alone
 
 from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_operator.cluster.api import Api, ApiError
-from pagefleet_operator.domain.spec import Spec, parse
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.kube.client import Api, ApiError
 
 NAMESPACE, PORT, SERVICES, PATIENCE = "mutations", 18257, 4, 180.0
 GROUP = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"

@@ -14,8 +14,8 @@ from pathlib import Path
 import aiohttp
 from faults.proxy import FaultProxy, Script, never
 
-from pagefleet_local.certificates import Authority
-from pagefleet_local.paths import Layout
+from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.paths import Layout
 
 USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
 TOKEN = "a-test-token"

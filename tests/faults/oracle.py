@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.operator_process import USER
-from rbac import events
+from support.rbac import events
 
 Flat = dict[str, object]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")

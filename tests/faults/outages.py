@@ -21,16 +21,16 @@ from faults.cases import Case, at_write
 from faults.proxy import Fault
 from faults.runs import PATIENCE, Calm, Ground, Told
 from faults.story import NAME, NotConverged, Story
-from gateway_fleet import Engine
+from support.gateway.fleet import Engine
 
 from pagefleet_local.assets import kubernetes
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import Daemon
 from pagefleet_local.controlplane import apiserver, etcd
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_local.paths import Layout
-from pagefleet_local.processes import Daemon
-from pagefleet_local.up import CONTROL_PLANE
-from pagefleet_operator.cluster.api import JSON, Api, ApiError
+from pagefleet_local.lifecycle.up import CONTROL_PLANE
+from pagefleet_operator.kube.client import JSON, Api, ApiError
 
 POINTS, AT_ONCE = 20, 5
 SECONDS = float(os.environ.get("PAGEFLEET_OUTAGE_SECONDS", "60"))

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import typer
 from faults.report import kept
 from faults.rows import ROWS, Row
-from private import alone
 from rich.console import Console
+from support.private import alone
 
 from pagefleet_local.fleet.install import CHECKOUT
 

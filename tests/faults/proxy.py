@@ -19,8 +19,8 @@ from enum import Enum
 import aiohttp
 from aiohttp import web
 
-from pagefleet_local.certificates import Pair
-from pagefleet_operator.cluster.sockets import Sockets
+from pagefleet_local.base.certificates import Pair
+from pagefleet_operator.kube.sockets import Sockets
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host", "keep-alive"}

@@ -16,9 +16,9 @@ from faults.oracle import Truth, counted, learn
 from faults.proxy import Script, never
 from faults.story import CHAPTERS, NotConverged, Story
 
+from pagefleet_local.base.paths import Layout
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_local.paths import Layout
-from pagefleet_operator.cluster.api import Api
+from pagefleet_operator.kube.client import Api
 
 FIRST_PORT = 18300
 PATIENCE = 60.0  # beyond a chapter's limit: to see whether it converges at all

@@ -20,16 +20,16 @@ from typing import Annotated
 import aiohttp
 import numpy as np
 import typer
-from engine_api_process import NAME as MODEL
-from engine_api_process import command, make_model
 from faults.operator_process import Operator
 from faults.outages import GATEWAY_PORT, MODEL_PORT, gateway
 from faults.report import kept
 from faults.runs import Ground
-from own_plane import own_plane
-from private import alone
 from rich.console import Console
 from rich.table import Table
+from support.cluster.own_plane import own_plane
+from support.engine.api_process import NAME as MODEL
+from support.engine.api_process import command, make_model
+from support.private import alone
 
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.install import CHECKOUT

@@ -11,10 +11,10 @@ from typing import Any
 
 from faults.operator_process import Operator
 from faults.oracle import flat
-from recording import Recording
+from support.recording import Recording
 
 from pagefleet_local.demo.stage import View, sample
-from pagefleet_operator.cluster.api import Api, ApiError
+from pagefleet_operator.kube.client import Api, ApiError
 
 NAME = "story"
 GROUP = "/apis/pagefleet.io/v1alpha1"

@@ -15,7 +15,7 @@ from faults.runs import Ground
 from faults.story import GROUP, Story
 
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_operator.domain.lease import LEASE_SECONDS
+from pagefleet_operator.kube.lease import LEASE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 SYSTEM, NAME = "pagefleet-system", "pagefleet-operator"

@@ -14,7 +14,7 @@ from faults.story import NAME, Story, quiet
 
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_operator import crd
-from pagefleet_operator.cluster.api import ApiError
+from pagefleet_operator.kube.client import ApiError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.pagefleet.io"

@@ -23,16 +23,16 @@ import typer
 from faults.operator_process import Operator
 from faults.report import kept
 from faults.story import GROUP
-from own_plane import own_plane
-from private import alone
-from recording import Recording
 from rich.console import Console
+from support.cluster.own_plane import own_plane
+from support.private import alone
+from support.recording import Recording
 
+from pagefleet_local.base.paths import Layout
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
 from pagefleet_local.fleet.kubectl import Kubectl, until
-from pagefleet_local.paths import Layout
-from pagefleet_operator.cluster.api import Api
+from pagefleet_operator.kube.client import Api
 
 FIRST = "0398a06"  # the first state of the repository whose demo and tests passed
 NAMESPACE, PORT = "upgrade", 18270

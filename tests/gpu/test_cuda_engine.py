@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from device_engine import FAMILIES, device_engine, finish, prompts, saved
-from engine_reference import ask, assert_greedy
+from support.engine.device_engine import FAMILIES, device_engine, finish, prompts, saved
+from support.engine.reference import ask, assert_greedy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from statusnode import StatusNode
+from support.cluster.status_node import StatusNode
 
-from pagefleet_local import cleanup
+from pagefleet_local.base.paths import Layout
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.paths import Layout
-from pagefleet_local.up import Cluster, Options, up
-from pagefleet_operator.cluster.api import Api
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.up import Cluster, Options, up
+from pagefleet_operator.kube.client import Api
 
 LAYOUT = Layout(
     state=Path("/var/lib/pagefleet-install"),

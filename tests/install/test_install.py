@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helm_chart import CHART, Document, kustomization, rendered, run
+from support.helm_chart import CHART, Document, kustomization, rendered, run
 
 from pagefleet_local.chart.source import MANIFESTS, kustomized
 from pagefleet_local.fleet.install import CHECKOUT, install_crd

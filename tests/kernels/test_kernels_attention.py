@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernels_attention_case import MIXED, SCALED, Case, case
+from support.engine.kernels_attention_case import MIXED, SCALED, Case, case
 from torch.nn import functional
 
-from pagefleet_kernels.paged_attention import paged_attention, paged_attention_reference, paged_attention_triton
+from pagefleet_kernels.attention.paged_attention import (
+    paged_attention,
+    paged_attention_reference,
+    paged_attention_triton,
+)
 
 
 @pytest.mark.parametrize(

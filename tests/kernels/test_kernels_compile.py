@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiled import SHARED, answers
-from kernels_compile_cases import CASES
+from support.compiled import SHARED, answers
+from support.engine.kernels_compile_cases import CASES
 
-PROGRAM = Path(__file__).parents[1] / "kernels_compile.py"
+PROGRAM = Path(__file__).parents[1] / "support/engine/kernels_compile.py"
 
 
 @pytest.fixture(scope="module")

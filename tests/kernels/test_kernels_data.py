@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pagefleet_kernels.attention.page_copy import page_copy_reference, page_copy_triton, swap_in, swap_out
 from pagefleet_kernels.build_inputs import Inputs, build_inputs_reference, build_inputs_triton
-from pagefleet_kernels.fp8_quantise import fp8_quantise, fp8_quantise_triton
-from pagefleet_kernels.page_copy import page_copy_reference, page_copy_triton, swap_in, swap_out
+from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise, fp8_quantise_triton
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from pagefleet_kernels.attention.rope_write import rope_write_reference, rope_write_triton
 from pagefleet_kernels.rms_norm import rms_norm, rms_norm_reference, rms_norm_triton
-from pagefleet_kernels.rope_write import rope_write_reference, rope_write_triton
 from pagefleet_kernels.silu_mul import silu_mul, silu_mul_reference, silu_mul_triton
 
 

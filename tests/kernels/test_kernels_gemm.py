@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagefleet_kernels.awq_gemm import awq_gemm, awq_gemm_triton, awq_unpack
-from pagefleet_kernels.fp4_gemm import E2M1, fp4_gemm, fp4_gemm_triton, fp4_weights
-from pagefleet_kernels.fp8_gemm import fp8_gemm, fp8_gemm_triton
+from pagefleet_kernels.quantised.awq_gemm import awq_gemm, awq_gemm_triton, awq_unpack
+from pagefleet_kernels.quantised.fp4_gemm import E2M1, fp4_gemm, fp4_gemm_triton, fp4_weights
+from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm, fp8_gemm_triton
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 

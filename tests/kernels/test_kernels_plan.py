@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagefleet_kernels.gemm import gemm_grid
-from pagefleet_kernels.plan import attention_plan, gemm_plan, processors, split_count
+from pagefleet_kernels.launch.plan import attention_plan, gemm_plan, processors, split_count
+from pagefleet_kernels.quantised.gemm import gemm_grid
 
 
 @pytest.mark.parametrize("slots", [8, 108, 264])

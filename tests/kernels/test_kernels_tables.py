@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagefleet_kernels import plan, tables, tune
-from pagefleet_kernels.tables import DEFAULT, Attention, Gemm
+from pagefleet_kernels import tune
+from pagefleet_kernels.launch import plan, tables
+from pagefleet_kernels.launch.tables import DEFAULT, Attention, Gemm
 
 
 def test_a_table_is_read_as_it_was_written() -> None:

@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.fairqueue import MAX_COST, QUANTUM, Entry, FairQueue
-from pagefleet_gateway.ratelimits import Bucket, RateLimits
-from pagefleet_gateway.state import Limit, Service
+from pagefleet_gateway.cluster.state import Limit, Service
+from pagefleet_gateway.holding.fair_queue import MAX_COST, QUANTUM, Entry, FairQueue
+from pagefleet_gateway.limits.rate_limits import Bucket, RateLimits
 
 ENTRIES = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 10_000), st.integers(0, 50)), max_size=40

@@ -9,9 +9,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.asks import BLOCK_BYTES, chained
-from pagefleet_gateway.prefixes import Prefixes
-from pagefleet_gateway.score import BOUND, Observation, costs, rank
+from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.picking.request_cost import BLOCK_BYTES, chained
+from pagefleet_gateway.picking.score import BOUND, Observation, costs, rank
 
 COUNT = st.floats(0, 1e5)
 SEEN = st.builds(

@@ -9,8 +9,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.sketch import BASE_SECONDS, bucket_of, quantile, upper
-from pagefleet_gateway.split import Split, sticky
+from pagefleet_gateway.measuring.sketch import BASE_SECONDS, bucket_of, quantile, upper
+from pagefleet_gateway.picking.split import Split, sticky
 
 PERCENT = st.integers(0, 100)
 # From the first bucket's edge to eleven days: what the buckets are made for.

@@ -12,13 +12,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from virtual_fleet import Replica, VirtualFleet
+from support.virtual.fleet import Replica, VirtualFleet
 
-from pagefleet_operator.domain.autoscale import size
-from pagefleet_operator.domain.load import Totals, remember
-from pagefleet_operator.domain.sample import Sample, ServiceLoad
-from pagefleet_operator.domain.spec_scaling import Policy, Scaling
-from pagefleet_operator.domain.status import ScalingRecord
+from pagefleet_operator.domain.scaling.autoscale import size
+from pagefleet_operator.domain.scaling.load import Totals, remember
+from pagefleet_operator.domain.spec.scaling import Policy, Scaling
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.status.status import ScalingRecord
 
 TRACES = int(os.environ.get("PAGEFLEET_AUTOSCALE_TRACES", "300"))
 COUNT, RATE = st.integers(0, 200), st.floats(0, 1e4)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_engine.api.buckets import LATENCY
-from pagefleet_operator.domain import sketch
-from pagefleet_operator.domain.edged import Edged, Pair
-from pagefleet_operator.domain.paired import Block, Paired, evidence
+from pagefleet_engine.api.observability.buckets import LATENCY
+from pagefleet_operator.domain.analysis.paired import Block, Paired, evidence
+from pagefleet_operator.domain.base import sketch
+from pagefleet_operator.domain.base.edged import Edged, Pair
 
 NEEDED = math.log(400)
 VLLM = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)

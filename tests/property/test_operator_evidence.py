@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_cluster import TICK, Cluster
-from virtual_traffic import lognormal, outcome, traffic
+from support.virtual.cluster import TICK, Cluster
+from support.virtual.traffic import lognormal, outcome, traffic
 
 from pagefleet_operator.alerts.payload import MOST_KEPT, PayloadError, merge, parse
-from pagefleet_operator.domain import sketch
+from pagefleet_operator.domain.analysis.guard import Outcome
+from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.guard import Outcome
-from pagefleet_operator.domain.observation import GateReading, Slice
-from pagefleet_operator.domain.status import AlertRecord, Phase, Status
-from pagefleet_operator.signals import windows
+from pagefleet_operator.domain.status.observation import GateReading, Slice
+from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
+from pagefleet_operator.metrics import gateway_windows
 
 NAMES = st.sampled_from(
     ["instance", "sliceSeconds", "slices", "start", "requests", "errors", "revision", "ttft", "stratum"]
@@ -83,7 +83,7 @@ def test_what_cannot_be_true_promotes_nobody(
         heard = json.loads(text)
         cluster.slices = None  # the virtual gateways measure nothing of their own
         cluster.wait()
-        cluster.slices = None if heard is None else list(windows.slices(heard))
+        cluster.slices = None if heard is None else list(gateway_windows.slices(heard))
         cluster.apply(decide(cluster.observe(), cluster.now))
         assert cluster.status.stable == stable, "promoted without a measurement"
         assert cluster.weight() <= first, "went on without a measurement"

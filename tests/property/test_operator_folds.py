@@ -10,13 +10,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_operator.domain import guard, sketch
-from pagefleet_operator.domain.folds import Kept
-from pagefleet_operator.domain.guard import Judged, Question
-from pagefleet_operator.domain.observation import Observation, Slice
-from pagefleet_operator.domain.paired import common_odds, dispersion
-from pagefleet_operator.domain.spec_rollout import Guard, LatencyGuard
-from pagefleet_operator.domain.status import BaselineRecord, Status
+from pagefleet_operator.domain.analysis import guard
+from pagefleet_operator.domain.analysis.fold_memo import Kept
+from pagefleet_operator.domain.analysis.guard import Judged, Question
+from pagefleet_operator.domain.analysis.paired import common_odds, dispersion
+from pagefleet_operator.domain.base import sketch
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.status.observation import Observation, Slice
+from pagefleet_operator.domain.status.status import BaselineRecord, Status
 
 GUARD = Guard(
     (LatencyGuard("ttft", 0.95, 0.15, 0.99, 100), LatencyGuard("e2e", 0.9, 0.1, 0.95, 50)), 0.02, 20, False, 600.0

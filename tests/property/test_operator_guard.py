@@ -7,12 +7,12 @@ import math
 import random
 
 import pytest
-from virtual_traffic import SLICE, Draw, lognormal, outcome, pareto, traffic
+from support.virtual.traffic import SLICE, Draw, lognormal, outcome, pareto, traffic
 
-from pagefleet_operator.domain import sketch
-from pagefleet_operator.domain.guard import Outcome
-from pagefleet_operator.domain.observation import Slice
-from pagefleet_operator.domain.sequential import Evidence, e_value, least_samples, upper_rank
+from pagefleet_operator.domain.analysis.guard import Outcome
+from pagefleet_operator.domain.analysis.sequential import Evidence, e_value, least_samples, upper_rank
+from pagefleet_operator.domain.base import sketch
+from pagefleet_operator.domain.status.observation import Slice
 
 
 def looks(slices: list[Slice]) -> list[Outcome]:

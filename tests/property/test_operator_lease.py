@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_operator.domain import lease
-from pagefleet_operator.domain.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, Move, Watch
+from pagefleet_operator.kube import lease
+from pagefleet_operator.kube.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, Move, Watch
 
 
 @dataclass

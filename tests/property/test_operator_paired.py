@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_operator.domain import sketch
-from pagefleet_operator.domain.paired import Block, Paired, Split, common_odds, dispersion, evidence
+from pagefleet_operator.domain.analysis.paired import Block, Paired, Split, common_odds, dispersion, evidence
+from pagefleet_operator.domain.base import sketch
 
 NEEDED = math.log(200)
 

@@ -1,5 +1,5 @@
 """Protects the rollout automaton on random histories in virtual time, with every kind of step, actions, alerts, missing
-data and a jumping clock: the invariants of tests/invariants.py, no pass without data, no weight on a revision that never
+data and a jumping clock: the invariants of tests/support/invariants.py, no pass without data, no weight on a revision that never
 had a ready pod, no step early, and that deciding twice on the same changes nothing. Rows 13, 16, 18 and 20 of the
 reliability table. PAGEFLEET_ROLLOUT_TRACES sets how many histories are played (100,000 in the nightly run)."""
 
@@ -10,16 +10,16 @@ import os
 from dataclasses import replace
 from typing import Any
 
-import invariants
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_cluster import Cluster
+from support import invariants as invariants
+from support.virtual.cluster import Cluster
 
 from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.observation import GateReading, LoadTestReading, Observation
-from pagefleet_operator.domain.plan import Plan
-from pagefleet_operator.domain.status import AlertRecord, Phase
+from pagefleet_operator.domain.status.observation import GateReading, LoadTestReading, Observation
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import AlertRecord, Phase
 
 TRACES = int(os.environ.get("PAGEFLEET_ROLLOUT_TRACES", "150"))
 JUMPS = max(100, TRACES // 10)  # histories with a jumping clock, of which the table asks a tenth

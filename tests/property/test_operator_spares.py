@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from virtual_spares import SpareCluster
+from support.virtual.spares import SpareCluster
 
-from pagefleet_operator.domain.spares import HEARD_SECONDS, LEAST_AWAKE
-from pagefleet_operator.domain.status import Phase
+from pagefleet_operator.domain.scaling.spares import HEARD_SECONDS, LEAST_AWAKE
+from pagefleet_operator.domain.status.status import Phase
 
 EVENTS = st.lists(
     st.one_of(

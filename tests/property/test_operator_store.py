@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_operator.cluster.store import Store
+from pagefleet_operator.kube.store import Store
 
 KIND = "Deployment"
 

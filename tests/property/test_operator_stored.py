@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from crd_mutations import LEAVES, MUTATIONS, changed
-from golden_manifests import SPECS, spec_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from virtual_cluster import Cluster
+from support.crd_mutations import LEAVES, MUTATIONS, changed
+from support.golden_manifests import SPECS, spec_of
+from support.virtual.cluster import Cluster
 
-from pagefleet_operator.domain import status_json
 from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.observation import Observation, PodReading, RevisionReading
-from pagefleet_operator.domain.plan import Plan
-from pagefleet_operator.domain.spec import Spec, SpecErrors, parse
-from pagefleet_operator.domain.status import Status
+from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import Status
 
 TRIES = int(os.environ.get("PAGEFLEET_STORED_OBJECTS", "1000"))
 NOW = 1_800_000_000.0
@@ -66,7 +66,7 @@ def test_decisions_change_nothing_in_the_spec_that_is_remembered() -> None:
         plan = decided(spec_of(name), Status())
         decided(
             spec_of(name),
-            status_json.load(status_json.dump(plan.status)),
+            codec.load(codec.dump(plan.status)),
             {plan.status.stable: RevisionReading(plan.status.stable, 1)},
         )
         assert parse(spec_of(name)) is parsed
@@ -77,8 +77,8 @@ def decided(spec: Any, status: Status, revisions: Mapping[str, RevisionReading] 
     """A decision on a stored object, and its status as it would be written: strict JSON that reads back the same."""
     seen = Observation("team", "chat", "uid", 3, spec, status, revisions or {})
     plan = decide(seen, NOW)
-    written = json.dumps(status_json.dump(plan.status), allow_nan=False)
-    assert isinstance(status_json.load(json.loads(written)), Status)
+    written = json.dumps(codec.dump(plan.status), allow_nan=False)
+    assert isinstance(codec.load(json.loads(written)), Status)
     return plan
 
 
@@ -90,7 +90,7 @@ def histories() -> list[dict[str, Any]]:
             cluster.edit(4)
         if tick == 40:
             cluster.act("abort")
-        found.append(status_json.dump(cluster.tick()))
+        found.append(codec.dump(cluster.tick()))
     return found
 
 
@@ -130,7 +130,7 @@ STORED_STATUSES = JSON | mutated(st.sampled_from(HISTORIES))
 @settings(max_examples=TRIES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=STORED_SPECS, status=STORED_STATUSES, replicas=st.none() | st.integers(0, 3), ready=st.booleans())
 def test_any_stored_object_gets_a_decision(spec: Any, status: Any, replicas: int | None, ready: bool) -> None:
-    read = status_json.load(status)
+    read = codec.load(status)
     pods = tuple(
         PodReading(f"p{number}", ready, False, NOW - 60, NOW - 30 if ready else None) for number in range(replicas or 0)
     )
@@ -142,12 +142,12 @@ def test_any_stored_object_gets_a_decision(spec: Any, status: Any, replicas: int
 def test_every_part_of_a_status_may_be_anything(value: Any) -> None:
     good = max(HISTORIES, key=lambda status: len(json.dumps(status)))
     for path in places(good):
-        read = status_json.load(replaced(good, path, value))
+        read = codec.load(replaced(good, path, value))
         assert isinstance(read, Status)
         names = {name for name in (read.stable, read.canary) if name}
         decided(Cluster(1).spec, read, {name: RevisionReading(name, 1) for name in names})
 
 
 def test_numbers_that_json_cannot_hold_never_leave() -> None:
-    read = status_json.load({"scaling": [{"revision": "a", "startup": math.inf, "learned": "9999-12-31T23:59:59Z"}]})
-    assert json.dumps(status_json.dump(read), allow_nan=False)
+    read = codec.load({"scaling": [{"revision": "a", "startup": math.inf, "learned": "9999-12-31T23:59:59Z"}]})
+    assert json.dumps(codec.dump(read), allow_nan=False)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_simulator.engine import Engine
-from pagefleet_simulator.pods import Victim
-from pagefleet_simulator.profile import Profile, Startup, StepTime
-from pagefleet_simulator.request import Arrival, Ending, Request
+from pagefleet_simulator.fleet.engine import Engine
+from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.profile import Profile, Startup, StepTime
+from pagefleet_simulator.fleet.request import Arrival, Ending, Request
+from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers.hpa import Hpa, Metric
 from pagefleet_simulator.simulation import Setting, Simulation
-from pagefleet_simulator.view import Bounds, Decision, View
 
 SMALL = Profile(
     name="small",

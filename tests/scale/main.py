@@ -16,18 +16,18 @@ from typing import Annotated, Any
 
 import typer
 from faults.report import kept
-from own_plane import OwnPlane, own_plane
-from private import alone
 from rich.console import Console
 from rich.table import Table
 from scale import poison
 from scale.measure import Measure, median, p99
 from scale.operator import USER, Operator
+from support.cluster.own_plane import OwnPlane, own_plane
+from support.private import alone
 
+from pagefleet_local.base.paths import Layout
 from pagefleet_local.fleet.install import CHECKOUT
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_local.paths import Layout
-from pagefleet_operator.cluster.api import Api
+from pagefleet_operator.kube.client import Api
 
 SERVICES = "/apis/pagefleet.io/v1alpha1/namespaces/scale/inferenceservices"
 WRITES = ("create", "update", "patch", "delete")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import aiohttp
 
-from pagefleet_local.certificates import Authority
-from pagefleet_local.paths import Layout
+from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.paths import Layout
 
 USER = "system:serviceaccount:pagefleet-system:pagefleet-operator"
 COMMAND = str(Path(sys.executable).parent / "pagefleet-operator")

@@ -7,11 +7,11 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from own_plane import OwnPlane
 from scale.measure import Measure, median, p99
+from support.cluster.own_plane import OwnPlane
 
 from pagefleet_local.fleet.kubectl import until
-from pagefleet_operator.cluster.api import ApiError
+from pagefleet_operator.kube.client import ApiError
 
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.pagefleet.io"
 SERVICES = "/apis/pagefleet.io/v1alpha1/namespaces/scale/inferenceservices"

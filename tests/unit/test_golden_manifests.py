@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
-from golden_manifests import FOLDER, GROUPED, MADE, SEVERAL, SPECS, child_of, spec_of, violations
+from support.golden_manifests import FOLDER, GROUPED, MADE, SEVERAL, SPECS, child_of, spec_of, violations
 
-from pagefleet_operator.domain import schema
-from pagefleet_operator.domain.build import deployment as module
-from pagefleet_operator.domain.build.deployment import deployment
-from pagefleet_operator.domain.build.names import Child
-from pagefleet_operator.domain.build.volumes import CACHE, CACHE_FOLDER, shares_memory
-from pagefleet_operator.domain.revision import POD_AFFECTING
-from pagefleet_operator.domain.schema_runtime import CUSTOM
+from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.base.revision import POD_AFFECTING
+from pagefleet_operator.domain.manifests import deployment as module
+from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.runtimes.volumes import CACHE, CACHE_FOLDER, shares_memory
+from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.schema.runtime import CUSTOM
 
 
 class Plain(yaml.SafeDumper):
@@ -69,7 +69,7 @@ def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
     full["engine"] |= {name: custom["engine"][name] for name in CUSTOM if name != "metrics"}
     full["engine"]["metrics"] = dict.fromkeys(CUSTOM["metrics"]["properties"], "x")
     for name in POD_AFFECTING:
-        assert absent(full[name], schema.SPEC["properties"][name], name) == []
+        assert absent(full[name], root.SPEC["properties"][name], name) == []
 
 
 def pods() -> list[Any]:

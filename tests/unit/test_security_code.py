@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pagefleet_engine.api.errors import ApiError
+from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.parameters import parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,8 +142,8 @@ def test_sockets_are_opened_where_ports_are_declared() -> None:
     }
     assert found == {
         "engine/pagefleet_engine/api/server.py",
-        "engine/pagefleet_engine/runner/device/nodes.py",
-        "gateway/pagefleet_gateway/extproc.py",
+        "engine/pagefleet_engine/runner/device/ranks/nodes.py",
+        "gateway/pagefleet_gateway/fronts/ext_proc.py",
         "gateway/pagefleet_gateway/gateway.py",
         "operator/pagefleet_operator/web/server.py",
     }

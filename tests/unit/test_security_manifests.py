@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
-from golden_manifests import SPECS, child_of, spec_of, violations
+from support.golden_manifests import SPECS, child_of, spec_of, violations
 
-from pagefleet_operator.domain.build.deployment import deployment
-from pagefleet_operator.domain.build.leaderworkerset import leader_worker_set
-from pagefleet_operator.domain.build.loadtest import load_test
-from pagefleet_operator.domain.spec import SpecErrors, parse
+from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
+from pagefleet_operator.domain.manifests.load_test_job import load_test
+from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("base", "overlays/local", "picker", "engines")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from golden_manifests import child_of, spec_of
+from support.golden_manifests import child_of, spec_of
 
-from pagefleet_operator.domain import structure
-from pagefleet_operator.domain.build.deployment import deployment
-from pagefleet_operator.domain.schema import SPEC
-from pagefleet_operator.domain.spec import Spec, parse
+from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.spec import structure
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.spec.schema.root import SPEC
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MANIFESTS = CHECKOUT / "manifests"

@@ -16,15 +16,16 @@ import openai
 import pytest
 import pytest_asyncio
 
-from pagefleet_local import cleanup, paths
+from pagefleet_local.base import paths
 from pagefleet_local.demo.load import Load, Sample
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.demo.scenes.serve import QUESTION
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View
 from pagefleet_local.fleet.install import Fleet
-from pagefleet_local.fleet.up import fleet_up
 from pagefleet_local.images import build, vllm
-from pagefleet_local.up import Options, healthy
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.fleet_up import fleet_up
+from pagefleet_local.lifecycle.up import Options, healthy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 START_SECONDS = 600.0  # of vLLM, on two cores that others use too

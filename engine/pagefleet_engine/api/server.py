@@ -13,25 +13,26 @@ from pathlib import Path
 
 from aiohttp import web
 
-from pagefleet_engine.api import traces
-from pagefleet_engine.api.admin import Admin
-from pagefleet_engine.api.auth import Keys
-from pagefleet_engine.api.completions import Completions
-from pagefleet_engine.api.connections import Connections
-from pagefleet_engine.api.drain import Drain
-from pagefleet_engine.api.embeddings import Embeddings
-from pagefleet_engine.api.engine import EngineClient
-from pagefleet_engine.api.errors import ApiError
-from pagefleet_engine.api.limits import Limits, Rules
-from pagefleet_engine.api.logs import explain, log
-from pagefleet_engine.api.metrics import Metrics
-from pagefleet_engine.api.models import Models
-from pagefleet_engine.api.observation import Observation
-from pagefleet_engine.api.plan import Planner
-from pagefleet_engine.api.tokens import Tokens
+from pagefleet_engine.api.backend.drain import Drain
+from pagefleet_engine.api.backend.engine import EngineClient
+from pagefleet_engine.api.backend.models import Models
+from pagefleet_engine.api.base.auth import Keys
+from pagefleet_engine.api.base.connections import Connections
+from pagefleet_engine.api.base.errors import ApiError
+from pagefleet_engine.api.base.logs import explain, log
+from pagefleet_engine.api.endpoints.admin import Admin
+from pagefleet_engine.api.endpoints.completions import Completions
+from pagefleet_engine.api.endpoints.embeddings import Embeddings
+from pagefleet_engine.api.endpoints.health import Observation
+from pagefleet_engine.api.endpoints.tokens import Tokens
+from pagefleet_engine.api.observability import traces
+from pagefleet_engine.api.observability.metrics import Metrics
+from pagefleet_engine.api.planning.limits import Limits, Rules
+from pagefleet_engine.api.planning.plan import Planner
 from pagefleet_engine.core.requests import EngineConfig
-from pagefleet_engine.model import source, tokenizer
-from pagefleet_engine.model.errors import SOURCE, ModelError
+from pagefleet_engine.model.checkpoint import source
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.text import tokenizer
 
 BODY_BYTES = 2 << 20
 BACKLOG = 1024

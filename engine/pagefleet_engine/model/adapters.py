@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from pagefleet_engine.model.config import ModelConfig
+from pagefleet_engine.model.checkpoint.config import ModelConfig
 
 NAME = re.compile(
     r"(?:base_model\.model\.)?model\.layers\.(\d+)\.(?:self_attn\.(?=[qkvo]_)|mlp\.(?=gate_|up_|down_))(\w+)"

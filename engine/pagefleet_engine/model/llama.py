@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from pagefleet_engine.model import rope
 from pagefleet_engine.model.adapters import Applied
-from pagefleet_engine.model.config import ModelConfig
-from pagefleet_engine.model.errors import SOURCE, ModelError
-from pagefleet_engine.model.weights import Weights
+from pagefleet_engine.model.checkpoint.config import ModelConfig
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.checkpoint.weights import Weights
 from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, Coded, KVPages, Linear, Norm, Operations
 
 QUANTIZATIONS = ("none", "int8")

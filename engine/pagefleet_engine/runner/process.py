@@ -32,8 +32,8 @@ from pagefleet_engine.core.messages import (
     to_engine,
 )
 from pagefleet_engine.core.requests import EngineConfig, TokenOutput
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.runner import machine
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.common import machine
 from pagefleet_engine.runner.start import start
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig
-from pagefleet_engine.model.errors import ModelError
-from pagefleet_engine.runner.engine import Engine
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.cpu.engine import Engine
 
 if TYPE_CHECKING:
     from pagefleet_engine.runner.device.engine import DeviceEngine

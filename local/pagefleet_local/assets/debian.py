@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pagefleet_local import paths
-from pagefleet_local.console import stage
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import stage
 
 # program -> (package, path inside it)
 PROGRAMS = {

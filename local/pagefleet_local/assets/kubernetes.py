@@ -13,9 +13,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagefleet_local import paths
 from pagefleet_local.assets import debian, patches
-from pagefleet_local.console import Report, stage
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import Report, stage
 
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
 VERSION = "1.20.2"

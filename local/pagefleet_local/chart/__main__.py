@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from pagefleet_local.base.console import CONSOLE
 from pagefleet_local.chart.whole import CHECKOUT, chart
-from pagefleet_local.console import CONSOLE
 
 CHART = CHECKOUT / "charts/pagefleet"
 

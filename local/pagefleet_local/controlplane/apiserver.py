@@ -8,9 +8,9 @@ import ssl
 import yaml
 
 from pagefleet_local.assets.kubernetes import Binaries
-from pagefleet_local.certificates import Authority, Pair
-from pagefleet_local.paths import Layout
-from pagefleet_local.processes import Daemon
+from pagefleet_local.base.certificates import Authority, Pair
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import Daemon
 
 # Who did what to which object, without bodies: enough to derive RBAC from, small enough to keep.
 AUDIT_POLICY = {

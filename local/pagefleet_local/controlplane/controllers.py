@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pagefleet_local.assets.kubernetes import Binaries
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import Daemon
 from pagefleet_local.controlplane.etcd import listens
-from pagefleet_local.paths import Layout
-from pagefleet_local.processes import Daemon
 
 # From this minor version on the insecure port and the flag that turns it off are gone.
 NO_INSECURE_PORT = 24

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 
 from pagefleet_local.assets import debian
-from pagefleet_local.certificates import Authority
-from pagefleet_local.paths import Layout
-from pagefleet_local.processes import Daemon
+from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import Daemon
 
 
 def start(layout: Layout, authority: Authority) -> Daemon:

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from pagefleet_local.demo import programs
+from pagefleet_local.assets import monitoring
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.fleet.access import Access
 from pagefleet_local.fleet.install import Fleet
@@ -110,14 +110,14 @@ class Monitoring:
         await self._discover()
         self._discovery = asyncio.create_task(self._keep_discovering())
         await self._start(
-            *programs.alertmanager(),
+            *monitoring.alertmanager(),
             "--config.file=alertmanager.yaml",
             f"--web.listen-address={ALERTMANAGER}",
             "--cluster.listen-address=",
             "--storage.path=alertmanager",
         )
         await self._start(
-            *programs.prometheus(),
+            *monitoring.prometheus(),
             "--config.file=prometheus.yaml",
             f"--web.listen-address={PROMETHEUS}",
             "--storage.tsdb.path=prometheus",

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pagefleet_local import paths
 from pagefleet_local.assets import debian
-from pagefleet_local.console import stage
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import stage
 
 SUITE, PYTHON = "bookworm", (3, 11)
 DEFAULT_MIRROR = "http://deb.debian.org/debian"

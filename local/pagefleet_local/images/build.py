@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pagefleet_local import paths
 from pagefleet_local.assets import debian
-from pagefleet_local.console import stage
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import stage
+from pagefleet_local.base.paths import Layout
 from pagefleet_local.fleet.install import CHECKOUT
 from pagefleet_local.images import base, wheels
 from pagefleet_local.node import containerd
-from pagefleet_local.paths import Layout
 
 LIBRARIES = {"operator": "operator", "gateway": "gateway", "engine-cpu": "engine", "engine-cpu-smollm2": "engine"}
 TARGETS = tuple(LIBRARIES)

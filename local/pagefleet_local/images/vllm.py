@@ -9,9 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pagefleet_local import paths
 from pagefleet_local.assets import debian
-from pagefleet_local.console import stage
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import stage
 from pagefleet_local.fleet.install import CHECKOUT
 from pagefleet_local.images import base, build, wheels
 

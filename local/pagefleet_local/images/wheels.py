@@ -9,9 +9,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-from pagefleet_local import paths
 from pagefleet_local.assets.debian import AssetError
-from pagefleet_local.console import stage
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import stage
 from pagefleet_local.fleet.install import CHECKOUT
 
 EXTRAS = ("operator", "gateway", "engine")

@@ -11,17 +11,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from pagefleet_local import paths
 from pagefleet_local.assets.debian import AssetError
-from pagefleet_local.console import stage
-from pagefleet_local.demo.programs import to_be_had
+from pagefleet_local.assets.monitoring import to_be_had
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import stage
+from pagefleet_local.base.preflight import Refused
 from pagefleet_local.fleet.access import NodePorts
 from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.fleet.up import TARGETS
 from pagefleet_local.images import build as images
 from pagefleet_local.kind import plan
-from pagefleet_local.preflight import Refused
+from pagefleet_local.lifecycle.fleet_up import TARGETS
 
 
 class Kind:

@@ -6,10 +6,10 @@ import os
 import subprocess
 
 from pagefleet_local.assets import debian
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import Daemon
 from pagefleet_local.node.pause import IMAGE as PAUSE_IMAGE
 from pagefleet_local.node.pause import archive
-from pagefleet_local.paths import Layout
-from pagefleet_local.processes import Daemon
 
 # `restrict_oom_score_adj`: a machine may lack CAP_SYS_RESOURCE, and every sandbox would die of lowering its score.
 CONFIGURATION = """\

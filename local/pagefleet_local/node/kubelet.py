@@ -9,10 +9,10 @@ import urllib.request
 import yaml
 
 from pagefleet_local.assets.kubernetes import Binaries
-from pagefleet_local.certificates import Authority
+from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import Daemon
 from pagefleet_local.controlplane.etcd import listens
-from pagefleet_local.paths import Layout
-from pagefleet_local.processes import Daemon
 
 # From this minor version on the kubelet speaks CRI only, and the flags that chose it are configuration.
 CRI_ONLY, ENDPOINT_IN_CONFIG = 24, 27

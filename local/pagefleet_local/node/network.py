@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from pagefleet_local.assets import debian
-from pagefleet_local.paths import Layout
+from pagefleet_local.base.paths import Layout
 
 COMMENT = "pagefleet-local"
 

@@ -10,7 +10,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from pagefleet_local import paths
+from pagefleet_local.base import paths
 
 IMAGE = "docker.io/pagefleet/pause:1"
 SOURCE = """\

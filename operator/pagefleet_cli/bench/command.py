@@ -16,7 +16,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pagefleet_cli import options
+from pagefleet_cli.base import options
+from pagefleet_cli.base.cluster import Target
+from pagefleet_cli.base.faults import Fault, explained, fail
+from pagefleet_cli.base.options import Output
+from pagefleet_cli.base.output import show, terminal
 from pagefleet_cli.bench import picture, store
 from pagefleet_cli.bench.profile import Lengths, Planned, Profile, ProfileError, checked, parse, plan
 from pagefleet_cli.bench.report import comparison, report
@@ -25,10 +29,6 @@ from pagefleet_cli.bench.result import compact, written
 from pagefleet_cli.bench.run import Progress as Told
 from pagefleet_cli.bench.run import Run, run
 from pagefleet_cli.bench.target import served_model, through_gateway, url_of
-from pagefleet_cli.cluster import Target
-from pagefleet_cli.faults import Fault, explained, fail
-from pagefleet_cli.options import Output
-from pagefleet_cli.output import show, terminal
 
 
 def bench(

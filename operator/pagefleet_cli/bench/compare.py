@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pagefleet_cli.bench.result import quantile
-from pagefleet_operator.domain.sequential import Evidence, e_value, upper_rank
+from pagefleet_operator.domain.analysis.sequential import Evidence, e_value, upper_rank
 
 RESAMPLES, FEWEST_RESAMPLES, DRAWS = 1000, 400, 1_000_000  # fewer for long runs: an answer within seconds
 CONFIDENCE = 0.99

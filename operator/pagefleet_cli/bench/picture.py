@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.bench.report import TITLES
 from pagefleet_cli.bench.result import SIGNALS, values
 from pagefleet_cli.bench.run import Run
-from pagefleet_cli.faults import Fault
 
 KINDS = (".svg", ".png", ".pdf")
 

@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pagefleet_cli.base.words import milliseconds, span
 from pagefleet_cli.bench.compare import Difference, Finding, difference, sentence
 from pagefleet_cli.bench.profile import Profile
 from pagefleet_cli.bench.result import SIGNALS, errors, quantile, series, tokens_per_second, values
 from pagefleet_cli.bench.run import Run
-from pagefleet_cli.words import milliseconds, span
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 COMPARED = (0.5, 0.95)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pagefleet_cli.bench.requests import Sample
 from pagefleet_cli.bench.run import Run
-from pagefleet_operator.domain import sketch
+from pagefleet_operator.domain.base import sketch
 
 SIGNALS = ("ttft", "tpot", "e2e")
 MOST_BYTES = 4096  # of a container's termination message

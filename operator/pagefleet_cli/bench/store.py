@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.bench.profile import Profile, ProfileError, dump, parse
 from pagefleet_cli.bench.requests import Sample
 from pagefleet_cli.bench.run import Run
-from pagefleet_cli.faults import Fault
 
 VERSION = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

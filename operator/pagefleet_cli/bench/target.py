@@ -6,10 +6,10 @@ import asyncio
 
 import aiohttp
 
+from pagefleet_cli.base.cluster import Cluster, Target
+from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.bench.requests import base, models
 from pagefleet_cli.bench.run import client
-from pagefleet_cli.cluster import Cluster, Target
-from pagefleet_cli.faults import Fault
 
 GATEWAY_NAMESPACE, GATEWAY = "pagefleet-system", "pagefleet-gateway"
 LOOK_SECONDS = 15.0

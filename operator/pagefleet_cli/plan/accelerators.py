@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from pagefleet_cli.faults import Fault
+from pagefleet_cli.base.faults import Fault
 
 GB = 10**9
 

@@ -9,16 +9,16 @@ from typing import Annotated
 
 import typer
 
-from pagefleet_cli import options
-from pagefleet_cli.faults import Fault, explained
-from pagefleet_cli.options import Output
-from pagefleet_cli.output import show
+from pagefleet_cli.base import options
+from pagefleet_cli.base.faults import Fault, explained
+from pagefleet_cli.base.options import Output
+from pagefleet_cli.base.output import show
 from pagefleet_cli.plan.accelerators import GB, TABLE, Accelerator, accelerator
 from pagefleet_cli.plan.memory import Load
 from pagefleet_cli.plan.report import Wanted, document, plan, table
 from pagefleet_cli.plan.shape import Shape, checked, from_sizes
 from pagefleet_cli.plan.source import read
-from pagefleet_operator.domain.quantity import amount, seconds
+from pagefleet_operator.domain.base.quantity import amount, seconds
 
 UNKNOWN_CONTEXT, MOST_CONTEXT = 4096, 8192  # when --context-length is not given
 

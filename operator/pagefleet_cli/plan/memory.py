@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pagefleet_cli.faults import Fault
+from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.plan.accelerators import Accelerator
 from pagefleet_cli.plan.shape import Shape
 

@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pagefleet_cli.base.words import binary
 from pagefleet_cli.plan import memory
 from pagefleet_cli.plan.accelerators import Accelerator
 from pagefleet_cli.plan.memory import KV, Load, Replica
 from pagefleet_cli.plan.shape import Shape
-from pagefleet_cli.words import binary
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_cli.faults import Fault
+from pagefleet_cli.base.faults import Fault
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pagefleet_cli.faults import Fault
+from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.plan.shape import Shape, checked, from_config
 
 ALLOWED = (
@@ -98,8 +98,8 @@ def _stored(folder: Path) -> int | None:
 
 
 def _gguf(path: Path) -> Shape:
-    from pagefleet_engine.model.errors import ModelError
-    from pagefleet_engine.model.gguf_metadata import Header
+    from pagefleet_engine.model.checkpoint.errors import ModelError
+    from pagefleet_engine.model.checkpoint.gguf_metadata import Header
 
     try:
         header = Header(path)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from pagefleet_cli import options
-from pagefleet_cli.cluster import Cluster, Target
-from pagefleet_cli.faults import FAILED, TIMED_OUT, Fault, explained, fail
-from pagefleet_cli.output import terminal
+from pagefleet_cli.base import options
+from pagefleet_cli.base.cluster import Cluster, Target
+from pagefleet_cli.base.faults import FAILED, TIMED_OUT, Fault, explained, fail
+from pagefleet_cli.base.output import terminal
 from pagefleet_cli.rollout.actions import Action, ask, await_answer
 from pagefleet_cli.rollout.revisions import chosen, revisions
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pagefleet_cli.cluster import Cluster
+from pagefleet_cli.base.cluster import Cluster
 from pagefleet_cli.rollout.progress import ACTION
 from pagefleet_cli.rollout.why import pending
 

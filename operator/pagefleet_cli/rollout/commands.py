@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pagefleet_cli import options
-from pagefleet_cli.cluster import Cluster, Document, Target
-from pagefleet_cli.faults import FAILED, TIMED_OUT, Fault, explained, fail
-from pagefleet_cli.options import Output
-from pagefleet_cli.output import plain, show, terminal
+from pagefleet_cli.base import options
+from pagefleet_cli.base.cluster import Cluster, Document, Target
+from pagefleet_cli.base.faults import FAILED, TIMED_OUT, Fault, explained, fail
+from pagefleet_cli.base.options import Output
+from pagefleet_cli.base.output import plain, show, terminal
 from pagefleet_cli.rollout import act_commands
 from pagefleet_cli.rollout.live import picture
 from pagefleet_cli.rollout.progress import End, end, progress, sentence

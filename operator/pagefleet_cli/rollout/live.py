@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pagefleet_cli.base.words import milliseconds, span
 from pagefleet_cli.rollout.progress import End, Place, Progress, Side
-from pagefleet_cli.words import milliseconds, span
 
 MARKS = {Place.DONE: ("v", "green"), Place.PRESENT: (">", "bold yellow"), Place.COMING: (" ", "dim")}
 COLOURS = {"Passed": "green", "Regressed": "red", "Inconclusive": "yellow"}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pagefleet_cli.words import moment, span
-from pagefleet_operator.domain.quantity import seconds
-from pagefleet_operator.domain.spec_rollout import DEFAULT_ROLLOUT
+from pagefleet_cli.base.words import moment, span
+from pagefleet_operator.domain.base.quantity import seconds
+from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT
 
 Document = Mapping[str, Any]
 PROMOTED = ("Idle", "Watching")  # the spec's revision serves; while watched it may still be rolled back

@@ -11,8 +11,8 @@ import yaml
 from rich.table import Table
 from rich.text import Text
 
-from pagefleet_cli.faults import Fault
-from pagefleet_cli.tables import age, text
+from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.tables import age, text
 
 Document = Mapping[str, Any]
 STYLES = {"+": "green", "-": "red", "@": "cyan"}

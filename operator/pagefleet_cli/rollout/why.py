@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pagefleet_cli.base.words import clock, moment, span
 from pagefleet_cli.rollout.progress import ACTION, UNTIL_RESUMED, Place, Progress, progress
-from pagefleet_cli.words import clock, moment, span
 
 Document = Mapping[str, Any]
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pagefleet_observability.engines import KV_USAGE, level, rate
-from pagefleet_observability.panel import Dashboard, Panel, Row, Variable
+from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
+from pagefleet_observability.rules.engines import KV_USAGE, level, rate
 
 OF = 'namespace="$namespace",service="$service",revision=~"$revision"'
 POD = "{{pod}}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pagefleet_observability.panel import Dashboard, Panel, Row, Variable
-from pagefleet_observability.recordings import SERVICE
+from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
+from pagefleet_observability.rules.recordings import SERVICE
 
 IN = 'namespace=~"$namespace"'
 EACH = "{{namespace}}/{{service}}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_observability.panel import Dashboard, Panel, Row, Variable
+from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
 
 OF = 'namespace="$namespace",service="$service"'
 REV = "{{revision}}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pagefleet_observability.panel import Dashboard, Panel, Row, Variable
-from pagefleet_observability.recordings import TTFT_BUDGET, TTFT_SECONDS, slow
+from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
+from pagefleet_observability.rules.recordings import TTFT_BUDGET, TTFT_SECONDS, slow
 
 OF = 'namespace="$namespace",service="$service"'
 REV = "{{revision}}"

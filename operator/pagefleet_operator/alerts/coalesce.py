@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from pagefleet_operator.domain.status import AlertRecord
+from pagefleet_operator.domain.status.status import AlertRecord
 
 Key = tuple[str, str]
 Identity = tuple[str, float, bool]

@@ -14,10 +14,11 @@ from aiohttp import web
 
 from pagefleet_operator.alerts.coalesce import Coalescer
 from pagefleet_operator.alerts.payload import Alert, PayloadError, merge, parse
-from pagefleet_operator.domain import spec, status_json
-from pagefleet_operator.domain.alerts import labels_of, matches
-from pagefleet_operator.domain.spec import Spec
-from pagefleet_operator.domain.status import AlertRecord
+from pagefleet_operator.domain.rollout.alerts import labels_of, matches
+from pagefleet_operator.domain.spec import parse as spec
+from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.status import AlertRecord
 
 MOST_BYTES = 1 << 20
 ATTEMPTS = 8
@@ -67,11 +68,11 @@ class Intake:
             if document is None or wanted is None:
                 return 0
             records = [alert for alert in alerts if matches(alert.labels, wanted)]
-            before = status_json.load(document.get("status"))
+            before = codec.load(document.get("status"))
             after = merge(before, records)
             if after != before:
                 try:
-                    await self._store({**document, "status": status_json.dump(after)})
+                    await self._store({**document, "status": codec.dump(after)})
                 except ConflictError:
                     continue
                 log.info("stored %d alerts for %s/%s", len(records), namespace, service)

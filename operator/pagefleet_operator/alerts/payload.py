@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pagefleet_operator.domain.status import AlertRecord, Status
+from pagefleet_operator.domain.status.status import AlertRecord, Status
 
 MOST_ALERTS, MOST_KEPT, MOST_LABELS = 1000, 20, 64
 SERVICE_LABELS = ("service", "inferenceservice")

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from pagefleet_operator.domain.observation import Observation, PodFault
-from pagefleet_operator.domain.rollout import Stage, reading
-from pagefleet_operator.domain.status import Condition, Phase
-
-TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
-Stated = tuple[str, str, str, str]  # type, status, reason, message
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why the service is degraded: the spec cannot be used, or pods cannot run."""
-
-    reason: str
-    message: str
+from pagefleet_operator.domain.rollout.machine import Stage, reading
+from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, Problem, Stated, dated
+from pagefleet_operator.domain.status.observation import Observation, PodFault
+from pagefleet_operator.domain.status.status import Condition, Phase
 
 
 def problem_of(stage: Stage, seen: Observation) -> Problem | None:
@@ -53,14 +41,6 @@ def state(
     ]
     before = {condition.type: condition for condition in seen.status.conditions}
     return tuple(dated(entry, before.get(entry[0]), seen.generation, now) for entry in stated)
-
-
-def dated(stated: Stated, before: Condition | None, generation: int, now: float) -> Condition:
-    """The condition with its transition time: `before`'s unless its status moved."""
-    kind, status, reason, message = stated
-    moved = before is None or before.status != status
-    since = now if moved or before is None else before.last_transition_time
-    return Condition(kind, status, reason, message[:2000], since, generation)
 
 
 def _ready(

@@ -6,35 +6,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_operator.domain import (
-    affordable,
-    capacity,
-    conditions,
-    draining,
-    extras,
-    groups,
-    rollout,
-    spares,
-    spec,
-    unspecified,
-    victims,
-)
-from pagefleet_operator.domain.build.loadtest import load_test
-from pagefleet_operator.domain.build.names import SERVICE_LABEL, Child
-from pagefleet_operator.domain.build.pdb import disruption_budget
-from pagefleet_operator.domain.build.service import service
-from pagefleet_operator.domain.build.spare import spare_deployment
-from pagefleet_operator.domain.conditions import Problem
-from pagefleet_operator.domain.draining import Drained
-from pagefleet_operator.domain.journal import Journal
-from pagefleet_operator.domain.observation import Observation
-from pagefleet_operator.domain.plan import Plan
-from pagefleet_operator.domain.revision import revision_hash, snapshot
-from pagefleet_operator.domain.rollout import Stage
-from pagefleet_operator.domain.spares import Spares
-from pagefleet_operator.domain.spec import Spec, SpecErrors
-from pagefleet_operator.domain.spec_rollout import Rollout, StepKind
-from pagefleet_operator.domain.status import Phase, RevisionRecord, ScalingRecord
+from pagefleet_operator.domain import conditions
+from pagefleet_operator.domain.base.names import SERVICE_LABEL, Child
+from pagefleet_operator.domain.base.revision import revision_hash, snapshot
+from pagefleet_operator.domain.manifests import workload
+from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
+from pagefleet_operator.domain.manifests.load_test_job import load_test
+from pagefleet_operator.domain.manifests.service import service
+from pagefleet_operator.domain.manifests.spare import spare_deployment
+from pagefleet_operator.domain.rollout import affordable, draining, invalid_spec, machine
+from pagefleet_operator.domain.rollout.draining import Drained
+from pagefleet_operator.domain.rollout.machine import Stage
+from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
+from pagefleet_operator.domain.scaling.spares import Spares
+from pagefleet_operator.domain.spec import parse
+from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
+from pagefleet_operator.domain.spec.rollout import Rollout, StepKind
+from pagefleet_operator.domain.status.condition import Problem
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import Phase, RevisionRecord, ScalingRecord
+from pagefleet_operator.domain.traffic import extras
 
 MOST_KEPT = 50  # revisions while the spec, and with it its historyLimit, cannot be read
 BUSY_SECONDS, IDLE_SECONDS = 2.0, 5.0
@@ -42,7 +35,7 @@ BUSY_SECONDS, IDLE_SECONDS = 2.0, 5.0
 
 def decide(seen: Observation, now: float) -> Plan:
     journal = Journal(now)
-    parsed = spec.parse(seen.spec)
+    parsed = parse.parse(seen.spec)
     match parsed:
         case SpecErrors():
             return extras.kept(_keep(seen, Problem("InvalidSpec", parsed.message), now, journal), seen.status)
@@ -52,7 +45,7 @@ def decide(seen: Observation, now: float) -> Plan:
 
 def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan:
     wanted = revision_hash(parsed.raw)
-    stage = rollout.advance(seen, parsed.rollout, wanted, now, journal)
+    stage = machine.advance(seen, parsed.rollout, wanted, now, journal)
     sized = capacity.decide(stage, seen.revisions, seen.status, parsed.scaling, parsed.rollout, now, journal, seen.load)
     replicas = affordable.raised(stage, seen, sized.replicas, parsed.scaling.max)
     previous = stage.previous
@@ -61,7 +54,7 @@ def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan
         and previous.revision not in stage.rejects
         and now - previous.since < parsed.rollout.keep_previous
     ):
-        found = rollout.reading(seen.revisions, previous.revision)
+        found = machine.reading(seen.revisions, previous.revision)
         if found.replicas:
             replicas.setdefault(previous.revision, found.replicas)
     drained = draining.decide(seen, replicas, now)
@@ -78,7 +71,7 @@ def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan
 def _keep(seen: Observation, invalid: Problem, now: float, journal: Journal) -> Plan:
     """The spec cannot be used: what runs goes on running as it is; only a rollback still moves."""
     status = seen.status
-    stage = unspecified.keep(seen, invalid.message, now, journal)
+    stage = invalid_spec.keep(seen, invalid.message, now, journal)
     found = {name: one.replicas for name, one in seen.revisions.items() if one.replicas is not None}
     replicas = affordable.raised(stage, seen, found, stage.record.needed)
     known = _history(seen, stage, replicas, {}, MOST_KEPT, now)
@@ -101,7 +94,7 @@ def _plan(
     limit: tuple[str, str] | None = None,
 ) -> Plan:
     in_use = tuple(name for name in (stage.canary, stage.stable) if replicas.get(name))
-    problem = groups.problem(known, in_use, served=seen.groups) or conditions.problem_of(stage, seen)
+    problem = workload.problem(known, in_use, served=seen.groups) or conditions.problem_of(stage, seen)
     _announce(seen, invalid or problem, journal)
     stated = conditions.state(stage, seen, replicas, invalid, problem, now, limit)
     status = replace(
@@ -139,7 +132,7 @@ def _plan(
         withdrawn=warm.withdrawn,
         spares=warm.orders,
         events=tuple(journal.events),
-        victims=victims.costs(seen.revisions, replicas),
+        victims=deletion_cost.costs(seen.revisions, replicas),
         requeue=BUSY_SECONDS if busy else IDLE_SECONDS,
     )
 
@@ -150,7 +143,7 @@ def _children(
     for record in known:
         if record.hash in replicas and record.spec:
             child = Child(seen.namespace, seen.name, seen.uid, record.hash, _typed(record.spec))
-            made = groups.workload(child, replicas[record.hash], served=seen.groups)
+            made = workload.workload(child, replicas[record.hash], served=seen.groups)
             if made is None:
                 continue  # what was deleted is known by its Deployment or LeaderWorkerSet: no other child without one
             yield made
@@ -177,7 +170,7 @@ def _history(
     return tuple(
         replace(
             record,
-            ready=rollout.reading(seen.revisions, name).ready,
+            ready=machine.reading(seen.revisions, name).ready,
             desired=replicas.get(name, 0),
             load_test=result if result and name == seen.status.canary else record.load_test,
         )

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from pagefleet_operator.web.metrics import Metrics
+from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.status_page import StatusPage
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.load import is_fresh
-from pagefleet_operator.domain.observation import Observation, PodReading, SpareReading
-from pagefleet_operator.domain.status import SignalRecord, Status
+from pagefleet_operator.domain.scaling.load import is_fresh
+from pagefleet_operator.domain.status.observation import Observation, PodReading, SpareReading
+from pagefleet_operator.domain.status.status import SignalRecord, Status
 
 MOST_PODS = 256
 MOST_CHANGES = 240

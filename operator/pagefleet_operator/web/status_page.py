@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from pagefleet_operator.domain.build.names import KIND
-from pagefleet_operator.domain.observation import Observation
-from pagefleet_operator.domain.status import Status
+from pagefleet_operator.domain.base.names import KIND
+from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.web import view
 from pagefleet_operator.web.session import COOKIE, LASTS_SECONDS, Sessions
 from pagefleet_operator.web.snapshot import Snapshot, taken

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
 
-from pagefleet_operator.domain import spec, status_json
-from pagefleet_operator.domain.spec import Spec
-from pagefleet_operator.domain.status import Phase, RolloutRecord, SignalRecord, Status
+from pagefleet_operator.domain.spec import parse
+from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.status import Phase, RolloutRecord, SignalRecord, Status
 from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
 
 STALE_SECONDS = 60.0
@@ -44,7 +45,7 @@ IDLE = (Phase.IDLE, Phase.ROLLED_BACK, Phase.WATCHING)
 
 def row(document: Mapping[str, Any], seen: Snapshot | None) -> dict[str, Any]:
     """One line of the fleet. `queue` and `used` are None when no pod of the service was read lately."""
-    metadata, status = document["metadata"], status_json.load(document.get("status"))
+    metadata, status = document["metadata"], codec.load(document.get("status"))
     found = state(status)
     pods = _read(seen.pods if seen else ())
     used = [pod.used for pod in pods if pod.used is not None]
@@ -85,7 +86,7 @@ def state(status: Status) -> State:
 
 def page(document: Mapping[str, Any], seen: Snapshot | None, now: float) -> dict[str, Any]:
     """Everything one service's page shows; times are UNIX seconds, shares are 0 to 1."""
-    status, chosen = status_json.load(document.get("status")), spec.parse(document.get("spec") or {})
+    status, chosen = codec.load(document.get("status")), parse.parse(document.get("spec") or {})
     parsed = chosen if isinstance(chosen, Spec) else None
     weights = {entry.revision: entry.weight for entry in status.traffic}
     quantiles = {entry.signal: entry.quantile for entry in parsed.rollout.guard.latency} if parsed else {}

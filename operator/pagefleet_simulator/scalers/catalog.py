@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagefleet_operator.domain.spec_scaling import Scaling
-from pagefleet_simulator.outcome import Objective
-from pagefleet_simulator.profile import Profile
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_simulator.fleet.profile import Profile
+from pagefleet_simulator.fleet.view import Scaler
+from pagefleet_simulator.results.outcome import Objective
 from pagefleet_simulator.scalers.dynamo import Dynamo, Sla
 from pagefleet_simulator.scalers.hpa import Hpa, Metric
 from pagefleet_simulator.scalers.keda import Keda
 from pagefleet_simulator.scalers.kpa import Kpa, Rules
 from pagefleet_simulator.scalers.ours import Ours
 from pagefleet_simulator.scalers.wva import Thresholds, Wva
-from pagefleet_simulator.view import Scaler
 
 PEERS = ("hpa", "kpa", "keda", "wva", "dynamo")
 NAMES = ("ours", *PEERS)

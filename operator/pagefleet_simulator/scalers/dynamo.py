@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_simulator.pods import Victim
-from pagefleet_simulator.view import Bounds, Decision, PodView, View
+from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.view import Bounds, Decision, PodView, View
 
 Points = tuple[tuple[float, float], ...]
 

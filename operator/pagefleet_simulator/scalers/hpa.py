@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pagefleet_simulator.pods import Victim
+from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers.windows import Reading, Readings, add, largest
-from pagefleet_simulator.view import Bounds, Decision, View
 
 
 class Metric(StrEnum):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pagefleet_simulator.pods import Victim
+from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers import hpa
 from pagefleet_simulator.scalers.hpa import Behavior, Metric
-from pagefleet_simulator.view import Bounds, Decision, View
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pagefleet_simulator.pods import Victim
+from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers.windows import Reading, Readings, add, mean
-from pagefleet_simulator.view import Bounds, Decision, View
 
 
 @dataclass(frozen=True)

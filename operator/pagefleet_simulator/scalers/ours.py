@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pagefleet_operator.domain import autoscale
-from pagefleet_operator.domain.load import Totals, remember, totals
-from pagefleet_operator.domain.observation import PodFault, PodReading, RevisionReading
-from pagefleet_operator.domain.sample import Sample, ServiceLoad
-from pagefleet_operator.domain.spec_scaling import Scaling
-from pagefleet_operator.domain.status import ScalingRecord
-from pagefleet_simulator.pods import Victim
-from pagefleet_simulator.view import Bounds, Decision, PodView, View
+from pagefleet_operator.domain.scaling import autoscale
+from pagefleet_operator.domain.scaling.load import Totals, remember, totals
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+from pagefleet_operator.domain.status.status import ScalingRecord
+from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.view import Bounds, Decision, PodView, View
 
 WISH, SIZE = autoscale.wish, autoscale.size
 REVISION = "simulated"

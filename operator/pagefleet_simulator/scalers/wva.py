@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagefleet_simulator.pods import Victim
+from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers.windows import Reading, Readings, add, largest
-from pagefleet_simulator.view import Bounds, Decision, View
 
 PEAK_SECONDS = 60.0
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pagefleet_engine.api import tools
-from pagefleet_engine.api.errors import invalid
+from pagefleet_engine.api.base.errors import invalid
+from pagefleet_engine.api.constrained import tools
+from pagefleet_engine.api.constrained.tools import Tools
 from pagefleet_engine.api.parameters.fields import Field, Table, elsewhere, flag, shown, text
-from pagefleet_engine.api.tools import Tools
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MOST_MESSAGES = 4096

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_engine.api.errors import invalid
+from pagefleet_engine.api.base.errors import invalid
 
 MOST_TOKEN_ID = 2**31 - 1
 Read = Callable[[Any, str], Any]

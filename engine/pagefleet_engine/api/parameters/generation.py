@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_engine.api import formats
-from pagefleet_engine.api.errors import invalid
-from pagefleet_engine.api.formats import Asked
+from pagefleet_engine.api.base.errors import invalid
+from pagefleet_engine.api.constrained import formats
+from pagefleet_engine.api.constrained.formats import Asked
 from pagefleet_engine.api.parameters import conversation as chats
 from pagefleet_engine.api.parameters.conversation import Conversation
 from pagefleet_engine.api.parameters.fields import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_engine.api.errors import invalid
+from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.api.parameters import conversation as chats
 from pagefleet_engine.api.parameters.conversation import Conversation
 from pagefleet_engine.api.parameters.fields import (

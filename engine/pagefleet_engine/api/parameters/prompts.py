@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_engine.api.errors import invalid
+from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.api.parameters.fields import TOKEN_ID, Field, token_ids
 
 MOST_PROMPTS = 16

@@ -12,7 +12,7 @@ from pagefleet_engine.core.requests import EngineConfig, EngineRequest
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model import adapters
 from pagefleet_engine.model.adapters import Adapter, Applied, Part
-from pagefleet_engine.runner.device.rank import Rank
+from pagefleet_engine.runner.device.ranks.rank import Rank
 
 
 class Adapters:

@@ -9,19 +9,19 @@ import torch
 from pagefleet_engine.core.overlap import OverlapScheduler
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, TokenOutput
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.model.errors import ModelError
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.common.grammar import on_demand
+from pagefleet_engine.runner.common.levels import computed, levels, limits
+from pagefleet_engine.runner.common.prompts import Prompts
+from pagefleet_engine.runner.common.sampling import Sampler
+from pagefleet_engine.runner.common.warm_up import rehearse
 from pagefleet_engine.runner.device.adapters import Adapters
-from pagefleet_engine.runner.device.choice import choose, chosen_by_host, seed
-from pagefleet_engine.runner.device.company import company
-from pagefleet_engine.runner.device.executor import Flight, Landed
-from pagefleet_engine.runner.device.rank import Rank
-from pagefleet_engine.runner.device.seats import Seats
-from pagefleet_engine.runner.device.step import Step
-from pagefleet_engine.runner.grammar import on_demand
-from pagefleet_engine.runner.levels import computed, levels, limits
-from pagefleet_engine.runner.prompts import Prompts
-from pagefleet_engine.runner.rehearsal import rehearse
-from pagefleet_engine.runner.sampling import Sampler
+from pagefleet_engine.runner.device.ranks.company import company
+from pagefleet_engine.runner.device.ranks.rank import Rank
+from pagefleet_engine.runner.device.steps.choice import choose, chosen_by_host, seed
+from pagefleet_engine.runner.device.steps.executor import Flight, Landed
+from pagefleet_engine.runner.device.steps.seats import Seats
+from pagefleet_engine.runner.device.steps.step import Step
 from pagefleet_kernels.cpu import operations
 
 

@@ -1,1 +1,5 @@
-"""One module per engine that a revision may run on: how its replicas are started, and what they tell. Pure."""
+"""One module for each engine that a revision may run on: image, command line, probes, metric names.
+
+Decides how a replica of that engine is started and read.
+Never builds a whole pod (`manifests` does).
+"""

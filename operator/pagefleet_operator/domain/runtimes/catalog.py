@@ -7,9 +7,9 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
 
-from pagefleet_operator.domain.build.names import Child
-from pagefleet_operator.domain.runtime import runtime_name
-from pagefleet_operator.domain.runtimes import custom, ours, sglang, tgi, vllm
+from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.base.runtime import runtime_name
+from pagefleet_operator.domain.runtimes import custom, pagefleet, sglang, tgi, vllm
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
 
@@ -31,7 +31,7 @@ def launch_of(child: Child, release: str) -> Launch:
     """`release`: the operator's version."""
     match runtime_of(child.snapshot):
         case Runtime.PAGEFLEET:
-            return ours.launch(child, release)
+            return pagefleet.launch(child, release)
         case Runtime.VLLM:
             return vllm.launch(child)
         case Runtime.SGLANG:
@@ -46,7 +46,7 @@ def node_launch_of(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
     """TGI runs on one node (rules_runtime.py); a custom runtime's arguments name the controller's variables themselves."""
     match runtime_of(snapshot):
         case Runtime.PAGEFLEET:
-            return ours.node_launch(node)
+            return pagefleet.node_launch(node)
         case Runtime.VLLM:
             return vllm.node_launch(snapshot, node)
         case Runtime.SGLANG:
@@ -120,7 +120,7 @@ def _slots(runtime: Runtime) -> tuple[str, int | None]:
     """The flag that sets them, and what they are without it."""
     match runtime:
         case Runtime.PAGEFLEET:
-            return ours.SLOTS_FLAG, ours.SLOTS
+            return pagefleet.SLOTS_FLAG, pagefleet.SLOTS
         case Runtime.VLLM:
             return vllm.SLOTS_FLAG, None
         case Runtime.SGLANG:

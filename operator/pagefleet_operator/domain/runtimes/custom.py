@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.build.flags import drain_seconds
-from pagefleet_operator.domain.build.names import PORT, Child
+from pagefleet_operator.domain.base.names import PORT, Child
 from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, metrics_from
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_operator.domain.build.names import PORT, Child
-from pagefleet_operator.domain.build.uris import path_in_pod
-from pagefleet_operator.domain.build.volumes import CACHE_FOLDER
-from pagefleet_operator.domain.parallel import accelerators
-from pagefleet_operator.domain.quantity import whole
+from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_operator.domain.base.parallel import accelerators
+from pagefleet_operator.domain.base.quantity import whole
 from pagefleet_operator.domain.runtimes.metrics import Engine
+from pagefleet_operator.domain.runtimes.uris import path_in_pod
+from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
 TEMPORARY = "/tmp"  # noqa: S108 - the pod's own volume
 KNOWN_DELAY = 5  # seconds until every gateway knows that a pod ends

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_operator.domain.parallel import pipeline_parallel, tensor_parallel
+from pagefleet_operator.domain.base.parallel import pipeline_parallel, tensor_parallel
 
 MASTER_PORT = 29500
 # The LeaderWorkerSet's controller puts these into every container before what the pod template has, so that arguments may

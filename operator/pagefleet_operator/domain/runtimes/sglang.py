@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.build.flags import drain_seconds
-from pagefleet_operator.domain.build.names import PORT, Child
-from pagefleet_operator.domain.build.uris import path_in_pod
-from pagefleet_operator.domain.build.volumes import CHAT_TEMPLATE
-from pagefleet_operator.domain.runtime import guessing
+from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch, shares
+from pagefleet_operator.domain.runtimes.uris import path_in_pod
+from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 
 # Tags for other accelerators name their driver's version and card: engine.image has to say which.
 IMAGES = {"nvidia.com/gpu": "docker.io/lmsysorg/sglang:v0.5.23"}

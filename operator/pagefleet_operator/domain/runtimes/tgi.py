@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.build.flags import drain_seconds
-from pagefleet_operator.domain.build.names import PORT, Child
-from pagefleet_operator.domain.build.uris import path_in_pod
-from pagefleet_operator.domain.runtime import guessing
+from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
+from pagefleet_operator.domain.runtimes.uris import path_in_pod
 
 IMAGE = "ghcr.io/huggingface/text-generation-inference:3.3.6"
 IMAGES = {

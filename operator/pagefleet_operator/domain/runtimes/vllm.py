@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.build.flags import drain_seconds
-from pagefleet_operator.domain.build.names import PORT, Child
-from pagefleet_operator.domain.build.uris import path_in_pod
-from pagefleet_operator.domain.build.volumes import CHAT_TEMPLATE
-from pagefleet_operator.domain.quantity import amount
-from pagefleet_operator.domain.runtime import guessing
+from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_operator.domain.base.quantity import amount
+from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch, shares
+from pagefleet_operator.domain.runtimes.uris import path_in_pod
+from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 
 VERSION = "v0.32.0"
 # By the accelerator's resource name, "" without one. The others have no image of vLLM's own on a registry.

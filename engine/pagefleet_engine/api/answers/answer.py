@@ -1,0 +1,96 @@
+"""One answer of a request as its tokens come: text, calls of tools, log probabilities, and why it ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from pagefleet_engine.api.answers.text import TextStream
+from pagefleet_engine.api.constrained.tools import Delta, ToolCallStream
+from pagefleet_engine.core.requests import Finish, TokenLogprobs, TokenOutput
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A token with its log probabilities, and where its text begins, in characters of the answer."""
+
+    logprobs: TokenLogprobs
+    offset: int
+
+    def moved(self, by: int) -> Scored:
+        return Scored(self.logprobs, self.offset + by)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One step of an answer: new text, as content and calls where there are tools, and with the last why it ended."""
+
+    text: str = ""
+    deltas: tuple[Delta, ...] = ()
+    scored: tuple[Scored, ...] = ()
+    finish: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.deltas or self.scored or self.finish)
+
+
+class Answer:
+    """`silent`: tokens that are no part of the text when they end it. `calls` finds the calls of tools in the text.
+    `mute`: tokens are not wanted at all, only the prompt's echo.
+    """
+
+    def __init__(
+        self, text: TextStream, silent: Set[int], *, calls: ToolCallStream | None = None, mute: bool = False
+    ) -> None:
+        self._text, self._silent, self._calls, self._mute = text, silent, calls, mute
+        self._pending: list[Scored] = []
+        self.finish: str | None = None
+        self.tokens = 0
+        self.logprob = 0.0
+        """Sum of the tokens' log probabilities where the engine sends them."""
+
+    @property
+    def mean_logprob(self) -> float:
+        return self.logprob / max(1, self.tokens)
+
+    def take(self, output: TokenOutput) -> Piece:
+        """What an output of the engine adds. Nothing after the answer's end: the engine learns of it a little later."""
+        if self.finish is not None:
+            return Piece()
+        if self._mute:
+            self.finish = output.finish_reason or Finish.LENGTH.value
+            return Piece(finish=self.finish)
+        fresh = "".join(self._feed(output, at) for at in range(len(output.token_ids)) if not self._text.stopped)
+        if output.finish_reason is not None and not self._text.stopped:
+            fresh += self._text.finish()
+        ended = Finish.STOP.value if self._text.stopped else output.finish_reason
+        scored = self._release(ended)
+        if self._calls is None:
+            self.finish = ended
+            return Piece(fresh, (), scored, ended)
+        deltas = self._calls.feed(fresh)
+        if ended is not None:
+            deltas += self._calls.finish()
+            self.finish = "tool_calls" if self._calls.calls and ended in (Finish.STOP, Finish.LENGTH) else ended
+        return Piece(fresh, tuple(deltas), scored, self.finish)
+
+    def _feed(self, output: TokenOutput, at: int) -> str:
+        token = output.token_ids[at]
+        self.tokens += 1
+        if output.logprobs is not None:
+            self.logprob += output.logprobs[at].logprob
+        last = at == len(output.token_ids) - 1 and output.finish_reason == Finish.STOP
+        if last and token in self._silent:
+            return ""
+        if output.logprobs is not None:
+            self._pending.append(Scored(output.logprobs[at], self._text.length))
+        return self._text.feed([token])
+
+    def _release(self, ended: str | None) -> tuple[Scored, ...]:
+        """The tokens whose text has left; those of a stop string that was cut off never do."""
+        if ended is not None and not self._text.stopped:
+            ready, self._pending = self._pending, []
+            return tuple(ready)
+        count = sum(scored.offset < self._text.sent for scored in self._pending)
+        ready, self._pending = self._pending[:count], self._pending[count:]
+        return tuple(ready)

@@ -1,0 +1,74 @@
+"""Server-sent events whose headers leave with the first one, to clients that read.
+
+To a client that takes trailers (`TE: trailers`; the gateway does) the last chunk says how many tokens the answer had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpVersion11, StreamWriter
+
+from pagefleet_engine.api.answers.shapes import event
+
+DONE = b"data: [DONE]\n\n"
+TOKENS = "x-pagefleet-output-tokens"  # a trailer of a stream, a header of a whole answer
+
+
+class SlowReader(ConnectionResetError):
+    """The client has read nothing for so long that its connection was closed."""
+
+
+class Events:
+    """One stream. What the client does not read stays in bounded buffers; after `write_timeout` seconds it is cut."""
+
+    def __init__(self, request: web.Request, write_timeout: float) -> None:
+        self._request, self._timeout = request, write_timeout
+        headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+        self._trailers = request.version >= HttpVersion11 and "trailers" in request.headers.get("TE", "").lower()
+        if self._trailers:
+            headers["Trailer"] = TOKENS
+        self._response = web.StreamResponse(headers=headers)
+        self._writer: AbstractStreamWriter | None = None
+
+    @property
+    def response(self) -> web.StreamResponse:
+        return self._response
+
+    @property
+    def begun(self) -> bool:
+        return self._response.prepared
+
+    async def send(self, *documents: Mapping[str, Any]) -> None:
+        """Raises ConnectionResetError when the client has gone, SlowReader when it does not read."""
+        await self._write(b"".join(map(event, documents)))
+
+    async def end(self, *, done: bool, tokens: int | None = None) -> None:
+        """`tokens`: output tokens of all answers."""
+        if done:
+            await self._write(DONE)
+        if tokens is not None:
+            self._say(tokens)
+        await self._response.write_eof()
+
+    def _say(self, tokens: int) -> None:
+        """aiohttp knows no trailers: the last chunk is ours, and its own is then left out."""
+        writer = self._writer
+        if self._trailers and isinstance(writer, StreamWriter) and writer.chunked and writer.transport is not None:
+            writer.transport.write(b"0\r\n%s: %d\r\n\r\n" % (TOKENS.encode(), tokens))
+            writer.chunked = False
+
+    async def _write(self, data: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                if not self._response.prepared:
+                    self._writer = await self._response.prepare(self._request)
+                await self._response.write(data)
+        except TimeoutError:
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            raise SlowReader(f"the client has read nothing for {self._timeout:g} s") from None

@@ -1,0 +1,165 @@
+"""One request under way: the engine's outputs become answers, counted and measured."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from pagefleet_engine.api.answers import logprobs
+from pagefleet_engine.api.answers.answer import Answer, Piece, Scored
+from pagefleet_engine.api.answers.logprobs import Vocabulary
+from pagefleet_engine.api.answers.shapes import Usage
+from pagefleet_engine.api.answers.text import TextStream
+from pagefleet_engine.api.backend.engine import EngineClient, EngineDied
+from pagefleet_engine.api.base.errors import ApiError
+from pagefleet_engine.api.constrained.tools import Style
+from pagefleet_engine.api.observability.metrics import Metrics
+from pagefleet_engine.api.planning.plan import Plan
+from pagefleet_engine.core.requests import EngineRequest, Finish, TokenLogprobs, TokenOutput
+from pagefleet_engine.model.text.tokenizer import Tokenizer
+
+
+class Generation:
+    """The answers to one plan. `answers` are those of the first prompt, then of the second, and so on."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        client: EngineClient,
+        tokenizer: Tokenizer,
+        words: Vocabulary,
+        metrics: Metrics,
+        style: Style,
+    ) -> None:
+        self.plan, self._client, self._metrics = plan, client, metrics
+        self._tokenizer, self._words, self._style = tokenizer, words, style
+        self.answers = [self._answer() for request in plan.requests for _ in range(request.n)]
+        self.usage = Usage(prompt=sum(len(request.prompt_token_ids) for request in plan.requests))
+        self._begun: set[int] = set()
+        self._of_prompts: dict[int, tuple[TokenLogprobs, ...]] = {}  # by the prompt's place, once they have come
+
+    async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
+        """What each answer, by its place, gets as it comes. Closing it early aborts the requests in the engine.
+
+        Raises ApiError: 503 when the engine ends first, 504 when the deadline does.
+        """
+        plan, reasons = self.plan, dict.fromkeys((request.request_id for request in self.plan.requests), "abort")
+        places = {request.request_id: place for place, request in enumerate(plan.requests)}
+        meters = {request.request_id: self._metrics.meter(request) for request in plan.requests}
+        try:
+            # aclosing: leaving early aborts the requests in the engine now, not when the generator is collected.
+            async with aclosing(self._client.generate(plan.requests)) as batches:
+                async for outputs in batches:
+                    fresh: list[tuple[int, Piece]] = []
+                    late = False
+                    for output in outputs:
+                        place = places[output.request_id]
+                        meters[output.request_id].take(output)
+                        late = late or output.finish_reason == Finish.DEADLINE
+                        at = place * plan.parameters.best_of + output.index
+                        piece = self._take(place, at, output)
+                        if piece:
+                            fresh.append((at, piece))
+                        if piece.finish is not None:
+                            if output.finish_reason is None:  # a stop string: the engine knows nothing of those
+                                self._client.abort(output.request_id, output.index)
+                            reasons[output.request_id] = "stop" if piece.finish == "tool_calls" else piece.finish
+                    if late:
+                        raise ApiError(504, "the request's time is over", param="timeout", code="deadline_exceeded")
+                    if fresh:
+                        yield fresh
+                    if all(answer.finish is not None for answer in self.answers):
+                        break
+        except EngineDied as error:
+            raise ApiError(503, str(error), code=error.code, retry_after=5) from error
+        except ApiError:
+            reasons = dict.fromkeys(reasons, Finish.DEADLINE.value)
+            raise
+        finally:
+            for request_id, meter in meters.items():
+                meter.end(reasons[request_id])
+
+    def chosen(self) -> list[int]:
+        """Places of the answers that are given: of each prompt's, the n with the highest mean log probability."""
+        parameters, chosen = self.plan.parameters, []
+        for place in range(len(self.plan.requests)):
+            own = list(range(place * parameters.best_of, (place + 1) * parameters.best_of))
+            if parameters.best_of > parameters.n:
+                own.sort(key=lambda at: self.answers[at].mean_logprob, reverse=True)
+            chosen += own[: parameters.n]
+        return chosen
+
+    def entries(self) -> int:
+        """About how many tokens an answer's documents hold, likely ones and echoes too."""
+        parameters = self.plan.parameters
+        likely = 1 + (parameters.logprobs or 0)
+        said = 0 if parameters.prompt_logprobs is None else 1 + parameters.prompt_logprobs
+        echoes = self.echoed(range(len(self.answers))) if parameters.echo else 0
+        return likely * self.usage.completion + said * parameters.best_of * self.usage.prompt + echoes
+
+    def echoed(self, answers: Iterable[int]) -> int:
+        """`entries` of the echoes of the answers at these places; a token costs as much as four to decode."""
+        each = 4 + (self.plan.parameters.logprobs or 0)
+        return each * sum(len(self._request(at).prompt_token_ids) for at in answers)
+
+    def echo(self, at: int) -> tuple[str, list[Scored]]:
+        """The text of the prompt of the answer at a place, and its tokens if their log probabilities are wanted."""
+        given = dict(enumerate(self._of_prompts.get(at // self.plan.parameters.best_of, ()), start=1))
+        text = TextStream(self._decode(), ())
+        parts, scored = [], []
+        for index, token in enumerate(self._request(at).prompt_token_ids):
+            scored.append(Scored(given.get(index, TokenLogprobs(token, 0.0, 0)), text.length))
+            parts.append(text.feed([token]))
+        parts.append(text.finish())
+        return "".join(parts), scored if self.plan.parameters.logprobs is not None else []
+
+    def logprobs(self, scored: Sequence[Scored], offset: int = 0, *, first: bool = False) -> dict[str, Any] | None:
+        """OpenAI's object, the tokens' text moved by `offset`; `first` is that of `logprobs.completion`."""
+        parameters = self.plan.parameters
+        if parameters.logprobs is None:
+            return None
+        if parameters.conversation is not None:
+            return logprobs.chat(scored, self._words, parameters.logprobs)
+        moved = [one.moved(offset) for one in scored] if offset else scored
+        return logprobs.completion(moved, self._words, parameters.logprobs, first=first)
+
+    def prompt_said(self, at: int) -> dict[str, Any]:
+        """vLLM's `prompt_logprobs` of the answer at a place, where asked for."""
+        top = self.plan.parameters.prompt_logprobs
+        if top is None:
+            return {}
+        said = self._of_prompts.get(at // self.plan.parameters.best_of, ())
+        return {"prompt_logprobs": logprobs.prompt(said, self._words, top)}
+
+    def _request(self, at: int) -> EngineRequest:
+        return self.plan.requests[at // self.plan.parameters.best_of]
+
+    def _take(self, place: int, at: int, output: TokenOutput) -> Piece:
+        if output.prompt_logprobs is not None:
+            self._of_prompts[place] = output.prompt_logprobs
+        if place not in self._begun:
+            self._begun.add(place)
+            self.usage.cached += output.cached_tokens
+        before = self.answers[at].tokens
+        piece = self.answers[at].take(output)
+        self.usage.completion += self.answers[at].tokens - before
+        return piece
+
+    def _answer(self) -> Answer:
+        parameters, tokenizer = self.plan.parameters, self._tokenizer
+        text = TextStream(
+            self._decode(),
+            parameters.stop,
+            include_stop=parameters.include_stop,
+            unstoppable=parameters.min_tokens,
+        )
+        silent = set() if parameters.ignore_eos else set(tokenizer.eos_token_ids)
+        silent |= set() if parameters.include_stop else set(parameters.stop_token_ids)
+        tools = self.plan.tools
+        calls = tools.stream(self._style, self.plan.grammar) if tools is not None else None
+        return Answer(text, silent, calls=calls, mute=parameters.max_tokens == 0)
+
+    def _decode(self) -> partial[str]:
+        return partial(self._tokenizer.decode, skip_special_tokens=self.plan.parameters.skip_special_tokens)

@@ -1,0 +1,86 @@
+"""Answers as server-sent events, several of them interleaved in one stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from pagefleet_engine.api.answers.answer import Piece
+from pagefleet_engine.api.answers.events import Events
+from pagefleet_engine.api.answers.generation import Generation
+from pagefleet_engine.api.answers.shapes import Shape
+from pagefleet_engine.api.base.errors import ApiError
+from pagefleet_engine.api.base.in_thread import aside
+
+
+class Stream:
+    """The first chunk of each answer says its role, or echoes its prompt."""
+
+    def __init__(self, generation: Generation, shape: Shape, events: Events) -> None:
+        self._generation, self._shape, self._events = generation, shape, events
+        self._parameters = generation.plan.parameters
+        self._opened: dict[int, int] = {}  # answers that began, and the length of their echo
+
+    async def run(self) -> web.StreamResponse:
+        async with aclosing(self._generation.pieces()) as batches:
+            try:
+                await self._send(batches)
+            except ApiError as error:
+                if not self._events.begun:
+                    raise
+                await self._events.send(error.document())
+                await self._events.end(done=False)
+            else:
+                if self._parameters.include_usage:
+                    await self._events.send(self._shape.chunk([], {"usage": self._generation.usage.document()}))
+                await self._events.end(done=True, tokens=self._generation.usage.completion)
+        return self._events.response
+
+    async def _send(self, batches: AsyncGenerator[list[tuple[int, Piece]]]) -> None:
+        async for batch in batches:
+            opening = [at for at, _ in batch if at not in self._opened]
+            size = self._generation.echoed(opening) if self._parameters.echo else 0
+            choices = await aside(size, lambda batch=batch: self._choices(batch))  # type: ignore[misc]
+            await self._events.send(*(self._shape.chunk([choice], self._usage()) for choice in choices))
+
+    def _choices(self, batch: list[tuple[int, Piece]]) -> list[dict[str, Any]]:
+        choices = []
+        for at, piece in batch:
+            if at not in self._opened:
+                choices += self._open(at)
+            choices += self._chunks(at, piece)
+        return choices
+
+    def _open(self, at: int) -> list[dict[str, Any]]:
+        self._opened[at] = 0
+        if self._shape.chat:
+            return [self._shape.choice(at, {"delta": {"role": "assistant", "content": ""}}, None, None)]
+        if not self._parameters.echo:
+            return []
+        text, scored = self._generation.echo(at)
+        self._opened[at] = len(text)
+        return [self._shape.choice(at, {"text": text}, self._generation.logprobs(scored, first=True), None)]
+
+    def _chunks(self, at: int, piece: Piece) -> list[dict[str, Any]]:
+        said = self._generation.logprobs(piece.scored, self._opened[at]) if piece.scored else None
+        if not self._shape.chat:
+            return [self._shape.choice(at, {"text": piece.text}, said, piece.finish)]
+        if self._generation.plan.tools is None:
+            deltas: list[dict[str, Any]] = [{"content": piece.text} if piece.text else {}]
+        else:
+            deltas = [delta.document() for delta in piece.deltas]
+            if not deltas and (said or piece.finish):
+                deltas = [{}]
+        last = len(deltas) - 1
+        return [
+            self._shape.choice(at, {"delta": delta}, None if index else said, piece.finish if index == last else None)
+            for index, delta in enumerate(deltas)
+        ]
+
+    def _usage(self) -> Mapping[str, Any] | None:
+        if self._parameters.continuous_usage:
+            return {"usage": self._generation.usage.document()}
+        return {"usage": None} if self._parameters.include_usage else None

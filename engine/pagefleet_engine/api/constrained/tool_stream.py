@@ -1,0 +1,220 @@
+"""Finds tool calls in generated text as it comes. Pure; what it gives does not depend on how the text is split."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import Any
+
+from pagefleet_engine.api.constrained.tool_json import Scan, read
+
+BEGIN, END, PYTHON = "<tool_call>", "</tool_call>", "<|python_tag|>"
+MOST_CALLS = 32
+HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
+
+
+class Style(StrEnum):
+    """How a model writes its calls. HERMES: <tool_call>{name, arguments}</tool_call>, anywhere, as Qwen does.
+
+    LLAMA3_JSON: the whole answer is {name, parameters}, several of them with `;` between.
+    """
+
+    HERMES = "hermes"
+    LLAMA3_JSON = "llama3_json"
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A piece of content, or of the call `index`: its first piece has `id` and `name`."""
+
+    content: str = ""
+    index: int | None = None
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """As in OpenAI's chunks."""
+        if self.index is None:
+            return {"content": self.content}
+        function: dict[str, Any] = {"arguments": self.arguments}
+        if self.name is None:
+            return {"tool_calls": [{"index": self.index, "function": function}]}
+        call = {"index": self.index, "id": self.id, "type": "function", "function": {"name": self.name, **function}}
+        return {"tool_calls": [call]}
+
+
+def message(deltas: Iterable[Delta]) -> dict[str, Any]:
+    """The assistant's message that the deltas make together."""
+    content = ""
+    calls: list[dict[str, Any]] = []
+    for delta in deltas:
+        content += delta.content
+        if delta.name is not None:
+            calls.append({"id": delta.id, "type": "function", "function": {"name": delta.name, "arguments": ""}})
+        if delta.index is not None:
+            calls[delta.index]["function"]["arguments"] += delta.arguments
+    return {"role": "assistant", "content": content if content or not calls else None} | (
+        {"tool_calls": calls} if calls else {}
+    )
+
+
+class _State(Enum):
+    START = auto()  # LLAMA3_JSON: nothing but spaces yet
+    CONTENT = auto()
+    CALL = auto()
+    TAIL = auto()  # after a call, before its end marker or the next call
+
+
+class ToolCallStream:
+    """One answer's text. Calls of functions outside `names`, and what is no valid call, are content.
+
+    A call is given when it is complete. With `eager`, for text that a grammar keeps valid, its arguments come as they
+    are written. Calls beyond `most` are dropped. `new_id` makes the calls' ids.
+    """
+
+    def __init__(
+        self,
+        style: Style,
+        names: Collection[str],
+        *,
+        most: int = MOST_CALLS,
+        eager: bool = False,
+        new_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex[:24]}",
+    ) -> None:
+        self._style, self._names, self._most, self._eager, self._new_id = style, frozenset(names), most, eager, new_id
+        self._state = _State.CONTENT if style is Style.HERMES else _State.START
+        self._text = ""  # not given out yet
+        self._space = ""  # held: spaces around calls are no content
+        self._opening = ""  # what led to the state CALL, to be given back as content if it is none
+        self._plain = False  # LLAMA3_JSON: no more calls can come
+        self._scan = Scan()
+        self._sent: int | None = None  # eager: where in the call's text the arguments not given yet begin
+        self._out: list[Delta] = []
+        self.calls = 0
+        """How many calls were made; finish_reason is "tool_calls" when it is not 0."""
+
+    def feed(self, text: str) -> list[Delta]:
+        self._text += text
+        return self._run(last=False)
+
+    def finish(self) -> list[Delta]:
+        """What is left when no more text comes."""
+        return self._run(last=True)
+
+    def _run(self, last: bool) -> list[Delta]:
+        steps = {
+            _State.START: self._start,
+            _State.CONTENT: self._content,
+            _State.CALL: self._call,
+            _State.TAIL: self._tail,
+        }
+        while steps[self._state](last):
+            pass
+        if last and not self.calls and self._space:
+            self._out.append(Delta(content=self._space))
+            self._space = ""
+        out, self._out = self._out, []
+        return out
+
+    def _start(self, last: bool) -> bool:
+        found = re.match(r"\s*(?:<\|python_tag\|>)?\s*", self._text)
+        size = found.end() if found else 0
+        rest = self._text[size:]
+        if not last and (not rest or PYTHON.startswith(rest)):
+            return False
+        if rest.startswith("{"):
+            return self._open(size)
+        self._plain, self._state = True, _State.CONTENT
+        return True
+
+    def _content(self, last: bool) -> bool:
+        if self._plain:
+            self._say(len(self._text))
+            return False
+        at = self._text.find(BEGIN)
+        if at >= 0:
+            self._say(at)
+            return self._open(len(BEGIN))
+        kept = 0 if last else _overlap(self._text, BEGIN)
+        self._say(len(self._text) - kept)
+        return False
+
+    def _call(self, last: bool) -> bool:
+        end = self._scan.run(self._text)
+        if self._eager:
+            self._give_pieces()
+        if end is None and not self._scan.bad and not last:
+            return False
+        if self._sent is not None:  # given out already: it cannot be content any more
+            self._text, self._state = self._text[end or self._scan.at :], _State.TAIL
+            return True
+        call = read(self._text[:end], self._names) if end is not None else None
+        if call is None:
+            self._text = self._opening + self._text
+            self._state, self._plain = _State.CONTENT, self._style is Style.LLAMA3_JSON
+            self._say(len(self._opening))
+            return True
+        self._text, self._state = self._text[end:], _State.TAIL
+        self._give(call[0], call[1])
+        return True
+
+    def _tail(self, last: bool) -> bool:
+        if self._style is Style.HERMES:
+            rest = self._text.lstrip()
+            if rest.startswith(END):
+                self._text = rest[len(END) :]
+            elif END.startswith(rest):
+                if last:
+                    self._text = ""
+                return False
+            self._state = _State.CONTENT
+            return True
+        rest = self._text.lstrip(" \t\r\n;")
+        if rest.startswith("{"):
+            return self._open(len(self._text) - len(rest))
+        if not rest:
+            if last:
+                self._text = ""
+            return False
+        self._plain, self._state = True, _State.CONTENT
+        return True
+
+    def _open(self, size: int) -> bool:
+        self._opening, self._text = self._text[:size], self._text[size:]
+        self._scan, self._sent, self._state = Scan(), None, _State.CALL
+        return True
+
+    def _say(self, size: int) -> None:
+        """Gives out the first `size` characters as content, but for spaces at their end."""
+        text, self._text = self._space + self._text[:size], self._text[size:]
+        said = text.rstrip()
+        self._space = text[len(said) :]
+        if said:
+            self._out.append(Delta(content=said))
+
+    def _give(self, name: str, arguments: str) -> None:
+        self._space = ""
+        if self.calls < self._most:
+            self._out.append(Delta(index=self.calls, id=self._new_id(), name=name, arguments=arguments))
+            self.calls += 1
+
+    def _give_pieces(self) -> None:
+        if self._sent is None:
+            head = HEAD.match(self._text)
+            if head is None or head[1] not in self._names or self.calls >= self._most:
+                return
+            self._sent = head.end()
+            self._give(head[1], "")
+        upto = self._scan.closed or self._scan.at
+        if upto > self._sent:
+            self._out.append(Delta(index=self.calls - 1, arguments=self._text[self._sent : upto]))
+            self._sent = upto
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Length of the longest end of `text` that begins `marker`."""
+    return next((n for n in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:n])), 0)

@@ -1,0 +1,168 @@
+"""The engine's Prometheus metrics; names carry vLLM's meaning under our prefix (ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from pagefleet_engine.api.observability.buckets import BATCH, LATENCY, STEP, TOKENS, Histogram
+from pagefleet_engine.core.messages import Step
+from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, Finish, TokenOutput
+
+UNFINISHED = (Finish.ABORT, Finish.DEADLINE)  # these tell nothing of latency
+
+
+class Metrics:
+    """One engine's metrics, all but the histograms in a registry of their own."""
+
+    def __init__(self, model_name: str, config: EngineConfig) -> None:
+        self.registry = CollectorRegistry()
+        self._name, self._config = model_name, config
+        self._histograms: list[Histogram] = []
+        name, labels = {"model_name": model_name}, ["model_name"]
+
+        def gauge(metric: str, text: str) -> Gauge:
+            return Gauge(metric, text, labels, registry=self.registry).labels(**name)
+
+        def counter(metric: str, text: str) -> Counter:
+            return Counter(metric, text, labels, registry=self.registry).labels(**name)
+
+        def histogram(
+            metric: str, text: str, bounds: tuple[float, ...] = LATENCY, label: str | None = None
+        ) -> Histogram:
+            self._histograms.append(Histogram(metric, text, model_name, bounds, label))
+            return self._histograms[-1]
+
+        self.running = gauge("pagefleet_num_requests_running", "Sequences in the running batch")
+        self.waiting = gauge("pagefleet_num_requests_waiting", "Sequences queued")
+        self.waiting_tokens = gauge("pagefleet_num_tokens_waiting", "Tokens of queued sequences")
+        self.usage = gauge("pagefleet_kv_cache_usage_perc", "Share of KV pages held by requests, 0 to 1")
+        self.pages = gauge("pagefleet_kv_pages", "KV pages in all")
+        self.pages_free = gauge("pagefleet_kv_pages_free", "KV pages free and blank")
+        self.pages_cached = gauge("pagefleet_kv_pages_cached", "KV pages free and holding a reusable prefix")
+        self.waste = gauge("pagefleet_kv_slot_waste_perc", "Share of held KV slots without a token, 0 to 1")
+        self.acceptance = gauge("pagefleet_spec_decode_acceptance_rate", "Accepted share of drafted tokens, 0 to 1")
+        self.asleep = gauge("pagefleet_engine_sleeping", "1 while the engine sleeps")
+        self.prompt_tokens = counter("pagefleet_prompt_tokens", "Prompt tokens")
+        self.generation_tokens = counter("pagefleet_generation_tokens", "Generated tokens")
+        self.cancellations = counter(
+            "pagefleet_request_cancellations", "Requests whose client went away or read nothing"
+        )
+        # From the engine's own counters, by the name of the field.
+        self._counters = {
+            "preemptions": counter("pagefleet_num_preemptions", "Requests preempted for want of pages"),
+            "prefix_queries": counter("pagefleet_prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
+            "prefix_hits": counter("pagefleet_prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+            "draft_tokens": counter("pagefleet_spec_decode_num_draft_tokens", "Tokens drafted by speculation"),
+            "accepted_tokens": counter("pagefleet_spec_decode_num_accepted_tokens", "Drafted tokens that stood"),
+        }
+        reasons = [*labels, "finished_reason"]
+        self._success = Counter("pagefleet_request_success", "Finished requests", reasons, registry=self.registry)
+        self.ttft = histogram("pagefleet_time_to_first_token_seconds", "Arrival to first token")
+        self.itl = histogram("pagefleet_inter_token_latency_seconds", "Between two tokens of an answer")
+        self.e2e = histogram("pagefleet_e2e_request_latency_seconds", "Arrival to last token")
+        self.queue = histogram("pagefleet_request_queue_time_seconds", "Arrival to first scheduled")
+        self._step = histogram("pagefleet_step_seconds", "One step of the engine", STEP, "phase")
+        self._batch = histogram("pagefleet_batch_size", "Sequences running at the end of a step", BATCH)
+        self._prompts = histogram("pagefleet_request_prompt_tokens", "Prompt tokens of a request", TOKENS)
+        self._generated = histogram("pagefleet_request_generation_tokens", "Generated tokens of a request", TOKENS)
+        adapters = ["running_lora_adapters", "waiting_lora_adapters", "max_lora"]
+        text = "Adapters of running and waiting requests, and how many can be loaded; seconds since 1970"
+        self._adapters = Gauge("pagefleet_lora_requests_info", text, adapters, registry=self.registry)
+        self._info: Gauge | None = None
+        self.describe({})
+        self._last: EngineStats | None = None
+
+    def describe(self, description: Mapping[str, str]) -> None:
+        """What runs, as labels of the info metric; the engine's `description` comes when it is ready."""
+        labels = {re.sub(r"[^a-z0-9_]", "_", name.lower()): value for name, value in description.items()}
+        labels |= {"version": version("pagefleet"), "model_name": self._name}
+        labels |= {"quantization": self._config.quantization, "batching": self._config.batching}
+        if self._info is not None:
+            self.registry.unregister(self._info)
+        self._info = Gauge("pagefleet_engine_info", "What runs", sorted(labels), registry=self.registry)
+        self._info.labels(**labels).set(1)
+
+    def levels(self, stats: EngineStats) -> None:
+        """Take the engine's levels, and its counters since the last time; they begin anew when it wakes."""
+        self.running.set(stats.running)
+        self.waiting.set(stats.waiting)
+        self.waiting_tokens.set(stats.waiting_tokens)
+        self.pages.set(stats.pages_total)
+        self.pages_free.set(stats.pages_free)
+        self.pages_cached.set(stats.pages_cached)
+        self.usage.set(1 - (stats.pages_free + stats.pages_cached) / max(1, stats.pages_total))
+        self.waste.set(1 - stats.slots_used / stats.slots_held if stats.slots_held else 0)
+        self.acceptance.set(stats.accepted_tokens / stats.draft_tokens if stats.draft_tokens else 0)
+        for name, counter in self._counters.items():
+            now, before = getattr(stats, name), getattr(self._last, name) if self._last else 0
+            counter.inc(now - before if now >= before else now)
+        self._last = stats
+
+    def stepped(self, step: Step) -> None:
+        """Count a step that computed something; others only tell levels."""
+        if step.prefill_tokens or step.decode_tokens:
+            mixed = step.prefill_tokens and step.decode_tokens
+            phase = "mixed" if mixed else "prefill" if step.prefill_tokens else "decode"
+            self._step.observe(step.seconds, label=phase)
+            self._batch.observe(step.stats.running)
+
+    def meter(self, request: EngineRequest) -> Meter:
+        return Meter(self, request)
+
+    def finished(self, reason: str, seconds: float, generated: int) -> None:
+        """Count a request that ended `seconds` after its arrival."""
+        self._success.labels(self._name, reason).inc()
+        if reason not in UNFINISHED:
+            self.e2e.observe(seconds)
+            self._generated.observe(generated)
+
+    def first(self, output: TokenOutput, seconds: float) -> None:
+        self.ttft.observe(seconds)
+        self.prompt(output)
+
+    def prompt(self, output: TokenOutput) -> None:
+        """Count a prompt, from the first output that it brought."""
+        self.prompt_tokens.inc(output.prompt_tokens)
+        self._prompts.observe(output.prompt_tokens)
+        if output.queue_seconds is not None:
+            self.queue.observe(max(0.0, output.queue_seconds))
+
+    def text(self) -> bytes:
+        """What /metrics says. Of the adapters only the present ones: vLLM keeps a series for each set it ever had."""
+        if (stats := self._last) is not None:
+            self._adapters.clear()
+            names = ",".join(stats.running_adapters), ",".join(stats.waiting_adapters)
+            self._adapters.labels(*names, self._config.max_adapters).set_to_current_time()
+        return generate_latest(self.registry) + "".join(one.text() for one in self._histograms).encode()
+
+
+class Meter:
+    """Measures one request from its outputs."""
+
+    def __init__(self, metrics: Metrics, request: EngineRequest) -> None:
+        self._metrics, self._arrival = metrics, request.arrival
+        self._last: dict[int, float] = {}  # of each answer: when its last token came
+        self._tokens = 0
+
+    def take(self, output: TokenOutput) -> None:
+        count = len(output.token_ids)
+        if output.embedding is not None:
+            self._metrics.prompt(output)
+        if not count:
+            return
+        now = time.monotonic()
+        if not self._last:
+            self._metrics.first(output, now - self._arrival)
+        elif output.index in self._last:
+            self._metrics.itl.observe((now - self._last[output.index]) / count, count)
+        self._last[output.index] = now
+        self._tokens += count
+        self._metrics.generation_tokens.inc(count)
+
+    def end(self, reason: str) -> None:
+        self._metrics.finished(reason, time.monotonic() - self._arrival, self._tokens)

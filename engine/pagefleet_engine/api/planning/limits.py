@@ -1,0 +1,27 @@
+"""What this server allows beyond what a request's fields do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagefleet_engine.api.constrained.tools import Style
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Caps of this server; None means the model's own. `queued_tokens` are prompt tokens without an answer yet."""
+
+    prompt_tokens: int | None
+    output_tokens: int | None
+    queued: int
+    queued_tokens: int | None = None
+    n: int = 16
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What requests may ask of this server. `priorities`: whether its scheduler knows them."""
+
+    priorities: bool = True
+    request_templates: bool = False
+    tool_style: Style = Style.HERMES

@@ -1,0 +1,200 @@
+"""The shape of a Llama, Mistral, Qwen2 or Qwen3 model, read from config.json; gguf_config.py reads GGUF. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pagefleet_engine.model.checkpoint import quantization, rope_scaling
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+
+SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
+# Settings that change the arithmetic, with the values that this implementation computes.
+COMPUTED = {"hidden_act": ("silu", None), "partial_rotary_factor": (1.0, None)}
+QWEN3_HEAD_DIM, WINDOW, MAX_WINDOW_LAYERS = 128, 4096, 28  # what transformers takes when config.json does not say
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes in elements; `max_position` in tokens. Decoder-only, GQA, rotary positions, gated SiLU MLP, RMSNorm.
+
+    rope_divisors [head_dim / 2]: slow the rotary frequencies down, empty when they are not scaled.
+    rope_scale: multiplies cos and sin.
+    tied: the output matrix is the embedding, whatever else the file holds.
+    qk_norm: RMSNorm over each head of q and k before the rotation (Qwen3).
+    attention_bias: the config promises biases of q, k and v; a file may hold others without being asked.
+    sliding_window: in layers where `sliding_layers` is true a token attends to itself and the `sliding_window` - 1
+    tokens before it. None, and no layer, when nothing slides.
+    stored: how the checkpoint's linear layers are quantised; None: floats.
+    """
+
+    kind: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope_theta: float
+    norm_eps: float
+    max_position: int
+    tied: bool
+    eos_token_ids: tuple[int, ...]
+    rope_divisors: tuple[float, ...] = ()
+    rope_scale: float = 1.0
+    qk_norm: bool = False
+    attention_bias: bool = False
+    sliding_window: int | None = None
+    sliding_layers: tuple[bool, ...] = ()
+    stored: quantization.Stored | None = None
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens, itself included, a token of this layer attends to; None: all before it."""
+        return self.sliding_window if self.sliding_layers and self.sliding_layers[layer] else None
+
+
+def check_shape(config: ModelConfig) -> ModelConfig:
+    """The config itself. Raises ModelError when its sizes cannot be those of a model."""
+    sizes = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "layers",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "max_position",
+    )
+    for name in sizes:
+        if getattr(config, name) < 1:
+            raise ModelError(SOURCE, f"the model's {name} is {getattr(config, name)}")
+    if config.heads % config.kv_heads or config.head_dim % 2:
+        raise ModelError(
+            SOURCE,
+            f"the model has {config.heads} query heads over {config.kv_heads} key heads of {config.head_dim} elements",
+        )
+    return config
+
+
+def from_json(folder: Path) -> ModelConfig:
+    """Read config.json (and generation_config.json's eos). Raises ModelError."""
+    try:
+        return check_shape(_from_document(folder, json.loads((folder / "config.json").read_text(encoding="utf-8"))))
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
+        raise ModelError(SOURCE, f"{folder / 'config.json'} cannot be used: {error!r}") from error
+
+
+def _from_document(folder: Path, document: dict[str, Any]) -> ModelConfig:
+    kind = document.get("model_type")
+    if kind not in SUPPORTED:
+        raise ModelError(SOURCE, f"model_type {kind!r} is not supported; supported: {', '.join(SUPPORTED)}")
+    rope: dict[str, Any] = document.get("rope_scaling") or document.get("rope_parameters") or {}
+    _check(document)
+    _check(rope)
+    if any(isinstance(value, dict) for value in rope.values()):
+        raise ModelError(SOURCE, "config.json: rope_parameters of each layer type apart are not supported")
+    heads, layers = int(document["num_attention_heads"]), int(document["num_hidden_layers"])
+    hidden, longest = int(document["hidden_size"]), int(document["max_position_embeddings"])
+    head_dim = int(document.get("head_dim") or (QWEN3_HEAD_DIM if kind == "qwen3" else hidden // heads))
+    theta = float(rope.get("rope_theta") or document.get("rope_theta") or 10000.0)
+    scaling = rope_scaling.from_parameters(
+        rope, head_dim, theta, longest, document.get("original_max_position_embeddings")
+    )
+    window, sliding = _sliding(str(kind), document, layers)
+    return ModelConfig(
+        kind=str(kind),
+        vocab_size=int(document["vocab_size"]),
+        hidden_size=hidden,
+        intermediate_size=int(document["intermediate_size"]),
+        layers=layers,
+        heads=heads,
+        kv_heads=int(document.get("num_key_value_heads") or heads),
+        head_dim=head_dim,
+        rope_theta=theta,
+        norm_eps=float(document["rms_norm_eps"]),
+        max_position=max(longest, scaling.positions),
+        tied=bool(document.get("tie_word_embeddings", False)),
+        eos_token_ids=_eos(folder, document),
+        rope_divisors=scaling.divisors,
+        rope_scale=scaling.scale,
+        qk_norm=kind == "qwen3",
+        attention_bias=kind == "qwen2" or bool(document.get("attention_bias", False)),
+        sliding_window=window,
+        sliding_layers=sliding,
+        stored=quantization.parse(document.get("quantization_config")),
+    )
+
+
+def _check(document: Mapping[str, Any]) -> None:
+    for name, allowed in COMPUTED.items():
+        if document.get(name) not in allowed:
+            raise ModelError(
+                SOURCE, f"config.json: {name} {document[name]!r} is not supported; supported: {allowed[0]}"
+            )
+
+
+def _sliding(kind: str, document: Mapping[str, Any], layers: int) -> tuple[int | None, tuple[bool, ...]]:
+    """The window, and for each layer whether it slides, with transformers' defaults for what is left out."""
+    given: Sequence[str] | None = document.get("layer_types")
+    window = None
+    match kind:
+        case "mistral":
+            window = document.get("sliding_window", WINDOW)
+            slides = [window is not None] * layers
+        case "qwen2" | "qwen3":
+            if document.get("use_sliding_window", False):
+                window = document.get("sliding_window", WINDOW)
+            first = int(document.get("max_window_layers", MAX_WINDOW_LAYERS))
+            slides = [window is not None and index >= first for index in range(layers)]
+            if given is not None:
+                slides, given = [_slides(name, window) for name in given], None
+        case _:
+            if document.get("sliding_window") is not None:
+                raise ModelError(
+                    SOURCE,
+                    f"config.json: sliding_window {document['sliding_window']!r} of a {kind} model is not supported; "
+                    "supported: null",
+                )
+            slides = [False] * layers
+    if len(slides) != layers or (given is not None and [_slides(name, window) for name in given] != slides):
+        raise ModelError(SOURCE, f"config.json: these layer_types of a {kind} model are not supported")
+    if not any(slides):
+        return None, ()
+    if not isinstance(window, int) or window < 1:
+        raise ModelError(SOURCE, f"config.json: sliding_window {window!r} must be a whole number above 0")
+    return window, tuple(slides)
+
+
+def _slides(layer_type: str, window: int | None) -> bool:
+    match layer_type:
+        case "full_attention":
+            return False
+        case "sliding_attention":
+            return window is not None
+        case _:
+            raise ModelError(
+                SOURCE,
+                f"config.json: layer type {layer_type!r} is not supported; supported: full_attention, sliding_attention",
+            )
+
+
+def _eos(folder: Path, document: Mapping[str, Any]) -> tuple[int, ...]:
+    value = document.get("eos_token_id")
+    generation = folder / "generation_config.json"
+    if generation.is_file():
+        value = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id", value)
+    if value is None:
+        return ()
+    return tuple(int(token) for token in value) if isinstance(value, list) else (int(value),)

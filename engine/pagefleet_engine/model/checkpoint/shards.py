@@ -1,0 +1,94 @@
+"""The tensors of a folder's safetensors files, memory-mapped: one file, or the shards that an index names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+HALVES = ("F16", "BF16")
+
+
+class _Slice(Protocol):
+    def get_dtype(self) -> str: ...
+
+
+class _File(Protocol):
+    """What is used of a `safe_open` handle; the library has no types for it."""
+
+    def keys(self) -> list[str]: ...
+
+    def get_tensor(self, name: str) -> torch.Tensor: ...
+
+    def get_slice(self, name: str) -> _Slice: ...
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One tensor of a file."""
+
+    file: _File
+    name: str
+
+    def __call__(self) -> torch.Tensor:
+        return self.file.get_tensor(self.name)
+
+    @property
+    def bytes(self) -> int:
+        """Of one element, as far as floats are concerned."""
+        return 2 if self.file.get_slice(self.name).get_dtype() in HALVES else 4
+
+
+def readers(folder: Path) -> dict[str, Reader]:
+    """Names and readers of all tensors. Raises ModelError for a missing or damaged file.
+
+    model.safetensors goes before the index, the index before whatever else there is, as in transformers; Mistral's
+    repositories hold the same weights a second time as consolidated.safetensors.
+    """
+    if (folder / SINGLE).is_file():
+        return _tensors(folder / SINGLE)
+    if (folder / INDEX).is_file():
+        return _indexed(folder)
+    found: dict[str, Reader] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        if not path.name.startswith("consolidated"):
+            found |= _tensors(path)
+    return found
+
+
+def _indexed(folder: Path) -> dict[str, Reader]:
+    try:
+        index: Any = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        places = {str(name): str(shard) for name, shard in index["weight_map"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(SOURCE, f"{INDEX} cannot be used: {error!r}") from error
+    names = sorted(set(places.values()))
+    outside = [name for name in names if Path(name).name != name]
+    if outside:
+        raise ModelError(SOURCE, f"{INDEX} names {outside[0]!r}, which is not a file beside it")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ModelError(
+            SOURCE,
+            f"{folder.name} lacks {len(missing)} of the {len(names)} files that {INDEX} names: {', '.join(missing)}",
+        )
+    shards = {name: _tensors(folder / name) for name in names}
+    for name, shard in places.items():
+        if name not in shards[shard]:
+            raise ModelError(SOURCE, f"{shard} lacks the tensor {name}, which {INDEX} says is there")
+    return {name: shards[shard][name] for name, shard in places.items()}
+
+
+def _tensors(path: Path) -> dict[str, Reader]:
+    try:
+        file: _File = safe_open(path, framework="pt")
+        return {name: Reader(file, name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise ModelError(SOURCE, f"{path.name} is not a readable safetensors file: {error}") from error

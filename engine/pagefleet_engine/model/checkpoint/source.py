@@ -1,0 +1,88 @@
+"""Turns a model URI into a path on this machine. Never imports the package that a python:// URI names."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+
+ALLOWED = "python://<package>/<file.gguf>, file:///<folder or .gguf file>, hf://<org>/<name>[@<revision>]"
+
+# Of a hub repository; Mistral's and Meta's hold the weights a second time in their own layouts.
+WANTED = ["*.json", "*.safetensors", "*.jinja"]
+UNWANTED = ["*consolidated*", "original/*", "metal/*"]
+
+
+class Format(StrEnum):
+    GGUF = "gguf"
+    SAFETENSORS = "safetensors"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A GGUF file, or a folder with config.json, tokenizer.json and *.safetensors."""
+
+    path: Path
+    format: Format
+
+
+def resolve(uri: str) -> ModelSource:
+    """Where the model lies. Raises ModelError (field spec.model.source) when it is not there."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator or not rest:
+        raise ModelError(SOURCE, f"{uri!r} is not a model URI; allowed: {ALLOWED}")
+    match scheme:
+        case "python":
+            path = _in_package(uri, rest)
+        case "file":
+            path = Path("/" + rest.lstrip("/"))
+        case "hf":
+            path = _from_hub(rest)
+        case _:
+            raise ModelError(SOURCE, f"{uri!r} has the unknown scheme {scheme!r}; allowed: {ALLOWED}")
+    return _inspect(uri, path)
+
+
+def _in_package(uri: str, rest: str) -> Path:
+    package, separator, name = rest.partition("/")
+    if not separator or not name or ".." in Path(name).parts:
+        raise ModelError(SOURCE, f"{uri!r} must be python://<package>/<file>")
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(SOURCE, f"{uri!r}: the Python package {package!r} is not installed in this image")
+    return Path(next(iter(spec.submodule_search_locations))) / name
+
+
+def _from_hub(rest: str) -> Path:
+    name, _, revision = rest.partition("@")
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError:
+        raise ModelError(
+            SOURCE, f"hf://{rest}: this image holds no huggingface_hub; use file://, pvc:// or python://"
+        ) from None
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelError(SOURCE, f"hf://{rest} cannot be fetched: {error}") from error
+
+
+def _inspect(uri: str, path: Path) -> ModelSource:
+    if path.is_file() and path.suffix == ".gguf":
+        return ModelSource(path, Format.GGUF)
+    if path.is_dir():
+        if not (path / "config.json").is_file() or not list(path.glob("*.safetensors")):
+            raise ModelError(SOURCE, f"{uri!r}: {path} holds no config.json with *.safetensors beside it")
+        return ModelSource(path, Format.SAFETENSORS)
+    if path.exists():
+        raise ModelError(SOURCE, f"{uri!r}: {path.name} is neither a .gguf file nor a folder with safetensors")
+    siblings = sorted(other.name for other in path.parent.glob("*.gguf")) if path.parent.is_dir() else []
+    hint = f"; beside it there is {', '.join(siblings)}" if siblings else ""
+    raise ModelError(SOURCE, f"{uri!r}: there is no {path.name} in {path.parent}{hint}")

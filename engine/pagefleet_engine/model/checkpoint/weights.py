@@ -1,0 +1,168 @@
+"""A model's weights as float tensors under Hugging Face's names, read one at a time: never all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+import torch
+from safetensors import SafetensorError
+
+from pagefleet_engine.model.checkpoint import dequantise, gguf_blocks, shards
+from pagefleet_engine.model.checkpoint.config import ModelConfig, from_json
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.checkpoint.gguf_config import from_gguf
+from pagefleet_engine.model.checkpoint.gguf_file import GGUF
+from pagefleet_engine.model.checkpoint.source import Format, ModelSource
+from pagefleet_kernels.cpu import Coded
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+# Beside weights some files carry tables that the config says as well.
+TABLES = ("rotary_emb.inv_freq", "rope_freqs.weight")
+MATRICES = ("_proj.weight", "embed_tokens.weight", "lm_head.weight")
+T = TypeVar("T")
+Read = Callable[[torch.Tensor | None], torch.Tensor]  # into the given float32 tensor when that is possible
+
+
+class Weights:
+    """Names and readers of tensors. `take` reads one; `left` names those that nobody took.
+
+    A quantised layer shows as its float `weight`; `take_packed` and `take_kept` give it as it is stored. `kept_bytes`
+    is the most that an element of what `take_kept` gives takes.
+    """
+
+    def __init__(
+        self,
+        readers: Mapping[str, Read],
+        where: str,
+        packed: Mapping[str, Callable[[], dequantise.Packed]] | None = None,
+        coded: Callable[[str], Coded | None] = lambda name: None,
+        kept_bytes: float = 4,
+    ) -> None:
+        self.kept_bytes = kept_bytes
+        self._readers, self._where, self._packed, self._coded = dict(readers), where, dict(packed or {}), coded
+        self._taken: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._readers
+
+    def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The tensor `name`. Raises ModelError when it is missing, unreadable or of another shape."""
+        return self._read(name, shape, None).to(dtype)
+
+    def take_stored(self, name: str, *shape: int) -> torch.Tensor:
+        """As `take`, in the dtype of the file and without a copy where it is memory-mapped."""
+        return self._read(name, shape, None)
+
+    def take_rows(self, rows: Mapping[str, int], columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Several matrices below one another, [sum of rows, columns], without a copy of each. Raises as `take`."""
+        result = torch.empty(sum(rows.values()), columns, dtype=dtype)
+        for (name, count), part in zip(rows.items(), torch.split(result, list(rows.values())), strict=True):
+            self._read(name, (count, columns), part)
+        return result
+
+    def take_kept(self, rows: Mapping[str, int], columns: int) -> torch.Tensor | Coded:
+        """As `take_rows`, in the smallest form of which every value is exactly the file's: codes, a dtype of two bytes."""
+        shapes = [(name, (count, columns)) for name, count in rows.items()]
+        codes = [self._guarded(name, partial(self._coded, name)) for name in rows if name in self._readers]
+        parts = [part for part in codes if part is not None]
+        if len(parts) == len(rows) and all(
+            part.codes.shape == shape for part, (_, shape) in zip(parts, shapes, strict=True)
+        ):
+            self._taken |= set(rows)
+            return Coded.below(parts)
+        stored = [self._read(name, shape, None) for name, shape in shapes]
+        same = len({part.dtype for part in stored}) == 1
+        return torch.cat(stored if same else [part.float() for part in stored])
+
+    def take_packed(self, layer: str) -> dequantise.Packed | None:
+        """A linear layer ("model.layers.0.mlp.up_proj") as a quantised checkpoint holds it, once; None: it is floats."""
+        if layer not in self._packed:
+            return None
+        self._taken.add(f"{layer}.weight")
+        return self._guarded(layer, self._packed.pop(layer))
+
+    def left(self) -> list[str]:
+        return sorted(name for name in self._readers if name not in self._taken and not name.endswith(TABLES))
+
+    def _read(self, name: str, shape: tuple[int, ...], out: torch.Tensor | None) -> torch.Tensor:
+        if name not in self._readers:
+            raise ModelError(SOURCE, f"{self._where} lacks the tensor {name}")
+        self._packed.pop(name.removesuffix(".weight"), None)
+        target = out if out is not None and out.dtype == torch.float32 else None
+        self._taken.add(name)
+        tensor = self._guarded(name, partial(self._readers[name], target))
+        if tuple(tensor.shape) != shape:
+            raise ModelError(SOURCE, f"{self._where}: tensor {name} is {tuple(tensor.shape)}, the config says {shape}")
+        if tensor.dtype not in FLOATS:
+            raise ModelError(
+                SOURCE, f"{self._where}: tensor {name} is {tensor.dtype}; allowed: float32, float16, bfloat16"
+            )
+        if out is not None and tensor is not out:
+            out.copy_(tensor)
+        return tensor
+
+    def _guarded(self, name: str, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except (SafetensorError, NotImplementedError, ValueError, OSError) as error:
+            raise ModelError(SOURCE, f"{self._where}: tensor {name} cannot be read: {error}") from error
+
+
+def load(source: ModelSource) -> tuple[ModelConfig, Weights]:
+    """Config, and weights that are still to be read. Raises ModelError."""
+    match source.format:
+        case Format.GGUF:
+            return _from_gguf(source)
+        case Format.SAFETENSORS:
+            return _from_safetensors(source)
+
+
+def gguf_config(file: GGUF) -> ModelConfig:
+    """The config of an open GGUF file. Raises ModelError."""
+    tied = "lm_head.weight" not in file.names
+    return from_gguf(file.field, file.length("tokenizer.ggml.tokens"), file.rope_divisors(), tied)
+
+
+def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
+    file = GGUF(source.path)
+    config = gguf_config(file)
+
+    def read(name: str, out: torch.Tensor | None) -> torch.Tensor:
+        stored = file.stored(name, config.heads, config.kv_heads)
+        if out is None and stored.type in gguf_blocks.HALVES:
+            return gguf_blocks.halves(stored)
+        return gguf_blocks.dequantise(stored, out if out is not None and tuple(out.shape) == stored.shape else None)
+
+    def coded(name: str) -> Coded | None:
+        return gguf_blocks.coded(file.stored(name, config.heads, config.kv_heads))
+
+    kept = max((gguf_blocks.kept_bytes(file.type(name)) for name in file.names if name.endswith(MATRICES)), default=4)
+    readers = {name: partial(read, name) for name in file.names}
+    return config, Weights(readers, source.path.name, coded=coded, kept_bytes=kept)
+
+
+def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
+    config, tensors = from_json(source.path), shards.readers(source.path)
+    packed: dict[str, Callable[[], dequantise.Packed]] = {}
+    stored = config.stored
+    kept = max((read.bytes for name, read in tensors.items() if name.endswith(MATRICES)), default=4)
+    if stored is not None:
+        for layer, names in dequantise.parts(stored, tensors).items():
+            missing = [name for name in names if name not in tensors]
+            if missing:
+                raise ModelError(SOURCE, f"{source.path.name} lacks the tensor {missing[0]}")
+            parts = [tensors.pop(name) for name in names]
+            packed[layer] = partial(lambda parts: dequantise.packed(stored, tuple(read() for read in parts)), parts)
+    readers: dict[str, Read] = {name: partial(_plain, read) for name, read in tensors.items()}
+    readers |= {f"{layer}.weight": partial(_unpacked, read) for layer, read in packed.items()}
+    return config, Weights(readers, source.path.name, packed, kept_bytes=4 if packed else kept)
+
+
+def _plain(read: Callable[[], torch.Tensor], out: torch.Tensor | None) -> torch.Tensor:
+    return read()
+
+
+def _unpacked(read: Callable[[], dequantise.Packed], out: torch.Tensor | None) -> torch.Tensor:
+    return read().dequantise()

@@ -1,0 +1,166 @@
+"""Text to tokens and back, and chat templates: Hugging Face `tokenizers` from tokenizer.json or GGUF metadata. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Fast
+
+from pagefleet_engine.model.checkpoint import config as configs
+from pagefleet_engine.model.checkpoint import gguf_config
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.checkpoint.gguf_file import GGUF
+from pagefleet_engine.model.checkpoint.source import Format, ModelSource
+from pagefleet_engine.model.text import tokenizer_gguf
+from pagefleet_engine.model.text.chat import LONGEST_TEMPLATE, ChatTemplates
+
+# One text at a time is encoded, in the caller's thread: no pool of threads, and no warning when a process is forked.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+TEMPLATE_FIELD = "spec.model.chatTemplate"
+
+
+class Tokenizer:
+    """One model's tokenizer, and the templates that make texts of conversations for it.
+
+    Thread-safe: it holds no state between calls.
+    """
+
+    def __init__(self, fast: Fast, eos_token_ids: tuple[int, ...], chat: ChatTemplates) -> None:
+        self._fast, self.eos_token_ids, self.chat = fast, eos_token_ids, chat
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens with a text, added ones as well; the model's output may be wider."""
+        return self._fast.get_vocab_size()
+
+    @property
+    def backend(self) -> Fast:
+        return self._fast
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Lets other threads run meanwhile: `encode_batch` releases the interpreter's lock, `encode` holds it."""
+        ids: list[int] = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        text: str = self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token_text(self, token: int) -> str:
+        """A token by itself as text, special ones as they are written; broken characters become U+FFFD, an id without
+        a token is empty.
+        """
+        return self.token_bytes(token).decode(errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for, exactly; none for an id without a token."""
+        text = self._fast.id_to_token(token)
+        if text is None:
+            return b""
+        if token in self._added:
+            return text.encode()
+        if self._byte_level:
+            values = byte_values()
+            return bytes(values[character] for character in text) if all(c in values for c in text) else text.encode()
+        if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+            return bytes.fromhex(text[3:5])
+        return text.replace(tokenizer_gguf.SPACE, " ").encode()
+
+    @cached_property
+    def _added(self) -> frozenset[int]:
+        return frozenset(self._fast.get_added_tokens_decoder())
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        return "ByteLevel" in repr(self._fast.decoder)
+
+
+@lru_cache(maxsize=1)
+def byte_values() -> dict[str, int]:
+    """GPT-2's letters for bytes: those that print stand for themselves, the others follow from U+0100 on."""
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [value for value in range(256) if value not in printing]
+    return {chr(value): value for value in printing} | {chr(256 + n): value for n, value in enumerate(others)}
+
+
+def load(source: ModelSource, chat_template: Path | None = None) -> Tokenizer:
+    """The tokenizer that comes with a model; `chat_template` is a file that replaces its template. Raises ModelError."""
+    override = None if chat_template is None else _read_template(chat_template)
+    try:
+        match source.format:
+            case Format.GGUF:
+                return _from_gguf(GGUF(source.path), override)
+            case Format.SAFETENSORS:
+                return _from_folder(source.path, override)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(SOURCE, f"the tokenizer of {source.path.name} cannot be used: {error}") from error
+
+
+def _read_template(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(TEMPLATE_FIELD, f"{path} cannot be read: {error}") from error
+    if len(text) > LONGEST_TEMPLATE:
+        raise ModelError(TEMPLATE_FIELD, f"{path} has {len(text)} characters, at most {LONGEST_TEMPLATE} are allowed")
+    return text
+
+
+def _from_folder(folder: Path, override: str | None) -> Tokenizer:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelError(SOURCE, f"{folder} holds no tokenizer.json")
+    settings = _json(folder / "tokenizer_config.json")
+    names = ("bos_token", "eos_token", "unk_token", "pad_token")
+    special = {name: _text(settings[name]) for name in names if settings.get(name) is not None}
+    templates = {"default": override} if override is not None else _templates(folder, settings)
+    eos = configs.from_json(folder).eos_token_ids
+    try:
+        fast = Fast.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelError(SOURCE, f"{path.name} of {folder.name} cannot be used: {error}") from error
+    return Tokenizer(fast, eos, ChatTemplates(templates, special))
+
+
+def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Where transformers looks: chat_template.jinja, additional_chat_templates/, chat_template.json, then the config."""
+    found: dict[str, str] = {}
+    given = settings.get("chat_template")
+    if isinstance(given, list):
+        found = {str(entry["name"]): str(entry["template"]) for entry in given}
+    elif given is not None:
+        found = {"default": str(given)}
+    inside = _json(folder / "chat_template.json").get("chat_template")
+    if isinstance(inside, str):
+        found["default"] = inside
+    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        found[path.stem] = path.read_text(encoding="utf-8")
+    if (folder / "chat_template.jinja").is_file():
+        found["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    return found
+
+
+def _from_gguf(file: GGUF, override: str | None) -> Tokenizer:
+    templates = {
+        name: file.field(key)
+        for name, key in (("default", "tokenizer.chat_template"), ("tool_use", "tokenizer.chat_template.tool_use"))
+        if file.field(key) is not None
+    }
+    chat = ChatTemplates(
+        {"default": override} if override is not None else templates, tokenizer_gguf.special_tokens(file)
+    )
+    return Tokenizer(tokenizer_gguf.build(file), gguf_config.eos_token_ids(file.field), chat)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    document = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return document if isinstance(document, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return str(value["content"]) if isinstance(value, dict) else str(value)

@@ -1,0 +1,77 @@
+"""What an engine says of itself: levels and counters of its scheduler, what a step computed, the limits it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagefleet_engine.core.limits import Limits
+from pagefleet_engine.core.requests import Batching, EngineConfig, EngineStats, Policy
+from pagefleet_engine.core.scheduler import Scheduler
+from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.work import Work
+from pagefleet_engine.model.checkpoint.config import ModelConfig
+from pagefleet_engine.model.checkpoint.errors import ModelError
+
+
+def levels(scheduler: Scheduler, page_size: int, steps: int) -> EngineStats:
+    return EngineStats(
+        running=len(scheduler.running),
+        waiting=len(scheduler.waiting),
+        pages_total=scheduler.pool.total,
+        pages_free=scheduler.pool.blank,
+        pages_cached=scheduler.pool.cached,
+        preemptions=scheduler.preemptions,
+        prefix_queries=scheduler.prefix_queries,
+        prefix_hits=scheduler.prefix_hits,
+        steps=steps,
+        waiting_tokens=sum(len(sequence.tokens) for sequence in scheduler.waiting),
+        slots_held=sum(len(sequence.pages) for sequence in scheduler.running) * page_size,
+        slots_used=sum(sequence.computed for sequence in scheduler.running),
+        draft_tokens=scheduler.drafted,
+        accepted_tokens=scheduler.accepted,
+        running_adapters=_adapters(scheduler.running),
+        waiting_adapters=_adapters(scheduler.waiting),
+    )
+
+
+def _adapters(sequences: Sequence[Answer]) -> tuple[str, ...]:
+    """Names that these ask for, whatever their version (the text after #)."""
+    versions = {sequence.request.adapter for sequence in sequences}
+    return tuple(sorted({version.rpartition("#")[0] for version in versions if version is not None}))
+
+
+def computed(works: Sequence[Work]) -> tuple[int, int]:
+    """Tokens of prompts, and single tokens with their guesses."""
+    singles = sum(work.count for work in works if work.count == work.drafts + 1)
+    return sum(work.count for work in works) - singles, singles
+
+
+def longest(config: EngineConfig, model: ModelConfig) -> int:
+    """Most tokens of a request. Raises ModelError for more than the model has positions."""
+    wanted = model.max_position if config.max_model_len is None else config.max_model_len
+    if not 2 <= wanted <= model.max_position:
+        raise ModelError(
+            "spec.model.maxLength", f"{wanted} is not within 2..{model.max_position}, the model's own length"
+        )
+    return wanted
+
+
+def limits(config: EngineConfig, model: ModelConfig, pages: int, max_model_len: int) -> Limits:
+    """Raises ModelError for sizes with which nothing could be computed."""
+    try:
+        return Limits(
+            page_size=config.page_size,
+            pages=pages,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_chunk_tokens=config.max_chunk_tokens,
+            long_prompt_tokens=config.long_prompt_tokens,
+            max_model_len=max_model_len,
+            vocab_size=model.vocab_size,
+            batching=Batching(config.batching),
+            eos_token_ids=frozenset(model.eos_token_ids),
+            prefix_caching=config.prefix_caching,
+            policy=Policy(config.scheduling_policy),
+        )
+    except ValueError as error:
+        raise ModelError("spec.engine.args", str(error)) from error

@@ -1,0 +1,65 @@
+"""What is said of prompts as a whole: their embedding, and the log probabilities of their tokens. Chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from pagefleet_engine.core.requests import TokenLogprobs, TokenOutput
+from pagefleet_engine.core.work import Work
+from pagefleet_engine.runner.common.sampling import logprobs
+
+
+class Prompts:
+    """Collects over the steps that compute a prompt; gives it out with the request's first or only output."""
+
+    def __init__(self, logits: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._logits = logits
+        self._sums: dict[str, torch.Tensor] = {}
+        self._said: dict[str, list[TokenLogprobs]] = {}
+
+    def wants(self, works: Sequence[Work]) -> bool:
+        """Whether `take` would take anything of them."""
+        return any(self._collects(work) for work in works)
+
+    def take(self, works: Sequence[Work], hidden: torch.Tensor) -> None:
+        """`hidden` [n, hidden] are the last states of the tokens of `works` in their order."""
+        begin = 0
+        for work in works:
+            rows, request = hidden[begin : begin + work.count], work.sequence.request
+            begin += work.count
+            if not self._collects(work):
+                continue
+            if request.embed:
+                total = rows.sum(dim=0)
+                self._sums[request.request_id] = total if work.start == 0 else self._sums[request.request_id] + total
+            elif (most := request.sampling.prompt_logprobs) is not None:
+                said = [] if work.start == 0 else self._said[request.request_id]
+                self._said[request.request_id] = said + self._follow(work, rows, most)
+
+    def _collects(self, work: Work) -> bool:
+        request = work.sequence.request
+        return request.embed or (request.sampling.prompt_logprobs is not None and work.sequence.generated == 0)
+
+    def _follow(self, work: Work, rows: torch.Tensor, most: int) -> list[TokenLogprobs]:
+        """Of the prompt's tokens after each row; the last row's next token is the answer's."""
+        following = work.sequence.request.prompt_token_ids[work.start + 1 : work.start + work.count + 1]
+        if not following:
+            return []
+        tables = self._logits(rows[: len(following)].contiguous()).log_softmax(dim=1)
+        return [logprobs(table, token, most) for table, token in zip(tables, following, strict=True)]
+
+    def complete(self, output: TokenOutput) -> TokenOutput:
+        """The output with what was collected for it."""
+        total = self._sums.pop(output.request_id, None)
+        if total is not None and output.finish_reason == "stop":
+            return replace(output, embedding=tuple((total / output.prompt_tokens).tolist()))
+        if output.index == 0 and output.token_ids and (said := self._said.pop(output.request_id, None)) is not None:
+            return replace(output, prompt_logprobs=tuple(said))
+        return output
+
+    def forget(self, request_id: str) -> None:
+        self._sums.pop(request_id, None)
+        self._said.pop(request_id, None)

@@ -1,0 +1,188 @@
+"""Chooses tokens from logits: bias, penalties and grammars, then argmax or a draw keyed on (seed, index, position)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pagefleet_engine.core.requests import SamplingParams, TokenLogprobs
+from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.work import Work
+from pagefleet_engine.runner.common.grammar import Grammars, Matcher
+from pagefleet_kernels.cpu import Draw, Operations
+
+MASK = 2**64 - 1
+# Of logits that requests have changed: small enough to be divided by any temperature that is not greedy.
+MAX_LOGIT = 1e30
+Key = tuple[str, int]
+
+
+def mixed(*values: int) -> int:
+    """64 bits that depend on nothing else: SplitMix64 (Steele et al., OOPSLA 2014) over the values."""
+    state = 0
+    for value in values:
+        state = (state ^ (value & MASK)) + 0x9E3779B97F4A7C15 & MASK
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & MASK
+        state ^= state >> 31
+    return state
+
+
+def uniform(seed: int, index: int, position: int) -> float:
+    """A number in [0, 1) that depends on nothing but the three."""
+    return (mixed(seed, index, position) >> 11) * 2.0**-53
+
+
+@dataclass
+class History:
+    """What one answer's next token depends on besides its logits. Rebuilt from the tokens when it is missing."""
+
+    counts: dict[int, int] = field(default_factory=dict)  # of generated tokens
+    matcher: Matcher | None = None
+    seen: int = 0  # generated tokens that are in it
+
+    def follow(self, answer: Answer) -> None:
+        for token in answer.tokens[answer.prompt_tokens + self.seen :]:
+            self.counts[token] = self.counts.get(token, 0) + 1
+            if self.matcher is not None:
+                self.matcher.accept(token)
+        self.seen = answer.generated
+
+
+class Sampler:
+    """Keeps a History for each answer that needs one. `grammars` is called when a grammar is first asked for."""
+
+    def __init__(self, operations: Operations, eos_token_ids: Sequence[int], grammars: Callable[[], Grammars]) -> None:
+        self._operations, self._grammars, self._eos = operations, grammars, list(eos_token_ids)
+        self._histories: dict[Key, History] = {}
+        self._entropy = secrets.randbits(64)
+
+    def forget(self, request_id: str, index: int) -> None:
+        self._histories.pop((request_id, index), None)
+
+    def check(self, sampling: SamplingParams) -> None:
+        """Raises ValueError for a grammar that cannot be followed."""
+        if sampling.grammar is not None:
+            self._grammars().compile(sampling.grammar)
+
+    def choose(
+        self, works: Sequence[Work], logits: torch.Tensor
+    ) -> tuple[list[tuple[tuple[int, ...], ...]], dict[Key, tuple[TokenLogprobs, ...]]]:
+        """For each of the works that sample, whose rows are in `logits` [rows, vocab] in order: each answer's tokens.
+
+        And what is to be said of them. The logits are changed.
+        """
+        raw = self._wanted(works, logits)
+        row = 0
+        for work in works:
+            if not work.sequence.request.sampling.plain:
+                self.adjust(logits[row], work.sequence)
+            row += work.drafts + 1
+        chosen = self._tokens(works, logits)
+        results: list[tuple[tuple[int, ...], ...]] = []
+        said: dict[Key, tuple[TokenLogprobs, ...]] = {}
+        row = 0
+        for work in works:
+            sequence, rows = work.sequence, chosen[row : row + work.drafts + 1]
+            answers: tuple[tuple[int, ...], ...]
+            if work.answers > 1:
+                answers = tuple((token,) for token in rows[0])
+            else:
+                answers = (_verified([tokens[0] for tokens in rows], sequence.draft[: work.drafts]),)
+            results.append(answers)
+            if row in raw:
+                for index, (token, *_) in enumerate(answers):
+                    most = sequence.request.sampling.logprobs or 0
+                    said[sequence.request_id, sequence.index + index] = (logprobs(raw[row], token, most),)
+            row += work.drafts + 1
+        return results, said
+
+    def draw(self, answer: Answer, row: int, ahead: int, index: int | None = None) -> Draw:
+        """How the token `ahead` places after the last one is drawn; `index` is the answer's own if it is not given."""
+        sampling = answer.request.sampling
+        if sampling.temperature <= 0:
+            return Draw(row, 0.0, 0.0)
+        number = uniform(self.seed(answer), answer.index if index is None else index, len(answer.tokens) + ahead)
+        return Draw(row, number, sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
+
+    def seed(self, answer: Answer) -> int:
+        """The request's own, or one that no other request is likely to have."""
+        given = answer.request.sampling.seed
+        return self._entropy ^ hash(answer.request_id) if given is None else given
+
+    def _tokens(self, works: Sequence[Work], logits: torch.Tensor) -> list[list[int]]:
+        """For each row its token, and those of the other answers at the end of a prompt."""
+        draws: list[Draw] = []
+        rows = 0
+        for work in works:
+            for ahead in range(work.drafts + 1):
+                indexes = range(work.answers) if work.answers > 1 else (None,)
+                draws += [self.draw(work.sequence, rows, ahead, index) for index in indexes]
+                rows += 1
+        tokens: list[list[int]] = [[] for _ in range(rows)]
+        for draw, token in zip(draws, self._operations.sample(logits, draws), strict=True):
+            tokens[draw.row].append(token)
+        return tokens
+
+    def _wanted(self, works: Sequence[Work], logits: torch.Tensor) -> dict[int, torch.Tensor]:
+        """Log probabilities of the rows of which something is to be said, before anything is changed."""
+        raw, row = {}, 0
+        for work in works:
+            if work.sequence.request.sampling.logprobs is not None:
+                raw[row] = logits[row].log_softmax(dim=0)
+            row += work.drafts + 1
+        return raw
+
+    def adjust(self, row: torch.Tensor, answer: Answer) -> None:
+        """Bias, penalties and grammar of the answer's next token, on its logits [vocab] on the CPU, in place."""
+        sampling = answer.request.sampling
+        history = self._history(answer)
+        if sampling.logit_bias:
+            ids, values = zip(*sampling.logit_bias, strict=True)
+            row.index_add_(0, torch.tensor(ids), torch.tensor(values))
+        if sampling.repetition_penalty != 1:
+            seen = torch.tensor(sorted({*answer.request.prompt_token_ids, *history.counts}))
+            scores = row[seen]
+            row[seen] = torch.where(
+                scores > 0, scores / sampling.repetition_penalty, scores * sampling.repetition_penalty
+            )
+        if history.counts and (sampling.frequency_penalty or sampling.presence_penalty):
+            seen, counts = torch.tensor(list(history.counts)), torch.tensor(list(history.counts.values()))
+            row[seen] -= sampling.frequency_penalty * counts + sampling.presence_penalty
+        if sampling.moves_logits:
+            row.clamp_(-MAX_LOGIT, MAX_LOGIT)
+        if history.matcher is not None:
+            history.matcher.fill(row)
+        elif answer.generated < sampling.min_tokens:
+            row[[*self._eos, *sampling.stop_token_ids]] = float("-inf")
+
+    def _history(self, answer: Answer) -> History:
+        key = answer.request_id, answer.index
+        history = self._histories.get(key)
+        if history is None:
+            grammar = answer.request.sampling.grammar
+            history = History(matcher=None if grammar is None else self._grammars().compile(grammar))
+            self._histories[key] = history
+        history.follow(answer)
+        return history
+
+
+def _verified(drawn: list[int], draft: tuple[int, ...]) -> tuple[int, ...]:
+    """The drawn tokens as long as the guesses before them were right: at least one."""
+    right = 0
+    while right < len(draft) and draft[right] == drawn[right]:
+        right += 1
+    return tuple(drawn[: right + 1])
+
+
+def logprobs(row: torch.Tensor, token: int, most: int) -> TokenLogprobs:
+    """What is said of `token`, given the log probabilities [vocab] of its place."""
+    value = float(row[token])
+    rank = int((row > value).sum()) + 1
+    if not most:
+        return TokenLogprobs(token, value, rank)
+    best = row.topk(min(most, row.shape[0]))
+    return TokenLogprobs(token, value, rank, tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)))

@@ -1,0 +1,243 @@
+"""The engine: weights, KV pages and the scheduler behind add, abort and step. One thread, no I/O after its start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from pagefleet_engine.core.requests import (
+    EngineConfig,
+    EngineRequest,
+    EngineStats,
+    TokenLogprobs,
+    TokenOutput,
+)
+from pagefleet_engine.core.scheduler import Scheduler
+from pagefleet_engine.core.work import Work
+from pagefleet_engine.model import adapters
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.common import machine, sampling
+from pagefleet_engine.runner.common.grammar import on_demand
+from pagefleet_engine.runner.common.levels import computed, levels, limits
+from pagefleet_engine.runner.common.prompts import Prompts
+from pagefleet_engine.runner.common.warm_up import rehearse
+from pagefleet_engine.runner.cpu import batch
+from pagefleet_engine.runner.cpu.loading import Loaded, load
+from pagefleet_engine.runner.cpu.speculator import DraftModel, Speculator
+from pagefleet_kernels.cpu import operations
+
+
+class Engine:
+    """Raises ModelError at construction when the model cannot be loaded or its KV pages do not fit the memory."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config, self._operations = config, operations(machine.threads(), config.kernels)
+        # What is left to torch is small: a second pool of threads would only be in the way of the first.
+        torch.set_num_threads(1 if self._operations.name == "native" else machine.threads())
+        self._loaded: Loaded | None = None
+        # An adapter's name stands for its newest version; requests keep the one that they began with.
+        self._versions: dict[str, str] = {}
+        self._adapters: dict[str, adapters.Adapter] = {}
+        self._adapters_loaded = 0
+        self._steps = 0
+        self._computed = (0, 0)
+        self._asleep: Loaded | None = None
+        self._speculator: Speculator | None = None
+        self._wake()
+        for name, path in config.adapters:
+            try:
+                self.load_adapter(name, path)
+            except ValueError as error:
+                raise ModelError("spec.engine.args", f"--lora-adapter {name}: {error}") from error
+
+    @property
+    def loaded(self) -> Loaded:
+        """Raises RuntimeError while the engine is asleep."""
+        if self._loaded is None:
+            raise RuntimeError("the engine is asleep")
+        return self._loaded
+
+    @property
+    def description(self) -> dict[str, str]:
+        model = self.loaded.model.config
+        return {"architecture": model.kind, "kernels": self._operations.name, "kv_cache_dtype": self.loaded.kv_dtype}
+
+    @property
+    def computed(self) -> tuple[int, int]:
+        """Tokens of prompts, and single tokens with guesses, that the last step computed."""
+        return self._computed
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request. Raises ValueError when it could never be served, or its id is in use."""
+        if self._loaded is None:
+            raise ValueError("the engine is asleep")
+        if request.adapter is not None:
+            if request.adapter not in self._versions:
+                raise ValueError(f"there is no adapter {request.adapter!r}")
+            request = replace(request, adapter=self._versions[request.adapter])
+        self._sampler.check(request.sampling)
+        self._scheduler.add(request, request.adapter or "")
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Forget a request, or one answer of it, known or not. No output of it follows."""
+        for given_up in self._scheduler.abort(request_id, index):
+            self._forget(request_id, given_up)
+
+    def has_work(self) -> bool:
+        return self._loaded is not None and bool(self._scheduler.running or self._scheduler.waiting)
+
+    @torch.inference_mode()
+    def step(self, now: float) -> list[TokenOutput]:
+        """One forward pass over what the scheduler chooses. `now` is seconds of the clock of `arrival`."""
+        if self._loaded is None:
+            return []
+        began = time.perf_counter()
+        outputs = self._scheduler.expire(now)
+        if self._speculator is not None:
+            self._speculator.plan(self._scheduler)
+        works = self._scheduler.schedule(now)
+        self._computed = computed(works)
+        if works:
+            if self._speculator is not None:
+                self._speculator.fill(works)
+            outputs += self._run(works)
+            if self._speculator is not None:
+                self._speculator.learn(works, time.perf_counter() - began)
+            self._steps += 1
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._forget(output.request_id, output.index)
+        return outputs
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Raises ValueError when it cannot be used; an adapter of the same name is replaced for requests to come."""
+        if name not in self._versions and len(self._versions) >= self._config.max_adapters:
+            raise ValueError(f"{self._config.max_adapters} adapters are loaded already: unload one")
+        loaded = adapters.load(Path(path), self.loaded.model.config)
+        self._adapters_loaded += 1
+        self._versions[name] = version = f"{name}#{self._adapters_loaded}"
+        needed = {*self._versions.values(), *self._adapters_in_use()}
+        self._adapters = {one: kept for one, kept in self._adapters.items() if one in needed} | {version: loaded}
+
+    def unload_adapter(self, name: str) -> None:
+        """Raises ValueError when it is not loaded, or in use."""
+        if name not in self._versions:
+            raise ValueError(f"there is no adapter {name!r}")
+        if self._versions[name] in self._adapters_in_use():
+            raise ValueError(f"the adapter {name!r} is in use")
+        del self._adapters[self._versions.pop(name)]
+
+    def sleep(self, level: int) -> None:
+        """Give the KV pages back, and with level 2 the weights too. Raises ValueError when requests are open."""
+        if self.has_work():
+            raise ValueError("requests are open")
+        if level >= 2:
+            self._asleep = None
+        elif self._loaded is not None:
+            self._asleep = replace(self._loaded, cache=[], draft_cache=[])
+        self._loaded = None
+        self._speculator = None
+        machine.return_freed_memory()
+
+    def wake(self) -> None:
+        """Be ready again. Raises ModelError when the model cannot be loaded again."""
+        if self._loaded is None:
+            self._wake(self._asleep)
+            self._asleep = None
+
+    def stats(self) -> EngineStats:
+        return levels(self._scheduler, self._config.page_size, self._steps)
+
+    def check(self) -> None:
+        """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""
+        self._scheduler.check()
+
+    def _adapters_in_use(self) -> set[str | None]:
+        return {sequence.request.adapter for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
+
+    def _wake(self, kept: Loaded | None = None) -> None:
+        config = self._config
+        loaded = load(config, self._operations, kept)
+        self._loaded, self.max_model_len = loaded, loaded.max_model_len
+        model = loaded.model.config
+        self.eos_token_ids, self.vocab_size, self.hidden_size = (
+            model.eos_token_ids, model.vocab_size, model.hidden_size,
+        )  # fmt: skip
+        self._scheduler = Scheduler(limits(config, model, loaded.pages, loaded.max_model_len))
+        grammars = on_demand(config.model, self.vocab_size, self.eos_token_ids)
+        self._sampler = sampling.Sampler(self._operations, model.eos_token_ids, grammars)
+        self._prompts = Prompts(lambda hidden: self.loaded.model.logits(hidden))  # sleep frees the model
+        self._speculator = None
+        if config.speculation is not None:
+            self._speculator = Speculator(config.speculation)
+            if loaded.draft is not None:
+                self._speculator = DraftModel(
+                    config.speculation, loaded.draft, loaded.draft_cache, self._sampler, self._operations,
+                    config.max_num_batched_tokens,
+                )  # fmt: skip
+        self._warm_up()
+
+    def _run(self, works: list[Work]) -> list[TokenOutput]:
+        ending = [work for work in works if work.samples]
+        every = self._prompts.wants(works)
+        states, sampled = self._forward(works, every)
+        if every:
+            self._prompts.take(works, states)
+            states = states[sampled]
+        said: dict[sampling.Key, tuple[TokenLogprobs, ...]] = {}
+        answers: dict[int, tuple[tuple[int, ...], ...]] = {}
+        if ending:
+            logits = self.loaded.model.logits(states)
+            results, said = self._sampler.choose(ending, logits)
+            answers = {id(work): result for work, result in zip(ending, results, strict=True)}
+        outputs = self._scheduler.commit(works, [answers.get(id(work), ()) for work in works])
+        self._copy_pages()
+        return [
+            replace(self._prompts.complete(output), logprobs=said.get((output.request_id, output.index)))
+            for output in outputs
+        ]
+
+    def _forward(self, works: Sequence[Work], every: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Last hidden states of the works' tokens in order, and the rows whose logits are wanted.
+
+        [n, hidden] of `every` token, or of those rows only.
+        """
+        tokens, laid_out = batch.lay_out(works, self._config.page_size)
+        rows: dict[str, list[int]] = {}
+        begin = 0
+        for work in works:
+            if (name := work.sequence.request.adapter) is not None:
+                rows.setdefault(name, []).extend(range(begin, begin + work.count))
+            begin += work.count
+        applied = None
+        if rows:
+            pairs = [(self._adapters[name], torch.tensor(own)) for name, own in rows.items()]
+            applied = adapters.Applied(pairs)
+        only = None if every else laid_out.sampled
+        return self.loaded.model.forward(tokens, laid_out, self.loaded.cache, applied, only), laid_out.sampled
+
+    def _copy_pages(self) -> None:
+        for origin, target in self._scheduler.copies:
+            for pages in (*self.loaded.cache, *self.loaded.draft_cache):
+                pages.copy(origin, target)
+            if self._speculator is not None:
+                self._speculator.copied(origin, target)
+        self._scheduler.copies.clear()
+
+    def _forget(self, request_id: str, index: int) -> None:
+        if index == 0:
+            self._prompts.forget(request_id)
+        self._sampler.forget(request_id, index)
+        if self._speculator is not None:
+            self._speculator.forget(request_id, index)
+
+    @torch.inference_mode()
+    def _warm_up(self) -> None:
+        def forward(works: list[Work]) -> torch.Tensor:
+            return self.loaded.model.logits(self._forward(works, every=True)[0][-1:])
+
+        rehearse(Scheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)

@@ -1,0 +1,83 @@
+"""Brings an engine's memory up: models prepared for the CPU, and KV pages sized from what is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_engine.model import llama
+from pagefleet_engine.model.checkpoint import source, weights
+from pagefleet_engine.model.checkpoint.config import ModelConfig
+from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.llama import Llama
+from pagefleet_engine.runner.common import machine
+from pagefleet_engine.runner.common.levels import longest
+from pagefleet_engine.runner.cpu import memory
+from pagefleet_kernels.cpu import KVPages, Operations
+from pagefleet_kernels.cpu.layout import LANES, MOST_HEAD_DIM
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Everything large that an engine holds. The draft model's pages lie beside the served one's."""
+
+    model: Llama
+    cache: list[KVPages]
+    draft: Llama | None
+    draft_cache: list[KVPages]
+    max_model_len: int
+    pages: int
+    kv_dtype: str
+
+
+def load(config: EngineConfig, operations: Operations, kept: Loaded | None) -> Loaded:
+    """Load what `kept` does not hold already. Raises ModelError."""
+    if config.quantization not in llama.QUANTIZATIONS:
+        allowed = ", ".join(llama.QUANTIZATIONS)
+        raise ModelError("spec.model.quantization", f"{config.quantization!r} is not supported; supported: {allowed}")
+    loaded = _models(config, operations) if kept is None else kept
+    machine.return_freed_memory()
+    dtype: torch.dtype = getattr(torch, loaded.kv_dtype)
+    cache = loaded.model.pages(loaded.pages, config.page_size, dtype)
+    draft_cache = loaded.draft.pages(loaded.pages, config.page_size, dtype) if loaded.draft else []
+    return replace(loaded, cache=cache, draft_cache=draft_cache)
+
+
+def _models(config: EngineConfig, operations: Operations) -> Loaded:
+    model, unread = weights.load(source.resolve(config.model))
+    length = longest(config, model)
+    if config.page_size < 1 or config.page_size % LANES:
+        raise ModelError("spec.engine.kvCache.pageSize", f"must be a multiple of {LANES}, not {config.page_size}")
+    _check_heads(model, SOURCE)
+    found: tuple[ModelConfig, weights.Weights] | None = None
+    if config.speculation is not None and config.speculation.model is not None:
+        found = weights.load(source.resolve(config.speculation.model))
+        _check_draft(found[0], model, length)
+    files = [(model, unread), *([found] if found else [])]
+    shapes = [(shape, file.kept_bytes) for shape, file in files]
+    pages = memory.pages(config, shapes, length, machine.memory_limit())
+    served = Llama(model, unread, config.quantization, length, operations)
+    draft = None
+    if found is not None:
+        draft = Llama(*found, config.quantization, length, operations)
+    return Loaded(served, [], draft, [], length, pages, memory.kv_dtype(config))
+
+
+def _check_heads(model: ModelConfig, field: str) -> None:
+    if model.head_dim % LANES or model.head_dim > MOST_HEAD_DIM:
+        raise ModelError(
+            field, f"the model's head_dim is {model.head_dim}; supported: a multiple of {LANES} up to {MOST_HEAD_DIM}"
+        )
+
+
+def _check_draft(draft: ModelConfig, model: ModelConfig, length: int) -> None:
+    where = "spec.model.speculation.model"
+    _check_heads(draft, where)
+    if draft.vocab_size != model.vocab_size:
+        raise ModelError(
+            where, f"the draft model has {draft.vocab_size} tokens, the served one {model.vocab_size}: they must agree"
+        )
+    if draft.max_position < length:
+        raise ModelError(where, f"the draft model's length is {draft.max_position}, less than the served {length}")

@@ -1,0 +1,68 @@
+"""Decides how many KV pages an engine gets: as configured, or what the memory limit leaves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_engine.model.checkpoint.config import ModelConfig
+from pagefleet_engine.model.checkpoint.errors import ModelError
+
+# Beside weights and KV: activations, the allocator's slack, Python and torch in two processes.
+RESERVE_BYTES = 512 << 20
+MOST_PAGES_BY_DEFAULT = 8192
+KV_BYTES = {"float32": 4, "float16": 2}
+INT8_BYTES = 17 / 16  # a float32 scale for each 64
+
+
+def kv_dtype(config: EngineConfig) -> str:
+    """float32 is exact; beside int8 weights half precision makes no difference that could be told."""
+    if config.kv_cache_dtype != "auto":
+        return config.kv_cache_dtype
+    return "float16" if config.quantization == "int8" else "float32"
+
+
+def page_bytes(model: ModelConfig, page_size: int, dtype: str) -> int:
+    """Keys and values of one page in all layers."""
+    return 2 * model.layers * model.kv_size * KV_BYTES[dtype] * page_size
+
+
+def weight_bytes(model: ModelConfig, quantization: str, kept: float = 4) -> int:
+    """What the prepared weights take: the embedding to look rows up in, layers and output matrix packed.
+
+    `kept`: bytes of an element of weights that are kept as their file has them; of two, the embedding's too.
+    """
+    layer = model.hidden_size * (2 * model.q_size + 2 * model.kv_size + 3 * model.intermediate_size)
+    matrix = model.vocab_size * model.hidden_size
+    packed = model.layers * layer + matrix
+    if quantization == "int8":
+        return 2 * matrix + int(INT8_BYTES * packed)
+    return (2 if kept == 2 else 4) * matrix + int(kept * packed)
+
+
+def pages(config: EngineConfig, models: Sequence[tuple[ModelConfig, float]], max_model_len: int, limit: int) -> int:
+    """Pages of the KV pool; `models`, each with `weight_bytes`' `kept`, share it (a draft model after the served one).
+    `limit` is the container's bytes.
+
+    Raises ModelError when the configured pages do not fit, or what fits does not hold one request of full length.
+    """
+    size = sum(page_bytes(model, config.page_size, kv_dtype(config)) for model, _ in models)
+    weights = sum(weight_bytes(model, config.quantization, kept) for model, kept in models)
+    spare = limit - weights - RESERVE_BYTES
+    if config.num_pages is not None:
+        if config.num_pages * size > spare:
+            raise ModelError(
+                "spec.engine.kvCache.pages",
+                f"{config.num_pages} pages take {config.num_pages * size >> 20} MiB, but of {limit >> 20} MiB "
+                f"{max(spare, 0) >> 20} MiB are left beside the weights: at most {max(spare, 0) // size} pages",
+            )
+        return config.num_pages
+    least = -(-max_model_len // config.page_size)
+    found = min(int(spare * config.kv_memory_fraction) // size, max(MOST_PAGES_BY_DEFAULT, least))
+    if found < least:
+        raise ModelError(
+            "spec.resources.memory",
+            f"{limit >> 20} MiB leave room for {max(found, 0)} KV pages; one request of {max_model_len} tokens "
+            f"needs {least}: raise the memory or lower spec.model.maxLength",
+        )
+    return found

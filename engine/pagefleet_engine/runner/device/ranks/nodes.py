@@ -1,0 +1,127 @@
+"""The other machines of a model, as the first one has them: each is one connection, from node.py there. Steps go out on it,
+nothing comes back: its ranks meet rank 0 in their collectives.
+
+Nothing on the wire is encrypted or proves who it is, as with the collectives themselves: only the group's own pods may
+reach the port (manifests/engines).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from pagefleet_engine.core.messages import HEADER, Frames
+from pagefleet_engine.runner.device.ranks.wire import READ_BYTES, Joining
+
+HELLO_SECONDS = 10.0
+# Seconds, seconds, times, milliseconds: 25 s whether something is on its way or not.
+SILENCE = (
+    (socket.TCP_KEEPIDLE, 10),
+    (socket.TCP_KEEPINTVL, 5),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 25_000),
+)
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """A machine that has come: which of them it is, and how many ranks it can run."""
+
+    node: int
+    devices: int
+
+
+hello: Final = msgspec.msgpack.Decoder(Hello)
+
+
+def framed(message: msgspec.Struct) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+def watched(connection: socket.socket) -> None:
+    """A machine that lost its power sends nothing, not even an end."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, value in SILENCE:
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def first_frame(connection: socket.socket) -> tuple[bytes, bytes]:
+    """The first message's body, and the bytes that came after it. Raises ConnectionError at the end, ValueError for what
+    no peer of ours sends."""
+    data = b""
+    while True:
+        more = connection.recv(READ_BYTES)
+        if not more:
+            raise ConnectionError("the connection has ended")
+        data += more
+        if bodies := Frames().feed(data):
+            return bodies[0], data[HEADER.size + len(bodies[0]) :]
+
+
+class Nodes:
+    """`size` machines with this one, which listens on `port`. `lost` says which one has gone, "" while all are there;
+    `gone` hears it in a thread of its own."""
+
+    def __init__(self, size: int, port: int, gone: Callable[[str], None]) -> None:
+        self._size, self._gone = size, gone
+        self._listener = socket.create_server(("", port))
+        self._connections: dict[int, socket.socket] = {}
+        self._closing = False
+        self.lost = ""
+
+    def gather(self, first: Joining) -> None:
+        """Wait for the others, however long it takes, and tell each how its ranks begin. `first` is rank 0's."""
+        each = first.size // self._size
+        sys.stderr.write(f"waiting for {self._size - 1} other nodes on port {self._listener.getsockname()[1]}\n")
+        sys.stderr.flush()
+        while len(self._connections) < self._size - 1:
+            connection, _ = self._listener.accept()
+            try:
+                self._greet(connection, each)
+            except (OSError, ValueError, msgspec.MsgspecError) as error:
+                sys.stderr.write(f"somebody who is no node of ours: {error}\n")
+                connection.close()
+        self._listener.close()
+        for node, connection in self._connections.items():
+            connection.sendall(framed(msgspec.structs.replace(first, rank=node * each)))
+            threading.Thread(target=self._watch, args=(node, connection), daemon=True).start()
+
+    def send(self, body: bytes) -> None:
+        for connection in self._connections.values():
+            connection.sendall(body)
+
+    def close(self) -> None:
+        """The others end when their connections do."""
+        self._closing = True
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def _greet(self, connection: socket.socket, each: int) -> None:
+        """Raises ValueError for who cannot take part. A node that comes again has been restarted: the latest counts."""
+        connection.settimeout(HELLO_SECONDS)
+        told = hello.decode(first_frame(connection)[0])
+        connection.settimeout(None)
+        if not 1 <= told.node < self._size:
+            raise ValueError(f"node {told.node} of {self._size}")
+        if told.devices < each:
+            raise ValueError(f"node {told.node} has {told.devices} GPUs, {each} are wanted")
+        watched(connection)
+        if (before := self._connections.pop(told.node, None)) is not None:
+            before.close()
+        self._connections[told.node] = connection
+
+    def _watch(self, node: int, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            connection.recv(1)
+        if not self._closing:
+            self.lost = f"node {node} of {self._size} is gone: the engine cannot go on"
+            self._gone(self.lost)

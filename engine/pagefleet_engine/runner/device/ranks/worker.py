@@ -1,0 +1,68 @@
+"""One rank's process: `python -m pagefleet_engine.runner.device.ranks.worker FD JOINING`. Computes what it is told.
+
+Ends with the engine's process: when its socket ends, or by the kernel's signal if it hangs in a collective then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+
+import msgspec
+import torch
+from torch import distributed
+from torch._C._distributed_c10d import TCPStore
+
+from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.device.model.shard import Shard
+from pagefleet_engine.runner.device.ranks.processes import EXIT_CONFIGURATION, device_of, meet
+from pagefleet_engine.runner.device.ranks.rank import Rank
+from pagefleet_engine.runner.device.ranks.wire import Compute, Joining, Orders, Rest, Rouse, decode
+
+PR_SET_PDEATHSIG = 1
+
+
+@torch.inference_mode()
+def work(orders: Orders, rank: Rank) -> None:
+    """Until the engine's process closes its end."""
+    while (order := orders.next()) is not None:
+        match order:
+            case Compute(body):
+                step = decode(body)
+                if step.chosen_by_host:
+                    rank.executor.land(step)
+                else:
+                    rank.executor.launch(step)
+            case Rest(level):
+                rank.sleep(level)
+            case Rouse():
+                rank.wake()
+
+
+def main() -> int:
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return 0
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the engine's process decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    joining = msgspec.json.decode(sys.argv[2], type=Joining)
+    if joining.device == "cpu":
+        torch.set_num_threads(1)
+    meet(joining, TCPStore(joining.host, joining.port, joining.size, is_master=False))
+    try:
+        rank = Rank(joining.engine, device_of(joining.device, joining.local), Shard(joining.rank, joining.size))
+    except ModelError as error:
+        sys.stderr.write(f"rank {joining.rank}: {error}\n")
+        return EXIT_CONFIGURATION
+    work(Orders(connection), rank)
+    distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

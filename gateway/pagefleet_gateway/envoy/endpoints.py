@@ -1,0 +1,87 @@
+"""Tells Envoy which pods exist (EDS from a file) and confirms to the state which of them Envoy knows.
+
+Never chooses: every pod with an address is told, ready or not, so that a pod that becomes ready is known
+already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.envoy.clusters import ENGINES, METADATA, TYPE
+from pagefleet_gateway.envoy.process import Admin, AdminError
+
+log = logging.getLogger(__name__)
+
+
+class Endpoints:
+    """Writes the file on every change of the pods; a change while one is being confirmed is written next."""
+
+    def __init__(self, state: State, file: Path) -> None:
+        self._state = state
+        self._file = file
+        self._versions = itertools.count(1)
+
+    def write(self) -> tuple[str, tuple[Pod, ...]]:
+        """Write the file at once. Returns its version and the pods in it."""
+        self._state.pods_changed.clear()
+        pods = self._state.pods
+        version = f"v{next(self._versions)}"
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(json.dumps(discovery(version, pods)))
+        fresh.replace(self._file)
+        return version, pods
+
+    async def follow(self, admin: Admin) -> None:
+        """Keep Envoy's endpoints those of the state until cancelled. Needs a running Envoy."""
+        while True:
+            version, pods = self.write()
+            if await self._loaded(admin, version):
+                self._state.confirm(pods)
+                await self._state.pods_changed.wait()
+
+    async def _loaded(self, admin: Admin, version: str) -> bool:
+        """Wait until Envoy runs on `version`; false when it did not within 5 s (the file is then written
+        again).
+        """
+        delay = 0.002
+        for _ in range(60):
+            try:
+                if await admin.text_stat(f"cluster.{ENGINES}.version_text") == version:
+                    return True
+            except AdminError as error:
+                log.info("Envoy does not answer yet: %s", error)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 0.1)
+        log.warning("Envoy has not loaded endpoints %s: writing them again", version)
+        return False
+
+
+def discovery(version: str, pods: Iterable[Pod]) -> dict[str, object]:
+    """The file's content: one ClusterLoadAssignment each address once, its origin as metadata."""
+    by_address = {pod.address: pod for pod in sorted(pods, key=lambda pod: (pod.ready, pod.uid))}
+    return {
+        "version_info": version,
+        "resources": [
+            {
+                "@type": TYPE + "config.endpoint.v3.ClusterLoadAssignment",
+                "cluster_name": ENGINES,
+                "endpoints": [{"lb_endpoints": [_endpoint(pod) for pod in by_address.values()]}],
+            }
+        ],
+    }
+
+
+def _endpoint(pod: Pod) -> dict[str, object]:
+    host, _, port = pod.address.rpartition(":")
+    origin = {"namespace": pod.namespace, "service": pod.service, "revision": pod.revision, "pod": pod.name}
+    return {
+        "endpoint": {"address": {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}},
+        "metadata": {"filter_metadata": {METADATA: origin}},
+    }

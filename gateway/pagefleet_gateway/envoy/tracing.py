@@ -1,0 +1,163 @@
+"""Where Envoy sends its spans, by OTLP over HTTP, and which requests have any; without an endpoint it makes none.
+
+Pure: reads OpenTelemetry's own variables and builds dicts. The sampling rules are those of its SDKs, so that gateway and
+engine decide alike. Source: https://opentelemetry.io/docs/specs/otel/protocol/exporter/ and .../configuration/sdk-environment-variables/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from pagefleet_gateway.envoy.clusters import TYPE, typed
+
+ENDPOINT, TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+HEADERS, SAMPLER, SHARE = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
+SAMPLERS = ("parentbased_always_on", "parentbased_traceidratio", "always_on", "traceidratio")
+CLUSTER = "collector"
+CERTIFICATE, CERTIFICATES = "OTEL_EXPORTER_OTLP_CERTIFICATE", "/etc/ssl/certs/ca-certificates.crt"
+MILLIONTHS = 1_000_000
+
+
+class TracingError(ValueError):
+    """A variable holds what it may not; the message names it and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Collector:
+    """`share` (0 to 1) is of the traces that begin here; with `parents` a caller's own choice goes before it."""
+
+    host: str
+    port: int
+    path: str
+    secure: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+    service: str = "pagefleet-gateway"
+    share: float = 1.0
+    parents: bool = True
+    trusted: str = CERTIFICATES  # the file with the CA certificates of an https endpoint
+
+
+def collector(environment: Mapping[str, str]) -> Collector | None:
+    """None where no endpoint is named. Raises TracingError."""
+    whole, base = environment.get(TRACES_ENDPOINT, ""), environment.get(ENDPOINT, "")
+    if not whole and not base:
+        return None
+    name = TRACES_ENDPOINT if whole else ENDPOINT
+    try:
+        parts = urlsplit(whole or base)
+        port = parts.port
+    except ValueError as error:
+        raise TracingError(f"{name}={whole or base!r}: {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise TracingError(f"{name}={whole or base!r}: must be http://host[:port] or https://host[:port]")
+    sampler = environment.get(SAMPLER) or SAMPLERS[0]
+    if sampler not in SAMPLERS:
+        raise TracingError(f"{SAMPLER}={sampler!r}: must be one of {', '.join(SAMPLERS)}")
+    path = parts.path or "/"
+    return Collector(
+        host=parts.hostname,
+        port=port or (443 if parts.scheme == "https" else 80),
+        path=path if whole else f"{path.rstrip('/')}/v1/traces",
+        secure=parts.scheme == "https",
+        headers=_headers(environment.get(HEADERS, "")),
+        service=environment.get("OTEL_SERVICE_NAME") or "pagefleet-gateway",
+        share=_share(environment) if sampler.endswith("ratio") else 1.0,
+        parents=sampler.startswith("parentbased"),
+        trusted=environment.get(CERTIFICATE) or CERTIFICATES,
+    )
+
+
+def _share(environment: Mapping[str, str]) -> float:
+    text = environment.get(SHARE) or "1"
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise TracingError(f"{SHARE}={text!r}: must be a number from 0 to 1")
+    return share
+
+
+def _headers(text: str) -> tuple[tuple[str, str], ...]:
+    """key=value pairs with commas between, percent-encoded."""
+    pairs = [entry.partition("=") for entry in text.split(",") if entry.strip()]
+    if any(not key.strip() or not equals for key, equals, _ in pairs):
+        raise TracingError(f"{HEADERS}: must be key=value pairs with commas between")
+    return tuple((unquote(key.strip()).lower(), unquote(value.strip())) for key, _, value in pairs)
+
+
+def provider(there: Collector) -> dict[str, object]:
+    """The connection manager's `tracing`: a span for each request, and one for each attempt at a pod."""
+    headers = [{"header": {"key": key, "value": value.replace("%", "%%")}} for key, value in there.headers]
+    return {
+        # The sampler alone chooses.
+        "client_sampling": {"value": 100},
+        "random_sampling": {"value": 100},
+        "overall_sampling": {"value": 100},
+        "spawn_upstream_span": True,
+        "custom_tags": [
+            {"tag": "http.request.header.x-request-id", "request_header": {"name": "x-request-id"}},
+            _of_pod("pagefleet.namespace", "namespace"),
+            _of_pod("pagefleet.service", "service"),
+            _of_pod("pagefleet.revision", "revision"),
+        ],
+        "provider": {
+            "name": "envoy.tracers.opentelemetry",
+            "typed_config": {
+                "@type": TYPE + "config.trace.v3.OpenTelemetryConfig",
+                "service_name": there.service,
+                "http_service": {
+                    "http_uri": {"uri": f"http://{there.host}{there.path}", "cluster": CLUSTER, "timeout": "5s"},
+                    "request_headers_to_add": headers,
+                },
+                "sampler": _sampler(there),
+            },
+        },
+    }
+
+
+def _of_pod(tag: str, name: str) -> dict[str, object]:
+    """A tag from the endpoint's metadata (endpoints.py)."""
+    key = {"key": "pagefleet", "path": [{"key": name}]}
+    return {"tag": tag, "metadata": {"kind": {"host": {}}, "metadata_key": key}}
+
+
+def _sampler(there: Collector) -> dict[str, object]:
+    folder = "extensions.tracers.opentelemetry.samplers.v3."
+    share = {"numerator": round(there.share * MILLIONTHS), "denominator": "MILLION"}
+    root = typed(
+        "envoy.tracers.opentelemetry.samplers.trace_id_ratio_based",
+        folder + "TraceIdRatioBasedSamplerConfig",
+        sampling_percentage=share,
+    )
+    if not there.parents:
+        return root
+    return typed(
+        "envoy.tracers.opentelemetry.samplers.parent_based", folder + "ParentBasedSamplerConfig", wrapped_sampler=root
+    )
+
+
+def cluster(there: Collector) -> dict[str, object]:
+    """The collector as Envoy's cluster: its name is asked for anew as its answers expire."""
+    address = {"socket_address": {"address": there.host, "port_value": there.port}}
+    found: dict[str, object] = {
+        "name": CLUSTER,
+        "type": "STRICT_DNS",
+        "connect_timeout": "2s",
+        "load_assignment": {
+            "cluster_name": CLUSTER,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+    }
+    if there.secure:
+        trusted = {"trusted_ca": {"filename": there.trusted}}
+        names = [{"san_type": "DNS", "matcher": {"exact": there.host}}]
+        found["transport_socket"] = typed(
+            "envoy.transport_sockets.tls",
+            "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            sni=there.host,
+            common_tls_context={"validation_context": {**trusted, "match_typed_subject_alt_names": names}},
+        )
+    return found

@@ -1,0 +1,143 @@
+"""Envoy's front to the picker: its ext_authz questions over HTTP/1.1 on a Unix socket.
+
+Reads a request, asks for a decision, writes the answer. Decides nothing itself. A raw protocol with
+httptools: an HTTP framework costs more than the decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import httptools
+
+from pagefleet_gateway.envoy.answer_tokens import USAGE
+from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
+from pagefleet_gateway.envoy.replies import REFUSED_503
+from pagefleet_gateway.envoy.routes import PATIENCE
+from pagefleet_gateway.measuring.trace_context import begun
+from pagefleet_gateway.picking.picker import Pick, Request
+from pagefleet_gateway.picking.routing import Refusal
+
+log = logging.getLogger(__name__)
+
+Decide = Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
+
+
+class Front(asyncio.Protocol):
+    """One connection from Envoy; requests on it come one after the other."""
+
+    def __init__(self, decide: Decide, rng: random.Random) -> None:
+        self._decide, self._rng = decide, rng
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: asyncio.Future[Pick | Refusal] | None = None
+        self._reset()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not isinstance: uvloop's transports are not asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._waiting is not None:
+            self._waiting.cancel()  # Envoy gave up: its client went away
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            log.warning("a question that is not HTTP: %s", error)
+            if self._transport is not None:
+                self._transport.close()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        request = Request(
+            id=self._headers.get("x-request-id", ""),
+            method=self._parser.get_method().decode("latin-1"),
+            path=self._url.decode("latin-1"),
+            headers=self._headers,
+            body=b"".join(self._body),
+        )
+        self._reset()
+        trace = begun(request.headers, self._rng)
+        try:
+            decision = self._decide(request)
+            if isinstance(decision, asyncio.Future):
+                self._waiting = decision
+                decision.add_done_callback(partial(self._held_no_more, trace))
+            else:
+                self._answer(rendered(decision, trace))
+        except Exception:
+            # Whatever went wrong with this one question, the others on this connection must go on.
+            log.exception("no decision for request %s", request.id)
+            self._answer(_message(500, b"Internal Server Error", [], b""))
+
+    def _held_no_more(self, trace: str | None, decision: asyncio.Future[Pick | Refusal]) -> None:
+        self._waiting = None
+        if not decision.cancelled():
+            self._answer(rendered(decision.result(), trace))
+
+    def _answer(self, message: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(message)
+
+    def _reset(self) -> None:
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+
+
+def rendered(decision: Pick | Refusal, trace: str | None = None) -> bytes:
+    """The HTTP answer: 200 with Envoy's headers for a pick, the refusal itself otherwise. `trace`: one begun here."""
+    match decision:
+        case Pick():
+            headers = [
+                (DESTINATION, ",".join(pod.address for pod in decision.choices)),
+                ("x-envoy-max-retries", str(decision.retries)),
+            ]
+            if decision.timeout_seconds is not None:
+                headers.append(("x-envoy-upstream-rq-timeout-ms", str(round(decision.timeout_seconds * 1000))))
+            if decision.patience.attempt_seconds is not None:
+                milliseconds = round(decision.patience.attempt_seconds * 1000)
+                headers.append(("x-envoy-upstream-rq-per-try-timeout-ms", str(milliseconds)))
+            if decision.patience.route:
+                headers.append((PATIENCE, decision.patience.route))
+            if decision.usage:
+                headers.append((USAGE, "1"))
+            if decision.mirror is not None:
+                headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
+            if trace is not None:
+                headers.append(("traceparent", trace))
+            if decision.key:
+                headers.append(("x-envoy-auth-headers-to-remove", "authorization"))
+            if decision.fallback:
+                headers.append((FALLBACK, decision.fallback))
+            return _message(200, b"OK", headers, b"")
+        case Refusal():
+            headers = [("content-type", "application/json")]
+            if decision.retry_after is not None:
+                headers.append(("retry-after", str(decision.retry_after)))
+            if decision.status == 401:
+                headers.append(("www-authenticate", "Bearer"))
+            status = REFUSED_503 if decision.status == 503 else decision.status
+            return _message(status, b"Refused", headers, decision.body())
+
+
+def _message(status: int, reason: bytes, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    lines = [b"HTTP/1.1 %d %s" % (status, reason), b"content-length: %d" % len(body)]
+    lines.extend(f"{name}: {value}".encode("latin-1") for name, value in headers)
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body

@@ -1,0 +1,119 @@
+"""The messages of Envoy's ext_proc, as the endpoint-picker protocol uses them: reading requests, building answers.
+
+Pure: no gRPC, no decision. Source: Gateway API Inference Extension, proposal 004 (endpoint-picker protocol).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from envoy.config.core.v3 import base_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
+from envoy.type.v3 import http_status_pb2
+from google.protobuf import struct_pb2
+
+from pagefleet_gateway.envoy.answer_tokens import TOKENS
+from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK
+from pagefleet_gateway.picking.picker import Pick
+from pagefleet_gateway.picking.routing import Refusal
+
+METADATA = "envoy.lb"  # namespace of the picked and of the served endpoint
+SERVED = "x-gateway-destination-endpoint-served"
+SUBSET_METADATA = "envoy.lb.subset_hint"
+SUBSET = "x-gateway-destination-endpoint-subset"
+STREAM_BYTES = 60_000  # a body goes back in pieces below Envoy's and gRPC's usual limits
+
+
+def headers_of(message: proto.HttpHeaders) -> dict[str, str]:
+    """Header values by lower-case name; of a repeated one the last."""
+    return {
+        header.key.lower(): header.raw_value.decode("latin-1") or header.value for header in message.headers.headers
+    }
+
+
+def tokens_of(headers: base_pb2.HeaderMap) -> int | None:
+    """The output tokens that an engine says its answer had, in its headers or trailers."""
+    for header in headers.headers:
+        if header.key.lower() == TOKENS:
+            text = header.raw_value.decode("latin-1") or header.value
+            return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    return None
+
+
+def subset_of(request: proto.ProcessingRequest) -> frozenset[str] | None:
+    """The endpoints that the pick must be one of; None when the gateway gives no such hint.
+
+    The hint is a list of `ip:port`, or one text of them with commas; one that is empty allows nothing.
+    """
+    fields = _metadata(request, SUBSET_METADATA)
+    if SUBSET not in fields:
+        return None
+    value = fields[SUBSET]
+    values = [item.string_value for item in value.list_value.values] or [value.string_value]
+    return frozenset(part.strip() for text in values for part in text.split(",") if part.strip())
+
+
+def served_of(request: proto.ProcessingRequest) -> str:
+    """The `ip:port` that answered, "" when the gateway does not say."""
+    fields = _metadata(request, METADATA)
+    return fields[SERVED].string_value.strip() if SERVED in fields else ""
+
+
+def picked(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
+    """The picked endpoint and its fallbacks, in order, as a header and as metadata: the two must be equal."""
+    value = ",".join(dict.fromkeys(pod.address for pod in pick.choices))
+    option = _header(DESTINATION, value)
+    metadata = struct_pb2.Struct()
+    metadata.get_or_create_struct(METADATA)[DESTINATION] = value
+    removed = ["authorization"] if pick.key else []
+    mutation = proto.HeaderMutation(set_headers=[option], remove_headers=removed)
+    common = proto.CommonResponse(header_mutation=mutation, clear_route_cache=True)
+    return common, metadata
+
+
+def answered(pick: Pick, served: str) -> proto.CommonResponse:
+    """What the client is told: the revision that answered, and the service when it is not the one asked."""
+    revision = next((pod.revision for pod in pick.choices if pod.address == served), pick.revision)
+    options = [_header("x-pagefleet-revision", revision)]
+    if pick.fallback:
+        options.append(_header(FALLBACK, pick.fallback))
+    return proto.CommonResponse(header_mutation=proto.HeaderMutation(set_headers=options))
+
+
+def refused(refusal: Refusal) -> proto.ProcessingResponse:
+    """The answer that goes to the client at once."""
+    headers = {"content-type": "application/json"}
+    if refusal.retry_after is not None:
+        headers["retry-after"] = str(refusal.retry_after)
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    options = [_header(key, value) for key, value in headers.items()]
+    return proto.ProcessingResponse(
+        immediate_response=proto.ImmediateResponse(
+            status=http_status_pb2.HttpStatus(code=refusal.status),
+            headers=proto.HeaderMutation(set_headers=options),
+            body=refusal.body(),
+            details=refusal.code,
+        )
+    )
+
+
+def streamed(body: bytes, ends: bool) -> Iterator[proto.CommonResponse]:
+    """A body given back as it came: the full-duplex mode takes what we send in place of what it sent."""
+    pieces = [body[start : start + STREAM_BYTES] for start in range(0, len(body), STREAM_BYTES)] or [b""]
+    for index, piece in enumerate(pieces):
+        last = ends and index == len(pieces) - 1
+        back = proto.StreamedBodyResponse(body=piece, end_of_stream=last)
+        yield proto.CommonResponse(body_mutation=proto.BodyMutation(streamed_response=back))
+
+
+def _header(key: str, value: str) -> base_pb2.HeaderValueOption:
+    return base_pb2.HeaderValueOption(
+        header=base_pb2.HeaderValue(key=key, raw_value=value.encode()),
+        append_action=base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
+    )
+
+
+def _metadata(request: proto.ProcessingRequest, namespace: str) -> Mapping[str, struct_pb2.Value]:
+    structs = request.metadata_context.filter_metadata
+    return structs[namespace].fields if namespace in structs else {}

@@ -1,0 +1,126 @@
+"""API keys: who may ask which service, and how much a minute. Read from a file, a Secret mounted into the pod.
+
+    - name: team-a                  # what logs and metrics show; the key itself appears nowhere
+      sha256: 9f86d081884c7d65...   # of the key, in hexadecimal; or `key: sk-...` itself
+      namespaces: [team-a]          # services it may ask: all of these namespaces,
+      services: [shared/chat]       # and these; neither: every service
+      requestsPerMinute: 600        # per gateway pod; 0 or absent: no limit
+      tokensPerMinute: 200000
+
+Decides whether a key may; never routes. Only digests are kept in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import yaml
+
+from pagefleet_gateway.cluster.state import ServiceKey
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_FIELDS = {"name", "key", "sha256", "namespaces", "services", "requestsPerMinute", "tokensPerMinute"}
+SHORTEST = 16  # characters of a key
+
+
+class KeyFileError(ValueError):
+    """The file holds what it may not; the message names entry and field, and never a key."""
+
+
+@dataclass(frozen=True)
+class APIKey:
+    name: str
+    digest: bytes  # SHA-256 of the key
+    namespaces: frozenset[str] = frozenset()
+    services: frozenset[ServiceKey] = frozenset()
+    requests_per_minute: int = 0  # 0: no limit
+    tokens_per_minute: int = 0
+
+    def may_ask(self, service: ServiceKey) -> bool:
+        if not self.namespaces and not self.services:
+            return True
+        return service[0] in self.namespaces or service in self.services
+
+
+class APIKeys:
+    """The keys of one file; immutable."""
+
+    def __init__(self, keys: tuple[APIKey, ...]) -> None:
+        self._keys = {key.digest: key for key in keys}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, headers: Mapping[str, str]) -> APIKey | None:
+        """The key in `authorization: Bearer <key>`; None when it is missing or unknown."""
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        return self._keys.get(hashlib.sha256(secret.strip().encode("latin-1", "replace")).digest())
+
+
+def parse(text: str) -> APIKeys:
+    """Raises KeyFileError."""
+    try:
+        entries = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)  # the error's own text may quote a key
+        raise KeyFileError(f"is not YAML{f' (line {where.line + 1})' if where is not None else ''}") from None
+    if not isinstance(entries, list) or not entries:
+        raise KeyFileError("must be a list with at least one entry of {name, key or sha256, ...}")
+    keys = tuple(_key(f"[{index}]", entry) for index, entry in enumerate(entries))
+    for what, values in (("name", [key.name for key in keys]), ("key", [key.digest for key in keys])):
+        if len(set(values)) < len(values):
+            raise KeyFileError(f"two entries have the same {what}")
+    return APIKeys(keys)
+
+
+def _key(where: str, entry: object) -> APIKey:
+    if not isinstance(entry, dict):
+        raise KeyFileError(f"{where}: must be a mapping")
+    unknown = sorted(str(name) for name in set(entry) - _FIELDS)
+    if unknown:
+        raise KeyFileError(f"{where}.{unknown[0]}: unknown; known are {', '.join(sorted(_FIELDS))}")
+    name = entry.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise KeyFileError(f"{where}.name: must be 1 to 63 letters, digits, '-', '_' or '.'")
+    services = [tuple(text.split("/")) for text in _texts(f"{where}.services", entry.get("services"))]
+    if any(len(service) != 2 or not all(service) for service in services):
+        raise KeyFileError(f"{where}.services: each must be <namespace>/<name>")
+    return APIKey(
+        name=name,
+        digest=_digest(where, entry.get("key"), entry.get("sha256")),
+        namespaces=frozenset(_texts(f"{where}.namespaces", entry.get("namespaces"))),
+        services=frozenset((service[0], service[1]) for service in services),
+        requests_per_minute=_limit(f"{where}.requestsPerMinute", entry.get("requestsPerMinute", 0)),
+        tokens_per_minute=_limit(f"{where}.tokensPerMinute", entry.get("tokensPerMinute", 0)),
+    )
+
+
+def _digest(where: str, key: object, digest: object) -> bytes:
+    if (key is None) == (digest is None):
+        raise KeyFileError(f"{where}: must have either `key` or `sha256`")
+    if key is not None:
+        if not isinstance(key, str) or len(key) < SHORTEST or not key.isascii() or any(c.isspace() for c in key):
+            raise KeyFileError(f"{where}.key: must be at least {SHORTEST} ASCII characters without spaces")
+        return hashlib.sha256(key.encode()).digest()
+    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+        raise KeyFileError(f"{where}.sha256: must be 64 hexadecimal digits")
+    return bytes.fromhex(digest)
+
+
+def _texts(where: str, value: object) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
+        raise KeyFileError(f"{where}: must be a list of names with at least one; leave it out to allow every service")
+    return value
+
+
+def _limit(where: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise KeyFileError(f"{where}: must be a whole number from 0")
+    return value

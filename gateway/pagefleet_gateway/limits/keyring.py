@@ -1,0 +1,72 @@
+"""The API keys in force: read at start, read anew when their file changes. Decides nothing about a request.
+
+A file that becomes wrong changes nothing: the keys before it stay in force, and the log and a metric say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from prometheus_client import Gauge
+
+from pagefleet_gateway.limits.api_keys import APIKeys, KeyFileError, parse
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 1.0
+MAX_BYTES = 4 * 1024 * 1024
+
+
+class Keyring:
+    """`keys` is None when no file was given: no key is then asked for."""
+
+    def __init__(self, file: Path | None, valid: Gauge) -> None:
+        """Raises KeyFileError when the file cannot be used. `valid` is 1 while the file's content is in force."""
+        self._file, self._valid = file, valid
+        self._text, self._wrong = "", False
+        self.keys: APIKeys | None = None
+        if file is not None:
+            self._text = _read(file)
+            self.keys = _parsed(file, self._text)
+            valid.set(1)
+
+    async def follow(self) -> None:
+        """Look at the file once a second until cancelled. A mounted Secret is swapped whole: half a file is never seen."""
+        while self._file is not None:
+            await asyncio.sleep(PERIOD_SECONDS)
+            try:
+                text = _read(self._file)
+                if text == self._text:
+                    continue
+                self._text = text
+                self.keys = _parsed(self._file, text)
+            except KeyFileError as error:
+                if not self._wrong:
+                    log.error("the keys read before stay in force: %s", error)
+                self._wrong = True
+                self._valid.set(0)
+            else:
+                self._wrong = False
+                self._valid.set(1)
+                log.info("%d API keys are in force", len(self.keys))
+        await asyncio.Event().wait()
+
+
+def _read(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise KeyFileError(f"PAGEFLEET_GATEWAY_API_KEYS_FILE: {file} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise KeyFileError(f"PAGEFLEET_GATEWAY_API_KEYS_FILE: {file} is larger than {MAX_BYTES} bytes")
+    return data.decode("utf-8", "replace")
+
+
+def _parsed(file: Path, text: str) -> APIKeys:
+    try:
+        return parse(text)
+    except KeyFileError as error:
+        raise KeyFileError(f"PAGEFLEET_GATEWAY_API_KEYS_FILE: {file} {error}") from None

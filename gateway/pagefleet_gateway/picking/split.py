@@ -1,0 +1,95 @@
+"""Which revision a request meets: exact weights, sticky sessions, forced canaries. Never looks at a pod's
+load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Mapping
+
+from pagefleet_gateway.cluster.state import Service, ServiceKey
+
+Weights = tuple[tuple[str, int], ...]
+
+
+class Split:
+    """The weighted draw of one service: permuted blocks.
+
+    A block holds every revision exactly as often as its weight says (weights divided by their greatest common
+    divisor) in random order; the next block starts when it is used up. So the realised split is exact at the
+    end of each block and never further off than one block, tighter than independent draws, while the order
+    stays random and cannot fall in step with a client's pattern. Source: permuted-block randomisation of
+    clinical trials (Zelen, "The randomization and stratification of patients to clinical trials", J. Chronic
+    Diseases 27, 1974).
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._weights: Weights = ()
+        self._block: list[str] = []
+
+    def draw(self, weights: Weights) -> str:
+        """The next revision. Weights are whole and at least one is above 0, else ValueError."""
+        if weights != self._weights:
+            self._weights, self._block = weights, []
+        if not self._block:
+            self._block = self._fresh(weights)
+        return self._block.pop()
+
+    def _fresh(self, weights: Weights) -> list[str]:
+        divisor = math.gcd(*(weight for _, weight in weights))
+        if divisor <= 0:
+            raise ValueError(f"weights must hold a whole number above 0, got {weights!r}")
+        block = [revision for revision, weight in weights for _ in range(weight // divisor)]
+        self._rng.shuffle(block)
+        return block
+
+
+class Splits:
+    """The draws of all services, one `Split` each."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._splits: dict[ServiceKey, Split] = {}
+
+    def choose(self, service: Service, live: Weights, headers: Mapping[str, str], canary_live: bool) -> str:
+        """The revision for one request. `live`: the weights above 0 whose revision has a pod; must not be
+        empty.
+        """
+        if canary_live and forced(service, headers):
+            return service.canary
+        value = headers.get(service.sticky_header, "") if service.sticky_header else ""
+        if value:
+            return sticky(live, f"{service.namespace}/{service.name}/{value}")
+        if len(live) == 1:
+            return live[0][0]
+        return self._splits.setdefault(service.key, Split(self._rng)).draw(live)
+
+    def keep(self, services: Mapping[ServiceKey, Service]) -> None:
+        """Forget services that are gone."""
+        self._splits = {key: split for key, split in self._splits.items() if key in services}
+
+
+def forced(service: Service, headers: Mapping[str, str]) -> bool:
+    """Whether every header of `rollout.route.header` is there with its value."""
+    return bool(service.canary_headers) and all(headers.get(name) == value for name, value in service.canary_headers)
+
+
+def sticky(weights: Weights, key: str) -> str:
+    """The revision whose part of [0, 1) the key's hash falls into.
+
+    Parts lie in order of the revision's name, so a weight change moves only the boundary: nobody changes
+    sides but the share that has to.
+    """
+    ordered = sorted(weights)
+    total = sum(weight for _, weight in ordered)
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    point = int.from_bytes(digest, "big") / 2**64 * total
+    reached = 0
+    for revision, weight in ordered:
+        reached += weight
+        if point < reached:
+            return revision
+    return ordered[-1][0]

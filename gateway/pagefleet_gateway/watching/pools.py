@@ -1,0 +1,230 @@
+"""InferencePools that name this gateway as their endpoint picker: which service a request to one means, and the pods of
+those that hold no InferenceService's pods (any model server with vLLM's metrics). Never chooses a pod.
+
+A pool whose selector has the label pagefleet.io/service holds an InferenceService: its pods and its split are known
+already. Any other pool becomes a service `~<pool>` of its own with one revision. The endpoint-picker protocol does not
+say which pool a request was sent to; it is found by host name, by path, by the body's `model`, and else it is the only
+other pool there is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from pagefleet_gateway.cluster.objects import is_ready
+from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, State
+from pagefleet_gateway.picking.picker import Request
+
+GROUP, VERSION, PLURAL = "inference.networking.k8s.io", "v1", "inferencepools"
+SERVICE_LABEL = "pagefleet.io/service"
+REVISION = "pool"  # the only one of a pool that holds no InferenceService
+MARK = "~"  # in no object's name: such a service is in nobody's way
+
+Raw = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """`ports`: each is an endpoint of its own on every pod. Selects pods that have all of `labels`."""
+
+    namespace: str
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    ports: tuple[int, ...]
+
+    @property
+    def key(self) -> ServiceKey:
+        return (self.namespace, MARK + self.name)
+
+    def service(self) -> Service:
+        return Service(self.namespace, MARK + self.name, weights=((REVISION, 100),))
+
+    def pods(self, raw: Raw) -> list[Pod]:
+        """The endpoints that a pod gives the pool; none when it is not selected, has no address or has ended."""
+        metadata, status = _map(raw, "metadata"), _map(raw, "status")
+        labels, address = _map(metadata, "labels"), status.get("podIP")
+        if metadata.get("namespace") != self.namespace or any(labels.get(k) != v for k, v in self.labels):
+            return []
+        if not isinstance(address, str) or not address or status.get("phase") in ("Succeeded", "Failed"):
+            return []
+        host = f"[{address}]" if ":" in address else address
+        uid, name = str(metadata.get("uid")), str(metadata.get("name"))
+        return [
+            Pod(
+                f"{uid}/{self.name}/{port}",
+                name,
+                self.namespace,
+                MARK + self.name,
+                REVISION,
+                f"{host}:{port}",
+                is_ready(raw),
+            )
+            for port in self.ports
+        ]
+
+
+def pool_from(raw: Raw, picker: str) -> Pool | None:
+    """A pool that the Service `picker` of its namespace picks for, and that holds no InferenceService; else None.
+    Total."""
+    metadata, spec = _map(raw, "metadata"), _map(raw, "spec")
+    told = _map(spec, "endpointPickerRef")
+    if told.get("name") != picker or told.get("kind", "Service") != "Service" or told.get("group"):
+        return None
+    labels = {k: v for k, v in _map(_map(spec, "selector"), "matchLabels").items() if isinstance(v, str)}
+    listed = spec.get("targetPorts")
+    numbers = (
+        [entry.get("number") for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
+    )
+    ports = tuple(number for number in numbers if isinstance(number, int) and 0 < number < 65536)
+    namespace, name = metadata.get("namespace"), metadata.get("name")
+    if (
+        not labels
+        or not ports
+        or SERVICE_LABEL in labels
+        or not isinstance(namespace, str)
+        or not isinstance(name, str)
+    ):
+        return None
+    return Pool(namespace, name, tuple(sorted(labels.items())), ports)
+
+
+def hostnames_of(raw: Raw) -> tuple[str, ...]:
+    """The host names that an InferenceService's HTTPRoute has."""
+    traffic = _map(_map(raw, "spec"), "traffic")
+    names = _map(traffic, "gatewayAPI").get("hostnames")
+    if traffic.get("provider") != "GatewayAPI" or not isinstance(names, list):
+        return ()
+    return tuple(name.lower() for name in names if isinstance(name, str))
+
+
+class Pools:
+    """Fed by the watch: InferencePools, every pod, and InferenceServices for their host names. Keeps `state` as if the
+    other pools were services."""
+
+    def __init__(self, state: State, picker: str) -> None:
+        self._state, self._picker = state, picker
+        self._pools: dict[tuple[str, str], Pool] = {}
+        self._raw: dict[str, Raw] = {}  # pods of no InferenceService, by uid
+        self._hosts: dict[ServiceKey, tuple[str, ...]] = {}
+
+    @property
+    def services(self) -> list[Service]:
+        return [pool.service() for pool in self._pools.values()]
+
+    @property
+    def pods(self) -> list[Pod]:
+        return [pod for raw in self._raw.values() for pod in self._endpoints(raw)]
+
+    def replace(self, items: Iterable[Raw]) -> None:
+        before, found = set(self._pools), [pool for raw in items if (pool := pool_from(raw, self._picker)) is not None]
+        present = {(pool.namespace, pool.name): pool for pool in found}
+        for name in before - set(present):
+            self._drop(name)
+        for pool in present.values():
+            self._take(pool)
+
+    def put(self, raw: Raw) -> None:
+        pool = pool_from(raw, self._picker)
+        if pool is None:
+            self.remove(raw)
+        else:
+            self._take(pool)
+
+    def remove(self, raw: Raw) -> None:
+        metadata = _map(raw, "metadata")
+        self._drop((str(metadata.get("namespace")), str(metadata.get("name"))))
+
+    def replace_pods(self, items: Iterable[Raw]) -> None:
+        """Before the state's own list is replaced by one that has `pods` in it."""
+        self._raw = {_uid(raw): raw for raw in items if SERVICE_LABEL not in _map(_map(raw, "metadata"), "labels")}
+
+    def put_pod(self, raw: Raw) -> None:
+        if SERVICE_LABEL in _map(_map(raw, "metadata"), "labels"):
+            self.remove_pod(raw)
+            return
+        old, fresh = self._raw.get(_uid(raw)), self._endpoints(raw)
+        kept = {pod.uid for pod in fresh}
+        for pod in self._endpoints(old) if old is not None else ():
+            if pod.uid not in kept:
+                self._state.remove_pod(pod.uid)
+        self._raw[_uid(raw)] = raw
+        for pod in fresh:
+            self._state.put_pod(pod)
+
+    def remove_pod(self, raw: Raw) -> None:
+        old = self._raw.pop(_uid(raw), None)
+        for pod in self._endpoints(old) if old is not None else ():
+            self._state.remove_pod(pod.uid)
+
+    def put_hosts(self, key: ServiceKey, names: tuple[str, ...]) -> None:
+        self._hosts[key] = names
+
+    def remove_hosts(self, key: ServiceKey) -> None:
+        self._hosts.pop(key, None)
+
+    def addressed(self, request: Request) -> Request:
+        """The request with a path that names its service, where host name or lack of another choice tells it."""
+        at = request.path.find("/v1")
+        if at != 0:
+            return request
+        key = self._by_host(request.headers.get(":authority", "")) or self._only(request)
+        return request if key is None else replace(request, path=f"/{key[0]}/{key[1]}{request.path}")
+
+    def _by_host(self, authority: str) -> ServiceKey | None:
+        """The most specific match, as HTTPRoutes are matched: a whole name before `*.` and a longer suffix."""
+        host = authority.rsplit(":", 1)[0].lower() if not authority.endswith("]") else authority
+        matches = [(name, key) for key, names in self._hosts.items() for name in names if _matches(name, host)]
+        best = max(matches, key=lambda match: (not match[0].startswith("*"), len(match[0])), default=None)
+        return best[1] if best else None
+
+    def _only(self, request: Request) -> ServiceKey | None:
+        """The other pool, when it is the only one and no InferenceService serves what the body asks for."""
+        if len(self._pools) != 1 or _model(request.body) in self._state.snapshot.by_model:
+            return None
+        return next(iter(self._pools.values())).key
+
+    def _endpoints(self, raw: Raw) -> list[Pod]:
+        return [pod for pool in self._pools.values() for pod in pool.pods(raw)]
+
+    def _take(self, pool: Pool) -> None:
+        key = (pool.namespace, pool.name)
+        if self._pools.get(key) == pool:
+            return
+        self._drop(key)
+        self._pools[key] = pool
+        self._state.put_service(pool.service())
+        for raw in self._raw.values():
+            for pod in pool.pods(raw):
+                self._state.put_pod(pod)
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        pool = self._pools.pop(key, None)
+        if pool is not None:
+            self._state.remove_service(pool.key)
+            for raw in self._raw.values():
+                for pod in pool.pods(raw):
+                    self._state.remove_pod(pod.uid)
+
+
+def _matches(name: str, host: str) -> bool:
+    return host.endswith(name[1:]) and host != name[2:] if name.startswith("*.") else host == name
+
+
+def _model(body: bytes) -> str:
+    try:
+        document = json.loads(body) if body else None
+    except (ValueError, RecursionError):
+        return ""
+    model = document.get("model") if isinstance(document, dict) else None
+    return model if isinstance(model, str) else ""
+
+
+def _uid(raw: Raw) -> str:
+    return str(_map(raw, "metadata").get("uid"))
+
+
+def _map(raw: Raw, name: str) -> Mapping[str, object]:
+    value = raw.get(name)
+    return value if isinstance(value, Mapping) else {}

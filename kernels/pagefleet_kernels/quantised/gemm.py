@@ -1,0 +1,42 @@
+"""What the quantised matrix products share: how the grid covers the product, and the sum over splits of the depth.
+
+Splits write float32 partial products that one reduction adds in a fixed order: unlike atomic additions, the result is
+the same on every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pagefleet_kernels.launch.plan import Gemm, processors, split_count
+
+LEAST_STEPS = 4  # of one split
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`out` is [rows, columns] of the result's dtype for one split, [splits, rows, columns] float32 for several."""
+
+    grid: tuple[int, int, int]
+    part: int  # of the depth, one split's
+    out: torch.Tensor
+    dtype: torch.dtype
+
+    def result(self) -> torch.Tensor:
+        return self.out if self.out.ndim == 2 else self.out.sum(0).to(self.dtype)
+
+
+def gemm_grid(
+    plan: Gemm, rows: int, columns: int, inner: int, step: int, device: torch.device, dtype: torch.dtype
+) -> Grid:
+    """For a product [rows, inner] x [inner, columns] that walks the inner dimension `step` at a time."""
+    row_blocks, column_blocks = -(-rows // plan.rows), -(-columns // plan.columns)
+    steps = -(-inner // step)
+    slots = processors(device) * plan.resident
+    wanted = split_count(row_blocks * column_blocks, slots, steps, LEAST_STEPS, most=16)
+    part = -(-steps // wanted) * step
+    splits = max(1, -(-inner // part))
+    shape, kind = ((rows, columns), dtype) if splits == 1 else ((splits, rows, columns), torch.float32)
+    return Grid((row_blocks, column_blocks, splits), part, torch.empty(shape, dtype=kind, device=device), dtype)

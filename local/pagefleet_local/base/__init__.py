@@ -1,0 +1,5 @@
+"""What the local cluster stands on: paths, progress lines, processes, certificates, checks of the machine.
+
+Decides where files lie and how a process is started and ended.
+Never knows Kubernetes.
+"""

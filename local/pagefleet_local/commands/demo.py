@@ -1,0 +1,155 @@
+"""`pagefleet-local demo`, `kind` and `fleet`: bring everything up, play the scenes, take everything down."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from pagefleet_local.assets.debian import AssetError
+from pagefleet_local.base import paths
+from pagefleet_local.base.console import CONSOLE
+from pagefleet_local.base.preflight import Refused, check
+from pagefleet_local.commands.errors import FAILED, told
+from pagefleet_local.demo.load import Load
+from pagefleet_local.demo.narration import Narrator, SceneFailed
+from pagefleet_local.demo.scenes import alert, burst, canary, mistakes, regression, serve
+from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
+from pagefleet_local.fleet.install import CHECKOUT, Fleet
+from pagefleet_local.fleet.kubectl import KubectlError
+from pagefleet_local.kind.cluster import Kind
+from pagefleet_local.lifecycle.fleet_up import LocalNode, fleet_up
+
+SCENES = {
+    "serve": serve,
+    "mistakes": mistakes,
+    "canary": canary,
+    "regression": regression,
+    "alert": alert,
+    "burst": burst,
+}
+INTERRUPTED = 130
+
+
+class Ground(Protocol):
+    """Where the scenes are played: who makes the cluster, and takes it away."""
+
+    title: str
+
+    def check(self, scenes: list[str]) -> None: ...
+
+    async def up(self, say: Callable[[str], None]) -> Fleet: ...
+
+    async def down(self) -> None: ...
+
+    def leftovers(self) -> list[str]: ...
+
+
+Keep = Annotated[bool, typer.Option(help="leave the fleet running afterwards")]
+Only = Annotated[list[str] | None, typer.Option(help=f"scenes to play: {', '.join(SCENES)}")]
+
+
+def demo(keep: Keep = False, only: Only = None) -> None:
+    """A real fleet on this machine doing its main job, then torn down. Exit 1 when a step does not hold."""
+    _play(LocalNode(), keep, only)
+
+
+def kind(keep: Keep = False, only: Only = None) -> None:
+    """The same scenes on a cluster that kind makes (needs Docker), then torn down. Exit 1 when a step does not hold."""
+    _play(Kind(), keep, only)
+
+
+def _play(ground: Ground, keep: bool, only: list[str] | None) -> None:
+    unknown = sorted(set(only or ()) - set(SCENES))
+    with told():
+        if unknown:
+            raise Refused(f"no such scene: {', '.join(unknown)}; there are {', '.join(SCENES)}")
+        names = [name for name in SCENES if only is None or name in only]
+        ground.check(names)
+        _run(_demo(ground, keep, names))
+
+
+def fleet() -> None:
+    """The same fleet with one service, left running."""
+    with told():
+        check(paths.layout(), node=True, running=True)
+        _run(_fleet())
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Until it ends or the user interrupts; what was started goes with it."""
+    try:
+        asyncio.run(_interruptible(work))
+    except (SceneFailed, KubectlError, TimeoutError, AssetError) as failure:
+        CONSOLE.print(f"[red]failed:[/red] {failure}")
+        raise typer.Exit(FAILED) from None
+    except asyncio.CancelledError:
+        CONSOLE.print("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def _interruptible(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await task
+
+
+async def _fleet() -> None:
+    narrator = Narrator()
+    installed = await fleet_up(narrator.say)
+    async with Load(_url(installed)) as load:
+        await serve.play(Stage(narrator, installed, load))
+    narrator.say(f"\nexport KUBECONFIG={installed.kubectl.kubeconfig} PATH={CHECKOUT}/.venv/bin:$PATH")
+    narrator.say(f"kubectl get isvc -n {NAMESPACE};  pagefleet status {NAME} -n {NAMESPACE}")
+    narrator.say(f"OpenAI base_url: {_url(installed)}   (make down removes everything)")
+
+
+async def _demo(ground: Ground, keep: bool, names: list[str]) -> None:
+    narrator = Narrator()
+    try:
+        narrator.scene(1, ground.title)
+        installed = await ground.up(narrator.say)
+        await _show_node(narrator, installed)
+        async with Load(_url(installed)) as load:
+            stage = Stage(narrator, installed, load)
+            for number, name in enumerate(names, 2):
+                narrator.scene(number, SCENES[name].TITLE)
+                await SCENES[name].play(stage)
+        if not keep:
+            narrator.scene(len(names) + 2, "Everything is deleted; nothing is left behind")
+            await _delete(narrator, installed)
+    finally:
+        narrator.quiet()
+        if not keep:
+            await ground.down()
+    if not keep:
+        narrator.check(not ground.leftovers(), "no process, container, mount, address, rule or file is left")
+    narrator.say(f"the demo holds; {narrator.elapsed:.0f} s")
+
+
+async def _show_node(narrator: Narrator, installed: Fleet) -> None:
+    for arguments in (("get", "nodes", "-o", "wide"), ("get", "pods", "-n", "pagefleet-system")):
+        narrator.command(f"kubectl {' '.join(arguments)}")
+        narrator.output((await installed.kubectl.run(*arguments)).out)
+
+
+async def _delete(narrator: Narrator, installed: Fleet) -> None:
+    """Objects go as a user deletes them: what the operator made must go with its owner."""
+    narrator.command(f"kubectl delete isvc --all -n {NAMESPACE}")
+    await installed.kubectl.run("delete", "isvc", "--all", "-n", NAMESPACE, "--timeout=60s")
+    for kind in ("deployments", "services", "poddisruptionbudgets", "pods"):
+        selector = "app.kubernetes.io/managed-by=pagefleet"
+        await installed.kubectl.run(
+            "wait", "--for=delete", kind, "-n", NAMESPACE, "-l", selector, "--timeout=150s", check=False
+        )
+        narrator.check(
+            not await installed.kubectl.list(kind, NAMESPACE, selector), f"no {kind} of the service are left"
+        )
+
+
+def _url(installed: Fleet) -> str:
+    return f"{installed.gateway}/{NAMESPACE}/{NAME}/v1"

@@ -1,0 +1,28 @@
+"""Turns failures that are meant for the user into one clear message and an exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from pagefleet_local.assets.debian import AssetError
+from pagefleet_local.base.console import CONSOLE
+from pagefleet_local.base.preflight import Refused
+from pagefleet_local.base.processes import StartFailed
+
+REFUSED, FAILED = 2, 1
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn what is meant for the user into one clear message and an exit status."""
+    try:
+        yield
+    except Refused as refused:
+        CONSOLE.print(f"[red]refused:[/red] {refused}")
+        raise typer.Exit(REFUSED) from None
+    except (AssetError, StartFailed) as failure:
+        CONSOLE.print(f"[red]failed:[/red] {failure}", markup=True)
+        raise typer.Exit(FAILED) from None

@@ -1,0 +1,202 @@
+"""Takes a local cluster down completely, also after a crash or a half-made start, and can say what is left.
+
+Everything is found by what it is, not by what a record says: processes by the mark in their environment and by our
+paths in their command line, mounts below our folders, network namespaces and iptables rules by our addresses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import end_process, marked, started
+from pagefleet_local.node.network import COMMENT, run
+
+# Stopped first: what would start new containers or rules while the rest is being removed.
+MAKERS = ("kubelet", "kube-proxy", "dns-watcher", "kube-controller-manager", "kube-scheduler")
+TABLES = ("nat", "filter", "mangle")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def down(layout: Layout) -> None:
+    """Remove processes, containers, mounts, namespaces, interfaces, rules, cgroups and files of one cluster."""
+    for name in MAKERS:
+        for pid in _named(layout, name):
+            end_process(pid, 5.0)
+    _end_containers(layout)
+    for pid in marked(layout):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    for pid in marked(layout):
+        end_process(pid, 5.0)
+    _unmount(layout)
+    _namespaces(layout)
+    _rules(layout)
+    if Path(f"/sys/class/net/{layout.bridge}").exists():
+        run("ip", "link", "delete", layout.bridge, check=False)
+    _cgroups(layout)
+    for folder in (layout.state, layout.run):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def leftovers(layout: Layout) -> list[str]:
+    """What is still there of the cluster, one line each; empty when it is gone."""
+    found = [f"process {pid}" for pid in {*marked(layout), *_containers(layout)}]
+    found += [f"mount {mount}" for mount in _mounts(layout)]
+    found += [f"network namespace {name}" for name in _our_namespaces(layout)]
+    found += [f"interface {layout.bridge}"] if Path(f"/sys/class/net/{layout.bridge}").exists() else []
+    found += [f"iptables {table} {rule}" for table in TABLES for rule in _our_rules(layout, table)]
+    found += [f"cgroup {path}" for path in _our_cgroups()] if _owns_kubelet_names(layout) else []
+    found += [f"folder {folder}" for folder in (layout.state, layout.run) if folder.exists()]
+    return found
+
+
+def _named(layout: Layout, name: str) -> list[int]:
+    found = []
+    for pid in marked(layout):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            if Path(words[0]).name == name or (name == "dns-watcher" and "pagefleet_local.node.dns" in words):
+                found.append(pid)
+    return found
+
+
+def _containers(layout: Layout) -> list[int]:
+    """Shims of our containerd and everything below them."""
+    parents: dict[int, int] = {}
+    shims: set[int] = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(entry.name)
+            parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if "containerd-shim" in command and str(layout.run) in command:
+                shims.add(pid)
+    ours = set(shims)
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in ours} - ours
+        if not more:
+            return sorted(ours)
+        ours |= more
+
+
+def _end_containers(layout: Layout) -> None:
+    """SIGKILL: whoever takes a cluster down has said that nothing in it is wanted any more."""
+    end = time.monotonic() + 15
+    while (living := [pid for pid in _containers(layout) if started(pid) is not None]) and time.monotonic() < end:
+        for pid in reversed(living):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def _mounts(layout: Layout) -> list[str]:
+    folders = (f"{layout.state}/", f"{layout.run}/")
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if point.startswith(folders)]
+
+
+def _unmount(layout: Layout) -> None:
+    for point in sorted(_mounts(layout), key=len, reverse=True):
+        subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
+
+
+def _our_namespaces(layout: Layout) -> list[str]:
+    """CNI's namespaces whose pod link holds an address of our pod network."""
+    found = []
+    prefix = layout.pod_cidr.rsplit(".", 1)[0] + "."
+    for path in Path("/run/netns").glob("cni-*"):
+        shown = subprocess.run(
+            ["ip", "-n", path.name, "-o", "-4", "address"], capture_output=True, text=True, check=False
+        )
+        # A namespace that cannot be entered any more, or that lost its link, is what a crash leaves behind.
+        others = [line for line in shown.stdout.splitlines() if " lo " not in line]
+        if shown.returncode or not others or any(f"inet {prefix}" in line for line in others):
+            found.append(path.name)
+    return found
+
+
+def _namespaces(layout: Layout) -> None:
+    for name in _our_namespaces(layout):
+        run("ip", "netns", "delete", name, check=False)
+        Path("/run/netns", name).unlink(missing_ok=True)
+
+
+def _owns_kubelet_names(layout: Layout) -> bool:
+    """Whether chains and cgroups named by kubelet and kube-proxy are ours: no other kubelet runs on the machine."""
+    ours = set(marked(layout))
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            # `started` is None for a zombie: killed, and not reaped yet by whoever adopted it.
+            pid, name = int(entry.name), (entry / "comm").read_text().strip()
+            if name in ("kubelet", "kube-proxy") and pid not in ours and started(pid) is not None:
+                return False
+    return True
+
+
+def _saved(table: str) -> list[str]:
+    shown = subprocess.run(["iptables-save", "-t", table], capture_output=True, text=True, check=False)
+    return shown.stdout.splitlines()
+
+
+def _our_rules(layout: Layout, table: str) -> list[str]:
+    """Rules and chains of ours in `table`, in iptables-save's words."""
+    mine = [line for line in _saved(table) if line.startswith("-A") and f"{COMMENT} {layout.bridge}" in line]
+    if _owns_kubelet_names(layout):
+        kube = re.compile(r"^(:KUBE-|-A KUBE-)|-j KUBE-")
+        mine += [line for line in _saved(table) if kube.search(line)]
+    return mine
+
+
+def _rules(layout: Layout) -> None:
+    if shutil.which("iptables") is None:
+        return
+    for table in TABLES:
+        ours = _our_rules(layout, table)
+        for rule in [line for line in ours if line.startswith("-A") and not line.startswith("-A KUBE-")]:
+            words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', rule)]
+            run("iptables", "-w", "-t", table, "-D", *words[1:], check=False)
+        chains = [line[1:].split()[0] for line in ours if line.startswith(":KUBE-")]
+        for verb in ("-F", "-X"):
+            for chain in chains:
+                run("iptables", "-w", "-t", table, verb, chain, check=False)
+    # kube-proxy and the kubelet keep chains for IPv6 too.
+    for table in TABLES:
+        _rules6(table)
+
+
+def _rules6(table: str) -> None:
+    shown = subprocess.run(["ip6tables-save", "-t", table], capture_output=True, text=True, check=False).stdout
+    for line in shown.splitlines():
+        if line.startswith("-A") and "-j KUBE-" in line and not line.startswith("-A KUBE-"):
+            words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line)]
+            run("ip6tables", "-w", "-t", table, "-D", *words[1:], check=False)
+    chains = [line[1:].split()[0] for line in shown.splitlines() if line.startswith(":KUBE-")]
+    for verb in ("-F", "-X"):
+        for chain in chains:
+            run("ip6tables", "-w", "-t", table, verb, chain, check=False)
+
+
+def _our_cgroups() -> list[Path]:
+    roots = [CGROUPS, *CGROUPS.glob("*")]
+    return [root / name for root in roots for name in ("kubepods", "kube-proxy") if (root / name).is_dir()]
+
+
+def _cgroups(layout: Layout) -> None:
+    if not _owns_kubelet_names(layout):
+        return
+    # A killed process stays in its cgroup until it is reaped.
+    end = time.monotonic() + 15
+    while (roots := _our_cgroups()) and time.monotonic() < end:
+        for root in roots:
+            for folder, _, _ in os.walk(root, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(folder).rmdir()
+        time.sleep(0.1)

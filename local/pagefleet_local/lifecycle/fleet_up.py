@@ -1,0 +1,43 @@
+"""From a bare machine to an installed fleet: node, images, CRD, operator, gateway. Idempotent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pagefleet_local.base import paths
+from pagefleet_local.base.preflight import check
+from pagefleet_local.fleet.install import Fleet, install
+from pagefleet_local.fleet.kubectl import Kubectl
+from pagefleet_local.images import build as images
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.up import Options, up
+
+TARGETS = ("operator", "gateway", "engine-cpu-smollm2")
+
+
+async def fleet_up(say: Callable[[str], None]) -> Fleet:
+    """Raises Refused, AssetError, StartFailed or KubectlError."""
+    archives = await asyncio.to_thread(images.build, TARGETS)
+    cluster = await asyncio.to_thread(up, Options())
+    await asyncio.to_thread(images.load, cluster.layout, archives)
+    return await install(Kubectl(cluster.kubeconfig), say)
+
+
+class LocalNode:
+    """A fleet on the one-node Kubernetes of this machine: a Ground of the demo."""
+
+    title = "A real one-node Kubernetes, our images, CRD, operator and gateway"
+
+    def check(self, scenes: list[str]) -> None:
+        """Raises Refused."""
+        check(paths.layout(), node=True, running=True)
+
+    async def up(self, say: Callable[[str], None]) -> Fleet:
+        return await fleet_up(say)
+
+    async def down(self) -> None:
+        await asyncio.to_thread(cleanup.down, paths.layout())
+
+    def leftovers(self) -> list[str]:
+        return cleanup.leftovers(paths.layout())

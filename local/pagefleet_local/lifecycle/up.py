@@ -1,0 +1,112 @@
+"""Brings a local cluster up: idempotent, and whole or not at all."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pagefleet_local.assets import debian, kubernetes
+from pagefleet_local.base import paths, preflight
+from pagefleet_local.base.certificates import Authority
+from pagefleet_local.base.console import stage
+from pagefleet_local.base.paths import Layout
+from pagefleet_local.base.processes import Daemon
+from pagefleet_local.controlplane import apiserver, controllers, etcd
+from pagefleet_local.fleet.kubectl import BINARY
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.node import containerd, dns, kubelet, network
+
+CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+NODE = ("containerd", "kubelet", "kube-proxy", "dnsmasq", "dns-watcher")
+
+
+@dataclass(frozen=True)
+class Options:
+    """`accelerators` of the extended resource `accelerator` are put on the Node, so that GPU scheduling runs."""
+
+    layout: Layout = field(default_factory=paths.layout)
+    node: bool = True
+    accelerator: str = "nvidia.com/gpu"
+    accelerators: int = 8
+
+
+@dataclass(frozen=True)
+class Cluster:
+    kubeconfig: Path
+    layout: Layout
+
+
+def up(options: Options) -> Cluster:
+    """Start what is missing. Raises Refused, AssetError or StartFailed; then nothing half-made stays."""
+    layout = options.layout
+    cluster = Cluster(layout.kubeconfig, layout)
+    if healthy(options):
+        return cluster
+    if layout.state.exists() or cleanup.leftovers(layout):
+        with stage("cleaning up after an earlier, unfinished run"):
+            cleanup.down(layout)
+    preflight.check(layout, node=options.node, running=False)
+    prepare(node=options.node)
+    try:
+        _start(options)
+    except BaseException:
+        cleanup.down(layout)
+        raise
+    return cluster
+
+
+def prepare(*, node: bool = True) -> None:
+    """Fetch or build every program, so that a start is quick. Idempotent."""
+    kubernetes.binaries(kubernetes.COMPONENTS if node else CONTROL_PLANE)
+    debian.tool("etcd")
+    if node:
+        debian.ensure_host_tools()
+        for name in ("containerd", "runc"):
+            debian.tool(name)
+        debian.cni_plugins()
+
+
+def healthy(options: Options) -> bool:
+    """Whether every daemon runs and the API server (and the Node) is ready."""
+    layout = options.layout
+    names = ("etcd", *CONTROL_PLANE, *(NODE if options.node else ()))
+    if any(Daemon(layout, name).pid() is None for name in names):
+        return False
+    authority = Authority(layout.pki)
+    admin = authority.issue("admin", "pagefleet-admin", ["system:masters"])
+    return apiserver.ready(layout, authority, admin) and (not options.node or node_ready(layout))
+
+
+def _start(options: Options) -> None:
+    layout = options.layout
+    layout.state.mkdir(parents=True, exist_ok=True, mode=0o755)
+    layout.logs.mkdir(exist_ok=True)
+    authority = Authority(layout.pki)
+    authority.ensure()
+    binaries = kubernetes.binaries(kubernetes.COMPONENTS if options.node else CONTROL_PLANE)
+    with stage("etcd and kube-apiserver"):
+        if options.node:
+            network.start(layout)
+        etcd.start(layout, authority)
+        apiserver.start(layout, binaries, authority, node=options.node)
+    with stage("kube-controller-manager and kube-scheduler"):
+        controllers.start(layout, binaries, authority)
+    if not options.node:
+        return
+    with stage("containerd, kubelet, kube-proxy"):
+        subprocess.run(["mount", "--make-rshared", "/"], check=True)
+        containerd.start(layout)
+        daemon = kubelet.start(layout, binaries, authority)[0]
+    with stage("DNS for Services"):
+        dns.start(layout)
+    with stage("the Node is Ready"):
+        daemon.wait(lambda: node_ready(layout), timeout=60)
+        if options.accelerators:
+            kubelet.advertise(layout, authority, options.accelerator, options.accelerators)
+
+
+def node_ready(layout: Layout) -> bool:
+    path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+    command = [str(BINARY), "--kubeconfig", str(layout.kubeconfig), "get", "node", layout.node, "-o", path]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout == "True"

@@ -1,0 +1,127 @@
+"""Reads InferenceServices and writes the one annotation a person's action is. Never touches a spec or a status.
+
+`kubernetes` is imported on use: `pagefleet plan` and `--help` need no cluster and should not wait for it.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pagefleet_cli.base.faults import Fault, api_fault, unknown_service, unreachable
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+GROUP, VERSION, PLURAL = "pagefleet.io", "v1alpha1", "inferenceservices"
+TIMEOUT_SECONDS = 15.0
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which cluster and namespace the command line names. None: what the kubeconfig says."""
+
+    namespace: str | None = None
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+
+class Cluster:
+    """One API server through a kubeconfig. Every method raises Fault."""
+
+    def __init__(self, target: Target, timeout: float = TIMEOUT_SECONDS) -> None:
+        from kubernetes import client, config
+
+        path = str(target.kubeconfig) if target.kubeconfig else None
+        if target.kubeconfig and not target.kubeconfig.is_file():
+            raise Fault(f"--kubeconfig: there is no file {target.kubeconfig}")
+        try:
+            contexts, active = config.list_kube_config_contexts(path)
+            chosen = self._context(contexts, active, target.context)
+            settings = client.Configuration()
+            config.load_kube_config(path, context=target.context, client_configuration=settings)
+        except config.ConfigException as error:
+            raise Fault(
+                f"no way to a cluster: {error} (give --kubeconfig, or set KUBECONFIG or ~/.kube/config)"
+            ) from error
+        settings.retries = False
+        self.namespace: str = target.namespace or chosen.get("namespace") or "default"
+        self.user = f"{_login()} ({chosen.get('user', 'unknown')})"
+        self._host, self._timeout = str(settings.host), timeout
+        self._client: ApiClient = client.ApiClient(settings)
+        self._objects = client.CustomObjectsApi(self._client)
+
+    @staticmethod
+    def _context(contexts: list[Document], active: Document, wanted: str | None) -> Document:
+        if wanted is None:
+            return dict(active["context"])
+        for entry in contexts:
+            if entry["name"] == wanted:
+                return dict(entry["context"])
+        raise Fault(f"--context: the kubeconfig has no {wanted!r}; it has {', '.join(c['name'] for c in contexts)}")
+
+    def service(self, name: str) -> Document:
+        """One InferenceService of the namespace; a Fault that names near ones when it does not exist."""
+        arguments = (GROUP, VERSION, self.namespace, PLURAL, name)
+        try:
+            return self._ask(name, self._objects.get_namespaced_custom_object, *arguments)
+        except Fault as fault:
+            if not str(fault).endswith(": not found"):
+                raise
+            raise unknown_service(name, self.namespace, self._known()) from fault
+
+    def services(self, every: bool = False) -> Document:
+        """The list of the namespace's services, or of all namespaces'."""
+        if every:
+            return self._ask(PLURAL, self._objects.list_cluster_custom_object, GROUP, VERSION, PLURAL)
+        return self._ask(PLURAL, self._objects.list_namespaced_custom_object, GROUP, VERSION, self.namespace, PLURAL)
+
+    def annotate(self, name: str, key: str, value: str) -> Document:
+        """Set one annotation by a JSON merge patch."""
+        body = {"metadata": {"annotations": {key: value}}}
+        patch = self._objects.patch_namespaced_custom_object
+        arguments = (GROUP, VERSION, self.namespace, PLURAL, name, body)
+        return self._ask(name, patch, *arguments, _content_type="application/merge-patch+json")
+
+    def gateway(self, namespace: str, name: str) -> Document:
+        """The gateway's Service."""
+        from kubernetes import client
+
+        read = client.CoreV1Api(self._client).read_namespaced_service
+        found = self._ask(f"Service {namespace}/{name}", read, name, namespace)
+        document: Document = self._client.sanitize_for_serialization(found)
+        return document
+
+    def _known(self) -> list[tuple[str, str]]:
+        try:
+            items = self.services(every=True)["items"]
+        except Fault:
+            items = self.services()["items"]  # a person may read one namespace only
+        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in items]
+
+    def _ask(self, what: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Document:
+        from kubernetes import client
+        from urllib3.exceptions import HTTPError
+
+        try:
+            answer: Document = call(*arguments, _request_timeout=self._timeout, **options)
+        except client.ApiException as error:
+            if not error.status:
+                raise unreachable(self._host, error) from error
+            body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
+            raise api_fault(int(error.status), str(error.reason), body, what) from error
+        except (HTTPError, OSError) as error:
+            raise unreachable(self._host, error) from error
+        return answer
+
+
+def _login() -> str:
+    """The person at this machine; a container's user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

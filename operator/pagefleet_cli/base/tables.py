@@ -1,0 +1,100 @@
+"""InferenceServices as tables for people. Pure: documents in, rich tables out."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from pagefleet_operator.domain.base.runtime import runtime_name
+
+Document = Mapping[str, Any]
+LAST_DECISIONS = 8
+
+
+def condition(service: Document, kind: str) -> Document:
+    found = [c for c in (service.get("status") or {}).get("conditions") or () if c["type"] == kind]
+    return found[0] if found else {"status": "Unknown", "reason": "", "message": ""}
+
+
+def services(items: Iterable[Document], now: datetime.datetime, wide: bool = False) -> Table:
+    """One line for each service; `wide` adds the phase, what it is made of, and why it is not Ready."""
+    columns = ["NAMESPACE", "NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "REPLICAS", "AGE"]
+    table = Table(*columns, *(("PHASE", "MODEL", "SOURCE", "RUNTIME", "REASON") if wide else ()), box=None)
+    for item in items:
+        metadata, status, spec = item["metadata"], item.get("status") or {}, item.get("spec") or {}
+        canary, ready = status.get("canary", ""), condition(item, "Ready")
+        weight = next((t["weight"] for t in status.get("traffic") or () if t["revision"] == canary), "")
+        rollout, model = status.get("rollout") or {}, spec.get("model") or {}
+        cells = [
+            metadata["namespace"], metadata["name"], ready["status"], status.get("stable", ""), canary, weight,
+            (rollout.get("verdict") or {}).get("outcome", ""), status.get("replicas", 0),
+            age(metadata["creationTimestamp"], now),
+        ]  # fmt: skip
+        if wide:
+            cells += [
+                rollout.get("phase", ""),
+                model.get("servedName", ""),
+                model.get("source", ""),
+                runtime_name(spec),
+            ]
+            cells.append("" if ready["status"] == "True" else ready.get("reason", ""))
+        table.add_row(*map(text, cells))
+    return table
+
+
+def text(value: object) -> Text:
+    """A cell as it stands: names and messages are not rich's markup."""
+    return Text(str(value))
+
+
+def details(service: Document) -> list[Table]:
+    """Conditions, traffic, the verdict's numbers, rejected revisions, the latest decisions."""
+    status = service.get("status") or {}
+    conditions = Table("CONDITION", "STATUS", "REASON", "MESSAGE", box=None, title="", title_justify="left")
+    for entry in status.get("conditions") or ():
+        cells = (entry["type"], entry["status"], entry.get("reason", ""), entry.get("message", ""))
+        conditions.add_row(*map(text, cells))
+    traffic = Table("REVISION", "ROLE", "WEIGHT", "READY", "DESIRED", box=None)
+    weights = {entry["revision"]: entry["weight"] for entry in status.get("traffic") or ()}
+    for entry in status.get("revisions") or ():
+        name = entry["hash"]
+        role = "stable" if name == status.get("stable") else "canary" if name == status.get("canary") else ""
+        if role or entry.get("desired") or entry.get("ready"):
+            traffic.add_row(
+                name, role, f"{weights.get(name, 0)} %", str(entry.get("ready", 0)), str(entry.get("desired", 0))
+            )
+    spares = status.get("spares")
+    if spares:
+        role = f"spares, {spares.get('asleep', 0)} asleep"
+        awake, desired = (str(spares.get(which, 0)) for which in ("awake", "desired"))
+        traffic.add_row(text(spares.get("revision", "")), role, "", awake, desired)
+    tables = [conditions, traffic]
+    verdict = (status.get("rollout") or {}).get("verdict")
+    if verdict:
+        table = Table("VERDICT", "", box=None)
+        for name, value in verdict.items():
+            table.add_row(name, text(f"{value:.4g}" if isinstance(value, float) else value))
+        tables.append(table)
+    if status.get("rejected"):
+        table = Table("REJECTED", "REASON", "MESSAGE", "TIME", box=None)
+        for entry in status["rejected"]:
+            cells = (entry["hash"], entry["reason"], entry.get("message", ""), entry.get("time", "")[:19])
+            table.add_row(*map(text, cells))
+        tables.append(table)
+    decisions = Table("TIME", "DECISION", "MESSAGE", box=None)
+    for entry in (status.get("decisions") or [])[-LAST_DECISIONS:]:
+        decisions.add_row(*map(text, (entry["time"][:19], entry["kind"], entry["message"])))
+    return [*tables, decisions]
+
+
+def age(created: str, now: datetime.datetime) -> str:
+    """As kubectl shows it: 45s, 12m, 3h, 5d."""
+    seconds = max(0, int((now - datetime.datetime.fromisoformat(created)).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

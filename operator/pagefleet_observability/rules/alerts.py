@@ -1,0 +1,249 @@
+"""Alerts. A page that names a service also names a revision: Alertmanager hands it to the operator, and a canary that
+causes it is rolled back; what cannot be laid to one revision is a ticket, or names no service.
+
+Burn rates: Site Reliability Workbook, chapter 5 (multi-window, multi-burn-rate). Its factors 14.4 and 6 are for budgets
+of 0.1 %; of a budget of 5 % a burn of 14.4 would be 72 % slow requests, so it is 6 (30 %) and 2 (10 %) here.
+"""
+
+from __future__ import annotations
+
+from pagefleet_observability.rules.recordings import BY, SERVICE, TTFT_BUDGET, TTFT_SECONDS, slow
+from pagefleet_observability.rules.rule import Alert, Group, Severity
+
+FAST_BURN, SLOW_BURN = 6, 2
+LEAST_RATE = "0.02"  # requests per second: a share of fewer says nothing
+PAGE, TICKET = Severity.PAGE, Severity.TICKET
+NAME = "{{ $labels.namespace }}/{{ $labels.service }}"
+REVISION = f"Revision {{{{ $labels.revision }}}} of {NAME}"
+SHARE = "{{ $value | humanizePercentage }}"
+
+
+def _burn(level: str, factor: int, windows: tuple[str, str]) -> str:
+    limit = f"{factor * TTFT_BUDGET:g}"
+    return " and ".join(f"{slow(level, window)} > {limit}" for window in windows)
+
+
+def _busy(expr: str) -> str:
+    return f"({expr}) and revision:pagefleet_gateway_requests:rate5m > {LEAST_RATE}"
+
+
+def _condition(selector: str) -> str:
+    return f"max by ({SERVICE}, reason) (pagefleet_condition{{{selector}}}) == 1"
+
+
+def _replicas(state: str, window: str = "") -> str:
+    series = f'pagefleet_replicas{{state="{state}"}}'
+    return f"max by ({BY}) ({f'min_over_time({series}[{window}])' if window else series})"
+
+
+REVISIONS = Group(
+    "pagefleet-revisions",
+    (
+        Alert(
+            "PagefleetRequestsRefused",
+            PAGE,
+            _busy("revision:pagefleet_gateway_refused:ratio_rate5m > 0.2"),
+            "2m",
+            f"{REVISION} refuses {SHARE} of its requests",
+            "More than a fifth of the requests that met this revision were answered 4xx for two minutes.",
+        ),
+        Alert(
+            "PagefleetRequestsFailed",
+            PAGE,
+            _busy("revision:pagefleet_gateway_failed:ratio_rate5m > 0.05"),
+            "2m",
+            f"{REVISION} fails {SHARE} of its requests",
+            "More than 5 % of the requests that met this revision were answered 5xx for two minutes.",
+        ),
+        Alert(
+            "PagefleetTTFTBurnFast",
+            PAGE,
+            _busy(_burn("revision", FAST_BURN, ("5m", "1h"))),
+            "2m",
+            f"{REVISION}: {SHARE} of streamed answers begin later than {TTFT_SECONDS} s",
+            f"The budget for slow first tokens (5 % over {TTFT_SECONDS} s) burns {FAST_BURN} times too fast, over 5 min and 1 h.",
+        ),
+        Alert(
+            "PagefleetFreeKVPagesLow",
+            PAGE,
+            "revision:pagefleet_kv_pages_free:ratio < 0.1",
+            "5m",
+            f"{REVISION}: {SHARE} of a replica's KV pages are free",
+            "Less than 10 % of the KV pages of one replica were free or reclaimable for five minutes.",
+        ),
+        Alert(
+            "PagefleetNoReadyReplica",
+            PAGE,
+            f"{_replicas('ready')} == 0 and {_replicas('desired', '30m')} > 0 and max by ({BY}) (pagefleet_weight) > 0",
+            "2m",
+            f"{REVISION} has traffic and no ready replica",
+            "It should have replicas, and was not at zero within 30 min, but none has been ready for two minutes.",
+        ),
+        Alert(
+            "PagefleetQueueSaturated",
+            TICKET,
+            "revision:pagefleet_queue:saturation > 1",
+            "10m",
+            f"{REVISION}: {{{{ $value | humanize }}}} requests wait for each that runs",
+            "More requests have waited in the engines than ran there for ten minutes.",
+        ),
+    ),
+)
+
+SERVICES = Group(
+    "pagefleet-services",
+    (
+        Alert(
+            "PagefleetTTFTBurnSlow",
+            TICKET,
+            _burn("service", SLOW_BURN, ("30m", "6h")),
+            "15m",
+            f"{NAME}: {SHARE} of streamed answers begin later than {TTFT_SECONDS} s",
+            f"The budget for slow first tokens (5 % over {TTFT_SECONDS} s) burns {SLOW_BURN} times too fast, over 30 min and 6 h.",
+        ),
+        Alert(
+            "PagefleetGatewayShedding",
+            TICKET,
+            "service:pagefleet_gateway_shed:ratio_rate5m > 0.05",
+            "5m",
+            f"The gateway turns {SHARE} of the requests for {NAME} away",
+            "Answered 429 or 503 by the gateway itself: full queues, rate limits, or no pod that could take them.",
+        ),
+        Alert(
+            "PagefleetRequestsHeld",
+            TICKET,
+            f"sum by ({SERVICE}) (pagefleet_gateway_held) > 0",
+            "5m",
+            f"{{{{ $value }}}} requests for {NAME} wait in the gateway",
+            "Requests have waited for five minutes without a pause: the service does not wake, or its pods are full.",
+        ),
+        Alert(
+            "PagefleetRolledBack",
+            TICKET,
+            _condition('type="RolledBack",status="True"'),
+            "",
+            f"{NAME} was rolled back: {{{{ $labels.reason }}}}",
+            "The spec names a revision that was rejected; the last good one serves. It ends when the spec changes.",
+        ),
+        Alert(
+            "PagefleetGuardInconclusive",
+            TICKET,
+            f'max by ({BY}) (pagefleet_rollout{{phase=~"Step|Mirroring|Watching"}})'
+            f' and on ({SERVICE}) pagefleet_condition{{type="Analysed",reason="Inconclusive"}}',
+            "1h",
+            f"{REVISION}: the guard has found no verdict for an hour",
+            "The rollout neither goes on nor back: too few requests, a missing signal, or a difference near the limit.",
+        ),
+        Alert(
+            "PagefleetScalerAtMaximum",
+            TICKET,
+            _condition('type="Scaling",reason=~"AtMaximum|Refused"'),
+            "15m",
+            f"{NAME} needs more replicas than it can have ({{{{ $labels.reason }}}})",
+            "AtMaximum: spec.scaling.max is reached. Refused: the cluster has no room, or a quota is used up.",
+        ),
+        Alert(
+            "PagefleetCostCeiling",
+            TICKET,
+            _condition('type="Scaling",reason="CostCeiling"'),
+            "15m",
+            f"{NAME} needs more replicas than spec.cost.ceilingPerHour allows",
+            "The load would take more replicas; the cost ceiling keeps them from being started.",
+        ),
+        Alert(
+            "PagefleetTokensDear",
+            TICKET,
+            f"max by ({SERVICE}) (pagefleet_cost_per_1k_tokens)"
+            f" > 3 * max by ({SERVICE}) (avg_over_time(pagefleet_cost_per_1k_tokens[7d]))",
+            "2h",
+            f"1000 tokens of {NAME} cost {{{{ $value | humanize }}}}",
+            "They have cost three times their mean of the last week for two hours: replicas idle, or fewer tokens each.",
+        ),
+        Alert(
+            "PagefleetScalingBlind",
+            TICKET,
+            _condition('type="Scaling",reason="SignalsMissing"'),
+            "10m",
+            f"The load of {NAME} is not known",
+            "An engine or a gateway has not told its load; the service is not made smaller until it does.",
+        ),
+        Alert(
+            "PagefleetServiceDegraded",
+            TICKET,
+            _condition('type="Degraded",status="True"'),
+            "10m",
+            f"{NAME} is degraded: {{{{ $labels.reason }}}}",
+            "The spec cannot be used, or pods of a revision in use cannot run. The condition's message names the field.",
+        ),
+    ),
+)
+
+SYSTEM = Group(
+    "pagefleet-system",
+    (
+        Alert(
+            "PagefleetOperatorNotLeading",
+            PAGE,
+            "max by (namespace) (pagefleet_operator_leader) < 1 or absent(pagefleet_operator_leader)",
+            "2m",
+            "No operator decides",
+            "No replica of the operator holds the Lease, or none is scraped: weights and replicas stay as they are.",
+        ),
+        Alert(
+            "PagefleetGatewayAbsent",
+            PAGE,
+            "absent(pagefleet_gateway_watch_synced)",
+            "2m",
+            "No gateway is scraped",
+            "No gateway has told its metrics for two minutes: none runs, or Prometheus does not reach it.",
+        ),
+        Alert(
+            "PagefleetOperatorLagging",
+            TICKET,
+            "max by (namespace, pod) (pagefleet_operator_loop_lag_seconds) > 1",
+            "5m",
+            "The operator {{ $labels.pod }} is {{ $value | humanizeDuration }} late",
+            "Its event loop lags more than a second: decisions, and rollbacks with them, come late.",
+        ),
+        Alert(
+            "PagefleetOperatorErrors",
+            TICKET,
+            "sum by (namespace, kind) (rate(pagefleet_operator_reconcile_errors_total[5m])) > 0.1",
+            "10m",
+            "The operator's decisions fail: {{ $labels.kind }}",
+            "More than one decision in ten seconds has failed for ten minutes.",
+        ),
+        Alert(
+            "PagefleetOperatorWatchRestarts",
+            TICKET,
+            "sum by (namespace) (increase(pagefleet_operator_watch_restarts_total[15m])) > 5",
+            "",
+            "The operator's watches were begun anew {{ $value | humanize }} times in 15 min",
+            "The API server ends its watches, or is not reached.",
+        ),
+        Alert(
+            "PagefleetGatewayWatchRestarts",
+            TICKET,
+            "sum by (namespace, kind) (increase(pagefleet_gateway_watch_restarts_total[15m])) > 5",
+            "",
+            "The gateway's watches of {{ $labels.kind }} were begun anew {{ $value | humanize }} times in 15 min",
+            "The API server ends its watches, or is not reached; routes and pods are as they were last seen.",
+        ),
+        Alert(
+            "PagefleetGatewayPodsEjected",
+            TICKET,
+            "max by (namespace) (pagefleet_gateway_pods_ejected) > 0",
+            "10m",
+            "The gateway leaves {{ $value }} pods alone after failures",
+            "Engine pods that are Ready have failed requests for ten minutes.",
+        ),
+        Alert(
+            "PagefleetGatewayKeysInvalid",
+            TICKET,
+            "pagefleet_gateway_api_keys_valid == 0 and max_over_time(pagefleet_gateway_api_keys_valid[1d]) == 1",
+            "5m",
+            "The file of API keys cannot be used",
+            "The keys in force are those from before the file was changed.",
+        ),
+    ),
+)

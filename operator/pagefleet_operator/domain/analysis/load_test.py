@@ -1,0 +1,92 @@
+"""Compares the result of a load test with the stored one of the stable revision: a plain comparison of quantiles.
+
+Both ran the same requests at the same rate, but not at the same time; so the canary fails only when the lower end of
+its quantile's interval lies above the bound. Without a stored result the first one is stored and passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagefleet_operator.domain.base import sketch
+from pagefleet_operator.domain.spec.rollout import Guard
+
+SIGNALS = ("ttft", "tpot", "e2e")
+MOST_BUCKET = 2000
+MOST_FAILED = 0.01  # share of failed requests accepted without spec.rollout.guard.errors
+
+
+@dataclass(frozen=True)
+class Compared:
+    """`failure` is "" when the canary passes; `message` tells the numbers."""
+
+    failure: str
+    message: str
+
+
+def readable(raw: object) -> dict[str, Any] | None:
+    """A result as `pagefleet bench` writes it; None when it is not one."""
+    if not isinstance(raw, Mapping) or not _count(raw.get("requests")) or not _count(raw.get("errors")):
+        return None
+    if not raw["requests"] > 0 or raw["errors"] > raw["requests"]:
+        return None
+    result: dict[str, Any] = {"requests": raw["requests"], "errors": raw["errors"]}
+    for name in ("seconds", "outputTokensPerSecond"):
+        value = raw.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            result[name] = value
+    for name in SIGNALS:
+        histogram = raw.get(name)
+        if histogram is None:
+            continue
+        if not isinstance(histogram, Mapping) or not all(_bucket(k) and _count(v) for k, v in histogram.items()):
+            return None
+        result[name] = dict(histogram)
+    return result
+
+
+def compare(found: Mapping[str, object], stored: Mapping[str, object], guard: Guard) -> Compared:
+    """`found` is the canary's result, `stored` the stable's; one that cannot be read counts as absent."""
+    canary, stable = readable(found), readable(stored) or {}
+    if canary is None:
+        return Compared("the load test's result cannot be read", "")
+    requests, errors = canary["requests"], canary["errors"]
+    most = guard.max_error_rate if guard.max_error_rate is not None else MOST_FAILED
+    if errors > most * requests:
+        return Compared(f"{errors} of {requests} requests of the load test failed, accepted are {most:.2%}", "")
+    told = [f"load test: {requests} requests, {errors} failed"]
+    for entry in guard.latency:
+        ours, theirs = _histogram(canary, entry.signal), _histogram(stable, entry.signal)
+        value = sketch.quantile(ours, entry.quantile)
+        if value is None:
+            continue
+        name = f"{entry.signal} p{round(100 * entry.quantile, 1):g}"
+        known, interval = sketch.quantile(theirs, entry.quantile), sketch.interval(ours, entry.quantile)
+        if known is None or interval is None:
+            told.append(f"{name} {1000 * value:.0f} ms, the first stored")
+            continue
+        bound = (1 + entry.max_increase) * known
+        if interval[0] > bound:
+            return Compared(
+                f"{name} was {1000 * value:.0f} ms (at least {1000 * interval[0]:.0f}), the stable's stored result is "
+                f"{1000 * known:.0f} ms (maxIncrease {entry.max_increase:.0%})",
+                "",
+            )
+        told.append(f"{name} {1000 * value:.0f} ms, the stable's {1000 * known:.0f} ms")
+    return Compared("", "; ".join(told))
+
+
+def _histogram(result: Mapping[str, object], signal: str) -> dict[int, int]:
+    raw = result.get(signal)
+    return {int(bucket): int(count) for bucket, count in raw.items()} if isinstance(raw, Mapping) else {}
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _bucket(name: object) -> bool:
+    return isinstance(name, str) and name.isdigit() and len(name) <= 4 and int(name) <= MOST_BUCKET

@@ -1,0 +1,214 @@
+"""A sequential test of two concurrent samples: is the canary's tail heavier than the stable's, beyond what is accepted?
+
+Requests are looked at in blocks of a few seconds. In each, a threshold b is the stable's quantile as estimated from
+its *earlier* requests; a stable request is a hit above b, a canary request above (1 + increase) x b. If the canary is
+no more than `increase` slower, its hits are at most as likely as the stable's, so that of the H hits of a block, given
+their number, at most n_c / (n_s + n_c) are expected to be the canary's, whatever the load does to both: drift and
+bursts that both revisions share cancel (Lindon & Malek, "Anytime-valid inference for multinomial count data", NeurIPS
+2022, section 4: the split of concurrent counts as a test martingale). The likelihood ratios of odds > 1 are mixed
+(Howard, Ramdas, McAuliffe & Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences", Annals of
+Statistics 2021, section 3), and by Ville's inequality the mixture exceeds 1/alpha with probability at most alpha, at
+any time. Hits are drawn without replacement, which is less dispersed than the binomial, so the ratio stays a
+supermartingale (Hoeffding, JASA 1963, theorem 4). The uncertainty of b costs nothing: any earlier-known b is valid.
+
+Where the measurement has buckets of its own (`edged`), b is one of their edges, a stable request that may lie above it is
+a hit, and a canary request only when it certainly lies above (1 + increase) x b: that only ever lowers the evidence too.
+
+Requests are not independent (a queue on the canary's pod slows its neighbours): the logarithm is divided by the
+dispersion of the blocks' hits around their common odds (quasi-likelihood; McCullagh & Nelder, "Generalized Linear
+Models", 1989, chapter 9), at several lengths of time. A constant regression is no dispersion. And no block may bring
+more than a share of what convicts. Both only ever lower the evidence.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pagefleet_operator.domain.base import sketch
+from pagefleet_operator.domain.base.edged import Pair
+from pagefleet_operator.domain.base.sketch import Histogram
+
+ODDS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
+FIRST, RECENT = 2.0, 20.0  # stable requests above its quantile before the first estimate, and in a running one
+SCALES = (1, 4, 16, 64)
+PRIOR_GROUPS, PRIOR_DISPERSION = 10, 2.0  # what is supposed of dispersion before it can be seen
+MOST = 700.0  # exp of more overflows a double
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some seconds of both revisions. `pair` has the same in the measurement's own buckets; None when those are the
+    sketch's."""
+
+    stable: Histogram
+    canary: Histogram
+    pair: Pair | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """Requests and hits of a block."""
+
+    stable: int
+    canary: int
+    stable_hits: int
+    canary_hits: float
+
+
+class Paired:
+    """The evidence of one signal in one stratum, block by block. `ceiling` bounds what a block may add (natural log)."""
+
+    def __init__(self, quantile: float, increase: float, ceiling: float) -> None:
+        self._quantile, self._increase, self._ceiling = quantile, increase, ceiling
+        self._recent: deque[Mapping[float, int]] = deque()  # by upper ends in seconds
+        self._sum: dict[float, int] = {}
+        self._count = 0
+        self.splits: list[Split] = []
+        self.total = Split(0, 0, 0, 0.0)
+        self._above = self._below = 0.0
+        self._spread = (0, 1.0)  # of so many blocks
+        self.logs = [0.0] * len(ODDS)
+        self.threshold: float | None = None
+        self.bound: float | None = None  # what the canary's requests were held to in the last block
+        self.blind = False  # whether there was no edge to hold them to
+
+    def add(self, block: Block) -> None:
+        """Judge a block by what the stable was before it, then learn from its stable requests."""
+        stable, canary = sketch.total(block.stable), sketch.total(block.canary)
+        self.threshold = self._estimate()
+        if self.threshold is not None and stable and canary:
+            limit = (1 + self._increase) * self.threshold
+            self.bound = limit if block.pair is None else block.pair.edge(limit)
+            self.blind = self.bound is None
+            if self.bound is not None:
+                found = _split(block, stable, canary, self.threshold, self.bound)
+                self._count_in(found)
+                self.logs = [log + self._ratio(found, odds) for log, odds in zip(self.logs, ODDS, strict=True)]
+        self._learn(_by_end(block), stable)
+
+    @property
+    def odds(self) -> float:
+        """`common_odds` of all blocks."""
+        return (self._above + 0.5) / (self._below + 0.5)
+
+    def spread(self) -> float:
+        """`dispersion` of all blocks."""
+        if self._spread[0] != len(self.splits):
+            self._spread = (len(self.splits), dispersion(self.splits))
+        return self._spread[1]
+
+    def _count_in(self, found: Split) -> None:
+        total, both = self.total, found.stable + found.canary
+        self.splits.append(found)
+        self.total = Split(
+            total.stable + found.stable,
+            total.canary + found.canary,
+            total.stable_hits + found.stable_hits,
+            total.canary_hits + found.canary_hits,
+        )
+        self._above += found.canary_hits * found.stable / both
+        self._below += found.stable_hits * found.canary / both
+
+    def copied(self) -> Paired:
+        result = copy.copy(self)
+        result._recent, result._sum = self._recent.copy(), dict(self._sum)
+        result.splits = list(self.splits)
+        return result
+
+    def _ratio(self, found: Split, odds: float) -> float:
+        total = found.stable + found.canary
+        hits = found.stable_hits + found.canary_hits
+        ratio = found.canary_hits * math.log(odds) - hits * math.log((found.stable + odds * found.canary) / total)
+        return min(self._ceiling, ratio)
+
+    def _estimate(self) -> float | None:
+        """The stable's quantile as far as it is known; None before enough requests."""
+        if self._count < FIRST / (1 - self._quantile):
+            return None
+        seen, wanted = 0, max(1, math.ceil(self._quantile * self._count))
+        for end in sorted(self._sum):
+            seen += self._sum[end]
+            if seen >= wanted:
+                return end
+        return None
+
+    def _learn(self, stable: Mapping[float, int], count: int) -> None:
+        if not count:
+            return
+        self._recent.append(stable)
+        self._count += count
+        for end, number in stable.items():
+            self._sum[end] = self._sum.get(end, 0) + number
+        enough = RECENT / (1 - self._quantile)
+        while self._count - sum(self._recent[0].values()) >= enough:
+            old = self._recent.popleft()
+            self._count -= sum(old.values())
+            for end, number in old.items():
+                self._sum[end] -= number
+                if not self._sum[end]:
+                    del self._sum[end]
+
+
+def _split(block: Block, stable: int, canary: int, threshold: float, bound: float) -> Split:
+    if block.pair is not None:
+        hits = float(block.pair.canary_above(bound))
+        return Split(stable, canary, block.pair.stable_above(threshold), hits)
+    return Split(stable, canary, sketch.above(block.stable, threshold), sketch.share_above(block.canary, bound))
+
+
+def _by_end(block: Block) -> dict[float, int]:
+    """The stable's counts by the upper end of their bucket."""
+    if block.pair is None:
+        return {sketch.upper(bucket): number for bucket, number in block.stable.items()}
+    found: dict[float, int] = {}
+    for (_, high), number in block.pair.stable.items():
+        found[high] = found.get(high, 0) + number
+    return found
+
+
+def evidence(tests: Sequence[Paired]) -> float:
+    """The e-value of all strata together: their blocks are disjoint requests, so their ratios multiply."""
+    logs = [sum(test.logs[index] for test in tests) for index in range(len(ODDS))]
+    if not tests or max(logs) <= 0:
+        return _mixed(logs) if tests else 1.0
+    spread = max(test.spread() for test in tests)
+    return _mixed([log / spread for log in logs])
+
+
+def _mixed(logs: Sequence[float]) -> float:
+    highest = max(logs)
+    log = highest + math.log(sum(math.exp(value - highest) for value in logs) / len(logs))
+    return math.exp(max(-MOST, min(MOST, log)))
+
+
+def dispersion(splits: Sequence[Split]) -> float:
+    """How much more the canary's hits scatter around their common odds than independent requests would; at least 1."""
+    odds = common_odds(splits)
+    residuals, variances = [], []
+    for split in splits:
+        total, hits = split.stable + split.canary, split.stable_hits + split.canary_hits
+        if not hits or total < 2:
+            continue
+        share = odds * split.canary / (split.stable + odds * split.canary)
+        residuals.append(split.canary_hits - hits * share)
+        variances.append(hits * share * (1 - share) * max(0.0, total - hits) / (total - 1))
+    widest = 1.0
+    for scale in SCALES:
+        groups = len(residuals) // scale
+        squares = PRIOR_GROUPS * PRIOR_DISPERSION
+        for group in range(groups):
+            place = slice(group * scale, (group + 1) * scale)
+            squares += sum(residuals[place]) ** 2 / max(1e-9, sum(variances[place]))
+        widest = max(widest, squares / (groups + PRIOR_GROUPS))
+    return widest
+
+
+def common_odds(splits: Sequence[Split]) -> float:
+    """How many times likelier a hit is on the canary (Mantel & Haenszel, 1959), a half added to both sides."""
+    above = sum(s.canary_hits * s.stable / (s.stable + s.canary) for s in splits) + 0.5
+    below = sum(s.stable_hits * s.canary / (s.stable + s.canary) for s in splits) + 0.5
+    return above / below

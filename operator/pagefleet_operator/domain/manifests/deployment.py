@@ -1,0 +1,132 @@
+"""A revision's Deployment: pods that pass Pod Security `restricted`, drain before they end, say why they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.runtimes.catalog import launch_of
+from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, written
+from pagefleet_operator.domain.runtimes.volumes import volumes
+
+USER = 65532
+AFTER_DRAIN = 30
+
+
+def deployment(child: Child, replicas: int) -> dict[str, Any]:
+    launch = launch_of(child, release())
+    metadata: dict[str, Any] = {"labels": child.labels}
+    if launch.engine is not None:
+        metadata["annotations"] = {ANNOTATION: written(launch.engine)}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": child.metadata(),
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 0,
+            "progressDeadlineSeconds": 3600,
+            "selector": {"matchLabels": child.selector},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {"metadata": metadata, "spec": _pod(child, launch)},
+        },
+    }
+
+
+def _pod(child: Child, launch: Launch) -> dict[str, Any]:
+    placement: Mapping[str, Any] = child.snapshot.get("placement") or {}
+    defined, mounts = volumes(child.snapshot)
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": launch.drain + AFTER_DRAIN,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(child, launch, mounts)],
+        "volumes": defined,
+    }
+    if placement.get("nodeSelector"):
+        pod["nodeSelector"] = dict(placement["nodeSelector"])
+    if placement.get("tolerations"):
+        pod["tolerations"] = list(placement["tolerations"])
+    if placement.get("topologySpread", True):
+        pod["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": child.selector},
+            }
+        ]
+    return pod
+
+
+def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
+    container: dict[str, Any] = {
+        "name": "engine",
+        "image": engine.get("image") or launch.image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [*launch.args, *engine.get("args", [])],
+        "env": list({entry["name"]: dict(entry) for entry in [*launch.env, *engine.get("env", [])]}.values()),
+        "ports": [{"name": "http", "containerPort": launch.port, "protocol": "TCP"}],
+        "resources": _amounts(child),
+        "startupProbe": _probe(launch.startup, period=1, failures=1800),
+        "readinessProbe": _probe(launch.readiness, period=2, failures=launch.readiness_failures),
+        "livenessProbe": _probe(launch.liveness, period=10, failures=6),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    if launch.command:
+        container["command"] = list(launch.command)
+    if launch.stopping:
+        container["lifecycle"] = {"preStop": {"exec": {"command": list(launch.stopping)}}}
+    return container
+
+
+@cache  # every decision asks, and the answer is read from a file
+def release() -> str:
+    """The operator's version, and so that of its own engine's image."""
+    try:
+        return version("pagefleet")
+    except PackageNotFoundError:
+        return "latest"
+
+
+def _resources(child: Child) -> Mapping[str, Any]:
+    return {"cpu": "1", "memory": "4Gi", **(child.snapshot.get("resources") or {})}
+
+
+def _amounts(child: Child) -> dict[str, Any]:
+    """CPU is requested and not limited: a throttled engine stalls every stream at once."""
+    resources = _resources(child)
+    requests, limits = {"cpu": resources["cpu"], "memory": resources["memory"]}, {"memory": resources["memory"]}
+    accelerator = resources.get("accelerator")
+    if accelerator:
+        limits[accelerator["name"]] = requests[accelerator["name"]] = str(accelerator.get("count", 1))
+    return {"requests": requests, "limits": limits}
+
+
+def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+        "successThreshold": 1,
+    }

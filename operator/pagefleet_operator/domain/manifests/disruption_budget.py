@@ -1,0 +1,25 @@
+"""A revision's PodDisruptionBudget: a node drain takes one replica at a time. Of policy/v1; the shell adapts.
+
+Warm spares are not in it: asleep they count as unhealthy, and one of them would forbid every eviction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagefleet_operator.domain.base.names import SPARE_LABEL, Child
+
+
+def disruption_budget(child: Child) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": child.metadata(),
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {
+                "matchLabels": child.selector,
+                "matchExpressions": [{"key": SPARE_LABEL, "operator": "DoesNotExist"}],
+            },
+        },
+    }

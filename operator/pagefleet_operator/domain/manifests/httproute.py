@@ -1,0 +1,165 @@
+"""A service's HTTPRoute, of gateway.networking.k8s.io: who meets which revision, for gateways that are not ours.
+
+Source: https://gateway-api.sigs.k8s.io/reference/spec/ (v1). A client's base URL is the one it has at our gateway,
+`/<namespace>/<service>/v1`; with host names of its own it is `/v1`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from pagefleet_operator.domain.base.names import GROUP, KIND, SERVICE_LABEL, VERSION
+from pagefleet_operator.domain.spec.traffic import GatewayApi, Parent
+from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, POOL_KIND, ROUTE_GROUP, ROUTE_KIND, Features
+
+SERVICE_PORT = 80
+
+
+@dataclass(frozen=True)
+class Split:
+    """Weights of revisions, those that are met; the canary and the headers that force it ("" and {}: nothing does);
+    the revision that gets copies and of how many requests in 100."""
+
+    weights: tuple[tuple[str, int], ...]
+    canary: str = ""
+    canary_header: Mapping[str, str] | None = None
+    mirror: tuple[str, float] | None = None
+
+
+def http_route(
+    metadata: Mapping[str, Any], told: GatewayApi, features: Features, split: Split, timeout: float, *, pool: bool
+) -> dict[str, Any]:
+    """`pool`: lead to the service's InferencePool, whose picker splits; else to the revisions' Services by weight."""
+    prefix = f"/{metadata['namespace']}/{metadata['name']}/v1"
+    path = "/v1" if told.hostnames else prefix
+    rewrite = [] if told.hostnames else [_rewrite()]
+    rules = []
+    if split.canary and split.canary_header and not pool:
+        headers = [{"type": "Exact", "name": n, "value": v} for n, v in sorted(split.canary_header.items())]
+        rules.append(_rule(path, headers, rewrite, [_service(metadata["name"], split.canary, 100)], features, timeout))
+    backends = [_pool(metadata["name"])] if pool else _services(metadata["name"], split.weights)
+    filters = [*copy.deepcopy(rewrite), *_mirrors(metadata["name"], features, split)]
+    rules.append(_rule(path, [], filters, backends, features, timeout))
+    spec: dict[str, Any] = {"parentRefs": [_parent(parent) for parent in told.parents]}
+    if told.hostnames:
+        spec["hostnames"] = list(told.hostnames)
+    return {
+        "apiVersion": f"{ROUTE_GROUP}/{features.route}",
+        "kind": ROUTE_KIND,
+        "metadata": dict(metadata),
+        "spec": {**spec, "rules": rules},
+    }
+
+
+def metadata_of(namespace: str, service: str, uid: str) -> dict[str, Any]:
+    """Of what belongs to a service as a whole: its name, and the InferenceService as its owner."""
+    owner = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "name": service, "uid": uid, "controller": True,
+             "blockOwnerDeletion": False}  # fmt: skip
+    labels = {
+        "app.kubernetes.io/managed-by": "pagefleet",
+        "app.kubernetes.io/name": "pagefleet-route",
+        SERVICE_LABEL: service,
+    }
+    return {"name": service, "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
+
+
+def hundredths(weights: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """The same shares as whole numbers that sum to 100, by largest remainders; exact when they do already.
+
+    Hamilton's method: nobody is off by one or more. What has weight 0, or no part of a hundred, is left out.
+    """
+    total = sum(weight for _, weight in weights)
+    if total <= 0:
+        return ()
+    exact = [Fraction(weight * 100, total) for _, weight in weights]
+    floors = [int(share) for share in exact]
+    by_remainder = sorted(range(len(weights)), key=lambda index: (floors[index] - exact[index], index))
+    for index in by_remainder[: 100 - sum(floors)]:
+        floors[index] += 1
+    return tuple((name, share) for (name, _), share in zip(weights, floors, strict=True) if share)
+
+
+def milliseconds(seconds: float) -> str:
+    """A Gateway API duration (GEP-2257): whole numbers only, at most five digits each. 0.0015 s rounds up to 2 ms."""
+    rest, text = -int(-seconds * 1000 // 1), ""
+    for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, rest = divmod(rest, size)
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+def _rule(
+    path: str,
+    headers: list[dict[str, str]],
+    filters: list[dict[str, Any]],
+    backends: list[dict[str, Any]],
+    features: Features,
+    timeout: float,
+) -> dict[str, Any]:
+    match: dict[str, Any] = {"path": {"type": "PathPrefix", "value": path}}
+    if headers:
+        match["headers"] = headers
+    rule: dict[str, Any] = {"matches": [match]}
+    if filters:
+        rule["filters"] = filters
+    rule["backendRefs"] = backends
+    if features.timeouts:
+        rule["timeouts"] = {"request": milliseconds(timeout)}
+    return rule
+
+
+def _rewrite() -> dict[str, Any]:
+    """To the paths that engines have."""
+    path = {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/v1"}
+    return {"type": "URLRewrite", "urlRewrite": {"path": path}}
+
+
+def _mirrors(service: str, features: Features, split: Split) -> list[dict[str, Any]]:
+    """A share that the schema has no field for would become every request: it is left out then."""
+    if not split.mirror or not (features.mirror_share or split.mirror[1] >= 100):
+        return []
+    revision, percent = split.mirror
+    mirror: dict[str, Any] = {"backendRef": _reference(service, revision)}
+    if percent < 100:
+        mirror |= _share(percent)
+    return [{"type": "RequestMirror", "requestMirror": mirror}]
+
+
+def _share(percent: float) -> dict[str, Any]:
+    if percent == int(percent):
+        return {"percent": int(percent)}
+    exact = Fraction(str(percent)) / 100
+    near = exact.limit_denominator(1_000_000)
+    return {"fraction": {"numerator": near.numerator, "denominator": near.denominator}}
+
+
+def _services(service: str, weights: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+    return [_service(service, revision, weight) for revision, weight in hundredths(weights)]
+
+
+def _service(service: str, revision: str, weight: int) -> dict[str, Any]:
+    return {**_reference(service, revision), "weight": weight}
+
+
+def _reference(service: str, revision: str) -> dict[str, Any]:
+    # Without `group`: "" is its default, and an API server of 1.20 reads an empty text in a custom resource as null.
+    return {"kind": "Service", "name": f"{service}-{revision}", "port": SERVICE_PORT}
+
+
+def _pool(service: str) -> dict[str, Any]:
+    return {"group": POOL_GROUP, "kind": POOL_KIND, "name": service, "weight": 1}
+
+
+def _parent(parent: Parent) -> dict[str, Any]:
+    reference: dict[str, Any] = {"group": parent.group, "kind": parent.kind, "name": parent.name}
+    if parent.namespace:
+        reference["namespace"] = parent.namespace
+    if parent.section:
+        reference["sectionName"] = parent.section
+    if parent.port is not None:
+        reference["port"] = parent.port
+    return reference

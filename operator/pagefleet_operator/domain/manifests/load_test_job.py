@@ -1,0 +1,80 @@
+"""The Job of a loadTest step: the operator's own image runs `pagefleet bench` against the canary's Service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pagefleet_operator.domain.base.names import Child
+
+LOAD_TEST_LABEL = "pagefleet.io/load-test"
+CONTAINER = "load"
+KEPT_SECONDS = 3600
+USER = 65532
+
+
+def job_name(child: Child, started: float) -> str:
+    """One Job for each attempt: `started` is when the rollout began."""
+    return f"{child.service[:36].rstrip('-.')}-{child.revision}-load-{int(started) % 100_000_000:x}"
+
+
+def load_test(child: Child, image: str, profile: Mapping[str, Any], longest: float, started: float) -> dict[str, Any]:
+    """`longest` seconds are left for all of it."""
+    metadata = child.metadata()
+    labels = {"app.kubernetes.io/managed-by": "pagefleet", "app.kubernetes.io/name": "pagefleet-load-test"}
+    labels[LOAD_TEST_LABEL] = child.name
+    arguments = [
+        "bench", "--url", f"http://{child.name}.{child.namespace}.svc:80", "--model", served_name(child),
+        "--profile", json.dumps(dict(profile), sort_keys=True), "--result-file", "/dev/termination-log",
+    ]  # fmt: skip
+    # No revision label: the revision's Service and PodDisruptionBudget must not take this pod for an engine.
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {**metadata, "name": job_name(child, started), "labels": labels},
+        "spec": {
+            "backoffLimit": 1,
+            "activeDeadlineSeconds": max(1, int(longest)),
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": {"metadata": {"labels": labels}, "spec": _pod(image, arguments)},
+        },
+    }
+
+
+def served_name(child: Child) -> str:
+    model = child.snapshot["model"]
+    return str(model.get("servedName") or child.service)
+
+
+def _pod(image: str, arguments: list[str]) -> dict[str, Any]:
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": image,
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["pagefleet"],
+                "args": arguments,
+                "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the volume below
+                "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "runAsNonRoot": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+            }
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }

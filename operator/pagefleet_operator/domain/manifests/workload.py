@@ -1,0 +1,42 @@
+"""Revisions whose replicas are groups of pods: which kind of object makes their pods, and what is said where the cluster
+has no such kind. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.base.parallel import nodes
+from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, VERSION, leader_worker_set
+from pagefleet_operator.domain.status.condition import Problem
+from pagefleet_operator.domain.status.status import RevisionRecord
+
+UNAVAILABLE = "MultiNodeUnavailable"
+
+
+def workload(child: Child, replicas: int, *, served: bool) -> Mapping[str, object] | None:
+    """What makes a revision's pods; None where a LeaderWorkerSet is needed and `served` says that there are none."""
+    if nodes(child.snapshot) == 1:
+        return deployment(child, replicas)
+    return leader_worker_set(child, replicas) if served else None
+
+
+def problem(known: Iterable[RevisionRecord], in_use: Iterable[str], *, served: bool) -> Problem | None:
+    """Why a revision in use can have no pods; what `in_use` names first is told."""
+    if served:
+        return None
+    several = {record.hash for record in known if record.spec and _nodes(record.spec) > 1}
+    for revision in in_use:
+        if revision in several:
+            return Problem(
+                UNAVAILABLE,
+                f"revision {revision}: spec.engine.nodes: needs LeaderWorkerSet ({GROUP}/{VERSION}), which this cluster "
+                "does not serve; install it (https://lws.sigs.k8s.io), or remove the field",
+            )
+    return None
+
+
+def _nodes(snapshot: Mapping[str, Any]) -> int:
+    return nodes(snapshot)

@@ -1,0 +1,67 @@
+"""What arrives at a service, from the gateways' slices: rates in steps of ten seconds, time to first token, tokens."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+
+from pagefleet_operator.domain.base.sketch import quantile
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.sample import ServiceLoad
+
+STEP, STEPS = 10.0, 360
+FULL_SECONDS = 120.0
+RECENT_SECONDS, LEAST_SAMPLES = 60.0, 20
+CLOSED_AFTER = 4.0  # a slice of two seconds is closed two seconds after its end
+
+
+def thinned(slices: Collection[Slice], latest: float) -> list[Slice]:
+    """What `service_load` still reads of these slices, when the newest begins at `latest`, in the order of time: the last
+    minutes as they are, of the rest of the hour only what arrived, all gateways together, in slices of STEP seconds.
+    """
+    full = math.floor((latest - FULL_SECONDS) / STEP) * STEP
+    counting, counts = _counting(slices), Counter[float]()
+    for piece in slices:
+        if latest - STEP * (STEPS + 2) <= piece.start < full:
+            counts[math.floor(piece.start / STEP) * STEP] += _arrivals(piece, counting)
+    past = [Slice("", start, STEP, "", "", 0, 0, arrivals=count) for start, count in sorted(counts.items())]
+    return past + sorted((piece for piece in slices if piece.start >= full), key=lambda piece: piece.start)
+
+
+def service_load(slices: Collection[Slice], held: int, now: float, whole: bool) -> ServiceLoad:
+    """`now` by the gateways' clock; `whole`: every gateway has answered. Without that the load is older than any limit.
+
+    A gateway that counts no arrivals (an older one) counts as many as requests that ended.
+    """
+    end = math.floor((now - CLOSED_AFTER) / 2) * 2 + 2.0
+    counts = [0.0] * STEPS
+    counting = _counting(slices)
+    latency: dict[int, int] = {}
+    tokens, told = 0, False
+    for piece in slices:
+        step = math.floor((end - piece.start - piece.seconds) / STEP)
+        if 0 <= step < STEPS:
+            counts[STEPS - 1 - step] += _arrivals(piece, counting)
+        if end - RECENT_SECONDS <= piece.start:
+            for bucket, count in piece.latency.get("ttft", {}).items():
+                latency[bucket] = latency.get(bucket, 0) + count
+            told = told or piece.tokens is not None
+            tokens += piece.tokens or 0
+    return ServiceLoad(
+        age=now - end if whole else math.inf,
+        held=held,
+        arrivals=tuple(count / STEP for count in counts),
+        step=STEP,
+        ttft=quantile(latency, 0.95) if sum(latency.values()) >= LEAST_SAMPLES else None,
+        tokens=tokens / RECENT_SECONDS if told else None,
+    )
+
+
+def _counting(slices: Collection[Slice]) -> set[str]:
+    """The gateways that count arrivals."""
+    return {piece.instance for piece in slices if piece.arrivals is not None}
+
+
+def _arrivals(piece: Slice, counting: set[str]) -> int:
+    return (piece.arrivals or 0) if piece.instance in counting else piece.requests

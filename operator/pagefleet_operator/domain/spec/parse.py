@@ -1,0 +1,77 @@
+"""`.spec` as typed values: durations in seconds, percentages as fractions, defaults filled in.
+
+`parse` is total: any JSON value gives a Spec or SpecErrors that name each field; nothing is silently ignored.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pagefleet_operator.domain.spec import structure, support
+from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT, Rollout, rollout
+from pagefleet_operator.domain.spec.rules import all_rules
+from pagefleet_operator.domain.spec.rules.scaling import replica_cost
+from pagefleet_operator.domain.spec.scaling import Scaling, scaling
+from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
+from pagefleet_operator.domain.spec.structure import SpecError
+from pagefleet_operator.domain.spec.traffic import Traffic, traffic
+
+
+@dataclass(frozen=True)
+class SpecErrors:
+    errors: tuple[SpecError, ...]
+
+    @property
+    def message(self) -> str:
+        return "; ".join(f"{error.field}: {error.message}" for error in self.errors)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """`raw` has the defaults filled in; what affects pods is read from it by `revision` and `build`."""
+
+    raw: Mapping[str, Any]
+    scaling: Scaling
+    rollout: Rollout
+    traffic: Traffic
+    replica_cost: float | None = None  # of one replica for an hour
+
+
+MOST_REMEMBERED = 4096
+
+
+def parse(raw: object) -> Spec | SpecErrors:
+    """The latest answers are remembered by the spec's JSON: a spec is decided on every few seconds and seldom edited."""
+    try:
+        text = json.dumps(raw)
+    except (TypeError, ValueError, RecursionError):  # no JSON, so never from the API server
+        return _parse(raw)
+    return _remembered(text)
+
+
+@functools.lru_cache(MOST_REMEMBERED)
+def _remembered(text: str) -> Spec | SpecErrors:
+    return _parse(json.loads(text))
+
+
+def _parse(raw: object) -> Spec | SpecErrors:
+    errors = structure.check(raw, root.SPEC, "spec")
+    if errors or not isinstance(raw, Mapping):
+        return SpecErrors(tuple(errors))
+    filled = structure.filled(copy.deepcopy(dict(raw)), root.SPEC)
+    if "rollout" not in raw:
+        filled["rollout"] = structure.filled(copy.deepcopy(dict(DEFAULT_ROLLOUT)), ROLLOUT)
+    errors = [*all_rules.check(filled), *support.check(raw)]
+    if errors:
+        return SpecErrors(tuple(errors))
+    each, ceiling = replica_cost(filled), (filled.get("cost") or {}).get("ceilingPerHour")
+    sized = scaling(filled["scaling"])
+    affordable = int(ceiling / each + 1e-9) - sized.spares if each and ceiling is not None else None
+    sized = replace(sized, affordable=affordable)
+    return Spec(filled, sized, rollout(filled["rollout"]), traffic(filled["traffic"]), each)

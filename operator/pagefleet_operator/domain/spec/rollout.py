@@ -1,0 +1,174 @@
+"""`.spec.rollout` as typed values: durations in seconds, percentages as fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pagefleet_operator.domain.base.quantity import fraction, seconds
+
+DEFAULT_ROLLOUT: Mapping[str, Any] = {
+    "steps": [{"weight": 10, "hold": "5m"}, {"weight": 50, "hold": "5m"}],
+    "guard": {"latency": [{"signal": "ttft"}], "errors": {"maxRate": "1%"}},
+}
+LOAD_TEST_SECONDS = 1800.0
+
+
+class StepKind(StrEnum):
+    WEIGHT = "weight"
+    PAUSE = "pause"
+    PREVIEW = "preview"
+    MIRROR = "mirror"
+    LOAD_TEST = "loadTest"
+
+
+@dataclass(frozen=True)
+class Step:
+    """`weight` is None but in weight steps: the weight before stays. `hold` is how long the step lasts at least, None
+    for a pause or preview that waits to be resumed; for a load test it is the longest time it may take."""
+
+    weight: int | None
+    hold: float | None
+    kind: StepKind = StepKind.WEIGHT
+    min_requests: int = 0
+    mirror: float = 0.0  # percent
+    profile: Mapping[str, Any] = field(default_factory=dict)  # of the load test
+
+
+class Source(StrEnum):
+    """Who measures: the gateways' windows, the engines' own histograms, or what Prometheus keeps of histograms."""
+
+    GATEWAY = "Gateway"
+    ENGINE = "Engine"
+    PROMETHEUS = "Prometheus"
+
+
+ENGINE_SIGNALS = ("itl", "queue")  # what no gateway sees
+
+
+def source_of(signal: str, given: str | None) -> Source:
+    """By whom a signal is measured where the spec says `given`, or nothing."""
+    return Source(given) if given else Source.ENGINE if signal in ENGINE_SIGNALS else Source.GATEWAY
+
+
+@dataclass(frozen=True)
+class LatencyGuard:
+    """`histogram` (source Prometheus) is a metric with its matchers, "": the engines' own."""
+
+    signal: str
+    quantile: float
+    max_increase: float
+    confidence: float
+    min_requests: int
+    given: str | None = None
+    histogram: str = ""
+
+    @property
+    def source(self) -> Source:
+        return source_of(self.signal, self.given)
+
+
+@dataclass(frozen=True)
+class FreePages:
+    """At least the share `least` of KV pages must be free; fewer are accepted for `grace` seconds."""
+
+    least: float
+    grace: float
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A PromQL value that must lie within [low, high]; asked every `interval` seconds."""
+
+    name: str
+    query: str
+    low: float | None
+    high: float | None
+    interval: float
+
+
+@dataclass(frozen=True)
+class Guard:
+    latency: tuple[LatencyGuard, ...]
+    max_error_rate: float | None
+    warmup_requests: int
+    rollback_when_inconclusive: bool
+    deadline: float
+    free_pages: FreePages | None = None
+    gates: tuple[Gate, ...] = ()
+    error_source: Source = Source.GATEWAY
+
+    @property
+    def empty(self) -> bool:
+        return not self.latency and self.max_error_rate is None and self.free_pages is None and not self.gates
+
+
+@dataclass(frozen=True)
+class Rollout:
+    steps: tuple[Step, ...]
+    guard: Guard
+    keep_previous: float
+    alert_labels: Mapping[str, str] | None
+    alerts_pause: bool = False
+    watch: float = 0.0
+    history: int = 10
+
+
+def rollout(raw: Mapping[str, Any]) -> Rollout:
+    after, alerts = raw.get("afterPromotion") or {}, raw.get("alerts")
+    return Rollout(
+        steps=tuple(_step(step) for step in raw.get("steps") or ()),
+        guard=_guard(raw.get("guard") or {}),
+        keep_previous=seconds(after["keepPrevious"]) if "keepPrevious" in after else 0.0,
+        alert_labels=alerts["matchLabels"] if alerts else None,
+        alerts_pause=(alerts or {}).get("onAlert") == "pause",
+        watch=seconds(after["watch"]) if "watch" in after else 0.0,
+        history=raw.get("historyLimit", 10),
+    )
+
+
+def _guard(raw: Mapping[str, Any]) -> Guard:
+    errors, pages = raw.get("errors"), raw.get("freePages")
+    return Guard(
+        latency=tuple(_latency(entry) for entry in raw.get("latency") or ()),
+        max_error_rate=fraction(errors["maxRate"]) if errors else None,
+        warmup_requests=raw.get("warmupRequests", 0),
+        rollback_when_inconclusive=raw.get("onInconclusive") == "rollback",
+        deadline=seconds(raw.get("deadline", "2h")),
+        free_pages=FreePages(fraction(pages["min"]), seconds(pages["for"])) if pages else None,
+        gates=tuple(_gate(gate) for gate in raw.get("promql") or ()),
+        error_source=source_of("errors", (errors or {}).get("source")),
+    )
+
+
+def _step(raw: Mapping[str, Any]) -> Step:
+    if "weight" in raw:
+        return Step(raw["weight"], seconds(raw.get("hold", "0s")), min_requests=raw.get("minRequests", 0))
+    if "mirror" in raw:
+        return Step(None, seconds(raw.get("hold", "0s")), StepKind.MIRROR, mirror=100 * fraction(raw["mirror"]))
+    if "loadTest" in raw:
+        profile = {name: value for name, value in raw["loadTest"].items() if name != "timeout"}
+        longest = raw["loadTest"].get("timeout")
+        limit = seconds(longest) if longest else LOAD_TEST_SECONDS
+        return Step(None, limit, StepKind.LOAD_TEST, profile=profile)
+    kind = StepKind.PAUSE if "pause" in raw else StepKind.PREVIEW
+    wait = raw[kind.value].get("duration")
+    return Step(None, seconds(wait) if wait else None, kind)
+
+
+def _gate(raw: Mapping[str, Any]) -> Gate:
+    return Gate(raw["name"], raw["query"], raw.get("min"), raw.get("max"), seconds(raw["interval"]))
+
+
+def _latency(raw: Mapping[str, Any]) -> LatencyGuard:
+    return LatencyGuard(
+        signal=raw["signal"],
+        quantile=float(raw["quantile"]),
+        max_increase=fraction(raw["maxIncrease"]),
+        confidence=fraction(raw["confidence"]),
+        min_requests=raw["minRequests"],
+        given=raw.get("source"),
+        histogram=raw.get("histogram", ""),
+    )

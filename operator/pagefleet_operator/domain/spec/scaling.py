@@ -1,0 +1,95 @@
+"""`.spec.scaling` as typed values: durations in seconds, percentages as fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pagefleet_operator.domain.base.quantity import fraction, seconds
+from pagefleet_operator.domain.spec.schedule import Entry, bounds
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A limit on one direction: at most `pods` and `percent` of the replicas there were within `period` seconds."""
+
+    period: float
+    pods: int | None = None
+    percent: float | None = None
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """`queue_depth`: waiting requests per replica; `free_pages`: least free share of KV pages; times in seconds.
+
+    `ttft`, a 95th percentile, is None without `target.ttft`. With several policies of a direction the one that allows most counts.
+    """
+
+    min: int
+    max: int
+    queue_depth: float = 4.0
+    free_pages: float = 0.2
+    panic_threshold: float = 2.0
+    panic_window: float = 60.0
+    stabilization: float | None = None  # None: from the start-up time
+    ttft: float | None = None
+    up_stabilization: float = 0.0
+    up_policies: tuple[Policy, ...] = ()
+    down_policies: tuple[Policy, ...] = ()
+    tolerance: float = 0.1
+    idle_to_zero: float | None = None
+    startup: float = 60.0  # assumed until one was seen
+    wake: bool = False  # a schedule asks for replicas: no sleep now
+    external: bool = False  # min is the number of replicas: somebody else sets it
+    schedule: tuple[Entry, ...] = ()
+    affordable: int | None = None  # replicas that the cost ceiling allows
+    spares: int = 0  # warm ones, beyond `max`
+    capped: str = ""  # why `max` is below spec.scaling.max
+
+
+def scaling(raw: Mapping[str, Any]) -> Scaling:
+    """From `spec.scaling` with its defaults filled in."""
+    up, down, target = raw.get("scaleUp") or {}, raw.get("scaleDown") or {}, raw["target"]
+    return Scaling(
+        min=raw["min"],
+        max=raw["max"],
+        external=raw["mode"] == "external",
+        queue_depth=float(target["queueDepth"]),
+        free_pages=fraction(target["freeKVPages"]),
+        ttft=seconds(target["ttft"]["p95"]) if "ttft" in target else None,
+        tolerance=fraction(raw["tolerance"]),
+        panic_threshold=float(raw["panic"]["threshold"]),
+        panic_window=seconds(raw["panic"]["window"]),
+        stabilization=seconds(down["stabilization"]) if "stabilization" in down else None,
+        up_stabilization=seconds(up["stabilization"]) if "stabilization" in up else 0.0,
+        up_policies=_policies(up),
+        down_policies=_policies(down),
+        spares=raw.get("warmSpares", 0),
+        idle_to_zero=seconds(raw["idleToZero"]) if "idleToZero" in raw else None,
+        schedule=tuple(
+            Entry(entry["cron"], entry["timeZone"], seconds(entry["duration"]), entry.get("min"), entry.get("max"))
+            for entry in raw.get("schedule") or ()
+        ),
+    )
+
+
+def in_force(scaling: Scaling, now: float) -> Scaling:
+    """With the bounds that its schedule and its cost ceiling leave at `now`."""
+    least, most, wake = bounds(scaling.schedule, scaling.min, scaling.max, now)
+    capped = ""
+    if scaling.affordable is not None and scaling.affordable < most:
+        most = max(1, scaling.affordable)
+        capped = f"spec.cost.ceilingPerHour allows {most}"
+    return replace(scaling, min=min(least, most), max=most, wake=scaling.wake or wake, capped=capped)
+
+
+def _policies(raw: Mapping[str, Any]) -> tuple[Policy, ...]:
+    return tuple(
+        Policy(
+            period=seconds(entry["period"]),
+            pods=entry["value"] if entry["type"] == "Pods" else None,
+            percent=entry["value"] / 100 if entry["type"] == "Percent" else None,
+        )
+        for entry in raw.get("policies") or ()
+    )

@@ -1,0 +1,73 @@
+"""Which bounds are in force at a time: cron expressions in time zones, each for a duration. Pure: `now` is an input.
+
+Times that a change of the clocks skips or repeats are taken as Debian's cron does (cronsim).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from pagefleet_operator.domain.base.quantity import seconds
+
+__all__ = ["Entry", "bounds", "errors", "seconds"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Bounds from each time that `cron` names in `zone`, for `duration` seconds."""
+
+    cron: str
+    zone: str
+    duration: float
+    min: int | None = None
+    max: int | None = None
+
+
+def errors(cron: str, zone: str) -> Iterator[tuple[str, str]]:
+    """(field, message) of what cannot be read."""
+    try:
+        _zone(zone)
+    except (ValueError, OSError, KeyError):
+        yield "timeZone", f"{zone!r} is no IANA time zone such as Europe/Berlin"
+        return
+    try:
+        next(CronSim(cron, datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)))
+    except CronSimError as error:
+        yield "cron", f"{cron!r}: {error}; allowed are five fields such as 0 8 * * 1-5"
+    except StopIteration:
+        yield "cron", f"{cron!r} names no time that ever comes"
+
+
+def bounds(entries: tuple[Entry, ...], least: int, most: int, now: float) -> tuple[int, int, bool]:
+    """(min, max, whether an entry in force asks for replicas). A max in force wins over every min."""
+    active = [entry for entry in entries if _active(entry, now)]
+    floors, ceilings = [e.min for e in active if e.min is not None], [e.max for e in active if e.max is not None]
+    most = min([most, *ceilings])
+    return min(most, max([least, *floors])), most, any(floor > 0 for floor in floors)
+
+
+def _active(entry: Entry, now: float) -> bool:
+    # Asked once a minute of each entry: reading a cron expression backwards is slow when it names few times.
+    began = _latest(entry.cron, entry.zone, int(now // 60))
+    return began is not None and now < began + entry.duration
+
+
+@lru_cache(maxsize=4096)
+def _latest(cron: str, zone: str, minute: int) -> float | None:
+    """When `cron` was last due at or before the end of a minute of UNIX time."""
+    moment = datetime.datetime.fromtimestamp(minute * 60 + 1, _zone(zone))
+    try:
+        found = next(CronSim(cron, moment, reverse=True))
+    except (CronSimError, StopIteration):
+        return None
+    return float(found.timestamp())
+
+
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)

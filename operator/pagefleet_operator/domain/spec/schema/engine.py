@@ -1,0 +1,171 @@
+"""The structure of `.spec.model` and `.spec.engine`: what the engine serves, and how.
+
+New fields here get no default: it would be filled into every stored spec, change its revision's hash, and roll out
+every service when the operator is upgraded. Descriptions say what the engine does without the field.
+"""
+
+from __future__ import annotations
+
+from pagefleet_operator.domain.spec.schema.fields import (
+    OBJECT_NAME,
+    URI,
+    array,
+    choice,
+    integer,
+    key_of,
+    number,
+    record,
+    text,
+)
+from pagefleet_operator.domain.spec.schema.runtime import CUSTOM
+
+MOST_ADAPTERS, MOST_ANSWERS, MOST_SPECULATED, MOST_NODES = 16, 16, 16, 16
+ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
+SCHEMES = "hf://org/name[@revision], pvc://claim/path, file:///path or python://package/file.gguf"
+
+SPECULATION = record(
+    "Speculative decoding: tokens are guessed, and several checked in one step. Answers stay what they were.",
+    {
+        "method": choice(
+            "Who guesses: the sequence's own n-grams (what our engine does on a CPU where nothing is said), a smaller model, "
+            "or nobody.",
+            ("ngram", "draft", "none"),
+        ),
+        "tokens": integer("Most guesses in one step.", 1, MOST_SPECULATED, default=4),
+        "model": text(
+            f"The smaller model, with the same tokenizer, of method draft: {SCHEMES}.", pattern=URI, longest=1024
+        ),
+    },
+    ("method",),
+)
+
+ADAPTERS = array(
+    "LoRA adapters in PEFT's format, loaded at the start. Clients name one in `model`.",
+    record(
+        "An adapter.",
+        {
+            "name": text("What clients put into `model`.", pattern=ADAPTER_NAME, longest=128),
+            "source": text("Its folder: pvc://claim/path or file:///path.", pattern=URI, longest=1024),
+        },
+        ("name", "source"),
+    ),
+    MOST_ADAPTERS,
+)
+
+MODEL = record(
+    "The model and how it is loaded.",
+    {
+        "source": text(f"Where the weights are: {SCHEMES}.", pattern=URI, longest=1024),
+        "servedName": text("What clients put into `model`. The service's name when omitted.", longest=128),
+        "maxLength": integer("Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24),
+        "quantization": choice("Precision of the weights.", ("none", "int8", "fp8", "awq"), default="none"),
+        "speculation": SPECULATION,
+        "adapters": ADAPTERS,
+        "cache": record(
+            "Where fetched weights (hf://) are kept beyond a replica's end, so that each is fetched once and not by every "
+            "replica. Without it: in the replica's own temporary volume.",
+            {"claim": text("A PersistentVolumeClaim in the service's namespace, ReadWriteMany.", pattern=OBJECT_NAME)},
+            ("claim",),
+        ),
+        "chatTemplate": record(
+            "A Jinja chat template instead of the model's own. It is read when a replica starts: to roll a change out, "
+            "give it another name or key.",
+            {"configMapKeyRef": key_of("ConfigMap", "Where it is.")},
+            ("configMapKeyRef",),
+        ),
+    },
+    ("source",),
+)
+
+LIMITS = record(
+    "What a request may ask for.",
+    {
+        "promptTokens": integer("Most prompt tokens of a request.", 1, 1 << 24),
+        "outputTokens": integer("Most output tokens of a request.", 1, 1 << 24),
+        "queued": integer("Most queued requests of a replica; beyond it 429. 256 when omitted.", 1, 100000),
+        "queuedTokens": integer(
+            "Most tokens of a replica's queued prompts; beyond it 429. Not limited when omitted.",
+            1,
+            1 << 30,
+        ),
+        "answers": integer("Most answers to one prompt (`n`). 16 when omitted.", 1, MOST_ANSWERS),
+    },
+)
+
+KV_CACHE = record(
+    "The paged KV cache.",
+    {
+        "pageSize": {
+            "type": "integer",
+            "description": "Tokens per page. 16 when omitted.",
+            "enum": [16, 32, 64, 128, 256],
+        },
+        "pages": integer("Pages in all; sized from the memory when omitted.", 1, 1 << 24),
+        "memoryFraction": number("Share of the memory for weights and pages.", 0.05, 1.0),
+        "dtype": choice("Precision of keys and values; auto when omitted.", ("auto", "float32", "float16")),
+        "prefixCaching": {
+            "type": "boolean",
+            "description": "Keep the pages of prompts for later ones that begin alike; on when omitted.",
+        },
+    },
+)
+
+SCHEDULING = record(
+    "How steps are filled.",
+    {
+        "policy": choice(
+            "priority: a request's `priority` decides, then its arrival; fcfs: its arrival alone. priority when omitted.",
+            ("fcfs", "priority"),
+        ),
+        "maxSequences": integer("Most sequences in one step. 64 when omitted.", 1, 4096),
+        "tokensPerStep": integer("Most tokens of one step. 512 when omitted.", 1, 1 << 20),
+        "chunkTokens": integer(
+            "Most tokens of one prompt in a step. 128 when omitted, and only of a prompt of more than 512.", 1, 1 << 20
+        ),
+    },
+)
+
+ENGINE = record(
+    "The engine that serves the model.",
+    {
+        "runtime": choice("Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"),
+        "nodes": integer(
+            "Pods that together are one replica, each with spec.resources: the model is shared by all their "
+            "accelerators. Above 1 it needs LeaderWorkerSet (leaderworkerset.x-k8s.io/v1). 1 when omitted.",
+            1,
+            MOST_NODES,
+        ),
+        "pipelineParallelSize": integer(
+            "Groups of layers that a replica's accelerators are divided into; within each, every layer is shared. 1 when "
+            "omitted.",
+            1,
+            64,
+        ),
+        "image": text("The engine's image; the runtime's own for the accelerator when omitted.", longest=512),
+        "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
+        "env": array(
+            "Environment variables of the engine.",
+            record(
+                "A variable.",
+                {
+                    "name": text("Its name.", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
+                    "value": text("Its value.", longest=4096),
+                },
+                ("name", "value"),
+            ),
+            64,
+        ),
+        "limits": LIMITS,
+        "kvCache": KV_CACHE,
+        "scheduling": SCHEDULING,
+        "apiKeySecretRef": key_of(
+            "Secret",
+            "API keys, one a line: requests need one of them as Authorization: Bearer KEY. Changed keys are in force "
+            "within about a minute, without new pods.",
+        ),
+        "toolCallParser": choice(
+            "How the model writes its tool calls. hermes when omitted.", ("hermes", "llama3_json")
+        ),
+        **CUSTOM,
+    },
+)

@@ -1,0 +1,163 @@
+"""The structure of `.spec.rollout`."""
+
+from __future__ import annotations
+
+from pagefleet_operator.domain.spec.schema.fields import (
+    array,
+    choice,
+    duration,
+    integer,
+    number,
+    percent,
+    record,
+    table,
+    text,
+)
+
+# The API server compares a whole number with bounds cast to int64; one beyond that refuses every whole number.
+MOST_NUMBER = 1e15
+SIGNALS = ("ttft", "itl", "tpot", "e2e", "queue")
+SOURCES = ("Gateway", "Engine", "Prometheus")
+# A histogram without _bucket, and matchers; $namespace, $service and $revision are filled in.
+HISTOGRAM = r"^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}\[\]]*\})?$"
+
+TOKENS = record(
+    "How long they are, log-normally.",
+    {
+        "median": integer("Median.", 1, 100000),
+        "sigma": number("Standard deviation of the logarithm.", 0, 3),
+        "max": integer("Longest.", 1, 100000),
+    },
+)
+
+LOAD_TEST = record(
+    "A synthetic load before users meet the canary; its result is compared with the stable revision's own.",
+    {
+        "requests": integer("How many requests.", 1, 100000),
+        "rate": number("Requests per second, as they would come by themselves.", 0.01, 10000),
+        "promptTokens": TOKENS,
+        "outputTokens": TOKENS,
+        "seed": integer("The same seed gives the same requests.", 0, 2147483647),
+        "timeout": duration("Longest time for all of it (30m when omitted)."),
+    },
+)
+
+STEP = record(
+    "One step: exactly one of weight, pause, preview, mirror, loadTest.",
+    {
+        "weight": integer("Percent of requests for the canary.", 1, 100),
+        "hold": duration("How long a weight or a mirror is held at least."),
+        "minRequests": integer("Canary requests that a weight step must have seen before the next.", 1, 100000000),
+        "pause": record("Wait at the weight before.", {"duration": duration("How long; until resumed when omitted.")}),
+        "preview": record(
+            "Only requests with rollout.route.header meet the canary.",
+            {"duration": duration("How long; until resumed when omitted.")},
+        ),
+        "mirror": percent("Share of requests copied to the canary, whose answers are thrown away."),
+        "loadTest": LOAD_TEST,
+    },
+)
+
+GUARD = record(
+    "When a canary is rolled back.",
+    {
+        "latency": array(
+            "Tests on requests against the concurrent stable revision.",
+            record(
+                "One signal.",
+                {
+                    "signal": choice("What is measured.", SIGNALS),
+                    "source": choice(
+                        "Who measures it: the gateways, the engines' own histograms, or the operator's Prometheus. "
+                        "Omitted: Gateway; for itl and queue Engine.",
+                        SOURCES,
+                    ),
+                    "histogram": text(
+                        "With source Prometheus, instead of the engines' own: a histogram of seconds (milliseconds when its "
+                        'name ends so), as in istio_request_duration_milliseconds{destination_workload="$service-$revision"}.',
+                        pattern=HISTOGRAM,
+                        longest=1024,
+                    ),
+                    "quantile": number("Which quantile.", 0.5, 0.999, default=0.95),
+                    "maxIncrease": percent("How much worse than stable is still accepted.", default="15%"),
+                    "confidence": percent("Confidence of a conviction.", default="99%"),
+                    "minRequests": integer("Fewest canary requests before it can pass.", 1, 1000000, default=200),
+                },
+                ("signal",),
+            ),
+            8,
+        ),
+        "errors": record(
+            "Failed requests.",
+            {
+                "maxRate": percent("Accepted share of failed requests."),
+                "source": choice("Who counts them, as for latency. Omitted: Gateway.", SOURCES),
+            },
+            ("maxRate",),
+        ),
+        "freePages": record(
+            "A floor under the canary's free KV pages.",
+            {
+                "min": percent("Share of pages that must be free or reclaimable."),
+                "for": duration("How long fewer are accepted.", default="5m"),
+            },
+            ("min",),
+        ),
+        "promql": array(
+            "Values from the operator's Prometheus that must lie within bounds.",
+            record(
+                "A gate: exceeded it rolls back, unknown it holds.",
+                {
+                    "name": text("Its name in verdicts.", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", longest=63),
+                    "query": text(
+                        "PromQL with one value; $namespace, $service, $stable, $canary are filled in.", longest=2048
+                    ),
+                    "min": number("Smallest value accepted.", -MOST_NUMBER, MOST_NUMBER),
+                    "max": number("Largest value accepted.", -MOST_NUMBER, MOST_NUMBER),
+                    "interval": duration("How often it is asked.", default="30s"),
+                },
+                ("name", "query"),
+            ),
+            8,
+        ),
+        "warmupRequests": integer("First canary requests that do not count.", 0, 100000, default=5),
+        "onInconclusive": choice(
+            "What a step's deadline does without a verdict.", ("hold", "rollback"), default="hold"
+        ),
+        "deadline": duration("Longest wait for a step's verdict.", default="2h"),
+    },
+)
+
+ROLLOUT = record(
+    "How a new revision takes over. Omitted: 10 % and 50 % for 5 minutes each, with a TTFT p95 and an error guard.",
+    {
+        "steps": array("In this order; then the revision is promoted.", STEP, 32),
+        "guard": GUARD,
+        "afterPromotion": record(
+            "After the last step.",
+            {
+                "watch": duration("Go on judging for so long."),
+                "keepPrevious": duration("Keep the previous revision's replicas warm for so long."),
+            },
+        ),
+        "alerts": record(
+            "Alertmanager alerts that roll the canary back, or pause it.",
+            {
+                "matchLabels": table("Labels an alert must carry (beside namespace and service)."),
+                "onAlert": choice("What an alert does.", ("rollback", "pause"), default="rollback"),
+            },
+            ("matchLabels",),
+        ),
+        "historyLimit": integer("Revisions kept, with their spec, to go back to.", 1, 50, default=10),
+        "route": record(
+            "Who meets the canary.",
+            {
+                "header": table("A request with one of these headers meets the canary, whatever the weight."),
+                "stickyBy": text(
+                    "header/<name>: requests with the same value stay with one revision.",
+                    pattern=r"^header/[A-Za-z0-9-]+$",
+                ),
+            },
+        ),
+    },
+)

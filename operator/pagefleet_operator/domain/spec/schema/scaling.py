@@ -1,0 +1,114 @@
+"""The structure of `.spec.scaling` and `.spec.cost`."""
+
+from __future__ import annotations
+
+from pagefleet_operator.domain.spec.schema.fields import (
+    Schema,
+    array,
+    choice,
+    duration,
+    integer,
+    number,
+    percent,
+    record,
+    text,
+)
+
+REPLICAS = {"min": integer("Fewest replicas.", 0, 1000), "max": integer("Most replicas.", 1, 1000)}
+
+
+def _policies(verb: str) -> Schema:
+    return array(
+        f"Limits on {verb}; the one that allows most counts.",
+        record(
+            "At most so much within a period.",
+            {
+                "type": choice("What the value is.", ("Pods", "Percent")),
+                "value": integer("Replicas, or percent of the replicas at the period's beginning.", 1, 100000),
+                "period": duration("At most 30m."),
+            },
+            ("type", "value", "period"),
+        ),
+        8,
+    )
+
+
+SCALING = record(
+    "Replicas, by queue depth, free KV pages, throughput and time to first token.",
+    {
+        "min": integer("Fewest replicas; 0 needs idleToZero or mode external.", 0, 1000, default=1),
+        "max": integer(
+            "Most replicas of a revision; a canary's replicas come on top while a rollout lasts.",
+            1,
+            1000,
+            default=1,
+        ),
+        "mode": choice(
+            "internal: Pagefleet decides between min and max. external: min is the number of replicas, as an HPA, KEDA"
+            " or a person sets it through /scale.",
+            ("internal", "external"),
+            default="internal",
+        ),
+        "target": record(
+            "What a replica should be kept at.",
+            {
+                "queueDepth": number("Waiting requests per replica.", 0.1, 100000, default=4),
+                "freeKVPages": percent("Least share of free KV pages.", default="20%"),
+                "ttft": record("Time to first token.", {"p95": duration("Its 95th percentile.")}, ("p95",)),
+            },
+        ),
+        "tolerance": percent("How much more than the load needs is left as it is.", default="10%"),
+        "panic": record(
+            "Reacting at once to a burst.",
+            {
+                "threshold": number("Needed over ready replicas that starts a panic.", 1.1, 100, default=2),
+                "window": duration("How long nothing shrinks after a panic.", default="60s"),
+            },
+        ),
+        "scaleUp": record(
+            "Growing.",
+            {
+                "stabilization": duration("The load must need more for so long; a panic does not wait."),
+                "policies": _policies("growing"),
+            },
+        ),
+        "scaleDown": record(
+            "Shrinking.",
+            {
+                "stabilization": duration(
+                    "The highest need of this window wins. Without it: the start-up time, 30s to 5m."
+                ),
+                "policies": _policies("shrinking"),
+            },
+        ),
+        "warmSpares": integer(
+            "Replicas beyond the serving ones that are loaded and asleep; they stand in within seconds while serving ones"
+            " are missing. None when omitted.",
+            0,
+            100,
+        ),
+        "idleToZero": duration("Scale to zero after so long without a request."),
+        "schedule": array(
+            "Other bounds at set times. The highest min and the lowest max of the entries in force count.",
+            record(
+                "Bounds from each time that cron names, for a duration.",
+                {
+                    "cron": text("Minute, hour, day of month, month, day of week, as cron has them.", longest=120),
+                    "timeZone": text("An IANA time zone such as Europe/Berlin.", longest=64, default="UTC"),
+                    "duration": duration("How long the entry is in force."),
+                    **REPLICAS,
+                },
+                ("cron", "duration"),
+            ),
+            32,
+        ),
+    },
+)
+
+COST = record(
+    "What replicas cost.",
+    {
+        "perAcceleratorHour": number("Of one accelerator (without any: of a pod), in your currency.", 0, 1e6),
+        "ceilingPerHour": number("Replicas that would cost more are not started.", 0, 1e9),
+    },
+)

@@ -1,0 +1,151 @@
+"""The structure of `.spec.traffic`: what the gateway holds, sheds, limits and retries, and who splits traffic.
+
+Bounds and defaults are the gateway's own (`tests/contract/test_traffic_contract.py` holds them together).
+"""
+
+from __future__ import annotations
+
+from pagefleet_operator.domain.spec.schema.fields import (
+    OBJECT_NAME,
+    Schema,
+    array,
+    choice,
+    duration,
+    integer,
+    record,
+    text,
+)
+
+HEADER_NAME = r"^[A-Za-z0-9-]+$"
+HOST_NAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+MOST_HOLD_SECONDS = 300
+MOST_HELD, MOST_HELD_BYTES = 4096, 256 * 1024 * 1024
+DEFAULT_HELD, DEFAULT_HELD_BYTES = 256, 64 * 1024 * 1024
+MOST_RETRIES, DEFAULT_RETRIES = 10, 2
+DEFAULT_TIMEOUT = "10m"
+
+
+def _header(description: str, **more: int) -> Schema:
+    return text(description, pattern=HEADER_NAME, longest=128, **more)
+
+
+QUEUE = record(
+    "Requests that wait in the gateway while no pod can take them.",
+    {
+        "timeout": duration(
+            "Longest wait, at most 5m. When omitted: 60s for a service with scaling.idleToZero, else nothing waits."
+        ),
+        "maxRequests": integer("Most requests that wait in a gateway pod.", 1, MOST_HELD, default=DEFAULT_HELD),
+        "maxBytes": integer(
+            "Most bytes of waiting requests in a gateway pod.", 1024, MOST_HELD_BYTES, default=DEFAULT_HELD_BYTES
+        ),
+        "tenantHeader": _header("Whose value is a tenant: waiting requests are let go fairly between tenants."),
+    },
+)
+
+PRIORITY = record(
+    "A class of requests.",
+    {
+        "name": text("Its name, for people.", pattern=OBJECT_NAME, longest=63),
+        "header": {
+            "type": "object",
+            "description": "Headers and their exact values; a request with all of them is of this class.",
+            "minProperties": 1,
+            "maxProperties": 8,
+            "additionalProperties": {"type": "string", "maxLength": 256},
+        },
+    },
+    ("name", "header"),
+)
+
+RATE_LIMIT = record(
+    "What each value of a header may ask for, in each gateway pod. Requests without the header share one allowance.",
+    {
+        "header": _header("The header that names the client, such as authorization or x-tenant."),
+        "requestsPerMinute": integer("Requests a minute.", 1, 10_000_000),
+        "tokensPerMinute": integer("Tokens a minute: the prompt's and the most the answer may have.", 1, 1_000_000_000),
+    },
+    ("header",),
+)
+
+PARENT = record(
+    "A Gateway that the HTTPRoute attaches to; as in the Gateway API's ParentReference.",
+    {
+        "group": text("API group.", pattern=OBJECT_NAME, default="gateway.networking.k8s.io"),
+        "kind": text("Kind.", pattern=r"^[A-Z][A-Za-z0-9]*$", longest=63, default="Gateway"),
+        "name": text("Its name.", pattern=OBJECT_NAME),
+        "namespace": text("Its namespace; the service's own when omitted.", pattern=OBJECT_NAME, longest=63),
+        "sectionName": text("One of its listeners; all that allow it when omitted.", pattern=OBJECT_NAME),
+        "port": integer("Listeners on this port only.", 1, 65535),
+    },
+    ("name",),
+)
+
+GATEWAY_API = record(
+    "The HTTPRoute of provider GatewayAPI.",
+    {
+        "parentRefs": array("The Gateways that serve it.", PARENT, 16, minItems=1),
+        "hostnames": array(
+            "Host names that mean this service: its paths are then /v1/..., else /<namespace>/<name>/v1/...",
+            text("A host name; *. in front matches every name below it.", pattern=HOST_NAME),
+            16,
+        ),
+        "backend": choice(
+            "What the route leads to. When omitted: InferencePool where the cluster serves it, else Service.",
+            ("Service", "InferencePool"),
+        ),
+        "picker": record(
+            "The endpoint picker of the InferencePool: a pagefleet-gateway Service in the service's namespace.",
+            {
+                "service": text("Its name.", pattern=OBJECT_NAME, longest=63, default="pagefleet-gateway"),
+                "port": integer("Its ext_proc port.", 1, 65535, default=9003),
+                "failureMode": choice(
+                    "Without an answer of the picker: FailClose refuses, FailOpen takes any pod of any revision.",
+                    ("FailClose", "FailOpen"),
+                    default="FailClose",
+                ),
+            },
+        ),
+    },
+    ("parentRefs",),
+)
+
+TRAFFIC = record(
+    "How requests reach the pods.",
+    {
+        "provider": choice(
+            "Who splits traffic: our gateway, or a gateway of the cluster through an HTTPRoute.",
+            ("Gateway", "GatewayAPI"),
+            default="Gateway",
+        ),
+        "gatewayAPI": GATEWAY_API,
+        "timeout": duration("Longest time for a whole answer.", default=DEFAULT_TIMEOUT),
+        "firstTokenTimeout": duration("Longest time to an answer's first byte; no limit of its own when omitted."),
+        "nextTokenTimeout": duration("Longest silence within an answer; no limit of its own when omitted."),
+        "retries": integer("Other pods tried before the first byte.", 0, MOST_RETRIES, default=DEFAULT_RETRIES),
+        "circuitBreaker": record(
+            "Limits per pod.",
+            {
+                "maxRequestsPerPod": integer(
+                    "Requests a pod may have in flight from one gateway pod before others wait or go to the fallback.",
+                    1,
+                    100_000,
+                )
+            },
+            ("maxRequestsPerPod",),
+        ),
+        "queue": QUEUE,
+        "priorities": array("Classes of requests, most important first; what matches none comes last.", PRIORITY, 16),
+        "rateLimits": array("Each holds for itself.", RATE_LIMIT, 16),
+        "fallback": record(
+            "Another service when this one cannot answer.",
+            {
+                "service": text(
+                    "An InferenceService of the same namespace. It must accept the requests' model.",
+                    pattern=OBJECT_NAME,
+                )
+            },
+            ("service",),
+        ),
+    },
+)

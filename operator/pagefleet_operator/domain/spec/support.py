@@ -1,0 +1,69 @@
+"""What the operator cannot do for a spec: flags and variables that are its own to write, sources that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pagefleet_operator.domain.runtimes.catalog import Runtime, owned_flags, runtime_of, shared_flags
+from pagefleet_operator.domain.spec.structure import SpecError
+
+# Written by the operator from other fields of the spec.
+OWNED_FLAGS = {
+    "--model": "spec.model.source", "--served-model-name": "spec.model.servedName", "--host": "", "--port": "",
+    "--max-model-len": "spec.model.maxLength", "--quantization": "spec.model.quantization",
+    "--speculation": "spec.model.speculation.method", "--speculation-tokens": "spec.model.speculation.tokens",
+    "--speculation-model": "spec.model.speculation.model", "--lora-adapter": "spec.model.adapters",
+    "--chat-template": "spec.model.chatTemplate", "--page-size": "spec.engine.kvCache.pageSize",
+    "--num-pages": "spec.engine.kvCache.pages", "--kv-memory-fraction": "spec.engine.kvCache.memoryFraction",
+    "--kv-cache-dtype": "spec.engine.kvCache.dtype", "--no-prefix-caching": "spec.engine.kvCache.prefixCaching",
+    "--scheduling-policy": "spec.engine.scheduling.policy", "--max-chunk-tokens": "spec.engine.scheduling.chunkTokens",
+    "--max-prompt-tokens": "spec.engine.limits.promptTokens", "--max-output-tokens": "spec.engine.limits.outputTokens",
+    "--max-queued-requests": "spec.engine.limits.queued", "--max-queued-tokens": "spec.engine.limits.queuedTokens",
+    "--max-n": "spec.engine.limits.answers", "--api-key-file": "spec.engine.apiKeySecretRef",
+    "--tensor-parallel-size": "spec.resources.accelerator.count", "--nnodes": "spec.engine.nodes",
+    "--node-rank": "", "--master-addr": "", "--master-port": "",
+    "--tool-call-parser": "spec.engine.toolCallParser", "--drain-timeout": "",
+}  # fmt: skip
+ADAPTER_SCHEMES = ("pvc", "file")
+CACHE_ENV = ("HF_HOME", "HF_HUB_CACHE")
+OWNED_ENV = ("OMP_NUM_THREADS", "PAGEFLEET_TERMINATION_LOG", "HOME")
+
+
+def check(spec: Mapping[str, Any]) -> list[SpecError]:
+    """Errors of a spec whose structure holds."""
+    return list(_check(spec))
+
+
+def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
+    for index, adapter in enumerate(_at(spec, ("model", "adapters")) or ()):
+        scheme = adapter["source"].partition("://")[0]
+        if scheme not in ADAPTER_SCHEMES:
+            allowed = " or ".join(f"{name}://" for name in ADAPTER_SCHEMES)
+            where = f"spec.model.adapters[{index}].source"
+            yield SpecError(where, f"{scheme}:// is not supported for adapters yet; use {allowed}")
+    runtime = runtime_of(spec)
+    owned = OWNED_FLAGS if runtime is Runtime.PAGEFLEET else owned_flags(runtime)
+    shared = shared_flags(runtime)
+    for index, argument in enumerate(_at(spec, ("engine", "args")) or ()):
+        flag = argument.split("=", 1)[0]
+        if flag in owned:
+            instead = f"; set {owned[flag]}" if owned[flag] else ""
+            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is the operator's to write{instead}")
+        elif flag in shared and _at(spec, shared[flag]) is not None:
+            field = ".".join(("spec", *shared[flag]))
+            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is given by {field} too; remove one of them")
+    for index, variable in enumerate(_at(spec, ("engine", "env")) or ()):
+        if variable["name"] in CACHE_ENV and _at(spec, ("model", "cache")):
+            yield SpecError(
+                f"spec.engine.env[{index}].name", "spec.model.cache says where weights are kept; remove one"
+            )
+        if variable["name"] in OWNED_ENV:
+            yield SpecError(f"spec.engine.env[{index}].name", f"{variable['name']} is the operator's to write")
+
+
+def _at(spec: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = spec
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,5 @@
+"""What one decision reads and writes: the observation, `.status`, the stage of the rollout, the plan.
+
+Decides how `.status` is stored and read back.
+Never decides what happens next.
+"""

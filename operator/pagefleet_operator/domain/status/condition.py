@@ -1,0 +1,26 @@
+"""One condition before it is written, and the problem that makes a service degraded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagefleet_operator.domain.status.status import Condition
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+Stated = tuple[str, str, str, str]  # type, status, reason, message
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why the service is degraded: the spec cannot be used, or pods cannot run."""
+
+    reason: str
+    message: str
+
+
+def dated(stated: Stated, before: Condition | None, generation: int, now: float) -> Condition:
+    """The condition with its transition time: `before`'s unless its status moved."""
+    kind, status, reason, message = stated
+    moved = before is None or before.status != status
+    since = now if moved or before is None else before.last_transition_time
+    return Condition(kind, status, reason, message[:2000], since, generation)

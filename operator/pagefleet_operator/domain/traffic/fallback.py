@@ -1,0 +1,28 @@
+"""Whether the service that answers in place of this one is there, and whether the chain of fallbacks leads in a circle.
+States it as a condition; changes nothing: the gateway takes one step of the chain only."""
+
+from __future__ import annotations
+
+from pagefleet_operator.domain.status.condition import FALSE, TRUE, Stated
+from pagefleet_operator.domain.status.gateway_api import FallbackReading
+
+FIELD = "spec.traffic.fallback.service"
+KIND = "FallbackReady"
+
+
+def state(namespace: str, name: str, served_name: str, chain: tuple[FallbackReading, ...]) -> Stated | None:
+    """`chain` begins with the service's own fallback; None when it has none."""
+    if not chain:
+        return None
+    first, names = chain[0], [name, *(entry.name for entry in chain)]
+    if first.name == name:
+        return (KIND, FALSE, "FallbackLoops", f"{FIELD}: must name another service than {name} itself")
+    if not first.exists:
+        return (KIND, FALSE, "FallbackNotFound", f"{FIELD}: there is no InferenceService {namespace}/{first.name}")
+    if names[-1] in names[:-1]:
+        way = " -> ".join(names)
+        return (KIND, FALSE, "FallbackLoops", f"{FIELD}: {way} leads in a circle; only its first step is ever taken")
+    message = f"{namespace}/{first.name} answers when no pod of this service can"
+    if first.served_name != served_name:
+        message += f"; it serves {first.served_name or 'a model without a name'!r} and must accept {served_name!r} too"
+    return (KIND, TRUE, "FallbackExists", message)

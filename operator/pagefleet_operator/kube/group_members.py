@@ -1,0 +1,46 @@
+"""Reads the pods of LeaderWorkerSets' groups: which are leaders, and what of its workers keeps one from being ready. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pagefleet_operator.domain.base.names import WORKER_LABEL
+from pagefleet_operator.domain.status.observation import PodFault, PodReading
+from pagefleet_operator.kube.readings import fault, revision_of
+
+# https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/
+GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-index"  # the same on all pods of a group
+SIZE_ANNOTATION = "leaderworkerset.sigs.k8s.io/size"  # of the group, on each of its pods
+CREATING_SECONDS = 60.0  # within which a group's pods are created after its leader
+
+
+def is_worker(item: Mapping[str, Any]) -> bool:
+    """Whether a pod computes for another one of its group and serves nobody."""
+    return WORKER_LABEL in (item["metadata"].get("labels") or {})
+
+
+def blamed(leader: PodReading, item: Mapping[str, Any], workers: Iterable[Mapping[str, Any]], now: float) -> PodReading:
+    """`leader`, whose pod is `item`, with what keeps it from being ready: a worker of its group that cannot run, or one
+    that nobody creates, which Kubernetes tells only in Events of a StatefulSet."""
+    group = _group(item)
+    if leader.ready or leader.terminating or leader.fault is not None or group is None:
+        return leader
+    members = [worker for worker in workers if _group(worker) == group]
+    for worker in members:
+        if (found := fault(worker.get("status") or {})) is not None:
+            return replace(leader, fault=replace(found, message=f"{worker['metadata']['name']}: {found.message}"))
+    size = str((item["metadata"].get("annotations") or {}).get(SIZE_ANNOTATION, ""))
+    if size.isdigit() and 1 + len(members) < int(size) and now - leader.created > CREATING_SECONDS:
+        message = (
+            f"{leader.name}: its group has {1 + len(members)} of {size} pods; a quota or a policy may refuse the others"
+        )
+        return replace(leader, fault=PodFault("Unschedulable", message, "spec.resources"))
+    return leader
+
+
+def _group(item: Mapping[str, Any]) -> tuple[str, str] | None:
+    """A pod's revision and the number of its group; None outside a group."""
+    index = (item["metadata"].get("labels") or {}).get(GROUP_LABEL)
+    return None if index is None else (revision_of(item), str(index))

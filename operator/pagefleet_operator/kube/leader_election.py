@@ -1,0 +1,106 @@
+"""Holds the operators' Lease: only its holder decides and writes. The others watch and are ready to take over."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import time
+from typing import Any
+
+import aiohttp
+
+from pagefleet_operator.kube import lease
+from pagefleet_operator.kube.client import Api, ApiError
+from pagefleet_operator.kube.lease import Lease, Move, Watch
+
+API_VERSION = "coordination.k8s.io/v1"
+log = logging.getLogger(__name__)
+
+
+class NotLeaderError(Exception):
+    """This process may not write: it does not hold the Lease, or not surely any more."""
+
+
+class Leadership:
+    """`name` "" stands for "there is only one operator": it always leads."""
+
+    def __init__(self, api: Api, namespace: str, name: str, me: str) -> None:
+        self._api, self._namespace, self._name, self._me = api, namespace, name, me
+        self._renewed: float | None = None
+        self._watch = Watch()
+        self._version = ""
+        self.leads = asyncio.Event()
+        if not name:
+            self.leads.set()
+
+    def check(self) -> None:
+        """Raises NotLeaderError unless a write is allowed now."""
+        if self._name and not lease.holds(self._renewed, time.monotonic()):
+            raise NotLeaderError(f"{self._me} does not hold the lease {self._namespace}/{self._name}")
+
+    async def run(self) -> None:
+        """Seek and keep the Lease. Returns when it was held and is lost: the process should end and begin anew."""
+        if not self._name:
+            await asyncio.Event().wait()
+        while True:
+            try:
+                await self._turn()
+            except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                log.warning("lease %s: %s", self._name, error or type(error).__name__)
+            if self.leads.is_set() and not lease.holds(self._renewed, time.monotonic()):
+                log.error("the lease %s is lost", self._name)
+                return
+            await asyncio.sleep(lease.RENEW_SECONDS)
+
+    async def give_up(self) -> None:
+        """Let the next one in at once. Best effort: without it they wait until the Lease has run out."""
+        if self._name and lease.holds(self._renewed, time.monotonic()):
+            self._renewed = None
+            try:
+                await self._api.replace(self._path, self._document("", self._version))
+            except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                log.warning("lease %s is not given up: %s", self._name, error or type(error).__name__)
+
+    async def _turn(self) -> None:
+        now = time.monotonic()
+        found = await self._api.find(self._path)
+        self._version = found["metadata"]["resourceVersion"] if found else ""
+        seen = Lease(str((found["spec"] or {}).get("holderIdentity") or ""), self._version) if found else None
+        self._watch = self._watch.saw(seen, now)
+        choice = lease.move(self._watch, self._me, now)
+        if choice is Move.WAIT:
+            return
+        if found is None:
+            written = await self._api.create(self._collection, self._document(self._me, ""))
+        else:
+            written = await self._api.replace(self._path, self._document(self._me, self._version))
+        self._version = written["metadata"]["resourceVersion"]
+        self._renewed = now
+        if not self.leads.is_set():
+            log.info("%s holds the lease %s now", self._me, self._name)
+            self.leads.set()
+
+    @property
+    def _collection(self) -> str:
+        return f"/apis/{API_VERSION}/namespaces/{self._namespace}/leases"
+
+    @property
+    def _path(self) -> str:
+        return f"{self._collection}/{self._name}"
+
+    def _document(self, holder: str, version: str) -> dict[str, Any]:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        metadata = {"name": self._name, "namespace": self._namespace}
+        if version:
+            metadata["resourceVersion"] = version
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": int(lease.LEASE_SECONDS),
+                "renewTime": now,
+            },
+        }

@@ -1,0 +1,64 @@
+"""Reads LeaderWorkerSets into the store, for services with a revision of several nodes only: they are not watched, because
+the kind may not be there, and their pods, which are watched, tell what happens. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pagefleet_operator.domain.base.names import MANAGED, MANAGED_LABEL, SERVICE_LABEL
+from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, KIND, VERSION
+from pagefleet_operator.kube import paths
+from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.store import Store
+from pagefleet_operator.kube.versions import Versions
+
+SET_LABEL = "leaderworkerset.sigs.k8s.io/name"  # on every pod that a LeaderWorkerSet made
+NOT_FOUND = 404
+
+
+class Groups:
+    """Raises ApiError or aiohttp.ClientError when the API server does not answer."""
+
+    def __init__(self, api: Api, versions: Versions, store: Store) -> None:
+        self._api, self._versions, self._store = api, versions, store
+
+    async def read(self, namespace: str, service: str) -> bool:
+        """Bring the store's LeaderWorkerSets of one service up to date. Whether the cluster serves the kind."""
+        found: list[Document] = []
+        served = await self._versions.groups()
+        if served:
+            try:
+                found = await self._list(namespace, service)
+            except ApiError as error:
+                if error.status != NOT_FOUND:
+                    raise
+                served = False  # it was taken away meanwhile
+        present = {item["metadata"]["name"] for item in found}
+        for item in found:
+            self._store.took(KIND, item)
+        for known in self._store.children(KIND, namespace, service):
+            if known["metadata"]["name"] not in present:
+                self._store.went(KIND, namespace, known["metadata"]["name"])
+        return served
+
+    async def _list(self, namespace: str, service: str) -> list[Document]:
+        path = paths.collection(f"{GROUP}/{VERSION}", KIND, namespace)
+        listed = await self._api.get(path, labelSelector=f"{MANAGED_LABEL}={MANAGED},{SERVICE_LABEL}={service}")
+        items: list[Document] = listed.get("items") or []
+        return [{**item, "apiVersion": f"{GROUP}/{VERSION}", "kind": KIND} for item in items]
+
+
+def wanted(spec: Mapping[str, Any], status: Mapping[str, Any], pods: Iterable[Document]) -> bool:
+    """Whether a service has, wants or had a revision of several nodes. Total: the spec may be of any shape."""
+    records = status.get("revisions")
+    snapshots = [record.get("spec") for record in records if isinstance(record, Mapping)] if records else []
+    if any(_several(snapshot) for snapshot in (spec, *snapshots)):
+        return True
+    return any(SET_LABEL in (pod["metadata"].get("labels") or {}) for pod in pods)
+
+
+def _several(spec: object) -> bool:
+    engine = spec.get("engine") if isinstance(spec, Mapping) else None
+    count = engine.get("nodes", 1) if isinstance(engine, Mapping) else 1
+    return isinstance(count, int) and count > 1

@@ -1,0 +1,88 @@
+"""Whole lists of everything the operator watches: at the start, so that the first decision sees all there is, and every few
+minutes after it, for what no watch has told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+import aiohttp
+
+from pagefleet_operator.domain.base.names import GROUP, KIND, MANAGED, MANAGED_LABEL, VERSION
+from pagefleet_operator.kube import paths
+from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.store import Key, Store
+from pagefleet_operator.kube.versions import Versions
+
+RELIST_SECONDS = 300.0
+RETRY_SECONDS = 2.0
+PAGE = 500
+CHILDREN = (("apps/v1", "Deployment"), ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"), ("v1", "Pod"))
+log = logging.getLogger(__name__)
+
+
+class Lists:
+    """`synced` is set when everything has been listed once. `changed` hears of what a list changed in the store."""
+
+    def __init__(
+        self, api: Api, versions: Versions, store: Store, namespaces: Collection[str], changed: Callable[[Key], None]
+    ) -> None:
+        self._api, self._versions, self._store, self._changed = api, versions, store, changed
+        self._namespaces = tuple(namespaces)
+        self.synced, self._soon = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            try:
+                await self.once()
+            except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                log.warning("lists: %s", error or type(error).__name__)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self.synced.set()
+            try:
+                async with asyncio.timeout(RELIST_SECONDS):
+                    await self._soon.wait()
+                await asyncio.sleep(RETRY_SECONDS)  # one list for everything that asks for one
+            except TimeoutError:
+                continue
+            finally:
+                self._soon.clear()
+
+    def soon(self) -> None:
+        """Something may have vanished untold."""
+        self._soon.set()
+
+    async def once(self) -> None:
+        """Raises ApiError or aiohttp.ClientError."""
+        # Children first: who sees a service must not find it without those that it has.
+        for version, kind in CHILDREN:
+            await self._list(await self._versions.of(version, kind), kind)
+        await self._list(f"{GROUP}/{VERSION}", KIND)
+
+    async def _list(self, version: str, kind: str) -> None:
+        for namespace in self._namespaces or ("",):
+            documents, at = await self._pages(paths.everywhere(version, kind, namespace), kind != KIND)
+            for document in documents:  # items of a list do not name their kind
+                document.setdefault("apiVersion", version)
+                document.setdefault("kind", kind)
+            brought, gone = self._store.listed(kind, documents, at, (namespace,) if namespace else ())
+            for key in (*brought, *gone):
+                self._changed(key)
+            for key in gone:
+                self._store.went(*key)
+
+    async def _pages(self, path: str, ours: bool) -> tuple[list[Document], int]:
+        """All items, and the version of the list's first page: what is newer may lie on a later one."""
+        query = {"limit": str(PAGE)} | ({"labelSelector": f"{MANAGED_LABEL}={MANAGED}"} if ours else {})
+        documents: list[Document] = []
+        at = 0
+        while True:
+            page = await self._api.get(path, **query)
+            documents += page.get("items") or ()
+            at = at or int(page["metadata"].get("resourceVersion") or 0)
+            if not (following := page["metadata"].get("continue")):
+                return documents, at
+            query["continue"] = following

@@ -1,0 +1,189 @@
+"""Turns Deployments, LeaderWorkerSets and pods as the API server has them into readings. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pagefleet_operator.domain.analysis.load_test import readable
+from pagefleet_operator.domain.base.names import AWAKE_GATE, REVISION_LABEL, SPARE_LABEL
+from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
+from pagefleet_operator.domain.status.observation import (
+    LoadTestReading,
+    PodFault,
+    PodReading,
+    RevisionReading,
+    SpareReading,
+)
+
+CONFIGURATION_EXIT = 78
+IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+FIELD_REASONS = {"spec.model.source": "ModelNotFound"}
+
+
+def revisions(
+    deployments: Iterable[Mapping[str, Any]], pods: Iterable[PodReading], owners: Mapping[str, str]
+) -> dict[str, RevisionReading]:
+    """Readings by revision, of Deployments and LeaderWorkerSets. `owners` maps a pod's name to its revision."""
+    deployments = list(deployments)
+    grouped_sets = {revision_of(item) for item in deployments if item.get("kind") == GROUPED}
+    replicas = {revision_of(item): int(item.get("spec", {}).get("replicas", 1)) for item in deployments}
+    refusals = {revision_of(item): refusal(item) for item in deployments}
+    grouped: dict[str, list[PodReading]] = {name: [] for name in replicas}
+    for pod in pods:
+        grouped.setdefault(owners[pod.name], []).append(pod)
+    return {
+        name: RevisionReading(
+            name,
+            replicas.get(name),
+            tuple(sorted(found, key=lambda pod: pod.name)),
+            grouped=name in grouped_sets,
+            refused=refusals.get(name, ""),
+        )
+        for name, found in grouped.items()
+        if name in replicas or any(not pod.terminating for pod in found)
+    }
+
+
+def with_spares(
+    found: Mapping[str, RevisionReading],
+    deployments: Iterable[Mapping[str, Any]],
+    spares: Iterable[tuple[str, SpareReading]],
+) -> dict[str, RevisionReading]:
+    """The readings with what there is of spares; `spares` are with their revisions."""
+    result = dict(found)
+    for item in deployments:
+        name = revision_of(item)
+        result[name] = replace(
+            result.get(name) or RevisionReading(name, None),
+            spare_replicas=int(item.get("spec", {}).get("replicas", 1)),
+            spare_uid=item["metadata"]["uid"],
+            spare_refused=refusal(item),
+        )
+    for name, spare in sorted(spares, key=lambda entry: entry[1].pod.name):
+        if name in result:
+            result[name] = replace(result[name], spares=(*result[name].spares, spare))
+    return result
+
+
+def is_spare(item: Mapping[str, Any]) -> bool:
+    return SPARE_LABEL in (item["metadata"].get("labels") or {})
+
+
+def spare(item: Mapping[str, Any]) -> SpareReading:
+    """One spare without what its engine says."""
+    status = item.get("status") or {}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    gate, containers = conditions.get(AWAKE_GATE), conditions.get("ContainersReady") or {}
+    return SpareReading(
+        pod=pod(item),
+        address=status.get("podIP") or "",
+        opened=gate is not None and gate["status"] == "True",
+        since=seconds(gate["lastTransitionTime"]) if gate and gate.get("lastTransitionTime") else None,
+        loaded=containers.get("status") == "True",
+    )
+
+
+def refusal(deployment: Mapping[str, Any]) -> str:
+    """Why the API server creates no more of a Deployment's pods (a quota, a policy), "" when it does."""
+    conditions = (deployment.get("status") or {}).get("conditions") or ()
+    failed = (c for c in conditions if c.get("type") == "ReplicaFailure" and c.get("status") == "True")
+    message = next((str(c.get("message", "no more pods can be created")) for c in failed), "")
+    return re.sub(r'pods "[^"]*" is forbidden: ', "", message)  # each attempt has another name
+
+
+def revision_of(item: Mapping[str, Any]) -> str:
+    return str((item["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))
+
+
+def pod(item: Mapping[str, Any]) -> PodReading:
+    """One pod without its signals."""
+    metadata, status = item["metadata"], item.get("status") or {}
+    ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
+    is_ready = ready is not None and ready["status"] == "True"
+    return PodReading(
+        name=metadata["name"],
+        ready=is_ready,
+        terminating="deletionTimestamp" in metadata,
+        created=seconds(metadata["creationTimestamp"]),
+        ready_since=seconds(ready["lastTransitionTime"]) if ready and is_ready else None,
+        fault=None if is_ready else fault(status),
+    )
+
+
+def fault(status: Mapping[str, Any]) -> PodFault | None:
+    """Why a pod cannot run, if its status tells."""
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return PodFault("Unschedulable", condition.get("message", "no node fits"), "spec.resources")
+    for container in status.get("containerStatuses") or ():
+        state, last = container.get("state") or {}, container.get("lastState") or {}
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason") in IMAGE_REASONS:
+            return PodFault(waiting["reason"], waiting.get("message", "the image cannot be had"), "spec.engine.image")
+        ended = state.get("terminated") or last.get("terminated")
+        if ended:
+            return _ended(ended)
+        if waiting.get("reason") == "CreateContainerConfigError":
+            return PodFault("CreateContainerConfigError", waiting.get("message", ""), "spec.engine")
+    return None
+
+
+def _ended(ended: Mapping[str, Any]) -> PodFault:
+    """The engine says what to mend in its termination message; anything else is shown as it is."""
+    message = str(ended.get("message") or ended.get("reason") or f"exit status {ended.get('exitCode')}").strip()
+    if ended.get("exitCode") == CONFIGURATION_EXIT:
+        try:
+            told = json.loads(message)
+            field, text = str(told["field"]), str(told["message"])
+        except (ValueError, KeyError, TypeError):
+            return PodFault("StartFailed", message[-500:])
+        return PodFault(FIELD_REASONS.get(field, "StartFailed"), text, field)
+    if ended.get("reason") == "OOMKilled":
+        return PodFault("OOMKilled", "the engine was killed for want of memory", "spec.resources.memory")
+    return PodFault("EngineExited", f"exit status {ended.get('exitCode')}: {message[-500:]}")
+
+
+def load_test(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> LoadTestReading:
+    """What a load test's Job has come to. Its result is the termination message of the pod that ended well."""
+    if job is None:
+        return LoadTestReading()
+    done = {
+        c["type"]: str(c.get("message") or c.get("reason") or "")
+        for c in (job.get("status") or {}).get("conditions") or ()
+        if c.get("status") == "True"
+    }
+    messages = [
+        (ended.get("exitCode"), str(ended.get("message") or ended.get("reason") or ""))
+        for item in pods
+        for container in (item.get("status") or {}).get("containerStatuses") or ()
+        if (ended := (container.get("state") or {}).get("terminated"))
+    ]
+    if "Complete" in done:
+        for code, message in messages:
+            if code == 0:
+                return _result(message)
+        return LoadTestReading(failure="its pod is gone before its result was read")
+    if "Failed" in done:
+        last = next((message for code, message in reversed(messages) if code != 0), "")
+        return LoadTestReading(failure=(last or done["Failed"] or "the Job failed")[-500:])
+    return LoadTestReading()
+
+
+def _result(message: str) -> LoadTestReading:
+    try:
+        found = readable(json.loads(message))
+    except (ValueError, RecursionError):
+        found = None
+    if found is None:
+        return LoadTestReading(failure=f"its result cannot be read: {message[:200]!r}")
+    return LoadTestReading(result=found)
+
+
+def seconds(text: str) -> float:
+    """RFC 3339 to UNIX seconds."""
+    return datetime.datetime.fromisoformat(text).timestamp()

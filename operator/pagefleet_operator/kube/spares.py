@@ -1,0 +1,84 @@
+"""Tells warm spares what was decided: the readiness gate of a pod through the API server, sleep and waking to its engine.
+
+Remembers nothing but which engines are being asked right now: what became of it is observed at the next decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+import aiohttp
+
+from pagefleet_operator.domain.base.names import AWAKE_GATE, PORT
+from pagefleet_operator.domain.status.codec import time_text
+from pagefleet_operator.domain.status.plan import SpareOrder
+from pagefleet_operator.kube import paths
+from pagefleet_operator.kube.client import Api, ApiError
+from pagefleet_operator.kube.store import Store
+
+Key = tuple[str, str]
+ENGINE_SECONDS = 120.0  # weights come back from where sleep has put them
+BUSY = 409  # requests are open, or pages in use
+SLEEP, WAKE = "/sleep?level=1", "/wake_up"
+log = logging.getLogger(__name__)
+
+
+class SpareOrders:
+    """`may_write` raises when this process is not the one to write; `answered` is told whose spare has done as it was told."""
+
+    def __init__(
+        self,
+        api: Api,
+        store: Store,
+        session: aiohttp.ClientSession,
+        may_write: Callable[[], None],
+        answered: Callable[[Key], None],
+    ) -> None:
+        self._api, self._store, self._session = api, store, session
+        self._may_write, self._answered = may_write, answered
+        self._asking: dict[str, asyncio.Task[None]] = {}
+
+    async def carry_out(self, key: Key, orders: Iterable[SpareOrder]) -> None:
+        """Returns when the gates are written; engines are asked in the background. Raises aiohttp.ClientError."""
+        for order in orders:
+            self._may_write()
+            if order.opened is not None:
+                await self._gate(key[0], order.pod, opened=order.opened)
+            if order.asleep is not None and order.address and order.address not in self._asking:
+                task = asyncio.create_task(self._ask(key, order.address, SLEEP if order.asleep else WAKE))
+                self._asking[order.address] = task
+                task.add_done_callback(functools.partial(self._done, order.address))
+
+    def _done(self, address: str, _: asyncio.Task[None]) -> None:
+        self._asking.pop(address, None)
+
+    async def _gate(self, namespace: str, pod: str, *, opened: bool) -> None:
+        condition = {
+            "type": AWAKE_GATE,
+            "status": "True" if opened else "False",
+            "reason": "StandsIn" if opened else "Rests",
+            "lastTransitionTime": time_text(time.time())[:19] + "Z",
+        }
+        path = f"{paths.collection('v1', 'Pod', namespace)}/{pod}/status"
+        try:
+            self._store.took("Pod", await self._api.merge_lists(path, {"status": {"conditions": [condition]}}))
+        except ApiError as error:  # it is gone, or going: the next decision sees what is there
+            log.warning("spare %s keeps its readiness gate: %s", pod, error)
+
+    async def _ask(self, key: Key, address: str, path: str) -> None:
+        host = f"[{address}]" if ":" in address else address
+        try:
+            timeout = aiohttp.ClientTimeout(total=ENGINE_SECONDS)
+            async with self._session.post(f"http://{host}:{PORT}{path}", timeout=timeout) as response:
+                if response.status >= 300:
+                    level = logging.DEBUG if response.status == BUSY else logging.WARNING
+                    log.log(level, "spare %s answers %s with %s", address, path, response.status)
+                    return
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.warning("spare %s cannot be told %s: %s", address, path, error or type(error).__name__)
+            return
+        self._answered(key)

@@ -1,0 +1,106 @@
+"""What the watches have told, by kind and service: decisions read here and not from the API server, so that a thousand
+idle services cost it nothing. Never decides; whoever writes on what it read here names the version that it read.
+
+Watches tell of changes only, and an object that vanished while a watch was broken is told by nobody: a whole list now and
+then (`listed`) takes such ghosts out. Versions of one object are compared as numbers, so that a slow list or a late event
+never replaces what is newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pagefleet_operator.domain.base.names import KIND, SERVICE_LABEL, WORKER_LABEL
+
+Document = dict[str, Any]
+Key = tuple[str, str, str]  # kind, namespace, name
+MOST_TOMBSTONES = 10_000
+
+
+def version_of(document: Mapping[str, Any]) -> int:
+    """The resourceVersion as a number; 0 when there is none."""
+    text = str((document.get("metadata") or {}).get("resourceVersion") or "0")
+    return int(text) if text.isdigit() else 0
+
+
+class Store:
+    def __init__(self) -> None:
+        self._objects: dict[Key, Document] = {}
+        self._owned: dict[tuple[str, str, str], set[str]] = {}  # kind, namespace, service -> names
+        self._gone: dict[Key, int] = {}  # the version at which an object went
+
+    def took(self, kind: str, document: Document, *, deleted: bool = False) -> None:
+        """An event, or what the API server answered to a write."""
+        metadata = document["metadata"]
+        key, version = (kind, metadata.get("namespace", ""), metadata["name"]), version_of(document)
+        known = self._objects.get(key)
+        if version < max(version_of(known) if known else 0, self._gone.get(key, 0)):
+            return
+        if deleted:
+            self.went(kind, key[1], key[2], version)
+            return
+        self._forget_index(key)
+        self._objects[key] = document
+        if owner := _owner(kind, document):
+            self._owned.setdefault((kind, key[1], owner), set()).add(key[2])
+
+    def went(self, kind: str, namespace: str, name: str, version: int = 0) -> None:
+        """An object is gone; `version` 0: whatever version it had."""
+        key = (kind, namespace, name)
+        self._forget_index(key)
+        known = self._objects.pop(key, None)
+        self._gone[key] = max(version, version_of(known) if known else 0)
+        while len(self._gone) > MOST_TOMBSTONES:
+            del self._gone[next(iter(self._gone))]
+
+    def listed(
+        self, kind: str, documents: Iterable[Document], version: int, namespaces: Iterable[str] = ()
+    ) -> tuple[set[Key], list[Key]]:
+        """A whole list taken at `version`: what it brought anew, and what it lacks and is not newer: that is gone, but
+        still here until `went` is told."""
+        present, scope, changed, gone = set(), set(namespaces), set[Key](), list[Key]()
+        for document in documents:
+            metadata = document["metadata"]
+            key = (kind, metadata.get("namespace", ""), metadata["name"])
+            present.add(key)
+            known = self._objects.get(key)
+            self.took(kind, document)
+            if self._objects.get(key) is not known:
+                changed.add(key)
+        for key, known in list(self._objects.items()):
+            within = key[0] == kind and (not scope or key[1] in scope)
+            if within and key not in present and version_of(known) <= version:
+                gone.append(key)
+        return changed, gone
+
+    def find(self, kind: str, namespace: str, name: str) -> Document | None:
+        return self._objects.get((kind, namespace, name))
+
+    def children(self, kind: str, namespace: str, service: str) -> list[Document]:
+        """Objects labelled as the service's, by name."""
+        names = sorted(self._owned.get((kind, namespace, service), ()))
+        return [self._objects[kind, namespace, name] for name in names]
+
+    def names(self, kind: str) -> list[tuple[str, str]]:
+        """Namespace and name of every object of a kind, sorted."""
+        return sorted(key[1:] for key in self._objects if key[0] == kind)
+
+    def owner(self, key: Key) -> str:
+        """The service that an object is labelled with; "" when it is unknown or labelled with none."""
+        known = self._objects.get(key)
+        return _owner(key[0], known) if known is not None else ""
+
+    def _forget_index(self, key: Key) -> None:
+        known = self._objects.get(key)
+        if known is not None and (owner := _owner(key[0], known)):
+            names = self._owned.get((key[0], key[1], owner), set())
+            names.discard(key[2])
+            if not names:
+                self._owned.pop((key[0], key[1], owner), None)
+
+
+def _owner(kind: str, document: Mapping[str, Any]) -> str:
+    """The service that a child, or a pod that works for one, is labelled with."""
+    labels = document["metadata"].get("labels") or {}
+    return "" if kind == KIND else str(labels.get(SERVICE_LABEL) or labels.get(WORKER_LABEL) or "")

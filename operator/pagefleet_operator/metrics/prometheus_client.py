@@ -1,0 +1,65 @@
+"""Asks the operator's own Prometheus. Anything but an answer to the query is a reason; nothing is raised.
+
+Only the operator's own address is asked: a URL in the spec would let whoever may write one aim the operator at any
+host, with its token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from pagefleet_operator.metrics.bounded_body import TooLongError, body
+
+TIMEOUT_SECONDS = 2.0
+NOWHERE = "the operator has no Prometheus (PAGEFLEET_PROMETHEUS_URL)"
+log = logging.getLogger(__name__)
+
+
+class Prometheus:
+    """`url` "" means that there is none to ask. `token_file` is read each time: the token may be renewed."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, token_file: Path | None = None) -> None:
+        self._session, self._url, self._token_file = session, url.rstrip("/"), token_file
+
+    async def ask(self, query: str, most_bytes: int) -> tuple[Any, str]:
+        """The JSON of an answer of /api/v1/query, and ""; or None and why there is none."""
+        if not self._url:
+            return None, NOWHERE
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        try:
+            async with self._session.post(
+                f"{self._url}/api/v1/query",
+                data={"query": query, "timeout": f"{TIMEOUT_SECONDS:g}s"},
+                headers=self._headers(),
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
+                if response.status not in (200, 400, 422):
+                    return None, f"Prometheus answers {response.status}"
+                return json.loads(await body(response, most_bytes)), ""
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError, TooLongError) as error:
+            log.warning("Prometheus: %s", error or type(error).__name__)
+            return None, f"Prometheus does not answer: {type(error).__name__}"
+
+    def _headers(self) -> dict[str, str]:
+        if self._token_file is None:
+            return {}
+        return {"Authorization": f"Bearer {self._token_file.read_text().strip()}"}
+
+
+def result(document: Any) -> tuple[str, list[Any], str]:
+    """(type, result, "") of an answer; ("", [], reason) of one that is none."""
+    if not isinstance(document, Mapping) or document.get("status") != "success":
+        told = document.get("error") if isinstance(document, Mapping) else None
+        return "", [], f"Prometheus answers {str(told or 'no success')[:200]}"
+    data = document.get("data")
+    found = data.get("result") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(found, list):
+        return "", [], "Prometheus' answer has no result"
+    return str(data.get("resultType")), found, ""

@@ -1,0 +1,278 @@
+"""Reads everything one decision needs: the object, its Deployments and pods, the engines' and the gateways' numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pagefleet_operator.domain.base.names import KIND, REVISION_LABEL, Child
+from pagefleet_operator.domain.manifests.load_test_job import job_name
+from pagefleet_operator.domain.rollout import alerts
+from pagefleet_operator.domain.rollout.actions import ANNOTATION
+from pagefleet_operator.domain.runtimes.metrics import engine_of
+from pagefleet_operator.domain.spec import parse as spec
+from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.spec.rollout import Guard
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.gateway_api import GatewayApiReading
+from pagefleet_operator.domain.status.observation import (
+    GateReading,
+    LoadTestReading,
+    Observation,
+    PodReading,
+    RevisionReading,
+    Slice,
+    SpareReading,
+)
+from pagefleet_operator.domain.status.status import Phase, Status
+from pagefleet_operator.kube import gateway_api, group_members, leader_worker_sets, paths, readings
+from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.gateway_api import GatewayApis
+from pagefleet_operator.kube.leader_worker_sets import Groups
+from pagefleet_operator.kube.store import Store
+from pagefleet_operator.kube.versions import Versions
+from pagefleet_operator.metrics.engine_load import EngineSignals, Signals
+from pagefleet_operator.metrics.engine_windows import EngineWindows
+from pagefleet_operator.metrics.gateway_windows import GatewayWindows
+from pagefleet_operator.metrics.history import Past
+from pagefleet_operator.metrics.measuring import Measured, Measures
+from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
+from pagefleet_operator.metrics.promql_gates import PrometheusGates
+
+log = logging.getLogger(__name__)
+WORKLOADS = ("Deployment", "LeaderWorkerSet")
+SYSTEM_GATEWAYS = "app.kubernetes.io/name=pagefleet-gateway"
+GATEWAY_SECONDS = 2.0
+JOB_NAME_LABEL = "job-name"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where numbers come from. `image` is the operator's own, which load tests run from."""
+
+    engines: EngineSignals
+    windows: GatewayWindows
+    engine_windows: EngineWindows
+    prometheus_windows: PrometheusWindows
+    gates: PrometheusGates
+    image: str
+
+
+@dataclass(frozen=True)
+class _Pods:
+    """A service's pods that are of some revision. `workers` compute for a leader among `engines`."""
+
+    engines: list[Document]
+    workers: list[Document]
+
+    @property
+    def replicas(self) -> list[Document]:
+        return [item for item in self.engines if not readings.is_spare(item)]
+
+    @property
+    def spares(self) -> list[Document]:
+        return [item for item in self.engines if readings.is_spare(item)]
+
+
+class Gatherer:
+    """`system` is the namespace that operator and gateways run in."""
+
+    def __init__(self, api: Api, versions: Versions, store: Store, sources: Sources, system: str) -> None:
+        self._api, self._store, self._sources, self._system = api, store, sources, system
+        self._engines, self._windows = sources.engines, sources.windows
+        self._measure = Measures(sources.engine_windows, sources.prometheus_windows)
+        self._gateway_apis, self._groups = GatewayApis(api), Groups(api, versions, store)
+        self._past = Past()
+        self._memos: dict[tuple[str, str], dict[str, object]] = {}
+        self._gateway_pods: dict[str, tuple[float, list[str]]] = {}
+
+    def service(self, namespace: str, name: str) -> Document | None:
+        """As the watches know it."""
+        return self._store.find(KIND, namespace, name)
+
+    async def fresh(self, namespace: str, name: str) -> Document | None:
+        """As the API server has it."""
+        return await self._api.find(paths.inference_service(namespace, name))
+
+    async def observe(self, service: Document) -> Observation:
+        """Raises ApiError or aiohttp.ClientError when gateways cannot be listed; signals only turn None.
+
+        Where an alert decides by itself nothing is measured: what does not answer must not hold a rollback up.
+        """
+        metadata = service["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        raw, listed = service.get("spec") or {}, self._store.children("Pod", namespace, name)
+        grouped = leader_worker_sets.wanted(raw, service.get("status") or {}, listed)
+        served = await self._groups.read(namespace, name) if grouped else False
+        sets = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
+        pods = _pods(listed)
+        routed = gateway_api.wanted(raw, service.get("status") or {})
+        status = codec.load(service.get("status"))
+        chosen = spec.parse(raw)
+        guarded = chosen.rollout.guard if isinstance(chosen, Spec) else None
+        hurried = alerts.decides(status, raw, chosen.rollout if isinstance(chosen, Spec) else None)
+        in_use = bool(status.canary) or status.rollout.phase is Phase.WATCHING
+        judged = in_use and not hurried
+        if not in_use:
+            self._measure.forget(namespace, name)
+            self._memos.pop((namespace, name), None)
+        measured, warm, slices, heard, gates, load_test = await asyncio.gather(
+            asyncio.gather(*(self._read(item, pods.workers, hurried) for item in pods.replicas)),
+            asyncio.gather(*(self._spare(item, hurried) for item in pods.spares)),
+            self._slices(namespace, name, own_pickers=routed, judged=judged)
+            if judged or (_by_load(raw) and not hurried)
+            else _none(),
+            self._measure.read(chosen.rollout, pods.engines, status, namespace, name)
+            if judged and isinstance(chosen, Spec)
+            else _unmeasured(),
+            self._gates(guarded, status, namespace, name) if judged and guarded is not None else _no_gates(),
+            self._load_test(namespace, name, metadata["uid"], status),
+        )
+        return Observation(
+            namespace=namespace,
+            name=name,
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 0),
+            spec=raw,
+            status=status,
+            revisions=self._past.remembered((namespace, name), _revisions(sets, pods, measured, warm), time.time()),
+            slices=slices,
+            gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
+            fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
+            engine_slices=heard.engine,
+            prometheus=heard.prometheus,
+            silence=heard.silence,
+            gates=gates,
+            load_test=load_test,
+            action=(metadata.get("annotations") or {}).get(ANNOTATION, ""),
+            image=self._sources.image,
+            load=self._windows.load(namespace, name),
+            memo=self._memos.setdefault((namespace, name), {}) if in_use else {},
+            groups=served,
+        )
+
+    def forget(self, namespace: str, name: str) -> None:
+        """The service is gone."""
+        self._windows.forget(namespace, name)
+        self._measure.forget(namespace, name)
+        self._past.forget((namespace, name))
+        self._memos.pop((namespace, name), None)
+
+    async def _read(self, item: Document, workers: list[Document], hurried: bool) -> PodReading:
+        pod = group_members.blamed(readings.pod(item), item, workers, time.time())
+        address = (item.get("status") or {}).get("podIP")
+        if hurried or not pod.ready or pod.terminating or not address:
+            return pod
+        return _told(pod, await self._engines.read(address, engine_of(item)))
+
+    async def _spare(self, item: Document, hurried: bool) -> SpareReading:
+        """Also of a pod that is not ready: asleep, its engine still answers."""
+        spare = readings.spare(item)
+        if hurried or spare.pod.terminating or not spare.address:
+            return spare
+        signals = await self._engines.read(spare.address, engine_of(item))
+        pod = _told(spare.pod, signals) if spare.pod.ready else spare.pod
+        return replace(spare, pod=pod, asleep=signals.sleeping if signals is not None else None)
+
+    async def _read_gateway_api(self, namespace: str, name: str) -> GatewayApiReading | None:
+        try:
+            return await self._gateway_apis.read(namespace, name)
+        except ApiError as error:  # of these kinds only: what else the service needs goes on
+            log.warning("%s/%s: the Gateway API's kinds cannot be read: %s", namespace, name, error)
+            return None
+
+    async def _slices(self, namespace: str, name: str, *, own_pickers: bool, judged: bool) -> tuple[Slice, ...] | None:
+        """An InferencePool's picker is in its own namespace, so with provider GatewayAPI gateways there measure too."""
+        places = sorted({self._system, namespace} if own_pickers else {self._system})
+        found = [await self._gateways(place) for place in places]
+        addresses = [address for place in found for address in place]
+        return await self._windows.read(addresses, namespace, name, judged=judged)
+
+    async def gateways(self) -> list[str]:
+        """Addresses of the system's gateway pods. Raises ApiError or aiohttp.ClientError."""
+        return await self._gateways(self._system)
+
+    async def _gateways(self, namespace: str) -> list[str]:
+        """Asked for at most every GATEWAY_SECONDS: every service's decision needs the same."""
+        kept = self._gateway_pods.get(namespace)
+        if kept is not None and time.monotonic() - kept[0] < GATEWAY_SECONDS:
+            return kept[1]
+        listed = await self._api.get(paths.collection("v1", "Pod", namespace), labelSelector=SYSTEM_GATEWAYS)
+        addresses = [
+            item["status"]["podIP"]
+            for item in listed.get("items") or ()
+            if (item.get("status") or {}).get("podIP") and "deletionTimestamp" not in item["metadata"]
+        ]
+        self._gateway_pods[namespace] = (time.monotonic(), addresses)
+        return addresses
+
+    async def _gates(self, guarded: Guard, status: Status, namespace: str, name: str) -> dict[str, GateReading]:
+        canary = status.canary or status.stable
+        names = {"namespace": namespace, "service": name, "stable": status.stable, "canary": canary}
+        return await self._sources.gates.read(guarded.gates, names)
+
+    async def _load_test(self, namespace: str, name: str, uid: str, status: Status) -> LoadTestReading | None:
+        if status.rollout.phase is not Phase.LOAD_TEST:
+            return None
+        child = Child(namespace, name, uid, status.canary, {})
+        jobs, pods = paths.collection("batch/v1", "Job", namespace), paths.collection("v1", "Pod", namespace)
+        own = job_name(child, status.rollout.since)
+        job = await self._api.find(f"{jobs}/{own}")
+        listed = await self._api.get(pods, labelSelector=f"{JOB_NAME_LABEL}={own}") if job else {}
+        return readings.load_test(job, listed.get("items") or ())
+
+
+def _told(pod: PodReading, signals: Signals | None) -> PodReading:
+    if signals is None:
+        return pod
+    return replace(
+        pod,
+        waiting=signals.waiting,
+        running=signals.running,
+        free_pages=signals.free_pages,
+        total_pages=signals.total_pages,
+        signals_age=signals.age,
+        cached_pages=signals.cached_pages,
+        waiting_tokens=signals.waiting_tokens,
+        preemptions=signals.rates.get("preemptions"),
+        tokens=signals.rates.get("tokens"),
+    )
+
+
+def _pods(listed: Iterable[Document]) -> _Pods:
+    labelled = [item for item in listed if (item["metadata"].get("labels") or {}).get(REVISION_LABEL)]
+    workers = [item for item in labelled if group_members.is_worker(item)]
+    return _Pods([item for item in labelled if not group_members.is_worker(item)], workers)
+
+
+def _revisions(
+    sets: list[Document], pods: _Pods, measured: list[PodReading], warm: list[SpareReading]
+) -> dict[str, RevisionReading]:
+    """`measured` are the readings of `pods.replicas`, `warm` those of `pods.spares`."""
+    owners = {item["metadata"]["name"]: readings.revision_of(item) for item in pods.replicas}
+    found = readings.revisions([item for item in sets if not readings.is_spare(item)], measured, owners)
+    beside = [item for item in sets if readings.is_spare(item)]
+    return readings.with_spares(found, beside, zip(map(readings.revision_of, pods.spares), warm, strict=True))
+
+
+async def _none() -> None:
+    return None
+
+
+async def _unmeasured() -> Measured:
+    return Measured()
+
+
+async def _no_gates() -> dict[str, GateReading]:
+    return {}
+
+
+def _by_load(spec: object) -> bool:
+    """Whether the replicas follow the load, so that what the gateways measure is asked for."""
+    scaling = (spec.get("scaling") if isinstance(spec, dict) else None) or {}
+    if not isinstance(scaling, dict):
+        return False
+    return "idleToZero" in scaling or scaling.get("max", 1) != scaling.get("min", 1)

@@ -1,0 +1,78 @@
+"""Metrics of what a service's status says: its conditions, its rollout, and the guard's figures. Copies; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from pagefleet_operator.domain.status.status import Phase, SignalRecord, Status
+
+SERVICE = ("namespace", "service")
+Key = tuple[str, str]
+Series = tuple[str, tuple[str, ...]]  # a gauge's name in `_gauges`, and the values of its labels
+SETTLED = (Phase.IDLE, Phase.ROLLED_BACK)
+
+
+class RolloutMetrics:
+    """A series exists while the status says what it tells: a condition's old reason and a canary that is gone have none."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str, *more: str) -> Gauge:
+            return Gauge(name, text, [*SERVICE, *more], registry=registry)
+
+        judged = ("revision", "signal", "stratum")
+        self._gauges = {
+            "condition": gauge("pagefleet_condition", "1 for each condition as it stands", "type", "status", "reason"),
+            "rollout": gauge(
+                "pagefleet_rollout", "1 for the phase of the revision that is rolled out", "revision", "phase"
+            ),
+            "p95": gauge(
+                "pagefleet_guard_seconds", "The guard's quantile (0.95 unless set otherwise) by revision", *judged
+            ),
+            "samples": gauge("pagefleet_guard_samples", "Requests the guard has judged by revision", *judged),
+            "evidence": gauge(
+                "pagefleet_guard_evidence", "Evidence (e-value) against the canary; 100 convicts at 99 %", *judged
+            ),
+        }
+        self._shown: dict[Key, set[Series]] = {}
+
+    def planned(self, namespace: str, service: str, status: Status) -> None:
+        key = (namespace, service)
+        values = dict(_values(status))
+        for (name, labels), value in values.items():
+            self._gauges[name].labels(*key, *labels).set(value)
+        self._drop(key, self._shown.get(key, set()) - set(values))
+        self._shown[key] = set(values)
+
+    def forget(self, namespace: str, service: str) -> None:
+        key = (namespace, service)
+        self._drop(key, self._shown.pop(key, set()))
+
+    def _drop(self, key: Key, gone: set[Series]) -> None:
+        for name, labels in gone:
+            self._gauges[name].remove(*key, *labels)
+
+
+def _values(status: Status) -> Iterator[tuple[Series, float]]:
+    for condition in status.conditions:
+        yield ("condition", (condition.type, condition.status, condition.reason)), 1
+    phase = status.rollout.phase
+    if phase in SETTLED:
+        return
+    yield ("rollout", (status.canary or status.stable, phase.value)), 1
+    if status.canary:
+        for record in status.rollout.verdicts:
+            yield from _judged(status, record)
+
+
+def _judged(status: Status, record: SignalRecord) -> Iterator[tuple[Series, float]]:
+    where = (record.signal, record.stratum)
+    yield ("evidence", (status.canary, *where)), record.evidence
+    for revision, samples, quantile in (
+        (status.stable, record.stable_samples, record.stable_p95),
+        (status.canary, record.canary_samples, record.canary_p95),
+    ):
+        yield ("samples", (revision, *where)), samples
+        if quantile is not None:
+            yield ("p95", (revision, *where)), quantile

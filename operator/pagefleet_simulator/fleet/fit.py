@@ -1,0 +1,144 @@
+"""Fits a profile's step time to an engine's own measurements: single steps, or what `/metrics` counted between scrapes.
+
+Non-negative least squares (Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23), relative to each step's
+time: a step of a second must not weigh ten thousand times one of ten milliseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagefleet_simulator.fleet.profile import StepTime
+
+NAMES = ("base", "prefill", "decode", "kv")
+LEAST = 8
+_LINE = re.compile(r"^(pagefleet_\w+)(?:\{[^}]*\})? (\S+)", re.M)
+
+
+class FitError(ValueError):
+    """Measurements that no profile can be fitted to; the message says why."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`count` steps that took `seconds` together, computed `prefill` prompt tokens and `decode` single tokens, and read
+    `kv` tokens of KV."""
+
+    seconds: float
+    prefill: float
+    decode: float
+    kv: float
+    count: float = 1.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """`error` is the mean absolute error, relative; `samples` how many measurements it was fitted to."""
+
+    step: StepTime
+    error: float
+    samples: int
+
+
+def fit(measured: Sequence[Measured]) -> Fit:
+    """Raises FitError."""
+    usable = [one for one in measured if one.seconds > 0 and one.count > 0 and one.prefill + one.decode > 0]
+    if len(usable) < LEAST:
+        raise FitError(f"a fit needs at least {LEAST} measured steps with work, not {len(usable)}")
+    rows = np.array([[one.count, one.prefill, one.decode, one.kv] for one in usable])
+    seconds = np.array([one.seconds for one in usable])
+    rows = rows / seconds[:, None]
+    found = _non_negative(rows, np.ones(len(usable)))
+    if not found.any():
+        raise FitError("the measured times do not grow with anything that was computed")
+    error = float(np.abs(rows @ found - 1).mean())
+    return Fit(StepTime(**dict(zip(NAMES, map(float, found), strict=True))), error, len(usable))
+
+
+def _non_negative(rows: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Exact for four columns: the best of the ordinary solutions of every choice of columns that is not negative."""
+    best, least = np.zeros(rows.shape[1]), float(wanted @ wanted)
+    for size in range(1, rows.shape[1] + 1):
+        for columns in itertools.combinations(range(rows.shape[1]), size):
+            chosen = rows[:, columns]
+            scale = np.abs(chosen).max(axis=0)
+            if not scale.all():
+                continue
+            solution = np.linalg.lstsq(chosen / scale, wanted, rcond=None)[0] / scale
+            rest = float(((chosen @ solution - wanted) ** 2).sum())
+            if (solution >= 0).all() and rest < least - 1e-12:
+                best, least = np.zeros(rows.shape[1]), rest
+                best[list(columns)] = solution
+    return best
+
+
+def steps(raw: object) -> list[Measured]:
+    """From JSON: a list of {"seconds", "prefill", "decode", "kv"[, "count"]}. Raises FitError."""
+    if not isinstance(raw, list):
+        raise FitError("measured steps are a JSON list")
+    return [_step(number, one) for number, one in enumerate(raw)]
+
+
+def _step(number: int, raw: Any) -> Measured:
+    if not isinstance(raw, Mapping):
+        raise FitError(f"step {number}: must be an object")
+    values = {}
+    for name in ("seconds", "prefill", "decode", "kv", "count"):
+        value = raw.get(name, 1.0 if name == "count" else None)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise FitError(f"step {number}: {name} must be a number from 0, not {value!r}")
+        values[name] = float(value)
+    return Measured(**values)
+
+
+def scrapes(texts: Sequence[str], page_size: int) -> list[Measured]:
+    """What the engine's `/metrics` counted between each two scrapes; restarts in between are left out.
+
+    KV read is taken from the pages in use at both ends, for every step that decoded.
+    """
+    found = []
+    for before, after in itertools.pairwise([_counters(text) for text in texts]):
+        grown = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in after}
+        count = grown.get("pagefleet_step_seconds_count", 0.0)
+        if count <= 0 or min(grown.get(name, 0.0) for name in _GROWING) < 0:
+            continue
+        held = [
+            side.get("pagefleet_kv_pages", 0.0) * side.get("pagefleet_kv_cache_usage_perc", 0.0)
+            for side in (before, after)
+        ]
+        hits = grown.get("pagefleet_prefix_cache_hits_total", 0.0)
+        firsts = grown.get("pagefleet_time_to_first_token_seconds_count", 0.0)
+        found.append(
+            Measured(
+                seconds=grown["pagefleet_step_seconds_sum"],
+                prefill=max(0.0, grown.get("pagefleet_prompt_tokens_total", 0.0) - hits),
+                decode=max(0.0, grown.get("pagefleet_generation_tokens_total", 0.0) - firsts),
+                kv=sum(held) / 2 * page_size * count,
+                count=count,
+            )
+        )
+    return found
+
+
+_GROWING = (
+    "pagefleet_step_seconds_count",
+    "pagefleet_step_seconds_sum",
+    "pagefleet_prompt_tokens_total",
+    "pagefleet_generation_tokens_total",
+)
+
+
+def _counters(text: str) -> dict[str, float]:
+    """Every sample without buckets, summed over its labels (a phase's steps are steps)."""
+    found: dict[str, float] = {}
+    for name, value in _LINE.findall(text):
+        if not name.endswith("_bucket"):
+            found[name] = found.get(name, 0.0) + float(value)
+    return found

@@ -1,0 +1,57 @@
+"""The simulated gateway: the pod with the fewest requests in flight; holds what finds no pod ready.
+
+Never re-routes a request: once sent, it stays with its pod.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pagefleet_simulator.fleet.pods import Pod, Pods
+from pagefleet_simulator.fleet.request import Ending, Request
+
+
+class Gateway:
+    """At most `most` requests are held, each for at most `seconds`."""
+
+    def __init__(self, pods: Pods, seconds: float, most: int) -> None:
+        self._pods, self._seconds, self._most = pods, seconds, most
+        self.held: deque[Request] = deque()
+
+    def pick(self, request: Request, now: float) -> Pod | None:
+        """None when it is held now, or was dropped (its `ending` says so)."""
+        ready = self._pods.ready
+        if not ready:
+            if len(self.held) >= self._most:
+                _drop(request, now)
+            else:
+                self.held.append(request)
+            return None
+        pod = min(ready, key=_load)
+        full = len(pod.engine.waiting) >= pod.engine.profile.max_queued
+        if full or not pod.engine.fits(request):
+            _drop(request, now)
+            return None
+        return pod
+
+    def release(self) -> list[Request]:
+        """Those that were held, in the order they came."""
+        released = list(self.held)
+        self.held.clear()
+        return released
+
+    def expire(self, now: float) -> list[Request]:
+        """Drop those that were held too long."""
+        late = []
+        while self.held and now - self.held[0].arrival.at > self._seconds:
+            late.append(self.held.popleft())
+            _drop(late[-1], now)
+        return late
+
+
+def _load(pod: Pod) -> tuple[int, int]:
+    return pod.engine.in_flight, pod.index
+
+
+def _drop(request: Request, now: float) -> None:
+    request.ending, request.end = Ending.DROPPED, now

@@ -1,0 +1,71 @@
+"""InferenceServices on the control plane that tests/cluster shares: applied, waited for, alerted, and what the operator wrote."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import aiohttp
+from support.cluster.plane import OPERATOR_USER, TOKEN, Plane
+
+from pagefleet_local.demo.stage import View, sample
+from pagefleet_local.fleet.kubectl import Document, until
+
+NAMESPACE = "default"
+WRITES = ("create", "update", "patch", "delete")
+
+
+def service(name: str, **engine: object) -> Document:
+    document = sample()
+    document["metadata"] = {"name": name, "namespace": NAMESPACE}
+    document["spec"]["engine"].update(engine)
+    return document
+
+
+async def view(plane: Plane, name: str) -> View:
+    found = await plane.kubectl.get("isvc", name, NAMESPACE)
+    assert found is not None
+    return View(found)
+
+
+async def settled(plane: Plane, name: str, what: str, holds: Any) -> View:
+    async def check() -> bool:
+        return bool(holds(await view(plane, name)))
+
+    await until(check, timeout=40, what=what, interval=0.3)
+    return await view(plane, name)
+
+
+async def ready(plane: Plane, name: str, **engine: object) -> View:
+    await plane.kubectl.apply(service(name, **engine))
+    return await settled(plane, name, f"{name} is Ready", lambda v: v.is_true("Ready"))
+
+
+def audited(plane: Plane, verbs: tuple[str, ...] = WRITES) -> list[dict[str, Any]]:
+    """What the operator asked of the API server, from the audit log."""
+    lines = (plane.layout.logs / "audit.log").read_text().splitlines()
+    events = [json.loads(line) for line in lines if line.strip()]
+    return [event for event in events if event["user"]["username"] == OPERATOR_USER and event["verb"] in verbs]
+
+
+async def post(plane: Plane, payload: object, token: str = TOKEN) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{plane.operator_url}/alerts", json=payload, headers=headers) as response,
+    ):
+        return response.status
+
+
+async def decided(plane: Plane, name: str) -> float:
+    """When the operator last decided about a service, UNIX seconds, by its status page."""
+    url, headers = f"{plane.operator_url}/ui/api/services/{NAMESPACE}/{name}", {"Authorization": f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as response:
+        page = await response.json()
+    return float(page["read"])
+
+
+def alert(name: str, revision: str, status: str = "firing") -> dict[str, object]:
+    labels = {"alertname": "Bad", "severity": "page", "namespace": NAMESPACE, "service": name, "revision": revision}
+    entry = {"status": status, "labels": labels, "startsAt": "2026-01-01T00:00:00Z", "fingerprint": f"f-{name}"}
+    return {"version": "4", "alerts": [entry]}

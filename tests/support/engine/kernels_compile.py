@@ -1,0 +1,76 @@
+"""Compiles, for an NVIDIA GPU that need not be there, what the wrappers of the kernels would launch.
+
+Run as a program it prints JSON: for each case the PTX of each kernel, in order, shortened to what tests look for. The
+wrappers run on CPU tensors; the launch itself is replaced by Triton's own warm-up, which stops after compiling.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+TOOL = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+SIGNS = ("wgmma.mma_async", "mma.sync", "cp.async.wait_group", "ld.global.v4")
+
+
+class Absent:
+    """A driver that knows its target and nothing else."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+
+def resources(compiled: Any) -> dict[str, int]:
+    """Registers and bytes of stack (spilled registers) of a thread, as the machine code says."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        text = subprocess.run([TOOL, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    return {name.lower(): int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", text)}
+
+
+def main(cases: Mapping[str, Callable[[], object]]) -> None:
+    launch, seen = JITFunction.run, []
+
+    def record(self: Any, *arguments: Any, warmup: bool = False, **options: Any) -> Any:
+        compiled = launch(self, *arguments, warmup=True, **options)
+        found = {sign: compiled.asm["ptx"].count(sign) for sign in SIGNS}
+        seen.append({"name": self.__name__, "shared": compiled.metadata.shared, **found, **resources(compiled)})
+        return compiled
+
+    driver.set_active(Absent())
+    JITFunction.run = record
+    answers: dict[str, Any] = {}
+    for name in sys.argv[1:] or cases:
+        seen.clear()
+        try:
+            cases[name]()
+            answers[name] = list(seen)
+        except Exception as error:
+            answers[name] = repr(error)[-2000:]
+    json.dump(answers, sys.stdout)
+
+
+if __name__ == "__main__":
+    from support.engine.kernels_compile_cases import CASES
+
+    torch.manual_seed(0)
+    main(CASES)

@@ -1,0 +1,103 @@
+"""What `kernels_compile.py` compiles: a call of each wrapper with the shapes and dtypes of a real model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from pagefleet_kernels.attention.page_copy import page_copy_triton
+from pagefleet_kernels.attention.paged_attention import paged_attention_triton
+from pagefleet_kernels.attention.rope_write import rope_write_triton
+from pagefleet_kernels.build_inputs import build_inputs_triton
+from pagefleet_kernels.quantised.awq_gemm import awq_gemm_triton
+from pagefleet_kernels.quantised.fp4_gemm import fp4_gemm_triton
+from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm_triton
+from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise_triton
+from pagefleet_kernels.rms_norm import rms_norm_triton
+from pagefleet_kernels.sample import sample_triton
+from pagefleet_kernels.silu_mul import silu_mul_triton
+
+BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+
+
+def attention(new: int, page: int, dim: int, kv_dtype: torch.dtype = BF16, **options: Any) -> None:
+    heads, kv_heads, sequences = 16, 4, 4
+    dtype = torch.float32 if kv_dtype is torch.float32 else BF16
+    cache = torch.zeros(8, page, kv_heads, dim, dtype=kv_dtype)
+    starts = torch.arange(sequences + 1, dtype=torch.int32) * new
+    tables = torch.zeros(sequences, 256, dtype=torch.int32)
+    lengths = torch.full((sequences,), 512, dtype=torch.int32)
+    q = torch.zeros(sequences * new, heads, dim, dtype=dtype)
+    paged_attention_triton(q, cache, cache, tables, starts, lengths, 0.1, new, **options)
+
+
+def rope(dtype: torch.dtype, kv_dtype: torch.dtype, normed: bool) -> None:
+    q, k = torch.zeros(4, 16, 128, dtype=dtype), torch.zeros(4, 4, 128, dtype=dtype)
+    angles, slots = torch.zeros(64, 64), torch.zeros(4, dtype=torch.int32)
+    norm = torch.ones(128, dtype=dtype) if normed else None
+    cache = torch.zeros(64, 4, 128, dtype=kv_dtype)
+    rope_write_triton(q, k, k, angles, angles, slots.long(), slots, cache, cache, q_norm=norm, k_norm=norm)
+
+
+def awq(rows: int, dtype: torch.dtype) -> None:
+    packed, zeros = torch.zeros(4096, 512, dtype=torch.int32), torch.zeros(32, 512, dtype=torch.int32)
+    awq_gemm_triton(torch.zeros(rows, 4096, dtype=dtype), packed, zeros, torch.zeros(32, 4096, dtype=FP16))
+
+
+def fp4(rows: int, scales: torch.dtype, block: int) -> None:
+    weight = torch.zeros(4096, 2048, dtype=torch.uint8)
+    fp4_gemm_triton(torch.zeros(rows, 4096, dtype=BF16), weight, torch.zeros(4096, 4096 // block, dtype=scales))
+
+
+def fp8(rows: int) -> None:
+    x, weight = torch.zeros(rows, 4096, dtype=FP8), torch.zeros(4096, 4096, dtype=FP8)
+    fp8_gemm_triton(x, torch.ones(rows), weight, torch.ones(4096), BF16)
+
+
+def sampling(dtype: torch.dtype) -> None:
+    ones = torch.ones(4)
+    sample_triton(torch.zeros(4, 32_000, dtype=dtype), ones, ones.int(), ones, ones, ones.long(), ones.long())
+
+
+def inputs() -> None:
+    tokens = torch.zeros(64, dtype=torch.int32)
+    build_inputs_triton(tokens, tokens, tokens[1:], tokens, tokens, torch.zeros(64, 256, dtype=torch.int32), 16)
+
+
+def page_copies() -> None:
+    pages = torch.zeros(8, dtype=torch.int32)
+    page_copy_triton(torch.zeros(9, 16, 4, 128, dtype=BF16), pages, torch.zeros(9, 16, 4, 128, dtype=BF16), pages)
+
+
+CASES: dict[str, Callable[[], object]] = {
+    "decode": partial(attention, 1, 16, 128, splits=4),
+    "decode fp8": partial(attention, 1, 64, 128, FP8, splits=4),
+    "decode fp32": partial(attention, 1, 16, 64, torch.float32, splits=1),
+    "decode window cap": partial(attention, 1, 16, 256, window=1024, soft_cap=30.0),
+    "prefill": partial(attention, 512, 64, 128, splits=1),
+    "prefill 80": partial(attention, 512, 16, 80, splits=1),
+    "prefill fp8": partial(attention, 512, 16, 128, FP8, splits=1),
+    "prefill fp32 256": partial(attention, 512, 16, 256, torch.float32, splits=1),
+    "prefill 256": partial(attention, 512, 16, 256, splits=1),
+    "mixed": partial(attention, 8, 16, 64),
+    "rms_norm": lambda: rms_norm_triton(torch.zeros(4, 4096, dtype=BF16), torch.zeros(4096, dtype=BF16), 1e-5),
+    "silu_mul": lambda: silu_mul_triton(torch.zeros(4, 8192, dtype=BF16)),
+    "rope": partial(rope, BF16, BF16, False),
+    "rope norm fp8": partial(rope, BF16, FP8, True),
+    "rope fp32": partial(rope, torch.float32, torch.float32, True),
+    "fp8 quantise row": lambda: fp8_quantise_triton(torch.zeros(4, 4096, dtype=BF16)),
+    "fp8 quantise tensor": lambda: fp8_quantise_triton(torch.zeros(4, 4096, dtype=BF16), torch.ones(1)),
+    "page copy": page_copies,
+    "inputs": inputs,
+    "awq 1": partial(awq, 1, FP16),
+    "awq 64": partial(awq, 64, BF16),
+    "mxfp4 1": partial(fp4, 1, torch.uint8, 32),
+    "nvfp4 64": partial(fp4, 64, FP8, 16),
+    "fp8 1": partial(fp8, 1),
+    "fp8 256": partial(fp8, 256),
+    "sample bf16": partial(sampling, BF16),
+    "sample fp32": partial(sampling, torch.float32),
+}

@@ -1,0 +1,221 @@
+"""A running gateway (real Envoy, real picker) with HTTP servers as engine pods, for the contract tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+from aiohttp import web
+from aiohttp.http import StreamWriter
+
+from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.gateway import Gateway
+from pagefleet_gateway.settings import Settings
+
+STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"
+TOKENS = ("one", " two", " three")
+USAGE = {"prompt_tokens": 7, "total_tokens": 7 + len(TOKENS), "completion_tokens": len(TOKENS)}
+
+
+@dataclass
+class Engine:
+    """An HTTP server that answers as an engine pod does, at its own address."""
+
+    host: str
+    revision: str
+    first_token: float = 0.0  # seconds until the answer's first byte
+    between: float = 0.0  # seconds between tokens
+    status: int = 200
+    truncate: bool = False
+    waiting: int = 0
+    says_tokens: str = ""  # trailer: as our engine does; usage: as others do; "": not at all
+    left: int = 0  # requests whose client went away
+    requests: list[web.Request] = field(default_factory=list)
+    port: int = 0
+    runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/metrics", self.metrics)
+        self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, self.host, self.port).start()
+        self.port = self.runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self.runner is not None:
+            await self.runner.cleanup()
+            self.runner = None
+
+    def die(self) -> None:
+        """Cut every connection and listen no more, as a process that is killed does."""
+        if self.runner is None or self.runner.server is None:
+            return
+        for site in list(self.runner.sites):
+            if isinstance(site, web.TCPSite) and site._server is not None:
+                site._server.close()
+        for handler in list(self.runner.server.connections):
+            if handler.transport is not None:
+                handler.transport.abort()
+
+    def pod(self, ready: bool = True) -> Pod:
+        uid = f"{self.revision}-{self.host}"
+        return Pod(uid, f"chat-{uid}", "team", "chat", self.revision, f"{self.host}:{self.port}", ready)
+
+    async def models(self, request: web.Request) -> web.Response:
+        self.requests.append(request)
+        model = {"id": "smol", "object": "model", "created": 0, "owned_by": "pagefleet"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=f'pagefleet_num_requests_waiting{{model_name="smol"}} {self.waiting}.0\n')
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        try:
+            return await self.answer(request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.left += 1
+            raise
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if self.status != 200:
+            error = {"message": "no", "type": "server_error", "param": None, "code": "no"}
+            return web.json_response({"error": error}, status=self.status)
+        if self.first_token:
+            await asyncio.sleep(self.first_token)
+        if not body.get("stream"):
+            headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.says_tokens == "trailer" else {}
+            usage = {"usage": USAGE} if self.says_tokens == "usage" else {}
+            return web.json_response(completion("".join(TOKENS)) | usage, headers=headers)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        if self.says_tokens == "trailer":
+            response.headers["trailer"] = "x-pagefleet-output-tokens"
+        writer = await response.prepare(request)
+        if not isinstance(writer, StreamWriter):
+            raise TypeError(f"aiohttp's writer is a {type(writer).__name__}")
+        for index, token in enumerate(TOKENS):
+            if index and self.between:
+                await asyncio.sleep(self.between)
+            if self.truncate and index and request.transport is not None:
+                request.transport.abort()
+                return response
+            await response.write(b"data: " + json.dumps(chunk(token)).encode() + b"\n\n")
+        if self.says_tokens == "usage":
+            await response.write(b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        if self.says_tokens == "trailer" and request.transport is not None:
+            if request.headers.get("te") != "trailers":
+                raise ValueError("the gateway did not ask for trailers")
+            request.transport.write(b"0\r\nx-pagefleet-output-tokens: %d\r\n\r\n" % len(TOKENS))
+            writer.chunked = False
+        return response
+
+
+def completion(text: str) -> dict[str, object]:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return {"id": "c", "object": "chat.completion", "created": 0, "model": "smol", "choices": [choice]}
+
+
+def chunk(token: str) -> dict[str, object]:
+    choice = {"index": 0, "delta": {"content": token}, "finish_reason": None}
+    return {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "smol", "choices": [choice]}
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            met = condition()
+            if met if isinstance(met, bool) else await met:
+                return
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class Fleet:
+    """A running gateway with engines behind it."""
+
+    gateway: Gateway
+    state: State
+    http: aiohttp.ClientSession
+    stack: AsyncExitStack
+    lines: list[dict[str, object]]  # of the access log
+    hosts: int = 10
+    engines: list[Engine] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.gateway.port}"
+
+    async def engine(self, revision: str, **options: object) -> Engine:
+        self.hosts += 1
+        engine = Engine(f"127.0.0.{self.hosts}", revision, **options)  # type: ignore[arg-type]
+        await engine.start()
+        self.engines.append(engine)
+        self.stack.push_async_callback(engine.stop)
+        self.state.put_pod(engine.pod())
+        await until(lambda: engine.pod() in self.serving())
+        return engine
+
+    def serving(self) -> list[Pod]:
+        pods = self.state.snapshot.pods.get(("team", "chat"), {})
+        return [pod for group in pods.values() for pod in group]
+
+    def serve(self, *weights: tuple[str, int], **options: object) -> None:
+        self.state.put_service(Service("team", "chat", "smol", weights, **options))  # type: ignore[arg-type]
+
+    async def chat(
+        self, path: str = "/team/chat/v1/chat/completions", **options: object
+    ) -> tuple[int, dict[str, object], dict[str, str]]:
+        body = {"model": "smol", "messages": [{"role": "user", "content": "hello"}]}
+        arguments: dict[str, object] = {"json": body, **options}
+        async with self.http.post(self.url + path, **arguments) as response:  # type: ignore[arg-type]
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return response.status, json.loads(await response.text()), headers
+
+    async def windows(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
+        """The closed slices of revisions once they hold at least `requests` requests."""
+        return [piece for piece in await self.slices(seconds, requests) if piece["revision"]]
+
+    async def slices(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
+        """All closed slices, arrivals too."""
+        slices: list[dict[str, object]] = []
+
+        async def complete() -> bool:
+            url = f"http://127.0.0.1:{self.gateway.internal_port}/windows?namespace=team&service=chat"
+            async with self.http.get(url) as response:
+                slices[:] = (await response.json())["slices"]
+            return sum(int(str(piece["requests"])) for piece in slices) >= requests
+
+        await until(complete, seconds)
+        return slices
+
+
+@asynccontextmanager
+async def running(**options: object) -> AsyncIterator[Fleet]:
+    defaults: dict[str, object] = {
+        "port": 0,
+        "tls_port": 0,
+        "internal_port": 0,
+        "address": "127.0.0.1",
+        "max_request_bytes": 65536,
+        "drain_seconds": 10,
+        "settle_seconds": 0,
+    }
+    settings = Settings(**defaults | options)  # type: ignore[arg-type]
+    state = State()
+    lines: list[dict[str, object]] = []
+    gateway = Gateway(settings, state, lambda line: lines.append(json.loads(line)))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(gateway.close)
+        await gateway.start()
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Fleet(gateway, state, http, stack, lines)

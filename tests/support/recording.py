@@ -1,0 +1,76 @@
+"""Every version of the InferenceServices of one namespace, or of all, by a watch of the real API server: what the
+invariants are checked on (rows 13, 15, 16 of the reliability table). Only reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import aiohttp
+from faults.proxy import lines
+from support import invariants as invariants
+
+from pagefleet_operator.kube.client import Api, ApiError
+
+Document = dict[str, Any]
+AGAIN_SECONDS = 0.5
+FOR_EVER = aiohttp.ClientTimeout(total=None, connect=10)
+
+
+@dataclass
+class Recording:
+    """`versions` by namespace and name, oldest first. Without `namespace`: of the whole cluster. `gaps`: before which of them
+    others may be missing, because the API server no longer knew where the watch was."""
+
+    api: Api
+    namespace: str = ""
+    versions: dict[tuple[str, str], list[Document]] = field(default_factory=dict)
+    gaps: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    _version: str = "0"
+
+    async def run(self) -> None:
+        """For ever. A watch that breaks goes on where it was."""
+        while True:
+            try:
+                await self._watch()
+            except (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError):
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def violations(self) -> list[str]:
+        """What the invariants say of all of them, but not of a version beside one that came before a gap."""
+        return [
+            f"{key[0]}/{key[1]} {line}"
+            for key, versions in sorted(self.versions.items())
+            for first, end in pairwise([0, *sorted(self.gaps.get(key, ())), len(versions)])
+            for line in invariants.over(versions[first:end])
+        ]
+
+    async def _watch(self) -> None:
+        scope = f"namespaces/{self.namespace}/" if self.namespace else ""
+        path = f"/apis/pagefleet.io/v1alpha1/{scope}inferenceservices"
+        query = {"watch": "true", "resourceVersion": self._version}
+        session = self.api._session
+        if session is None:
+            raise RuntimeError("the Api is closed")
+        async with session.get(self.api._host + path, params=query, timeout=FOR_EVER) as answer:
+            if answer.status != 200:
+                raise ApiError(answer.status, "no watch")
+            async for line in lines(answer):
+                self._take(json.loads(line))
+
+    def _take(self, event: Document) -> None:
+        document = event["object"]
+        if event["type"] == "ERROR":
+            self._version = "0"
+            for key, versions in self.versions.items():
+                self.gaps.setdefault(key, set()).add(len(versions))
+            raise ApiError(410, "the watch is too old")
+        self._version = document["metadata"]["resourceVersion"]
+        if event["type"] in ("ADDED", "MODIFIED"):
+            metadata = document["metadata"]
+            versions = self.versions.setdefault((metadata["namespace"], metadata["name"]), [])
+            if not versions or versions[-1] != document:
+                versions.append(document)

@@ -1,0 +1,170 @@
+"""What `decide` sees of a cluster, in virtual time: pods follow the planned replicas and are ready some time later,
+traffic follows the weights. Nothing here decides."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+from pagefleet_local.demo.stage import sample
+from pagefleet_operator.domain.base.sketch import index
+from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.observation import (
+    GateReading,
+    LoadTestReading,
+    Observation,
+    PodReading,
+    RevisionReading,
+    Slice,
+)
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import Condition, Status
+
+TICK = 2.0
+
+
+class Cluster:
+    def __init__(self, seed: int) -> None:
+        self.source = random.Random(seed)
+        self.now = 1_000_000.0  # what the clock says, which may jump
+        self.real = 0.0  # seconds that have passed
+        self.spec: dict[str, Any] = sample()["spec"]
+        self.generation = 1
+        self.status = Status()
+        self.replicas: dict[str, int] = {}
+        self.pods: dict[str, list[float]] = {}  # revision -> when each pod becomes ready
+        self.slices: list[Slice] | None = []
+        self.engine: list[Slice] | None = []
+        self.gates: dict[str, GateReading] = {}
+        self.load_test: LoadTestReading | None = None
+        self.action = ""
+        self.actions = 0
+        self.waiting: int | None = 0
+        self.free_pages = 100
+        self.factor, self.slow_stable = 1.0, 1.0
+        self.was_ready: set[str] = set()
+        self.groups = False  # whether LeaderWorkerSets are served
+        self.plan: Plan | None = None
+
+    def edit(self, number: int) -> None:
+        """Ask for another revision; everything else of the spec stays."""
+        self.spec = copy.deepcopy(self.spec)
+        self.spec["engine"]["args"] = [f"--max-num-seqs={number}"]
+        self.generation += 1
+
+    def act(self, action: str, revision: str = "") -> None:
+        """Annotate, and let the operator decide once."""
+        self.actions += 1
+        asked = {"id": f"a{self.actions}", "action": action, "by": "anna"}
+        self.action = json.dumps({**asked, "revision": revision} if revision else asked)
+        self.tick()
+
+    def answer(self) -> tuple[str, bool]:
+        """What became of the last action, and whether it was the one asked for."""
+        done = self.status.action
+        return (done.outcome, done.id == f"a{self.actions}") if done else ("", False)
+
+    def weights(self) -> dict[str, int]:
+        return {entry.revision: entry.weight for entry in self.status.traffic}
+
+    def weight(self) -> int:
+        """The canary's."""
+        return self.weights().get(self.status.canary, 0)
+
+    def condition(self, kind: str) -> Condition:
+        return next(condition for condition in self.status.conditions if condition.type == kind)
+
+    def tick(self, engines: bool = True) -> Status:
+        """Two seconds of traffic, then a decision."""
+        self.wait(engines)
+        return self.decided(self.observe())
+
+    def decided(self, seen: Observation) -> Status:
+        """The status after a decision on `seen`, applied."""
+        self.apply(decide(seen, self.now))
+        return self.status
+
+    def wait(self, engines: bool = True) -> None:
+        """Two seconds of traffic."""
+        self.now, self.real = round(self.now + TICK, 6), self.real + TICK
+        self.measure(engines)
+
+    def until(self, holds: Callable[[Status], bool], ticks: int = 600) -> None:
+        for _ in range(ticks):
+            if holds(self.tick()):
+                return
+        raise TimeoutError(f"not within {ticks} decisions; the status is {codec.dump(self.status)}")
+
+    def observe(self) -> Observation:
+        revisions = {}
+        for name, count in self.replicas.items():
+            pods = tuple(self._pod(name, i, at) for i, at in enumerate(self.pods[name][:count]))
+            revisions[name] = RevisionReading(name, count, pods)
+            if revisions[name].ready:
+                self.was_ready.add(name)
+        return Observation(
+            namespace="ns", name="chat", uid="uid", generation=self.generation, spec=self.spec, status=self.status,
+            revisions=revisions, slices=None if self.slices is None else tuple(self.slices),
+            engine_slices=None if self.engine is None else tuple(self.engine), gates=self.gates,
+            prometheus={} if self.engine is None else {"": tuple(self.engine)},
+            load_test=self.load_test, action=self.action, image="operator:1",
+            groups=self.groups,
+        )  # fmt: skip
+
+    def _pod(self, name: str, number: int, at: float) -> PodReading:
+        ready = at <= self.real
+        at += self.now - self.real
+        free = self.free_pages if name == self.status.canary else 100
+        told = ready and self.waiting is not None
+        return PodReading(
+            name=f"{name}-{number}",
+            ready=ready,
+            terminating=False,
+            created=at - 5,
+            ready_since=at if ready else None,
+            waiting=self.waiting if told else None,
+            running=1 if told else None,
+            free_pages=free if told else None,
+            total_pages=160 if told else None,
+            signals_age=1.0 if told else None,
+        )
+
+    def apply(self, plan: Plan) -> None:
+        self.plan = plan
+        self.status = codec.load(json.loads(json.dumps(codec.dump(plan.status))))
+        for child in plan.children:
+            if child["kind"] in ("Deployment", "LeaderWorkerSet"):
+                name = child["metadata"]["labels"]["pagefleet.io/revision"]  # type: ignore[index]
+                count = child["spec"]["replicas"]  # type: ignore[index]
+                pods = self.pods.setdefault(name, [])
+                while len(pods) < count:
+                    pods.append(self.real + self.source.uniform(0, 20))
+                del pods[count:]
+                self.replicas[name] = count
+        for name in plan.delete:
+            self.replicas.pop(name, None)
+            self.pods.pop(name, None)
+
+    def measure(self, engines: bool = True) -> None:
+        """Two seconds of traffic by the present weights; the canary `factor` times slower. Mirrored requests are in the
+        engines' own numbers only."""
+        mirror = self.status.mirror
+        for entry in self.status.traffic:
+            if self.slices is not None:
+                self.slices.append(self._slice(entry.revision, entry.weight // 5))
+            if self.engine is not None and engines:
+                self.engine.append(self._slice(entry.revision, entry.weight // 5))
+        if mirror is not None and self.engine is not None and engines:
+            self.engine.append(self._slice(mirror.revision, 10))
+
+    def _slice(self, revision: str, requests: int) -> Slice:
+        slow = self.factor if revision == self.status.canary else self.slow_stable
+        histogram: dict[int, int] = {}
+        for _ in range(requests):
+            bucket = index(0.1 * slow * self.source.lognormvariate(0, 0.3))
+            histogram[bucket] = histogram.get(bucket, 0) + 1
+        return Slice("g", self.now - TICK, TICK, revision, "s", requests, 0, {"ttft": histogram})

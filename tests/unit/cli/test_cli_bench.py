@@ -1,0 +1,196 @@
+"""Protects what `pagefleet bench` sends (profile, arrivals, lengths), what it makes of samples (quantiles, the compact
+result), and that a comparison finds real differences and no others."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.bench import store
+from pagefleet_cli.bench.compare import Finding, difference, sentence
+from pagefleet_cli.bench.profile import Lengths, Profile, ProfileError, draw, dump, parse, plan
+from pagefleet_cli.bench.report import plot
+from pagefleet_cli.bench.requests import Sample, base
+from pagefleet_cli.bench.result import MOST_BYTES, compact, errors, quantile, values, written
+from pagefleet_cli.bench.run import Run
+from pagefleet_operator.domain.base import sketch
+
+
+def sample(e2e: float, error: str = "", ttft: float | None = 0.1, at: float = 0.0) -> Sample:
+    return Sample(at, 0.0, ttft, 0.01, e2e, 10, 5, error)
+
+
+def test_an_empty_profile_is_the_contract_s_default() -> None:
+    assert dump(parse("{}")) == {
+        "requests": 200, "rate": 5.0, "promptTokens": {"median": 96, "sigma": 0.8, "max": 512},
+        "outputTokens": {"median": 64, "sigma": 0.8, "max": 256}, "seed": 0,
+    }  # fmt: skip
+    assert parse(json.dumps(dump(parse('{"rate": 2}')))).rate == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('{"rate": 0}', "rate"), ('{"rate": NaN}', "rate"), ('{"requests": 0}', "requests"), ('{"requests": 1.5}', "requests"),
+        ('{"speed": 1}', "fields of"), ('{"promptTokens": {"median": 900}}', "promptTokens.median"),
+        ('{"outputTokens": {"sigma": -1}}', "outputTokens.sigma"), ('{"outputTokens": 5}', "outputTokens"),
+        ('{"outputTokens": {"mean": 5}}', "outputTokens"), ("[]", "object"), ("{", "JSON"),
+    ],
+)  # fmt: skip
+def test_a_mistaken_profile_names_its_field(text: str, field: str) -> None:
+    with pytest.raises(ProfileError, match=field):
+        parse(text)
+
+
+def test_arrivals_are_a_poisson_process_of_the_rate() -> None:
+    """20,000 gaps of mean 1/8 s: mean and standard deviation within 5 standard errors, and the same for the same seed."""
+    profile = Profile(requests=20_000, rate=8.0, prompt_tokens=Lengths(1, 0, 1), output_tokens=Lengths(1, 0, 1), seed=3)
+    times = [entry.at for entry in plan(profile)]
+    gaps = [after - before for before, after in zip([0.0, *times], times, strict=False)]
+    mean = sum(gaps) / len(gaps)
+    deviation = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
+    assert mean == pytest.approx(1 / 8, rel=5 / math.sqrt(20_000))
+    assert deviation == pytest.approx(1 / 8, rel=0.06)
+    assert plan(profile) == plan(profile)
+
+
+def test_lengths_are_lognormal_and_not_piled_up_at_the_maximum() -> None:
+    source, lengths = random.Random(1), Lengths(96, 0.8, 512)
+    drawn = sorted(draw(source, lengths) for _ in range(20_000))
+    assert drawn[len(drawn) // 2] == pytest.approx(94, abs=4)  # the cut takes 1.8 % of the upper tail away
+    assert drawn[-1] <= 512
+    assert drawn.count(512) < 20
+    logs = [math.log(value) for value in drawn if value > 2]
+    mean = sum(logs) / len(logs)
+    assert math.sqrt(sum((one - mean) ** 2 for one in logs) / len(logs)) == pytest.approx(0.76, abs=0.04)
+    assert {draw(source, Lengths(7, 0, 7)) for _ in range(5)} == {7}
+
+
+def test_no_two_prompts_begin_alike() -> None:
+    beginnings = [" ".join(entry.prompt.split()[:12]) for entry in plan(Profile(prompt_tokens=Lengths(50, 0, 50)))]
+    assert len(set(beginnings)) == len(beginnings)
+
+
+def test_quantiles_leave_failed_requests_out() -> None:
+    samples = [sample(float(second)) for second in range(1, 101)] + [sample(0.001, "timeout"), sample(0.002, "timeout")]
+    found = values(samples, "e2e")
+    assert (quantile(found, 0.5), quantile(found, 0.95), quantile(found, 1.0)) == (50, 95, 100)
+    assert quantile([], 0.5) is None
+    assert errors([*samples, sample(1, "HTTP 503")]) == {"timeout": 2, "HTTP 503": 1}
+
+
+def test_the_compact_result_fits_and_never_flatters() -> None:
+    """5,000 requests over five decades: the termination message holds them, and no quantile reads lower than it was."""
+    source = random.Random(2)
+    samples = [
+        Sample(0, 0, source.lognormvariate(-1, 2), source.lognormvariate(-4, 2), source.lognormvariate(1, 2), 9, 9)
+        for _ in range(5_000)
+    ]
+    document = json.loads(written(compact(Run(tuple(samples), 100.0))))
+    assert len(written(document)) <= MOST_BYTES
+    assert document["requests"] == 5_000
+    assert document["outputTokensPerSecond"] == 450
+    coarse = document["coarse"]
+    for signal in ("ttft", "tpot", "e2e"):
+        histogram = {int(bucket): count for bucket, count in document[signal].items()}
+        assert sketch.total(histogram) == 5_000
+        for q in (0.5, 0.95):
+            exact, read = quantile(values(samples, signal), q), sketch.quantile(histogram, q)
+            assert exact is not None
+            assert read is not None
+            assert exact <= read <= exact * 1.02**coarse * (1 + 1e-9)
+
+
+def test_a_small_result_is_not_made_coarse() -> None:
+    document = compact(Run((sample(1.0), sample(1.0, "timeout", None)), 2.0))
+    assert "coarse" not in document
+    assert (document["requests"], document["errors"], document["seconds"]) == (2, 1, 2.0)
+    assert document["e2e"] == {str(sketch.index(1.0)): 1}
+
+
+def latencies(count: int, seed: int, factor: float = 1.0) -> list[float]:
+    source = random.Random(seed)
+    return [factor * source.lognormvariate(-1, 0.5) for _ in range(count)]
+
+
+def correlated(count: int, seed: int) -> list[float]:
+    """Latencies of a queue: each is 0.8 of the one before in the logarithm, and noise."""
+    source, level, found = random.Random(seed), 0.0, []
+    for _ in range(count):
+        level = 0.8 * level + source.gauss(0, 0.3)
+        found.append(math.exp(level))
+    return found
+
+
+def test_a_real_difference_is_found_and_its_size_is_in_the_interval() -> None:
+    found = difference(latencies(2000, 1), latencies(2000, 2, 1.3), 0.95)
+    assert found.finding is Finding.SLOWER
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0.3 < found.high
+    assert found.evidence > 100
+    assert "slower" in sentence("TTFT", found)
+    assert difference(latencies(2000, 2, 1.3), latencies(2000, 1), 0.95).finding is Finding.FASTER
+
+
+def test_equal_runs_are_rarely_called_different() -> None:
+    """30 pairs of equal runs each: at 99 % 0.3 are expected. Of correlated requests, drawing them one by one called 33 of
+    100 pairs different, drawing blocks 2."""
+    for make, most in ((latencies, 3), (correlated, 5)):
+        called = [
+            difference(make(300, 2 * seed), make(300, 2 * seed + 1), 0.5, seed).finding is not Finding.SAME
+            for seed in range(30)
+        ]
+        assert sum(called) <= most
+
+
+def test_too_few_requests_prove_nothing() -> None:
+    found = difference(latencies(50, 1), latencies(50, 2, 9.0), 0.95)
+    assert found.finding is Finding.UNKNOWN
+    assert "too few" in sentence("TTFT", found)
+    assert difference([], [], 0.5).finding is Finding.UNKNOWN
+
+
+def test_runs_are_kept_beside_each_other_and_found_by_day(tmp_path: Path) -> None:
+    def kept(day: int, e2e: float) -> store.Kept:
+        run = Run((sample(e2e),), 1.0)
+        return store.Kept(run, Profile(), "http://x/v1", "m", f"2026-11-{day:02d}T10:00:00+00:00")
+
+    store.save("chat", kept(14, 1.0), tmp_path)
+    store.save("chat", kept(21, 2.0), tmp_path)
+    assert store.load("chat", tmp_path)[1].run.samples[0].e2e == 2.0
+    name, found = store.load("chat@2026-11-20", tmp_path)
+    assert (found.run.samples[0].e2e, name) == (1.0, "chat of 20261114T100000000000Z")
+    assert found == kept(14, 1.0)
+    with pytest.raises(Fault, match="cannot be written"):
+        store.save("chat", kept(14, 3.0), tmp_path)
+    for wrong, message in (
+        ("caht", "saved are chat"),
+        ("chat@monday", "no day"),
+        ("../x", "no name"),
+        ("chat@2026-11-01", "up to"),
+    ):
+        with pytest.raises(Fault, match=message):
+            store.load(wrong, tmp_path)
+
+
+def test_another_load_or_model_is_called_unlike() -> None:
+    before = store.Kept(Run((), 1.0), Profile(), "http://x/v1", "m", "2026-11-14T10:00:00+00:00")
+    assert store.unlike(before, "m", Profile(seed=9)) == []
+    assert len(store.unlike(before, "n", Profile(rate=9.0))) == 2
+
+
+def test_a_plot_counts_every_value() -> None:
+    lines = plot("e2e", sorted(latencies(500, 4))).plain.splitlines()[1:]
+    assert sum(int(line.split()[-1]) for line in lines) == 500
+    assert sum(int(line.split()[-1]) for line in plot("e2e", [1.0, 1.0]).plain.splitlines()[1:]) == 2
+
+
+@pytest.mark.parametrize("url", ["http://x:1", "http://x:1/", "http://x:1/v1", "http://x:1/v1/"])
+def test_a_url_is_taken_with_and_without_its_version(url: str) -> None:
+    assert base(url) == "http://x:1/v1"

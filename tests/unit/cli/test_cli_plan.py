@@ -1,0 +1,250 @@
+"""Protects `pagefleet plan`'s arithmetic against values worked out by hand from published configurations, and its
+refusal to confuse query heads with KV heads."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.main import app
+from pagefleet_cli.plan import memory
+from pagefleet_cli.plan.accelerators import GB, Accelerator, accelerator
+from pagefleet_cli.plan.memory import Load
+from pagefleet_cli.plan.report import Wanted, plan, warnings
+from pagefleet_cli.plan.shape import Shape, from_config, from_sizes
+from pagefleet_cli.plan.source import precision, read
+
+LLAMA_3_8B = {
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
+    "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192, "torch_dtype": "bfloat16",
+}  # fmt: skip
+MIXTRAL_8X7B = {
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
+    "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
+
+
+def llama(**changed: Any) -> Shape:
+    return from_config({**LLAMA_3_8B, **changed}, "llama")
+
+
+def test_llama_3_8b_has_131072_bytes_per_token() -> None:
+    """2 x 32 layers x 8 KV heads x 128 x 2 bytes."""
+    assert memory.kv_bytes_per_token(llama(), 2) == 131072
+    assert memory.kv_bytes_per_token(llama(), memory.KV["fp8"]) == 65536
+    assert memory.kv_bytes_per_token(llama(), 2, heads=32) == 4 * 131072
+
+
+def test_parameters_are_those_of_the_published_models() -> None:
+    """Llama-3-8B 8,030,261,248; Mixtral-8x7B 46,702,792,704, of which 12.88 B meet one token."""
+    assert llama().parameters == 8_030_261_248
+    mixtral = from_config(MIXTRAL_8X7B, "mixtral")
+    assert mixtral.parameters == 46_702_792_704
+    assert mixtral.active + mixtral.others == 12_879_925_248
+
+
+def test_quantised_weights_leave_embeddings_in_sixteen_bits() -> None:
+    linear = 32 * (4096 * 128 * (64 + 16) + 3 * 4096 * 14336)
+    others = 8_030_261_248 - linear
+    assert memory.weight_bytes(llama(), "bf16", False) == 2 * 8_030_261_248
+    assert memory.weight_bytes(llama(), "fp8", False) == linear + 2 * others
+    assert memory.weight_bytes(llama(), "int8", False) == linear + linear // 16 + 2 * others
+    assert memory.weight_bytes(llama(), "awq", False) == pytest.approx(linear * 0.51953125 + 2 * others, abs=1)
+
+
+def test_pages_and_users_of_llama_3_8b_on_an_h100() -> None:
+    """0.9 x 80e9 - 16,060,522,496 = 55,939,477,504 bytes: 26,674 pages of 2 MiB, 512 of which are 8,192 tokens."""
+    found = plan(llama(), accelerator("h100"), Wanted("bf16", "bf16", Load(8192, 4096), users=500))
+    assert (found.replica.room, found.replica.page_bytes) == (55_939_477_504, 2 * 1024**2)
+    assert (found.replica.pages, found.replica.users, found.replicas) == (26_674, 52, 10)
+
+
+def test_a_page_that_is_begun_is_a_whole_page() -> None:
+    assert memory.kv_bytes_per_user(llama(), 2, 17, 16) == 2 * 16 * 131072
+
+
+def test_decoding_is_bound_by_what_is_read() -> None:
+    """One user: weights and 4,096 tokens' cache once a step; two users share the weights."""
+    found = plan(llama(), accelerator("H100"), Wanted("bf16", "bf16", Load(8192, 4096)))
+    arguments = (llama(), found.replica, 2, found.card, Load(8192, 4096))
+    weights, cache = 2 * 8_030_261_248, 4096 * 131072
+    assert memory.step_seconds(*arguments, 1) == pytest.approx((weights + cache) / 3350e9)
+    assert memory.step_seconds(*arguments, 2) == pytest.approx((weights + 2 * cache) / 3350e9)
+    assert found.tokens_one == pytest.approx(3350e9 / (weights + cache))
+
+
+def test_tpot_limits_the_batch_to_the_last_step_that_is_fast_enough() -> None:
+    load = Load(8192, 4096)
+    found = plan(llama(), accelerator("H100"), Wanted("bf16", "bf16", load))
+    limit = memory.step_seconds(llama(), found.replica, 2, found.card, load, 7)
+    assert memory.largest_batch(llama(), found.replica, 2, found.card, load, limit) == 7
+    assert memory.largest_batch(llama(), found.replica, 2, found.card, load, limit * 0.999) == 6
+    assert memory.largest_batch(llama(), found.replica, 2, found.card, load, 1e-9) == 0
+
+
+def test_requests_per_second_become_replicas() -> None:
+    assert memory.replicas_for_rate(10, 256, 2560) == 1
+    assert memory.replicas_for_rate(10.1, 256, 2560) == 2
+    assert memory.replicas_for_users(53, 52) == 2
+
+
+def test_a_mixture_reads_the_experts_its_batch_meets() -> None:
+    """One token: 2 of 8 experts, the active parameters; very many tokens: all."""
+    mixtral = from_config(MIXTRAL_8X7B, "mixtral")
+    weights = 2 * mixtral.parameters
+    assert memory.read_bytes(mixtral, weights, 1) == pytest.approx(2 * (mixtral.active + mixtral.others))
+    assert memory.read_bytes(mixtral, weights, 1000) == pytest.approx(weights)
+    assert memory.read_bytes(llama(), 16, 1) == 16
+
+
+def test_windows_keep_only_their_pages() -> None:
+    """Mistral 7B v0.1: 4,096 tokens in every layer are 256 pages and the one that is being left."""
+    mistral = llama(sliding_window=4096)
+    assert memory.kv_bytes_per_user(mistral, 2, 32768, 16) == 257 * 16 * 131072
+    assert memory.kv_bytes_per_user(mistral, 2, 1024, 16) == 1024 * 131072
+    assert any(
+        "windows" in line
+        for line in warnings(plan(mistral, accelerator("H100"), Wanted("bf16", "bf16", Load(8192, 1))))
+    )
+    half = llama(sliding_window=1024, layer_types=["sliding_attention", "full_attention"] * 16)
+    assert half.windows == (1024, None) * 16
+    assert llama(sliding_window=4096, use_sliding_window=False).windows == (None,) * 32
+    assert llama(sliding_window=4096, use_sliding_window=True, max_window_layers=30).windows[29:] == (None, 4096, 4096)
+
+
+def test_a_compressed_cache_is_counted_by_its_rank() -> None:
+    """DeepSeek-V3: 61 layers x (512 + 64) elements x 2 bytes = 70,272 bytes."""
+    deepseek = llama(num_hidden_layers=61, kv_lora_rank=512, qk_rope_head_dim=64)
+    assert memory.kv_bytes_per_token(deepseek, 2) == 70_272
+
+
+def test_more_accelerators_than_kv_heads_hold_heads_twice() -> None:
+    """70 B on cards of 24 GB: the fewest that divide 64 heads; 16 for 8 KV heads hold each twice."""
+    big = from_sizes(80, 64, 8, 128, 8192, 128256, 70_553_706_496)
+    card = Accelerator("card", 12 * GB, 600.0 * GB)
+    found = plan(big, card, Wanted("bf16", "bf16", Load(4096, 2048)))
+    assert found.replica.accelerators == 16
+    assert found.replica.page_bytes == 2 * 16 * 2 * 80 * 8 * 128 * 2
+    assert any("each is held 2 times" in line for line in warnings(found))
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(Fault, match="does not fit 32 x tiny"):
+        plan(llama(), Accelerator("tiny", 10**8, None), Wanted("bf16", "bf16", Load(8192, 1)))
+
+
+def test_confused_heads_are_refused_or_doubted() -> None:
+    with pytest.raises(Fault, match="exchanged"):
+        from_sizes(32, 8, 32, 128, 4096, 128256, 8 * 10**9)
+    with pytest.raises(Fault, match="cannot be shared out"):
+        from_sizes(32, 32, 7, 128, 4096, 128256, 8 * 10**9)
+    doubted = from_sizes(32, 32, 32, 128, 4096, 128256, 8 * 10**9)
+    assert "4 times smaller" in doubted.warnings[0]
+    assert from_sizes(32, 32, 8, 128, 4096, 128256, 8 * 10**9).warnings == ()
+    silent = {key: value for key, value in LLAMA_3_8B.items() if key != "num_key_value_heads"}
+    assert "num_key_value_heads" in from_config(silent, "llama").warnings[0]
+
+
+def test_the_hugging_face_cache_is_read_without_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "models--org--model"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("abc\n")
+    (folder / "snapshots/abc").mkdir(parents=True)
+    (folder / "snapshots/abc/config.json").write_text(json.dumps(LLAMA_3_8B))
+    (folder / "snapshots/abc/model.safetensors.index.json").write_text('{"metadata": {"total_size": 16060522496}}')
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    shape, held = read("hf://org/model")
+    assert (shape.stored, held, shape.parameters) == (16_060_522_496, "bf16", 8_030_261_248)
+    with pytest.raises(Fault, match="not in the cache"):
+        read("hf://org/other")
+
+
+def test_a_gguf_file_says_its_own_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(gguf({"block_count": 2, "attention.head_count": 4, "attention.head_count_kv": 2,
+                           "embedding_length": 64, "context_length": 128},
+                          {"token_embd.weight": (64, 10), "blk.0.attn_q.weight": (64, 64), "blk.0.attn_norm.weight": (64,)}))  # fmt: skip
+    shape, held = read(str(path))
+    assert (shape.layers, shape.heads, shape.kv_heads, shape.head_dim) == (2, 4, 2, 16)
+    assert (shape.linear, shape.others, shape.longest, held) == (4096, 704, 128, None)
+    assert shape.stored == path.stat().st_size
+
+
+def gguf(numbers: dict[str, int], tensors: dict[str, tuple[int, ...]]) -> bytes:
+    """A GGUF file of a llama with zeros for weights."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    whole = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(numbers) + 1)
+    whole += text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    for name, number in numbers.items():
+        whole += text(f"llama.{name}") + struct.pack("<II", 4, number)
+    for name, shape in tensors.items():
+        whole += (
+            text(name)
+            + struct.pack("<I", len(shape))
+            + struct.pack(f"<{len(shape)}Q", *shape)
+            + struct.pack("<IQ", 0, 0)
+        )
+    return whole + bytes(64 * 64 * 4 + 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "awq"),
+        ({"quant_method": "gptq", "bits": 4}, "awq"),
+        ({"quant_method": "fp8"}, "fp8"),
+        (None, "bf16"),
+    ],
+)
+def test_a_checkpoint_says_how_it_is_quantised(config: dict[str, Any] | None, expected: str) -> None:
+    assert precision({"quantization_config": config}) == expected
+
+
+def test_an_unknown_quantisation_is_not_guessed(tmp_path: Path) -> None:
+    strange = {**LLAMA_3_8B, "quantization_config": {"quant_method": "gptq", "bits": 3}}
+    assert precision(strange) is None
+    (tmp_path / "config.json").write_text(json.dumps(strange))
+    refused = CliRunner().invoke(app, ["plan", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert "say --weights" in refused.stderr
+    assert CliRunner().invoke(app, ["plan", str(tmp_path), "--weights", "int8"]).exit_code == 0
+
+
+SIZES = ("--layers", "32", "--heads", "32", "--hidden", "4096", "--params", "8.03B")
+
+
+def test_the_command_prints_what_it_worked_out() -> None:
+    done = CliRunner().invoke(app, ["plan", *SIZES, "--kv-heads", "8", "--accelerator", "h100", "-o", "json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["kvBytesPerToken"] == 131072
+    table = CliRunner().invoke(app, ["plan", *SIZES, "--kv-heads", "8"])
+    assert "131072 bytes" in table.stdout
+    assert "4 times too much" in table.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (SIZES, "--kv-heads is missing"),
+        ((*SIZES, "--kv-heads", "8", "--accelerator", "h1000"), "near: H100"),
+        ((*SIZES, "--kv-heads", "8", "--memory", "lots"), "--memory"),
+        ((*SIZES, "--kv-heads", "8", "--tpot", "soon"), "--tpot"),
+        (("/nowhere",), "there is no /nowhere"),
+        ((), "which model?"),
+        (("s3://bucket/model",), "allowed"),
+    ],
+)
+def test_mistakes_are_named_without_a_traceback(arguments: tuple[str, ...], message: str) -> None:
+    done = CliRunner().invoke(app, ["plan", *arguments])
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.output

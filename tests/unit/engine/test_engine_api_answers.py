@@ -1,0 +1,111 @@
+"""One answer's tokens become text, calls and log probabilities that fit together, whatever ends it."""
+
+from __future__ import annotations
+
+from pagefleet_engine.api.answers import logprobs
+from pagefleet_engine.api.answers.answer import Answer, Piece, Scored
+from pagefleet_engine.api.answers.text import TextStream
+from pagefleet_engine.api.constrained.tools import Style, ToolCallStream
+from pagefleet_engine.core.requests import TokenLogprobs, TokenOutput
+
+EOS = 0
+
+
+class Bytes:
+    """A vocabulary of bytes."""
+
+    def token_text(self, token: int) -> str:
+        return bytes([token]).decode(errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token])
+
+
+WORDS = logprobs.Vocabulary(Bytes())
+
+
+def decode(ids: list[int]) -> str:
+    return bytes(token for token in ids if token != EOS).decode(errors="replace")
+
+
+def output(tokens: bytes, finish: str | None = None) -> TokenOutput:
+    said = tuple(TokenLogprobs(token, -0.5, 1, ((token, -0.5), (1, -2.0))) for token in tokens)
+    return TokenOutput("r", tuple(tokens), finish, 1, 0, logprobs=said)
+
+
+def run(answer: Answer, *outputs: TokenOutput) -> tuple[str, list[Scored], str | None]:
+    pieces = [answer.take(one) for one in outputs]
+    scored = [one for piece in pieces for one in piece.scored]
+    return "".join(piece.text for piece in pieces), scored, answer.finish
+
+
+def test_the_token_that_ends_an_answer_is_no_part_of_it() -> None:
+    text, scored, finish = run(Answer(TextStream(decode, ()), {EOS}), output(b"ab"), output(b"c\0", "stop"))
+    assert (text, finish, [one.offset for one in scored]) == ("abc", "stop", [0, 1, 2])
+
+
+def test_a_grammars_end_has_no_token_of_its_own() -> None:
+    assert run(Answer(TextStream(decode, ()), {EOS}), output(b"}", "stop"))[0] == "}"
+
+
+def test_tokens_of_a_cut_stop_string_have_no_logprobs_and_nothing_comes_after_it() -> None:
+    answer = Answer(TextStream(decode, ("cd",)), {EOS})
+    text, scored, finish = run(answer, output(b"abc"), output(b"def"), output(b"xyz", "length"))
+    assert (text, finish) == ("ab", "stop")
+    assert bytes(one.logprobs.token for one in scored) == b"ab"
+    assert answer.tokens == 4
+    assert answer.take(output(b"more")) == Piece()
+
+
+def test_tokens_of_one_character_share_its_offset_and_leave_with_it() -> None:
+    answer = Answer(TextStream(decode, ()), {EOS})
+    first = answer.take(output("aé".encode()[:2]))
+    assert (first.text, len(first.scored)) == ("a", 1)
+    second = answer.take(output("é!".encode()[1:], "length"))
+    assert second.text == "é!"
+    assert [one.offset for one in second.scored] == [1, 1, 2]
+
+
+def test_a_mute_answer_only_ends() -> None:
+    answer = Answer(TextStream(decode, ()), {EOS}, mute=True)
+    assert run(answer, output(b"a", "length")) == ("", [], "length")
+    assert answer.tokens == 0
+
+
+def test_calls_are_found_and_change_why_it_ended() -> None:
+    answer = Answer(TextStream(decode, ()), {EOS}, calls=ToolCallStream(Style.HERMES, ["f"]))
+    written = b'say <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    pieces = [answer.take(output(bytes([byte]))) for byte in written] + [answer.take(output(b"\0", "stop"))]
+    deltas = [delta for piece in pieces for delta in piece.deltas]
+    assert "".join(delta.content for delta in deltas) == "say"
+    assert [delta.name for delta in deltas if delta.name] == ["f"]
+    assert pieces[-1].finish == answer.finish == "tool_calls"
+
+
+def test_a_deadline_is_no_call() -> None:
+    answer = Answer(TextStream(decode, ()), {EOS}, calls=ToolCallStream(Style.HERMES, ["f"]))
+    answer.take(output(b'<tool_call>{"name": "f", "arguments": {}}</tool_call>'))
+    assert answer.take(output(b"", "deadline")).finish == "deadline"
+
+
+def test_the_mean_logprob_is_per_token() -> None:
+    answer = Answer(TextStream(decode, ()), {EOS})
+    run(answer, output(b"abcd"))
+    assert answer.mean_logprob == -0.5
+
+
+def test_logprobs_are_openais_objects() -> None:
+    scored = [Scored(TokenLogprobs(97, -0.25, 2, ((98, -0.1), (99, -9.0))), 0), Scored(
+        TokenLogprobs(98, float("-inf"), 9, ((99, -0.1), (97, -1.0))), 1)]  # fmt: skip
+    assert logprobs.chat(scored, WORDS, 1)["content"][0] == {
+        "token": "a", "logprob": -0.25, "bytes": [97], "top_logprobs": [{"token": "b", "logprob": -0.1, "bytes": [98]}],
+    }  # fmt: skip
+    assert logprobs.completion(scored, WORDS, 1) == {
+        "tokens": ["a", "b"], "token_logprobs": [-0.25, -9999.0], "text_offset": [0, 1],
+        "top_logprobs": [{"b": -0.1, "a": -0.25}, {"c": -0.1, "b": -9999.0}],
+    }  # fmt: skip
+    assert logprobs.completion(scored, WORDS, 0, first=True)["token_logprobs"][0] is None
+    assert logprobs.prompt([scored[0].logprobs], WORDS, 1) == [
+        None,
+        {"98": {"logprob": -0.1, "rank": 1, "decoded_token": "b"}, "97": {"logprob": -0.25, "rank": 2, "decoded_token": "a"}},
+    ]  # fmt: skip

@@ -1,0 +1,95 @@
+"""Streamed text equals the whole text whatever the token boundaries, and no part of a stop string is ever emitted."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pagefleet_engine.api.answers.text import TextStream
+
+
+def decode(ids: list[int]) -> str:
+    """A byte-level tokenizer: ids are bytes."""
+    return bytes(ids).decode(errors="replace")
+
+
+def streamed(data: bytes, sizes: list[int], stops: tuple[str, ...] = ()) -> tuple[list[str], bool]:
+    """Pieces emitted when `data` comes in groups of `sizes`; whether a stop string was met."""
+    text, pieces, at = TextStream(decode, stops), [], 0
+    while at < len(data) and not text.stopped:
+        size = sizes[at % len(sizes)]
+        pieces.append(text.feed(list(data[at : at + size])))
+        at += size
+    pieces.append(text.finish())
+    return pieces, text.stopped
+
+
+@pytest.mark.parametrize("sizes", [[1], [2], [3, 1], [7]])
+def test_characters_split_over_tokens_come_whole(sizes: list[int]) -> None:
+    said = "héllo – 世界 \N{SLIGHTLY SMILING FACE} end"
+    pieces, stopped = streamed(said.encode(), sizes)
+    assert "".join(pieces) == said
+    assert not stopped
+    assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces)
+
+
+def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
+    pieces, _ = streamed(b"ab\xe4\xb8", [1])
+    assert "".join(pieces).startswith("ab")
+    assert "".join(pieces) != "ab"
+
+
+def test_text_without_a_stop_string_in_sight_is_not_held_back() -> None:
+    text = TextStream(decode, ("STOP",))
+    assert text.feed(list(b"hello ")) == "hello "
+    assert text.feed(list(b"ST")) == ""
+    assert text.feed(list(b"AY")) == "STAY"
+
+
+def test_a_stop_strings_beginning_at_the_end_of_the_answer_is_text() -> None:
+    pieces, stopped = streamed(b"so ST", [1], ("STOP",))
+    assert "".join(pieces) == "so ST"
+    assert not stopped
+
+
+def test_a_stop_string_of_several_byte_characters_is_found() -> None:
+    pieces, stopped = streamed("東京は首都です".encode(), [1], ("首都",))
+    assert ("".join(pieces), stopped) == ("東京は", True)
+
+
+def test_any_grouping_of_tokens_ends_at_the_first_stop_string() -> None:
+    rng = random.Random(4)
+    for _ in range(2000):
+        said = "".join(rng.choice("abc") for _ in range(rng.randint(1, 30)))
+        stops = tuple("".join(rng.choice("abc") for _ in range(rng.randint(1, 4))) for _ in range(rng.randint(1, 3)))
+        pieces, stopped = streamed(said.encode(), [1], stops)
+        emitted = "".join(pieces)
+        ends = [said.index(stop) + len(stop) for stop in stops if stop in said]
+        if not ends:
+            assert (emitted, stopped) == (said, False)
+            continue
+        # One token at a time: the stop string that is complete first ends the answer, at the earliest beginning of any.
+        complete = said[: min(ends)]
+        begin = min(complete.index(stop) for stop in stops if stop in complete)
+        assert (emitted, stopped) == (said[:begin], True)
+
+
+def test_a_stop_string_may_be_kept() -> None:
+    text = TextStream(decode, ("STOP",), include_stop=True)
+    assert [text.feed([byte]) for byte in b"so STOP"] == ["s", "o", " ", "", "", "", "STOP"]
+    assert text.stopped and text.sent == 7
+
+
+def test_the_first_tokens_are_not_looked_through_for_stop_strings() -> None:
+    text = TextStream(decode, ("ab",), unstoppable=3)
+    assert "".join(text.feed([byte]) for byte in b"abaXab") == "abaX"
+    assert text.stopped
+
+
+def test_lengths_count_characters_given_out_and_known() -> None:
+    text = TextStream(decode, ("STOP",))
+    text.feed(list("é S".encode()))
+    assert (text.sent, text.length) == (2, 3)
+    text.feed([0xE4])
+    assert text.length == 3

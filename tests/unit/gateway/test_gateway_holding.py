@@ -1,0 +1,177 @@
+"""Protects holding: nobody is refused who can wait, nobody waits for ever, one wake-up, bounds, order, no overtaking."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+from pagefleet_gateway.cluster.state import Limit, Pod, Service, ServiceKey, State
+from pagefleet_gateway.holding.holding import Bounds, Holding
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.routing import Refusal
+
+POD = Pod("1", "p1", "team", "chat", "a", "10.0.0.1:8000")
+KEY = ("team", "chat")
+
+
+class World:
+    def __init__(self, bounds: Bounds = Bounds(), **options: object) -> None:  # noqa: B008
+        self.state, self.ledger, self.woken = State(), Ledger(), list[ServiceKey]()
+        self.holding = Holding(
+            Picker(self.state, self.ledger, random.Random(1)), lambda: 0.0, self.woken.append, bounds
+        )
+        self.state.changed = self.holding.pump
+        settings: dict[str, object] = {"weights": (("a", 100),), "hold_seconds": 30.0, **options}
+        self.state.put_service(Service("team", "chat", "smol", **settings))  # type: ignore[arg-type]
+        self.count = 0
+
+    def ask(self, body: object = None, **headers: str) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
+        self.count += 1
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        data = b"" if body is None else json.dumps(body).encode()
+        return self.holding.decide(Request(f"r{self.count}", "POST", "/team/chat/v1/completions", names, data))
+
+    def hold(self, body: object = None, **headers: str) -> asyncio.Future[Pick | Refusal]:
+        answer = self.ask(body, **headers)
+        assert isinstance(answer, asyncio.Future), answer
+        return answer
+
+    def up(self, *pods: Pod) -> None:
+        self.state.replace_pods(pods)
+        self.state.confirm(pods)
+
+
+def code(answer: object) -> str:
+    assert isinstance(answer, Refusal)
+    return answer.code
+
+
+async def test_held_from_zero_let_go_by_the_first_pod_with_one_wake_up() -> None:
+    world = World()
+    held = [world.hold() for _ in range(20)]
+    assert world.woken == [KEY] and world.holding.held(KEY) == 20 and len(world.ledger) == 0
+    world.up(POD)
+    answers = await asyncio.gather(*held)
+    assert all(isinstance(answer, Pick) for answer in answers)
+    assert world.holding.by_service() == {} and len(world.ledger) == 20
+    assert isinstance(world.ask(), Pick)
+    world.up()
+    world.hold()
+    assert world.woken == [KEY, KEY]
+
+
+async def test_a_service_that_does_not_hold_refuses_at_once() -> None:
+    assert code(World(hold_seconds=0.0).ask()) == "no_ready_pod"
+    assert code(World(weights=()).ask()) == "service_not_ready"
+
+
+async def test_no_pod_in_time_is_a_503() -> None:
+    world = World(hold_seconds=0.01)
+    answer = await world.hold()
+    assert isinstance(answer, Refusal) and (answer.status, answer.code) == (503, "no_ready_pod")
+    assert answer.retry_after and world.holding.by_service() == {}
+
+
+async def test_a_full_queue_is_a_429_in_count_and_bytes_and_over_all_services() -> None:
+    world = World(hold_requests=2)
+    held = [world.hold(), world.hold()]
+    refused = world.ask()
+    assert isinstance(refused, Refusal) and (refused.status, refused.code) == (429, "queue_full")
+    assert refused.retry_after and not any(one.done() for one in held)
+    assert code(World(hold_bytes=100).ask({"prompt": "x" * 200})) == "queue_full"
+    assert code(World(Bounds(entries=0)).ask()) == "queue_full"
+    assert code(World(Bounds(bytes=100)).ask({"prompt": "x" * 200})) == "queue_full"
+
+
+async def test_a_higher_priority_goes_first_and_displaces_a_lower_one() -> None:
+    world = World(hold_requests=2, priorities=((("x-priority", "high"),),), pod_limit=1)
+    first, second = world.hold(), world.hold()
+    urgent = world.hold(x_priority="high")
+    assert code(await second) == "displaced" and not first.done()
+    world.up(POD)
+    assert isinstance(await urgent, Pick)
+    await asyncio.sleep(0)
+    assert not first.done()
+    world.ledger.close("r3")
+    world.holding.pump()
+    assert isinstance(await first, Pick)
+
+
+async def test_pods_at_their_limit_hold_what_comes_and_nobody_overtakes() -> None:
+    world = World(pod_limit=2)
+    old = Pod("2", "p2", "team", "chat", "old", "10.0.0.2:8000")  # without weight: its room is no room
+    world.up(POD, old)
+    assert isinstance(world.ask(), Pick) and isinstance(world.ask(), Pick)
+    waiting = [world.hold(), world.hold()]
+    assert world.woken == []  # there are pods: nothing to wake
+    world.ledger.close("r1")
+    late = world.hold()  # a place is free, but two came before
+    world.holding.pump()
+    await asyncio.sleep(0)
+    assert waiting[0].done() and not waiting[1].done() and not late.done()
+    for name in ("r2", "r3"):
+        world.ledger.close(name)
+    world.holding.pump()
+    assert isinstance(await late, Pick)
+    assert world.ledger.in_flight(POD) == 2
+
+
+async def test_tenants_share_what_becomes_free() -> None:
+    world = World(pod_limit=1, tenant_header="x-tenant")
+    world.up(POD)
+    world.ask()
+    body = {"prompt": "x" * 2000, "max_tokens": 500}
+    crowd = [world.hold(body, x_tenant="crowd") for _ in range(10)]
+    single = world.hold(body, x_tenant="single")
+    for _ in range(4):
+        for number in range(1, world.count + 1):
+            world.ledger.close(f"r{number}")
+        world.holding.pump()
+        await asyncio.sleep(0)
+    assert single.done() and sum(one.done() for one in crowd) <= 3
+
+
+async def test_who_gives_up_leaves_no_trace() -> None:
+    world = World()
+    held = world.hold()
+    held.cancel()
+    await asyncio.sleep(0)
+    assert world.holding.by_service() == {}
+    world.up(POD)
+    assert len(world.ledger) == 0
+
+
+async def test_a_sleeping_service_is_called_for_although_its_fallback_answers() -> None:
+    world = World(fallback="small")
+    world.state.put_service(Service("team", "small", "s", (("c", 100),)))
+    small = Pod("9", "s", "team", "small", "c", "10.0.0.9:8000")
+    world.up(small)
+    answers = [world.ask(), world.ask()]
+    assert [answer.fallback for answer in answers if isinstance(answer, Pick)] == ["team/small"] * 2
+    assert world.woken == [KEY] and world.holding.held(KEY) == 1
+    world.up(small, POD)
+    assert world.holding.held(KEY) == 0 and isinstance(world.ask(), Pick)
+
+
+async def test_a_stopping_gateway_refuses_what_it_holds() -> None:
+    world = World()
+    held = world.hold()
+    world.holding.close()
+    answer = await held
+    assert isinstance(answer, Refusal) and (answer.status, answer.code) == (503, "gateway_draining")
+    assert code(world.ask()) == "no_ready_pod"
+
+
+async def test_a_rate_limit_is_charged_once_however_long_the_request_waits() -> None:
+    world = World(limits=(Limit("authorization", 2, 0),))
+    held = world.hold(authorization="k")
+    for _ in range(5):
+        world.holding.pump()
+    world.up(POD)
+    assert isinstance(await held, Pick) and isinstance(world.ask(authorization="k"), Pick)
+    refused = world.ask(authorization="k")
+    assert isinstance(refused, Refusal) and (refused.status, refused.code) == (429, "rate_limit_exceeded")
+    assert refused.retry_after == 30
+    assert isinstance(world.ask(authorization="other"), Pick)

@@ -1,0 +1,128 @@
+"""Protects the shipped rules and dashboards: they are what their source makes; every alert fires on a case of its own and
+not on its neighbours; and no alert about a service can roll a canary back that it does not name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.alert_cases import CASES, Case, Series
+
+from pagefleet_local.assets import debian
+from pagefleet_observability.__main__ import main
+from pagefleet_observability.dashboards import DASHBOARDS
+from pagefleet_observability.files import ALERTS, GROUPS, files
+from pagefleet_operator.alerts.payload import parse
+
+MONITORING = Path(__file__).resolve().parents[3] / "manifests/monitoring"
+ABOUT = {alert.name: alert for alert in ALERTS}
+
+
+def test_the_shipped_files_are_what_their_source_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check", str(MONITORING)]) == 0
+    assert {f"dashboards/{path.name}" for path in MONITORING.glob("dashboards/*.json")} < set(files())
+    assert main(["--check", str(tmp_path)]) == 1
+    assert str(tmp_path / "rules.yaml") in capsys.readouterr().err
+    assert main([str(tmp_path), "--runbooks", "https://wiki.example/runbooks"]) == 0
+    assert "runbook_url: https://wiki.example/runbooks#pagefleetrolledback" in (tmp_path / "rules.yaml").read_text()
+
+
+def promtool(*arguments: str | Path, folder: Path) -> None:
+    command = [debian.tool("promtool"), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_reads_the_rules() -> None:
+    promtool("check", "rules", "--lint-fatal", "rules.yaml", folder=MONITORING)
+    operators = yaml.safe_load((MONITORING / "operator/prometheus-rule.yaml").read_text())
+    assert operators["spec"] == yaml.safe_load((MONITORING / "rules.yaml").read_text())
+
+
+def test_every_alert_has_a_case() -> None:
+    assert sorted(case.alert for case in CASES) == sorted(ABOUT)
+
+
+def _scenario(case: Case, name: str, series: Series, labels: dict[str, str] | None) -> dict[str, Any]:
+    """A test of promtool: what ALERTS says at the case's time."""
+    firing = f'ALERTS{{alertname="{case.alert}",alertstate="firing"}}'
+    said = []
+    if labels is not None:
+        own = {"alertname": case.alert, "alertstate": "firing", "severity": ABOUT[case.alert].severity.value, **labels}
+        written = ",".join(f'{key}="{value}"' for key, value in own.items())
+        said = [{"labels": f"ALERTS{{{written}}}", "value": 1}]
+    return {
+        "name": f"{case.alert} {name}",
+        "interval": case.interval,
+        "input_series": [{"series": key, "values": values} for key, values in series.items()],
+        "promql_expr_test": [{"expr": firing, "eval_time": case.at, "exp_samples": said}],
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
+def test_alerts_fire_when_they_should_and_only_then(case: Case, tmp_path: Path) -> None:
+    scenarios = [_scenario(case, "fires", case.fires, case.labels)]
+    scenarios += [_scenario(case, f"is quiet {index}", quiet, None) for index, quiet in enumerate(case.quiet)]
+    rules = {"rule_files": [str(MONITORING / "rules.yaml")], "evaluation_interval": case.interval, "tests": scenarios}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(rules, sort_keys=False))
+    promtool("test", "rules", "test.yaml", folder=tmp_path)
+    scenarios[0]["promql_expr_test"][0]["exp_samples"] = []
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(rules, sort_keys=False))
+    with pytest.raises(AssertionError, match=case.alert):
+        promtool("test", "rules", "wrong.yaml", folder=tmp_path)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
+def test_what_alertmanager_hands_over_names_its_revision(case: Case) -> None:
+    """The route's matchers on the labels of the firing alert, and the webhook's own reading of them."""
+    routes = yaml.safe_load((MONITORING / "alertmanager.yaml").read_text())["route"]["routes"]
+    (matchers,) = [route["matchers"] for route in routes if route["receiver"] == "pagefleet"]
+    assert sorted(matchers) == ['namespace!=""', 'revision!=""', 'service!=""', 'severity="page"']
+    severity = ABOUT[case.alert].severity.value
+    handed = severity == "page" and all(case.labels.get(name) for name in ("namespace", "service", "revision"))
+    if severity == "page" and "service" in case.labels:
+        assert handed, "a page about a service lays it to a revision"
+    raw = {
+        "status": "firing",
+        "labels": {"alertname": case.alert, "severity": severity, **case.labels},
+        "startsAt": "2026-01-01T00:00:00Z",
+    }
+    alerts = parse({"version": "4", "alerts": [raw]}, 1.0)
+    if handed:
+        assert [(one.namespace, one.service, one.record.revision) for one in alerts] == [("a", "chat", "c1")]
+
+
+def test_names_are_told_once() -> None:
+    names = [rule.name for group in GROUPS for rule in group.rules]
+    assert len(names) == len(set(names))
+
+
+def test_dashboards_are_what_grafana_imports() -> None:
+    assert {board.name for board in DASHBOARDS} == {"fleet", "service", "rollout", "engine"}
+    for board in DASHBOARDS:
+        document = json.loads((MONITORING / f"dashboards/{board.name}.json").read_text())
+        panels = document["panels"]
+        assert len({panel["id"] for panel in panels}) == len(panels)
+        taken: set[tuple[int, int]] = set()
+        for panel in panels:
+            place = panel["gridPos"]
+            cells = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
+            assert not cells & taken, f"{board.name}: {panel['title']} lies over another"
+            assert place["x"] + place["w"] <= 24
+            taken |= cells
+        variables = {variable["name"] for variable in document["templating"]["list"]}
+        for panel in board.panels:
+            assert panel.text, f"{panel.title} says nothing of itself"
+            for expr, _ in panel.queries:
+                for name in variables - {"datasource"}:
+                    assert f"{name}=$" not in expr, "values are quoted"
+                used = {part.split('"')[0] for part in expr.split('"$')[1:]}
+                assert used <= variables, (panel.title, used)

@@ -1,0 +1,153 @@
+"""Protects what the scaler knows in a burst and in noise: a replica's throughput is learned without what the prompts of a
+rise take and with how sure it is, a clear rise is extended to now, a clear fall ends the window unless the user gave one,
+what made up for a shortage is no need, the tokens of a request are those of the time that both readings and arrivals
+cover, and +-10 % of noise flaps nothing on the simulator's own trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from pagefleet_operator.domain.scaling import throughput
+from pagefleet_operator.domain.scaling.demand import Demand, demand
+from pagefleet_operator.domain.scaling.inflow import flow
+from pagefleet_operator.domain.scaling.load import Totals
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+from pagefleet_simulator.fleet import profile
+from pagefleet_simulator.fleet.capacity import sustainable
+from pagefleet_simulator.fleet.view import Bounds
+from pagefleet_simulator.results.outcome import flaps
+from pagefleet_simulator.scalers.ours import Ours
+from pagefleet_simulator.simulation import Setting, Simulation
+from pagefleet_simulator.traces import synthetic
+
+BASE, SLOPE, PROMPT = 0.02, 0.0008, 0.15
+NOW = 3000.0
+
+
+def speed(running: float, rise: float = 0.0) -> float:
+    """Tokens per second of a replica while `rise` requests a second come in addition."""
+    return (1 - PROMPT * rise) * running / (BASE + SLOPE * running)
+
+
+def test_the_prompts_of_a_rise_do_not_make_a_replica_slow() -> None:
+    """A base of about 20, and a burst to 80 and back within two minutes: 2 requests a second more, then fewer."""
+    running = [20, 22, 19, 21, 20, 20, 80, 80, 20, 21, 19, 20, 22]
+    history = [
+        Sample(
+            30.0 * n + t, 1, 1, running=round(a + (b - a) * t / 30), tokens=speed(a + (b - a) * t / 30, (b - a) / 30)
+        )
+        for n, (a, b) in enumerate(pairwise(running))
+        for t in range(0, 30, 5)
+    ]
+    found = throughput.fit(throughput.means(history))
+    assert found is not None
+    assert found.throughput(80) == pytest.approx(speed(80), rel=0.03)
+    blind = throughput.fit(replace(mean, change=0.0) for mean in throughput.means(history))
+    assert blind is not None
+    assert abs(blind.throughput(80) / speed(80) - 1) > 0.05, "the trace would show it"
+
+
+@pytest.mark.parametrize(("spread", "share"), [(3, 0.9), (40, 0.97)])
+def test_what_was_never_seen_is_not_surely_generated(spread: int, share: float) -> None:
+    """Concurrencies of 50 +- `spread`, read with 2 % of noise: far above them little is sure."""
+    points = [(50 + (n * 7 % (2 * spread + 1)) - spread, 1 + 0.02 * (-1) ** (n // 2)) for n in range(60)]
+    means = [
+        throughput.Mean(30.0 * n, 1, r, 0, 0, speed(r) * noise, 0.0, True)
+        for n, (r, noise) in enumerate([*points, (40, 1.0), (50, 1.0)])
+    ]
+    found = throughput.fit(means)
+    assert found is not None
+    sure = found.throughput(150, 2.0) / found.throughput(150)
+    assert sure < share if spread < 10 else sure > share
+    assert found.throughput(50, 2.0) / found.throughput(50) > 0.98
+
+
+def asked(load: ServiceLoad, busy: int = 40, ago: float = 0.0, scaling: Scaling | None = None) -> Demand:
+    """8 replicas with 24 to 40 sequences each for half an hour; with `busy` ones until `ago` seconds before now."""
+    running = [24, 36, 40, 30]
+    history = []
+    for back in range(360, 0, -1):
+        r = running[back // 12 % 4] if not ago else busy if back * 5 > ago else 6
+        history.append(
+            Sample(
+                NOW - 5.0 * back, 8, 8, running=8 * r, pages=60 * r, total_pages=8000, tokens=8 * speed(r + back % 3)
+            )
+        )
+    seen = Totals(replace(history[-1], time=NOW), slots=64, history=tuple(history))
+    return demand(seen, load, scaling or Scaling(min=1, max=99), 60.0, 90.0, 900.0)
+
+
+def test_a_clear_rise_is_extended_to_now_and_a_small_one_is_not() -> None:
+    usual, rising = (10.0,) * 178, ServiceLoad(age=3.0, arrivals=(10.0,) * 178 + (12.0, 24.0))
+    plain = ServiceLoad(age=3.0, arrivals=(10.0,) * 178 + (24.0, 24.0))
+    assert asked(rising).now > 1.2 * asked(plain).now, "twelve more in ten seconds: about ten more by now"
+    noise, level = (asked(ServiceLoad(age=3.0, arrivals=(*usual, *last))) for last in ((9.0, 12.0), (10.5, 10.5)))
+    assert noise.now == pytest.approx(level.now, rel=0.01), "by the minute's mean alone"
+
+
+@pytest.mark.parametrize("ago", [35.0, 65.0])
+def test_a_clear_fall_ends_the_window_but_not_one_that_was_given(ago: float) -> None:
+    """35 s ago the half-minute before the last one was still a busy one."""
+    fell = ServiceLoad(age=2.0, arrivals=(10.0,) * 174 + (2.0,) * 6)
+    over, given = asked(fell, ago=ago), asked(fell, ago=ago, scaling=Scaling(min=1, max=99, stabilization=90.0))
+    noise = asked(ServiceLoad(age=2.0, arrivals=(10.0,) * 174 + (8.5,) * 6), ago=ago)
+    assert over.peak is not None and given.peak is not None and noise.peak is not None
+    assert over.peak < 0.5 * given.peak
+    assert noise.peak > 0.7 * given.peak
+
+
+def readings(running: list[int], serving: list[int], tokens: float = 9000.0) -> list[Sample]:
+    """One every 5 s, the last one now."""
+    count = len(running)
+    return [
+        Sample(NOW - 5.0 * (count - 1 - n), replicas, replicas, running=inside, tokens=tokens)
+        for n, (inside, replicas) in enumerate(zip(running, serving, strict=True))
+    ]
+
+
+def test_what_makes_up_for_a_shortage_is_no_need() -> None:
+    """10 requests a second of 300 tokens arrive: 3,000 tokens a second. 9,000 are generated, and 20 requests a second
+    more end than begin; with as many inside as ever it is answers that got longer, and a need."""
+    usual = readings([300] * 354, [8] * 354, 3000.0)
+    past = [replace(one, time=one.time - 30.0) for one in usual]
+    load = ServiceLoad(age=0.0, arrivals=(10.0,) * 180)
+    falling = readings([700, 600, 500, 400, 300, 200], [8] * 6)
+    level = readings([700] * 6, [8] * 6)
+    emptied = flow(load, falling, [*past, *falling], 60.0)
+    longer = flow(load, level, [*past, *level], 60.0)
+    assert emptied.tokens == pytest.approx(3000, rel=0.15)
+    assert longer.tokens == pytest.approx(9000)
+
+
+def test_a_replica_that_is_removed_takes_its_share_along() -> None:
+    """From 8 to 4 replicas with 50 requests each: none of them has ended."""
+    removed = readings([400, 400, 400, 200, 200, 200], [8, 8, 8, 4, 4, 4])
+    past = readings([400] * 300, [8] * 300)
+    found = flow(ServiceLoad(age=0.0, arrivals=(10.0,) * 180), removed, past, 60.0)
+    assert found.tokens == pytest.approx(9000), "nothing is taken off"
+
+
+@pytest.mark.parametrize("count", [120, 122, 125, 126])
+@pytest.mark.parametrize("told", [30, 180])
+def test_tokens_of_a_request_are_of_the_time_that_readings_and_arrivals_cover(count: int, told: int) -> None:
+    """10 requests a second of 300 tokens, read for 10 minutes: in the midst of a half-minute, and when the gateway has
+    counted arrivals for 5 of them only."""
+    past = readings([300] * count, [8] * count, 3000.0)
+    found = flow(ServiceLoad(age=2.0, arrivals=(10.0,) * told), past[-6:], past, 60.0)
+    assert found.each == pytest.approx(300, rel=0.03)
+
+
+def test_noise_of_ten_percent_flaps_nothing() -> None:
+    """The trace on which 7 -> 6 -> 7 came of a throughput that was guessed from too narrow a range of concurrencies, and
+    7 -> 10 -> 8 of a new replica's late first tokens."""
+    engine, lengths = profile.load("h100x4-llama-70b"), synthetic.Lengths(prompt=1500, output=700)
+    trace = synthetic.build("noise", 8 * sustainable(engine, *lengths.means), 1, 3.0, lengths)
+    scaler = Ours(Scaling(min=1, max=16, ttft=2.0))
+    outcome = Simulation(Setting(engine, Bounds(1, 16), 7, seed=1), scaler, trace.arrivals, trace.seconds).run()
+    meanwhile = [event for event in outcome.events if event.time < trace.seconds]
+    assert flaps(outcome.events) == 0
+    assert len(meanwhile) <= 2, "one replica less once a replica's throughput is known, and at most one more"

@@ -1,0 +1,58 @@
+"""Late first tokens ask for more replicas, but not while a replica is new: the crowd that meets it is no shortage. What
+piles up while replicas start is ordered with them, and a fleet that has just begun is not yet known well enough to shrink."""
+
+from dataclasses import replace
+
+import pytest
+
+from pagefleet_operator.domain.scaling.demand import demand
+from pagefleet_operator.domain.scaling.load import Totals
+from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
+
+
+def entry(time: float, serving: int) -> Sample:
+    return Sample(time, serving, serving, running=40 * serving, pages=300 * serving, total_pages=1000 * serving)
+
+
+@pytest.mark.parametrize(("joined", "late"), [(20.0, False), (110.0, False), (125.0, True), (600.0, True)])
+def test_a_new_replica_explains_late_first_tokens(joined: float, late: bool) -> None:
+    now = 1000.0
+    times = [now - 5.0 * back for back in range(1, 180)]
+    history = tuple(entry(time, 8 if time >= now - joined else 7) for time in reversed(times))
+    seen = Totals(entry(now, 8), slots=128, history=history)
+    load = ServiceLoad(age=2.0, arrivals=(10.0,) * 90, ttft=3.0)
+    found = demand(seen, load, Scaling(min=1, max=20, ttft=2.0), 60.0, 60.0, 900.0)
+    assert (found.steady > 8) is late
+    assert (found.first_token is not None) is late, "and what it does not tell of holds no replica"
+
+
+def load_of(before: float, now: float, steps: int = 2) -> ServiceLoad:
+    return ServiceLoad(age=2.0, arrivals=(before,) * (180 - steps) + (now,) * steps)
+
+
+@pytest.mark.parametrize(("startup", "least", "most"), [(1.0, 24.0, 28.0), (60.0, 69.0, 73.0)])
+def test_what_piles_up_during_a_start_is_ordered_with_the_rest(startup: float, least: float, most: float) -> None:
+    """8 replicas with 40 sequences each at 10 requests/s; then 40 requests/s for 20 s. A start of a second leaves nothing
+    behind; in one of a minute more than twice as much again piles up: at most three times what is asked for counts."""
+    now = 3000.0
+    running = [24, 36, 40, 30]
+    history = tuple(
+        Sample(t, 8, 8, running=8 * r, pages=2400, total_pages=8000, tokens=8 * r / (0.02 + 0.0008 * r))
+        for t, r in ((now - 5.0 * back, running[back // 12 % 4]) for back in range(360, 0, -1))
+    )
+    seen = Totals(replace(history[-1], time=now), slots=64, history=history)
+    found = demand(seen, load_of(10.0, 40.0), Scaling(min=1, max=99), startup, 60.0, 900.0)
+    assert least <= found.steady <= most
+    calm = demand(seen, load_of(10.0, 10.0), Scaling(min=1, max=99), startup, 60.0, 900.0)
+    assert calm.steady < 8, "nothing piles up where enough serve"
+
+
+@pytest.mark.parametrize(("seconds", "known"), [(160, False), (320, False), (370, True)])
+def test_a_fleet_that_has_just_begun_has_no_peak(seconds: int, known: bool) -> None:
+    now = 3000.0
+    history = tuple(entry(now - back, 8) for back in range(seconds, 0, -5))
+    seen = Totals(entry(now, 8), slots=128, history=history)
+    found = demand(seen, load_of(10.0, 10.0), Scaling(min=1, max=20), 60.0, 60.0, 900.0)
+    assert (found.peak is not None) is known
+    assert found.calm_peak is None

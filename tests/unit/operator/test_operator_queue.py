@@ -1,0 +1,61 @@
+"""Protects the queue of decisions: soonest first, one worker at a time for a service, what comes meanwhile is done again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+from pagefleet_operator.controller import Key, Queue
+from pagefleet_operator.web.own_metrics import Metrics
+
+
+async def test_a_service_that_is_due_again_while_it_is_worked_on_is_worked_on_again_and_never_twice_at_once() -> None:
+    chance, working, done = random.Random(3), set[Key](), Counter[Key]()
+    wanted = Counter[Key]({("ns", f"s{number}"): chance.randint(1, 4) for number in range(200)})
+    all_done = asyncio.Event()
+
+    async def work(key: Key) -> float | None:
+        assert key not in working
+        working.add(key)
+        done[key] += 1
+        if done[key] < wanted[key]:
+            queue.add(key, chance.choice((0.0, 0.001, 60.0)))
+            queue.add(key, 0.001)  # the sooner one counts
+        await asyncio.sleep(chance.choice((0.0, 0.0005, 0.002)))
+        working.discard(key)
+        if done == wanted:
+            all_done.set()
+        return None
+
+    queue = Queue(work, Metrics())
+    for key in wanted:
+        queue.add(key, chance.random() / 100)
+    running = asyncio.create_task(queue.run())
+    async with asyncio.timeout(10):
+        await all_done.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert done == wanted
+
+
+async def test_a_thousand_waiting_services_are_worked_on_in_the_order_in_which_they_are_due() -> None:
+    order, all_done = list[int](), asyncio.Event()
+
+    async def work(key: Key) -> float | None:
+        order.append(int(key[1]))
+        if len(order) == 1000:
+            all_done.set()
+        return 60.0
+
+    queue = Queue(work, Metrics())
+    numbers = list(range(1000))
+    random.Random(5).shuffle(numbers)
+    for number in numbers:
+        queue.add(("ns", str(number)), number - 2000.0)
+    running = asyncio.create_task(queue.run())
+    async with asyncio.timeout(10):
+        await all_done.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert order == sorted(order)

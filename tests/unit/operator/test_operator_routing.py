@@ -1,0 +1,304 @@
+"""Protects provider GatewayAPI as a pure decision: the HTTPRoutes and InferencePools word for word (tests/golden_routes;
+written anew with PAGEFLEET_GOLDEN=write), honest weights, and what is said of a missing CRD, a taken name, a gateway
+that refuses and fields without effect; that nothing is deleted before the gateway has seen the new split."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagefleet_operator.domain.base.revision import revision_hash
+from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.manifests.httproute import hundredths, milliseconds
+from pagefleet_operator.domain.rollout.draining import HEARD_SECONDS
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.status.gateway_api import Answer, Features, GatewayApiReading, Live
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import (
+    Condition,
+    DrainRecord,
+    MirrorRecord,
+    RouteRecord,
+    Status,
+    Weight,
+)
+from pagefleet_operator.domain.traffic.gateway_api import ACCEPTED, ENFORCED, route
+
+FOLDER = Path(__file__).parents[2] / "golden_routes"
+NEW = Features("v1", "", timeouts=True, mirror_share=True)
+POOLS = replace(NEW, pool="v1")
+OLD = Features("v1beta1")
+NOW = 1000.0
+
+
+def spec_of(traffic: dict[str, Any] | None = None, **rollout: Any) -> dict[str, Any]:
+    told = {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "edge", "namespace": "infra"}]}}
+    spec: dict[str, Any] = {"model": {"source": "file:///m", "servedName": "m"}, "traffic": {**told, **(traffic or {})}}
+    if rollout:
+        spec["rollout"] = rollout
+    return spec
+
+
+def typed(spec: dict[str, Any]) -> Spec:
+    parsed = parse(spec)
+    assert isinstance(parsed, Spec), parsed
+    return parsed
+
+
+def pods(name: str, ready: int = 1) -> RevisionReading:
+    return RevisionReading(name, 1, tuple(PodReading(f"{name}-{i}", True, False, 0, 0) for i in range(ready)))
+
+
+def seen(spec: dict[str, Any], found: GatewayApiReading | None, status: Status, **more: Any) -> Observation:
+    revisions = {entry.revision: pods(entry.revision) for entry in status.traffic}
+    revisions |= {name: pods(name) for name in (status.canary,) if name}
+    return Observation("team-a", "chat", "u-1", 3, spec, status, more.pop("revisions", revisions), None, found, **more)
+
+
+SPLIT = Status(stable="aaaaaaaa", canary="bbbbbbbb", traffic=(Weight("aaaaaaaa", 95), Weight("bbbbbbbb", 5)))
+CASES: dict[str, tuple[dict[str, Any], Features, Status]] = {
+    "services": (spec_of({"timeout": "2m30s"}), NEW, SPLIT),
+    "services-forced-mirrored": (
+        spec_of(
+            {
+                "gatewayAPI": {
+                    "parentRefs": [{"name": "edge", "namespace": "infra", "sectionName": "https", "port": 443}],
+                    "hostnames": ["chat.example.org"],
+                }
+            },
+            route={"header": {"x-canary": "always"}},
+        ),
+        NEW,
+        replace(SPLIT, mirror=MirrorRecord("bbbbbbbb", 12.5)),
+    ),
+    "services-old-api": (
+        spec_of(),
+        OLD,
+        replace(SPLIT, canary="", traffic=(Weight("aaaaaaaa", 100),), mirror=MirrorRecord("aaaaaaaa", 10.0)),
+    ),
+    "pool": (spec_of(route={"header": {"x-canary": "always"}}), POOLS, SPLIT),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_route_is_the_golden_one(name: str) -> None:
+    spec, served, status = CASES[name]
+    made = route(seen(spec, GatewayApiReading(served), status), typed(spec), status).manifests
+    text = yaml.safe_dump_all(made, sort_keys=False, width=110)
+    golden = FOLDER / f"{name}.yaml"
+    if os.environ.get("PAGEFLEET_GOLDEN") == "write":
+        golden.write_text(text)
+    assert golden.read_text() == text
+
+
+def test_no_golden_file_is_left_over() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(CASES)
+
+
+@given(st.lists(st.integers(0, 1000), max_size=6))
+def test_weights_are_rounded_honestly(weights: list[int]) -> None:
+    named = [(f"r{index}", weight) for index, weight in enumerate(weights)]
+    shares, total = dict(hundredths(named)), sum(weights)
+    assert sum(shares.values()) == (100 if total else 0)
+    for name, weight in named:
+        exact = weight * 100 / total if total else 0
+        assert abs(shares.get(name, 0) - exact) < 1
+        if not weight:
+            assert name not in shares
+    if total == 100:
+        assert shares == {name: weight for name, weight in named if weight}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(600, "10m"), (5400, "1h30m"), (0.0015, "2ms"), (1.5, "1s500ms"), (86400, "24h"), (0.25, "250ms")],
+)
+def test_a_duration_is_one_of_the_gateway_api(seconds: float, text: str) -> None:
+    assert milliseconds(seconds) == text
+
+
+def conditions(spec: dict[str, Any], found: GatewayApiReading | None, status: Status = SPLIT) -> dict[str, Any]:
+    stated = route(seen(spec, found, status), typed(spec), status).stated
+    return {kind: (state, reason, message) for kind, state, reason, message in stated}
+
+
+def test_a_missing_crd_names_the_field_and_what_to_install() -> None:
+    spec = spec_of()
+    found = GatewayApiReading(Features())
+    state, reason, message = conditions(spec, found)[ACCEPTED]
+    assert (state, reason) == ("False", "NotInstalled")
+    assert message.startswith("spec.traffic.provider: ")
+    assert "install the Gateway API's CRDs" in message
+    assert route(seen(spec, found, SPLIT), typed(spec), SPLIT).manifests == ()
+    plan = decide(seen(spec, found, Status()), NOW)
+    assert [child["kind"] for child in plan.children] == ["Deployment", "Service", "PodDisruptionBudget"]
+    assert "NotInstalled" in [event.reason for event in plan.events]
+    again = decide(seen(spec, found, plan.status), NOW + 5)
+    assert "NotInstalled" not in [event.reason for event in again.events], "an Event once, not at every decision"
+
+
+def test_an_explicit_pool_is_never_replaced_silently() -> None:
+    told = spec_of()["traffic"]["gatewayAPI"]
+    spec = spec_of({"gatewayAPI": {**told, "backend": "InferencePool"}})
+    state, _, message = conditions(spec, GatewayApiReading(NEW))[ACCEPTED]
+    assert (state, message.split(":")[0]) == ("False", "spec.traffic.gatewayAPI.backend")
+    spec = spec_of({"gatewayAPI": {**told, "backend": "Service"}})
+    made = route(seen(spec, GatewayApiReading(POOLS), SPLIT), typed(spec), SPLIT).manifests
+    assert [manifest["kind"] for manifest in made] == ["HTTPRoute"]
+
+
+def test_somebody_elses_route_is_left_alone() -> None:
+    found = GatewayApiReading(NEW, Live("chat", "r-1", "somebody", 1))
+    assert conditions(spec_of(), found)[ACCEPTED][:2] == ("False", "NameTaken")
+    spec = spec_of()
+    assert route(seen(spec, found, SPLIT), typed(spec), SPLIT).manifests == ()
+    plain = {"model": {"source": "file:///m"}}
+    assert route(seen(plain, found, SPLIT), typed(plain), SPLIT).withdrawn == ()
+
+
+def answer(**changes: Any) -> Answer:
+    return replace(Answer("edge", "infra", "", None, 4, True, True, "", ""), **changes)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ((), ("Unknown", "Pending")),
+        ((answer(),), ("True", "Accepted")),
+        ((answer(observed=3),), ("Unknown", "Pending")),
+        ((answer(observed=None),), ("True", "Accepted")),
+        ((answer(parent="other"),), ("Unknown", "Pending")),
+        ((answer(accepted=False, reason="NotAllowedByListeners", message="no"),), ("False", "NotAllowedByListeners")),
+        ((answer(resolved=False, reason="BackendNotFound", message="no"),), ("False", "BackendNotFound")),
+    ],
+)
+def test_what_gateways_say_is_read_back(answers: tuple[Answer, ...], expected: tuple[str, str]) -> None:
+    state, reason, message = conditions(spec_of(), GatewayApiReading(NEW, Live("chat", "r", "u-1", 4, answers)))[
+        ACCEPTED
+    ]
+    assert (state, reason) == expected
+    if state == "False":
+        assert message.startswith("spec.traffic.gatewayAPI.parentRefs[0]: Gateway edge: ")
+
+
+def test_a_pool_that_its_gateway_refuses_is_told() -> None:
+    refused = Answer("edge", "infra", "", None, 1, True, False, "InvalidExtensionRef", "no Service pagefleet-gateway")
+    found = GatewayApiReading(POOLS, Live("chat", "r", "u-1", 4, (answer(),)), Live("chat", "p", "u-1", 1, (refused,)))
+    state, reason, message = conditions(spec_of(), found)[ACCEPTED]
+    assert (state, reason) == ("False", "InvalidExtensionRef")
+    assert "pagefleet-gateway" in message
+
+
+@pytest.mark.parametrize(
+    ("traffic", "served", "named"),
+    [
+        ({"queue": {"timeout": "5s"}}, NEW, "spec.traffic.queue"),
+        ({"retries": 1}, NEW, "spec.traffic.retries"),
+        ({"rateLimits": [{"header": "a", "requestsPerMinute": 1}]}, NEW, "spec.traffic.rateLimits"),
+        ({"fallback": {"service": "small"}}, POOLS, "spec.traffic.fallback"),
+        ({}, NEW, "spec.rollout.guard"),
+        ({}, OLD, "spec.traffic.timeout"),
+    ],
+)
+def test_a_field_without_effect_is_named(traffic: dict[str, Any], served: Features, named: str) -> None:
+    state, _, message = conditions(spec_of(traffic), GatewayApiReading(served))[ENFORCED]
+    assert state == "False"
+    assert named in message
+
+
+def test_a_guard_that_does_not_listen_to_gateways_is_not_without_effect() -> None:
+    latency = [{"signal": "ttft", "source": "Engine"}, {"signal": "itl"}]
+    for errors, named in (("Prometheus", False), ("Gateway", True)):
+        guard = {"latency": latency, "errors": {"maxRate": "1%", "source": errors}}
+        spec = spec_of(steps=[{"weight": 10}], guard=guard)
+        assert ("spec.rollout.guard" in conditions(spec, GatewayApiReading(NEW))[ENFORCED][2]) is named
+
+
+def test_behind_a_picker_queues_and_limits_have_their_effect() -> None:
+    spec = spec_of({"queue": {"timeout": "5s"}, "circuitBreaker": {"maxRequestsPerPod": 4}, "retries": 1})
+    assert conditions(spec, GatewayApiReading(POOLS))[ENFORCED][0] == "True"
+
+
+def test_a_revision_without_a_ready_pod_leaves_its_share_to_the_other() -> None:
+    spec = spec_of()
+    observed = seen(
+        spec, GatewayApiReading(NEW), SPLIT, revisions={"aaaaaaaa": pods("aaaaaaaa"), "bbbbbbbb": pods("b", 0)}
+    )
+    (made,) = route(observed, typed(spec), SPLIT).manifests
+    backends = made["spec"]["rules"][-1]["backendRefs"]  # type: ignore[index]
+    assert [(ref["name"], ref["weight"]) for ref in backends] == [("chat-aaaaaaaa", 100)]
+
+
+def test_nothing_serves_nothing_is_routed_to_services() -> None:
+    spec = spec_of()
+    assert route(seen(spec, GatewayApiReading(NEW), Status()), typed(spec), Status()).manifests == ()
+    made = route(seen(spec, GatewayApiReading(POOLS), Status()), typed(spec), Status()).manifests
+    assert [manifest["kind"] for manifest in made] == ["InferencePool", "HTTPRoute"], "its picker holds requests"
+
+
+def promoted(answers: tuple[Answer, ...]) -> Plan:
+    """Revision aaaaaaaa has lost its traffic to the spec's own, which the route at generation 4 says."""
+    spec = spec_of()
+    wanted = revision_hash(typed(spec).raw)
+    drained = (DrainRecord("aaaaaaaa", NOW - HEARD_SECONDS),)
+    status = Status(stable=wanted, traffic=(Weight(wanted, 100),), route=RouteRecord("Service"), draining=drained)
+    found = GatewayApiReading(NEW, Live("chat", "r", "u-1", 4, answers))
+    revisions = {wanted: pods(wanted), "aaaaaaaa": pods("aaaaaaaa")}
+    return decide(seen(spec, found, status, revisions=revisions), NOW)
+
+
+def test_nothing_is_deleted_before_the_gateway_has_seen_the_new_split() -> None:
+    assert promoted((answer(observed=3),)).delete == ()
+    assert promoted((answer(observed=3), answer(parent="other"))).delete == ()
+    assert promoted((answer(observed=4),)).delete == ("aaaaaaaa",)
+    assert promoted(()).delete == ("aaaaaaaa",), "no gateway has ever served it"
+
+
+def test_the_provider_changed_back_takes_the_route_away_and_then_forgets_it() -> None:
+    plain = {"model": {"source": "file:///m"}}
+    wanted = revision_hash(typed(plain).raw)
+    status = Status(stable=wanted, traffic=(Weight(wanted, 100),), route=RouteRecord("InferencePool"))
+    found = GatewayApiReading(POOLS, Live("chat", "r", "u-1", 4), Live("chat", "p", "u-1", 1))
+    first = decide(seen(plain, found, status), NOW)
+    assert [(gone.kind, gone.uid) for gone in first.withdrawn] == [("HTTPRoute", "r"), ("InferencePool", "p")]
+    assert first.status.route == RouteRecord("InferencePool")
+    after = decide(seen(plain, GatewayApiReading(POOLS), first.status), NOW + 5)
+    assert after.withdrawn == ()
+    assert after.status.route is None
+    assert ACCEPTED not in {condition.type for condition in after.status.conditions}
+
+
+def test_an_invalid_spec_keeps_the_route_and_what_was_said_of_it() -> None:
+    said = Condition(ACCEPTED, "True", "Accepted", "fine", 5.0, 2)
+    status = replace(SPLIT, conditions=(said,), route=RouteRecord("Service"))
+    plan = decide(seen({"traffic": 7}, GatewayApiReading(NEW), status), NOW)
+    assert said in plan.status.conditions
+    assert (plan.routes, plan.withdrawn, plan.status.route) == ((), (), RouteRecord("Service"))
+
+
+def test_a_reading_that_failed_changes_nothing() -> None:
+    status = replace(SPLIT, route=RouteRecord("Service"))
+    assert conditions(spec_of(), None, status)[ACCEPTED][0] == "Unknown"
+    said = Condition(ACCEPTED, "True", "Accepted", "fine", 5.0, 2)
+    before = replace(status, conditions=(said,))
+    assert conditions(spec_of(), None, before)[ACCEPTED] == ("True", "Accepted", "fine")
+    made = route(seen(spec_of(), None, status), typed(spec_of()), status)
+    assert (made.manifests, made.withdrawn, made.record) == ((), (), RouteRecord("Service"))
+
+
+def test_a_pool_is_taken_away_only_when_the_gateway_has_seen_the_route_without_it() -> None:
+    told = spec_of()["traffic"]["gatewayAPI"]
+    spec = spec_of({"gatewayAPI": {**told, "backend": "Service"}})
+    pool = Live("chat", "p", "u-1", 1)
+    behind = GatewayApiReading(POOLS, Live("chat", "r", "u-1", 4, (answer(observed=3),)), pool)
+    assert route(seen(spec, behind, SPLIT), typed(spec), SPLIT).withdrawn == ()
+    ahead = replace(behind, route=Live("chat", "r", "u-1", 4, (answer(),)))
+    assert [gone.uid for gone in route(seen(spec, ahead, SPLIT), typed(spec), SPLIT).withdrawn] == ["p"]

@@ -1,0 +1,196 @@
+"""Protects other engines under the operator: what a runtime cannot do is refused by its field, images and slots are those
+of the runtime and its accelerator, and a signal that an engine does not tell stays unknown in scaling instead of zero."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from support.golden_manifests import child_of, spec_of
+
+from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.runtimes.catalog import slots_of
+from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, Engine, engine_of
+from pagefleet_operator.domain.scaling.load import is_fresh, totals
+from pagefleet_operator.domain.spec.parse import SpecErrors, parse
+from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
+
+
+def errors(spec: object) -> dict[str, str]:
+    found = parse(spec)
+    return {error.field: error.message for error in found.errors} if isinstance(found, SpecErrors) else {}
+
+
+def changed(name: str, path: str, value: object) -> dict[str, Any]:
+    """A golden spec with one field set."""
+    spec = place = copy.deepcopy(spec_of(name))
+    *steps, last = path.split(".")
+    for step in steps:
+        place = place.setdefault(step, {})
+    place[last] = value
+    return spec
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-cpu", "sglang", "tgi", "custom"])
+def test_the_golden_specs_are_accepted(name: str) -> None:
+    assert errors(spec_of(name)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("vllm", "model.source", "python://package/model.gguf"),
+        ("vllm", "model.quantization", "int8"),
+        ("vllm", "engine.limits.promptTokens", 100),
+        ("vllm", "engine.limits.answers", 2),
+        ("vllm", "engine.kvCache.dtype", "float32"),
+        ("vllm", "engine.port", 8001),
+        ("vllm", "engine.metrics", {"waiting": "a", "running": "b"}),
+        ("sglang", "model.quantization", "int8"),
+        ("sglang", "engine.limits.outputTokens", 100),
+        ("sglang", "engine.kvCache.dtype", "float16"),
+        ("tgi", "model.chatTemplate", {"configMapKeyRef": {"name": "a", "key": "b"}}),
+        ("tgi", "engine.kvCache.pages", 100),
+        ("tgi", "engine.scheduling.policy", "priority"),
+        ("tgi", "engine.toolCallParser", "hermes"),
+        ("custom", "model.speculation", {"method": "ngram"}),
+        ("custom", "model.quantization", "fp8"),
+        ("custom", "engine.scheduling.chunkTokens", 64),
+        ("gpu", "engine.probes", {"readiness": "/"}),
+    ],
+)
+def test_what_a_runtime_cannot_do_is_refused_by_its_field(name: str, path: str, value: object) -> None:
+    assert set(errors(changed(name, path, value))) == {f"spec.{path}"}
+
+
+def test_a_draft_model_is_refused_for_tgi() -> None:
+    drafted = {"method": "draft", "model": "pvc://weights/small"}
+    assert set(errors(changed("tgi", "model.speculation", drafted))) == {"spec.model.speculation.method"}
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tgi"])
+def test_nobody_guesses_where_nobody_is_asked_to(name: str) -> None:
+    told = changed(name, "model.speculation", {"method": "none", "tokens": 4})
+    assert errors(told) == {}
+    containers = deployment(child_of(told), 1)["spec"]["template"]["spec"]["containers"]
+    assert "specul" not in str(containers)
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "field"),
+    [
+        ("vllm", "--gpu-memory-utilization=0.5", "spec.engine.kvCache.memoryFraction"),
+        ("sglang", "--context-length=9", "spec.model.maxLength"),
+        ("tgi", "--num-shard=2", "spec.resources.accelerator.count"),
+        ("vllm", "--max-num-seqs=9", "spec.engine.scheduling.maxSequences"),
+    ],
+)
+def test_a_flag_with_a_field_is_refused_in_args(name: str, flag: str, field: str) -> None:
+    (message,) = errors(changed(name, "engine.args", [flag])).values()
+    assert field in message
+
+
+def test_an_accelerator_without_an_image_needs_one() -> None:
+    spec = changed("vllm", "resources.accelerator.name", "aws.amazon.com/neuron")
+    assert set(errors(spec)) == {"spec.engine.image"}
+    spec["engine"]["image"] = "registry.example/vllm-neuron:1"
+    assert errors(spec) == {}
+    args = deployment(child_of(spec), 1)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert not [argument for argument in args if argument.startswith("--tensor-parallel-size")]
+
+
+@pytest.mark.parametrize("name", ["amd.com/gpu", "aws.amazon.com/neuron", "google.com/tpu", "habana.ai/gaudi"])
+def test_our_engine_refuses_accelerators_that_it_cannot_use(name: str) -> None:
+    spec = {"model": {"source": "file:///m"}, "resources": {"accelerator": {"name": name}}}
+    assert set(errors(spec)) == {"spec.engine.image"}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "accelerator", "image"),
+    [
+        ("vllm", "nvidia.com/gpu", "docker.io/vllm/vllm-openai:"),
+        ("vllm", "amd.com/gpu", "docker.io/vllm/vllm-openai-rocm:"),
+        ("vllm", "google.com/tpu", "docker.io/vllm/vllm-tpu:"),
+        ("tgi", "habana.ai/gaudi", "ghcr.io/huggingface/text-generation-inference:"),
+        ("sglang", "nvidia.com/gpu", "docker.io/lmsysorg/sglang:"),
+    ],
+)
+def test_the_image_is_the_runtimes_for_the_accelerator(runtime: str, accelerator: str, image: str) -> None:
+    spec = {
+        "model": {"source": "pvc://weights/m"},
+        "engine": {"runtime": runtime},
+        "resources": {"accelerator": {"name": accelerator, "count": 1}},
+    }
+    container = deployment(child_of(spec), 1)["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"].startswith(image)
+    assert container["resources"]["limits"][accelerator] == "1"
+
+
+def test_custom_needs_metrics_when_its_replicas_follow_the_load() -> None:
+    spec = spec_of("custom") | {"scaling": {"min": 1, "max": 3}}
+    assert errors(spec) == {}
+    del spec["engine"]["metrics"]
+    assert set(errors(spec)) == {"spec.engine.metrics"}
+    assert errors(spec | {"scaling": {"min": 2, "max": 2}}) == {}
+
+
+def test_the_guard_judges_what_the_runtime_tells() -> None:
+    guard = {"guard": {"latency": [{"signal": "itl"}, {"signal": "queue"}]}}
+    assert errors(spec_of("vllm") | {"rollout": guard}) == {}
+    for name in ("tgi", "custom"):
+        assert set(errors(spec_of(name) | {"rollout": guard})) == {"spec.rollout.guard.latency"}
+    told = {
+        "guard": {"latency": [{"signal": "e2e", "source": "Engine"}], "errors": {"maxRate": "1%", "source": "Engine"}}
+    }
+    for name in ("vllm", "tgi", "minimal"):
+        assert errors(spec_of(name) | {"rollout": told}) == {}
+    assert set(errors(spec_of("sglang") | {"rollout": told})) == {"spec.rollout.guard.errors.source"}
+    assert errors(spec_of("custom") | {"rollout": told}) == {}
+    mute = changed("custom", "engine.metrics", {"waiting": "a", "running": "b"}) | {"rollout": told}
+    assert set(errors(mute)) == {"spec.rollout.guard.latency", "spec.rollout.guard.errors.source"}
+
+
+def test_gateway_api_routes_lead_to_one_port() -> None:
+    told = {"traffic": {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "g"}]}}}
+    assert set(errors(spec_of("custom") | told)) == {"spec.engine.port"}
+    assert errors(changed("custom", "engine.port", 8000) | told) == {}
+
+
+def test_custom_selectors_are_checked() -> None:
+    spec = changed("custom", "engine.metrics.waiting", "queue{a=~'.*'}")
+    assert set(errors(spec)) == {"spec.engine.metrics.waiting"}
+
+
+def test_a_users_variable_replaces_the_runtimes() -> None:
+    container = deployment(child_of(spec_of("custom")), 1)["spec"]["template"]["spec"]["containers"][0]
+    assert [entry["value"] for entry in container["env"] if entry["name"] == "HF_HOME"] == ["/tmp/elsewhere"]
+
+
+def test_slots_are_known_where_they_are_said() -> None:
+    assert slots_of({"engine": {"runtime": "vllm"}}) is None
+    assert slots_of({"engine": {"runtime": "vllm", "args": ["--max-num-seqs", "7"]}}) == 7
+    assert slots_of({"engine": {"runtime": "sglang", "args": ["--max-running-requests=9"]}}) == 9
+    assert slots_of({"engine": {"runtime": "custom", "scheduling": {"maxSequences": 3}}}) == 3
+
+
+def test_a_pods_annotation_says_what_its_engine_is() -> None:
+    metadata = deployment(child_of(spec_of("custom")), 1)["spec"]["template"]["metadata"]
+    found = engine_of({"metadata": metadata})
+    assert (found.port, found.metrics and found.metrics.path) == (9090, "/telemetry")
+    assert engine_of({"metadata": {}}) == Engine()
+    for text in ("", "[]", "{", '{"port": 1, "metrics": {"waiting": "a b", "running": "c"}}'):
+        assert engine_of({"metadata": {"annotations": {ANNOTATION: text}}}).metrics is None
+
+
+def pod(**known: Any) -> PodReading:
+    return PodReading("p", True, False, 0.0, 0.0, signals_age=0.0, **known)
+
+
+def test_pages_that_an_engine_does_not_tell_are_unknown_and_not_free() -> None:
+    told = pod(waiting=3, running=2)
+    assert is_fresh(told)
+    assert not is_fresh(pod(waiting=3))
+    assert not is_fresh(pod(waiting=3, running=2, total_pages=100))
+    latest = totals(RevisionReading("a", 1, (told,)), 1.0).latest
+    assert (latest.fresh, latest.waiting, latest.total_pages) == (1, 3, 0)

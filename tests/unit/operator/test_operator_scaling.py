@@ -1,0 +1,242 @@
+"""Protects what stands around the sizing rule, decided again and again on a whole service: zero beside a canary, schedules
+that wake, external mode, the cost ceiling, conditions that say why, metrics and victims."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pagefleet_local.demo.stage import sample
+from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.scaling import capacity, deletion_cost
+from pagefleet_operator.domain.spec.scaling import Scaling, in_force
+from pagefleet_operator.domain.spec.schedule import Entry
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading, SpareReading
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.sample import ServiceLoad
+from pagefleet_operator.domain.status.status import Status
+from pagefleet_operator.web.own_metrics import Metrics
+
+NOW = 1_800_000_000.0
+
+
+class Service:
+    """One service decided again and again; pods are ready at once."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.spec: dict[str, Any] = sample()["spec"]
+        self.spec |= spec
+        self.status, self.now = Status(), NOW
+        self.load: ServiceLoad | None = ServiceLoad(2.0, arrivals=(0.0,) * 360)
+        self.waiting, self.refused = 0, ""
+        self.plan: Plan | None = None
+
+    def observe(self) -> Observation:
+        revisions = {}
+        for record in self.status.revisions:
+            pods = tuple(
+                PodReading(
+                    f"{record.hash}-{i}", True, False, self.now - 60, self.now - 50, waiting=self.waiting, running=0,
+                    free_pages=100, total_pages=100, signals_age=1.0, tokens=0.0,
+                )
+                for i in range(record.desired)
+            )  # fmt: skip
+            revisions[record.hash] = RevisionReading(record.hash, record.desired, pods, refused=self.refused)
+        return Observation("ns", "chat", "uid", 1, self.spec, self.status, revisions, (), load=self.load)
+
+    def run(self, times: int = 1, seconds: float = 10.0) -> Plan:
+        for _ in range(times):
+            self.now += seconds
+            self.plan = decide(self.observe(), self.now)
+            self.status = self.plan.status
+        assert self.plan is not None
+        return self.plan
+
+    def replicas(self) -> dict[str, int]:
+        return {record.hash: record.desired for record in self.status.revisions if record.desired}
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        return next((c.status, c.reason, c.message) for c in self.status.conditions if c.type == kind)
+
+
+def test_a_service_at_zero_is_idle_not_broken_and_its_traffic_stays() -> None:
+    service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"})
+    service.run(20)
+    stable = service.status.stable
+    assert service.replicas() == {}
+    assert [(w.revision, w.weight) for w in service.status.traffic] == [(stable, 100)]
+    assert service.condition("Ready")[:2] == ("True", "Idle")
+    assert service.condition("Scaling")[:2] == ("False", "Idle")
+    assert service.condition("Degraded")[0] == "False"
+    assert service.plan is not None and service.plan.asleep
+    kinds = [decision.kind for decision in service.status.decisions]
+    assert kinds.count("ScaledToZero") == 1
+    before = service.status
+    service.run(3)
+    assert service.status == before, "a sleeping service is not written"
+    service.load = ServiceLoad(2.0, held=1, arrivals=(0.0,) * 360)
+    service.run()
+    assert service.replicas() == {stable: 1}
+    assert service.status.decisions[-1].kind == "Woken"
+    assert not service.plan.asleep
+
+
+def test_a_service_that_was_made_or_woken_just_now_is_not_idle_for_the_time_before() -> None:
+    """What woke it may be answered before the slice that it is counted in is closed."""
+    service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"})
+    service.run(10)
+    assert sum(service.replicas().values()) == 1, "the windows say that nothing came for an hour; it is 100 s old"
+    service.run(5)
+    assert service.replicas() == {}
+    service.load = ServiceLoad(2.0, held=1, arrivals=(0.0,) * 360)
+    service.run()
+    service.load = ServiceLoad(2.0, arrivals=(0.0,) * 360)
+    service.run(10)
+    assert sum(service.replicas().values()) == 1
+    service.run(5)
+    assert service.replicas() == {}
+
+
+def test_without_gateways_nothing_goes_to_sleep() -> None:
+    service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"})
+    service.load = None
+    service.run(60)
+    assert sum(service.replicas().values()) == 1
+
+
+def test_a_new_revision_wakes_a_sleeping_service_and_is_judged_beside_it() -> None:
+    service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m"})
+    service.run(20)
+    stable = service.status.stable
+    service.spec["engine"] = {**service.spec["engine"], "args": ["--max-num-seqs=4"]}
+    service.run(2)
+    assert service.status.canary
+    assert service.replicas() == {stable: 1, service.status.canary: 1}
+    service.run(60)
+    assert service.replicas()[stable] == 1, "no sleep while a canary is judged"
+
+
+def test_a_schedule_wakes_and_keeps_awake() -> None:
+    entry = {"cron": "* * * * *", "duration": "1m", "min": 2}
+    service = Service(scaling={"min": 0, "max": 3, "idleToZero": "2m", "schedule": [entry]})
+    service.run(60)
+    assert sum(service.replicas().values()) == 2
+    del service.spec["scaling"]["schedule"]
+    service.run(60)
+    assert service.replicas() == {}
+    service.spec["scaling"]["schedule"] = [entry]
+    service.run(1)
+    assert sum(service.replicas().values()) == 2
+
+
+def test_in_mode_external_min_is_the_number_of_replicas() -> None:
+    service = Service(scaling={"min": 2, "max": 9, "mode": "external"})
+    service.waiting = 500
+    service.run(5)
+    assert sum(service.replicas().values()) == 2
+    service.spec["scaling"]["min"] = 7
+    service.run(1)
+    assert sum(service.replicas().values()) == 7
+    assert "spec.scaling.min is 7" in service.status.decisions[-1].message
+    service.spec["scaling"]["min"] = 0
+    service.run(1)
+    assert service.replicas() == {}
+    assert service.condition("Ready")[:2] == ("True", "Idle")
+
+
+def test_the_cost_ceiling_caps_and_says_so() -> None:
+    cost = {"perAcceleratorHour": 2.5, "ceilingPerHour": 8.0}
+    resources = {"accelerator": {"name": "nvidia.com/gpu", "count": 1}, "cpu": "1", "memory": "4Gi"}
+    service = Service(scaling={"min": 1, "max": 9}, cost=cost, resources=resources)
+    service.waiting = 500
+    service.run(10)
+    assert sum(service.replicas().values()) == 3, "3 x 2.50 are within 8.00 an hour"
+    assert service.condition("Scaling")[1] == "CostCeiling"
+    assert "spec.cost.ceilingPerHour allows 3" in service.condition("Scaling")[2]
+    service.spec["cost"] = {"perAcceleratorHour": 2.5}
+    service.run(10)
+    assert sum(service.replicas().values()) == 9
+    assert service.condition("Scaling")[1] == "AtMaximum"
+
+
+def test_a_refusal_is_a_condition_and_stops_the_growth() -> None:
+    service = Service(scaling={"min": 1, "max": 9})
+    service.run(2)
+    service.waiting, service.refused = 500, "exceeded quota: gpus"
+    service.run(10)
+    assert sum(service.replicas().values()) == 1
+    assert service.condition("Scaling")[1:] == (
+        "Refused", "the load needs more replicas; exceeded quota: gpus")  # fmt: skip
+
+
+def test_a_canarys_load_is_its_share_of_what_arrives() -> None:
+    load = ServiceLoad(2.0, held=10, arrivals=(8.0, 4.0))
+    part = capacity._part(load, 0.25)
+    assert part is not None
+    assert (part.held, part.arrivals) == (3, (2.0, 1.0))
+    assert capacity._part(None, 0.25) is None
+
+
+def test_metrics_tell_need_and_cost_and_go_with_the_service() -> None:
+    resources = {"accelerator": {"name": "nvidia.com/gpu", "count": 2}, "cpu": "1", "memory": "4Gi"}
+    service = Service(scaling={"min": 1, "max": 3}, cost={"perAcceleratorHour": 1.5}, resources=resources)
+    plan = service.run(3)
+    metrics = Metrics()
+    metrics.load.planned(service.observe(), plan)
+    text = metrics.text().decode()
+    assert 'pagefleet_cost_per_hour{namespace="ns",service="chat"} 3.0' in text
+    assert f'pagefleet_replicas_needed{{namespace="ns",revision="{service.status.stable}",service="chat"}} 0.0' in text
+    assert 'pagefleet_arrivals_per_second{namespace="ns",service="chat"} 0.0' in text
+    assert "pagefleet_cost_per_1k_tokens{" not in text, "nothing was generated: no price of it"
+    metrics.forget("ns", "chat")
+    assert 'service="chat"' not in metrics.text().decode()
+
+
+def test_sleeping_spares_cost_and_do_not_serve_and_tokens_have_a_price() -> None:
+    service = Service(scaling={"min": 1, "max": 3, "warmSpares": 2}, cost={"perAcceleratorHour": 3.6})
+    plan = service.run(3)
+    seen = service.observe()
+    stable, found = service.status.stable, seen.revisions[service.status.stable]
+    assert found.pods[0].ready
+    pods = (replace(found.pods[0], tokens=100.0), *found.pods[1:])
+    spares = tuple(
+        SpareReading(
+            PodReading(f"spare-{n}", awake, False, NOW, NOW if awake else None), asleep=not awake, loaded=awake
+        )
+        for n, awake in enumerate((False, True))
+    )
+    spares += (SpareReading(PodReading("spare-loading", False, False, NOW, None)),)
+    metrics = Metrics()
+    metrics.load.planned(replace(seen, revisions={stable: replace(found, pods=pods)}), plan)
+    assert 'pagefleet_cost_per_1k_tokens{namespace="ns",service="chat"} 0.01' in metrics.text().decode(), (
+        "3.6 / 360,000"
+    )
+    metrics.load.planned(replace(seen, revisions={stable: replace(found, spares=spares)}), plan)
+    text = metrics.text().decode()
+    assert 'pagefleet_cost_per_hour{namespace="ns",service="chat"} 10.8' in text, "a replica, a sleeper, one awake"
+    assert 'pagefleet_spares{namespace="ns",service="chat"} 2.0' in text
+    assert 'pagefleet_spares_awake{namespace="ns",service="chat"} 1.0' in text
+    assert replace(found, spares=spares).ready == found.ready + 1
+
+
+def test_min_is_never_above_a_scheduled_max() -> None:
+    scaling = Scaling(4, 8, schedule=(Entry("* * * * *", "UTC", 60.0, max=2),))
+    allowed = in_force(scaling, NOW)
+    assert (allowed.min, allowed.max) == (2, 2)
+
+
+def test_the_emptiest_then_the_coldest_pod_goes_first() -> None:
+    def pod(name: str, used: int, cached: int, **more: Any) -> PodReading:
+        base = PodReading(name, True, False, NOW, NOW, free_pages=1000 - used, total_pages=1000, cached_pages=cached)
+        return replace(base, **more)
+
+    pods = (
+        pod("busy", 30, 0), pod("warm", 3, 500), pod("cold", 3, 20), pod("empty", 0, 900), pod("new", 0, 0, ready=False),
+        pod("gone", 0, 0, terminating=True), pod("deaf", 0, 0, free_pages=None),
+    )  # fmt: skip
+    found = {"a": RevisionReading("a", 6, pods), "b": RevisionReading("b", 1, (pod("other", 1, 1),))}
+    told = deletion_cost.costs(found, {"a": 5, "b": 1})
+    assert sorted(told, key=lambda name: told[name]) == ["new", "empty", "cold", "warm", "busy", "deaf"]
+    assert all(0 <= value < 2**31 for value in told.values())
+    assert deletion_cost.costs(found, {"a": 6, "b": 2}) == {}, "nothing shrinks"
+    assert deletion_cost.costs(found, {"b": 1}) == {}, "all of them go"

@@ -1,0 +1,197 @@
+"""Protects what sizing is made of: schedules across changes of the clocks, step policies, the memory of flaps, the curve
+of an engine, and what is read from gateways and engines."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from dataclasses import replace
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pagefleet_operator.domain.base.sketch import index
+from pagefleet_operator.domain.runtimes.catalog import slots_of
+from pagefleet_operator.domain.scaling import throughput
+from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
+from pagefleet_operator.domain.scaling.policies import limited, turns
+from pagefleet_operator.domain.spec.scaling import Policy, Scaling
+from pagefleet_operator.domain.spec.schedule import Entry, bounds
+from pagefleet_operator.domain.status.observation import PodReading, RevisionReading, Slice
+from pagefleet_operator.domain.status.sample import Sample
+from pagefleet_operator.domain.status.status import ScaleStep
+from pagefleet_operator.kube.readings import refusal
+from pagefleet_operator.metrics.engine_load import parse, rated
+from pagefleet_operator.metrics.gateway_windows import slices
+from pagefleet_operator.metrics.history import Past
+from pagefleet_operator.metrics.wake_ups import keys
+
+NOW = 1_800_000_000.0
+
+
+def at(text: str, zone: str = "Europe/Berlin") -> float:
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        ("2026-03-27T07:59:59", 1),  # a Friday
+        ("2026-03-27T08:00:00", 4),
+        ("2026-03-27T17:59:59", 4),
+        ("2026-03-27T18:00:00", 1),
+        ("2026-03-28T09:00:00", 1),  # a Saturday
+        ("2026-03-30T08:00:30", 4),  # after the change to summer time: 8 o'clock there, not 7 or 9
+        ("2026-10-26T07:59:00", 1),
+        ("2026-10-26T08:01:00", 4),
+    ],
+)
+def test_a_schedule_keeps_its_time_zone(moment: str, expected: int) -> None:
+    entry = Entry("0 8 * * 1-5", "Europe/Berlin", 10 * 3600, min=4)
+    assert bounds((entry,), 1, 8, at(moment))[0] == expected
+
+
+def test_of_several_entries_the_highest_min_and_the_lowest_max_count_and_max_wins() -> None:
+    always = [Entry("* * * * *", "UTC", 60, min=least, max=most) for least, most in ((3, None), (5, 9), (None, 4))]
+    assert bounds(tuple(always), 1, 10, NOW) == (4, 4, True)
+    assert bounds(tuple(always[:2]), 1, 10, NOW) == (5, 9, True)
+    assert bounds((), 0, 10, NOW) == (0, 10, False)
+
+
+def test_step_policies_count_what_changed_within_their_period() -> None:
+    scaling = Scaling(
+        1, 100,
+        up_policies=(Policy(60, pods=4), Policy(60, percent=1.0)),
+        down_policies=(Policy(60, pods=1), Policy(300, percent=0.1)),
+    )  # fmt: skip
+    assert limited(50, 10, (), scaling, NOW) == 20, "the policy that allows most: +100 %"
+    assert limited(50, 2, (), scaling, NOW) == 6, "+4"
+    steps = (ScaleStep(NOW - 30, 4),)
+    assert limited(50, 6, steps, scaling, NOW) == 6, "2 -> 6 within the minute already"
+    assert limited(50, 6, steps, scaling, NOW + 31) == 12
+    assert limited(1, 20, (), scaling, NOW) == 18
+    assert limited(1, 18, (ScaleStep(NOW - 100, -2),), scaling, NOW) == 17, "-1 in this minute; -10 % are used up"
+    assert limited(7, 5, (), replace(scaling, up_policies=()), NOW) == 7
+
+
+def test_only_small_decreases_that_were_taken_back_soon_are_flaps() -> None:
+    steps = (ScaleStep(0, -1), ScaleStep(300, 1), ScaleStep(400, -1), ScaleStep(1200, 1), ScaleStep(1300, -1))
+    assert turns(steps, 10, 1400) == 1, "the second came back after more than ten minutes"
+    assert turns((ScaleStep(0, -1), ScaleStep(300, 6)), 10, 400) == 0, "a burst is none"
+    assert turns(steps, 10, 5000) == 0
+
+
+def test_the_curve_is_found_again_and_not_where_nothing_tells_it() -> None:
+    base, slope = 0.02, 0.0008
+
+    def entry(time: float, running: int) -> Sample:
+        return Sample(time, 2, 2, running=2 * running, tokens=2 * running / (base + slope * running))
+
+    varied = [entry(30 * number, running) for number, running in enumerate((4, 8, 16, 24, 30, 12, 20, 6))]
+    found = throughput.fit(throughput.means(varied))
+    assert found is not None
+    assert found.base == pytest.approx(base, rel=1e-6)
+    assert found.slope == pytest.approx(slope, rel=1e-6)
+    assert found.throughput(30) == pytest.approx(30 / 0.044)
+    assert throughput.fit(throughput.means([entry(30 * number, 10) for number in range(20)])) is None
+
+
+def test_slots_are_read_where_they_can_be_set() -> None:
+    assert slots_of({"engine": {"scheduling": {"maxSequences": 12}}}) == 12
+    assert slots_of({"engine": {"args": ["--max-num-seqs=4"]}}) == 4
+    assert slots_of({"engine": {"args": ["--kernels=auto", "--max-num-seqs", "5"]}}) == 5
+    assert slots_of({"model": {}}) == 64
+
+
+def test_arrivals_are_rates_in_steps_of_ten_seconds() -> None:
+    pieces = [
+        Slice("g", start, 2.0, "", "", 0, 0, arrivals=count)
+        for start, count in ((NOW - 6, 4), (NOW - 8, 6), (NOW - 16, 5), (NOW - 4000, 9))
+    ]
+    pieces.append(Slice("g", NOW - 6, 2.0, "a", "s", 40, 0, {"ttft": {index(0.2): 38, index(3.0): 2}}, tokens=600))
+    load = service_load(pieces, 3, NOW, True)
+    assert load.held == 3
+    assert load.age == 2.0
+    assert load.arrivals[-2:] == (0.5, 1.0)
+    assert sum(load.arrivals) == 1.5
+    assert load.tokens == 10.0
+    assert load.ttft == pytest.approx(0.2, rel=0.03)
+    assert math.isinf(service_load(pieces, 3, NOW, False).age), "a gateway that did not answer may hold anything"
+    old = service_load([Slice("g", NOW - 6, 2.0, "a", "s", 5, 0)], 0, NOW, True)
+    assert (old.arrivals[-1], old.ttft) == (0.5, None)
+
+
+def test_thinned_slices_say_the_same_of_a_load() -> None:
+    begin = NOW - 4200
+    pieces = [Slice("g", begin + 2 * n, 2.0, "", "", 0, 0, arrivals=n % 7) for n in range(2100)]
+    pieces += [Slice("g", begin + 2 * n, 2.0, "a", "s", 3, 0, {"ttft": {n: 3}}, tokens=9) for n in range(2100)]
+    pieces += [Slice("older", begin + 2 * n, 2.0, "a", "s", n % 5, 0, {"ttft": {n: n % 5}}) for n in range(2100)]
+    kept: list[Slice] = []
+    for begin in range(0, len(pieces), 700):  # as they are read: what was thinned out is thinned out with what is new
+        kept = thinned([*kept, *pieces[begin : begin + 700]], NOW - 2)
+    assert len(kept) < 362 + 3 * 66
+    whole, left = service_load(pieces, 0, NOW, True), service_load(kept, 0, NOW, True)
+    assert (left.ttft, left.tokens, left.age) == (whole.ttft, whole.tokens, whole.age)
+    assert left.arrivals[-12:] == whole.arrivals[-12:]
+    assert left.arrivals[:-12] == pytest.approx(whole.arrivals[:-12], abs=1.2), (
+        "a slice's place is known to ten seconds"
+    )
+    assert sum(left.arrivals) == pytest.approx(sum(whole.arrivals), abs=10)
+    assert thinned(kept, NOW - 2) == kept
+
+
+def test_slices_of_arrivals_are_read() -> None:
+    document = {
+        "instance": "g",
+        "sliceSeconds": 2,
+        "slices": [
+            {"start": 10, "revision": "", "stratum": "", "arrivals": 7, "requests": 0, "errors": 0},
+            {"start": 10, "revision": "a", "stratum": "s", "requests": 1, "errors": 0, "tokens": -1},
+        ],
+    }
+    first, second = slices(document)
+    assert (first.arrivals, first.revision, second.arrivals, second.tokens) == (7, "", None, None)
+
+
+def test_counters_become_rates_and_a_restarted_engine_begins_anew() -> None:
+    page = "\n".join(
+        [
+            *(f"pagefleet_{name} {value}" for name, value in (
+                ("num_requests_waiting", 1), ("num_requests_running", 2), ("kv_pages", 10), ("kv_pages_free", 3),
+                ("kv_pages_cached", 2), ("num_tokens_waiting", 55),
+            )),
+            "# TYPE pagefleet_generation_tokens_total counter",
+            "pagefleet_generation_tokens_total TOKENS",
+            "# TYPE pagefleet_generation_tokens_created gauge",
+            "pagefleet_generation_tokens_created 1.8e9",
+        ]
+    ) + "\n"  # fmt: skip
+    one, two, three = (parse(page.replace("TOKENS", text)) for text in ("100", "160", "30"))
+    assert one is not None and two is not None and three is not None
+    assert (one.waiting_tokens, one.free_pages, one.rates) == (55, 5, {})
+    assert rated(two, one, 2.0).rates == {"tokens": 30.0}
+    assert rated(three, two, 2.0).rates == {"tokens": 15.0}
+    assert rated(two, None, 2.0).rates == {}
+
+
+def test_a_pods_start_up_time_is_that_of_its_first_ready() -> None:
+    past, pod = Past(), PodReading("p", True, False, NOW, NOW + 42)
+    for reading in (pod, replace(pod, ready=False, ready_since=None), replace(pod, ready_since=NOW + 900)):
+        seen = past.remembered(("n", "s"), {"a": RevisionReading("a", 1, (reading,))}, NOW + 1000)
+        assert seen["a"].pods[0].startup == 42
+    past.forget(("n", "s"))
+    seen = past.remembered(("n", "s"), {"a": RevisionReading("a", 1, (replace(pod, ready_since=NOW + 9),))}, NOW + 1)
+    assert seen["a"].pods[0].startup == 9
+    assert seen["a"].history == ()
+
+
+def test_what_gateways_hold_is_read_or_left_out() -> None:
+    assert keys({"held": {"a/b": 2, "a/c": 0, "d": 1, "e/f": "x"}}) == {("a", "b")}
+    assert keys([1]) == keys({"held": 3}) == set()
+
+
+def test_a_quotas_refusal_has_no_pods_name() -> None:
+    message = 'pods "chat-1-x7k2p" is forbidden: exceeded quota: gpus, requested: a=1, used: a=4, limited: a=4'
+    failed = {"status": {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}}
+    assert refusal(failed) == "exceeded quota: gpus, requested: a=1, used: a=4, limited: a=4"
+    assert refusal({"status": {"conditions": [{"type": "ReplicaFailure", "status": "False"}]}}) == ""

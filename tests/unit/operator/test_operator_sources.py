@@ -1,0 +1,199 @@
+"""Protects who the guard listens to: each signal is judged by the source that the spec names and by no other, every verdict
+says which one it was, a source that is silent, blind or of another kind than the record it is compared with passes
+nothing, and what no source can measure is refused by its field."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.virtual.traffic import lognormal, traffic
+
+from pagefleet_operator.domain.analysis import guard, sources
+from pagefleet_operator.domain.analysis.baseline import recorded
+from pagefleet_operator.domain.analysis.guard import Judged, Outcome, Question
+from pagefleet_operator.domain.base import sketch
+from pagefleet_operator.domain.base.edged import Edged
+from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout, Source, Step, StepKind
+from pagefleet_operator.domain.status.observation import Observation, Slice
+from pagefleet_operator.domain.status.status import Status
+from pagefleet_operator.metrics.measuring import of_engines, of_prometheus
+
+GOOD, BAD = traffic(1, lognormal, bursts=False), traffic(1, lognormal, canary=4.0, bursts=False)
+MESH = 'istio_request_duration_milliseconds{destination_workload="$service-$revision"}'
+
+
+def entry(source: str | None, histogram: str = "", signal: str = "ttft") -> LatencyGuard:
+    return LatencyGuard(signal, 0.95, 0.15, 0.99, 100, source, histogram)
+
+
+def seen(**measured: Any) -> Observation:
+    return Observation("ns", "chat", "uid", 1, {}, Status(), **measured)
+
+
+def asked(found: Observation, *entries: LatencyGuard, copies: bool = False, **more: Any) -> Judged:
+    chosen = Guard(entries, more.pop("rate", None), 5, False, 600.0, error_source=more.pop("errors", Source.GATEWAY))
+    judged = guard.assess(found, chosen, Question("s", "c", since=0.0, now=1000.0, copies=copies, **more))
+    assert judged is not None
+    return judged
+
+
+EVERYWHERE = [(None, ""), ("Gateway", ""), ("Engine", ""), ("Prometheus", ""), ("Prometheus", MESH)]
+
+
+@pytest.mark.parametrize(("source", "histogram"), EVERYWHERE)
+def test_a_signal_is_judged_by_its_source_alone(source: str | None, histogram: str) -> None:
+    """Whatever the others measure."""
+    for wanted, others in ((BAD, GOOD), (GOOD, BAD)):
+        measured = {name: tuple(others) for name in ("gateway", "engine", "", MESH)}
+        measured[{"Gateway": "gateway", "Engine": "engine", None: "gateway"}.get(source, histogram)] = tuple(wanted)
+        found = asked(
+            seen(
+                slices=measured["gateway"],
+                engine_slices=measured["engine"],
+                prometheus={name: measured[name] for name in ("", MESH)},
+            ),
+            entry(source, histogram),
+        )
+        assert found.outcome is (Outcome.REGRESSED if wanted is BAD else Outcome.PASSED)
+        assert found.record.source == (source or "Gateway")
+        assert found.record.message.endswith(f"; source {source or 'Gateway'}"), "decisions and Events repeat it"
+        assert {one.source for one in found.signals} == {source or "Gateway"}
+
+
+@pytest.mark.parametrize(("source", "histogram"), EVERYWHERE)
+def test_a_silent_source_is_inconclusive_and_says_why(source: str | None, histogram: str) -> None:
+    chosen = entry(source, histogram)
+    name = sources.name(chosen.source, histogram)
+    measured: dict[str, Any] = {"slices": tuple(GOOD), "engine_slices": tuple(GOOD)}
+    measured["prometheus"] = {own: tuple(GOOD) for own in ("", MESH) if own != histogram}
+    measured |= {"gateway": {"slices": None}, "engine": {"engine_slices": None}}.get(name, {})
+    found = asked(seen(**measured, silence={name: "it is on fire"}), chosen)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "it is on fire" in found.record.message
+    assert found.record.source == chosen.source.value
+
+
+def test_errors_are_counted_by_their_source() -> None:
+    failing = tuple(traffic(1, lognormal, failing=0.3))
+    for source, measured in (
+        (Source.ENGINE, {"engine_slices": failing, "slices": tuple(GOOD)}),
+        (Source.PROMETHEUS, {"prometheus": {"": failing}, "slices": tuple(GOOD)}),
+    ):
+        found = asked(seen(**measured), rate=0.01, errors=source)
+        assert (found.outcome, found.record.signal, found.record.source) == (Outcome.REGRESSED, "errors", source.value)
+        silent = asked(seen(slices=tuple(GOOD)), rate=0.01, errors=source)
+        assert silent.outcome is Outcome.INCONCLUSIVE
+
+
+def test_mirrored_requests_are_measured_by_engines_unless_prometheus_is_named() -> None:
+    found = asked(seen(slices=tuple(GOOD), engine_slices=tuple(BAD)), entry(None), copies=True)
+    assert (found.outcome, found.record.source) == (Outcome.REGRESSED, "Engine")
+    kept = seen(slices=tuple(GOOD), engine_slices=tuple(GOOD), prometheus={"": tuple(BAD)})
+    found = asked(kept, entry("Prometheus"), copies=True)
+    assert (found.outcome, found.record.source) == (Outcome.REGRESSED, "Prometheus")
+
+
+def coarse(slices: list[Slice], bounds: tuple[float, ...]) -> tuple[Slice, ...]:
+    """The same by an engine whose edges are these; an infinite one is added."""
+    ends = (*bounds, math.inf)
+    found = []
+    for piece in slices:
+        counts: dict[int, int] = {}
+        for index, count in piece.latency["ttft"].items():
+            place = next(place for place, end in enumerate(ends) if sketch.upper(index) <= end)
+            counts[place] = counts.get(place, 0) + count
+        latency = {sketch.index(min(ends[place], 2 * bounds[-1])): count for place, count in counts.items()}
+        found.append(replace(piece, stratum="", latency={"ttft": latency}, edged={"ttft": Edged(ends, counts)}))
+    return tuple(found)
+
+
+def test_what_edges_make_of_the_increase_is_said() -> None:
+    found = asked(seen(engine_slices=coarse(GOOD, (0.1, 0.25, 0.5, 1.0))), entry("Engine"))
+    assert found.outcome is Outcome.PASSED
+    assert found.record.bound_seconds == 0.5
+    assert "maxIncrease 15%, by the histogram's edges 100%" in found.record.message
+
+
+@pytest.mark.parametrize("worse", [GOOD, BAD])
+def test_above_the_last_edge_is_no_pass(worse: list[Slice]) -> None:
+    """The stable's p95 of 0.23 s is told as "above 0.2 s": nobody knows by how much the canary's is above that."""
+    found = asked(seen(engine_slices=coarse(worse, (0.05, 0.2))), entry("Engine"))
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "last edge" in found.record.message
+
+
+def test_the_watch_compares_a_record_with_its_own_source_only() -> None:
+    guarded = Guard((entry("Engine"),), None, 5, False, 600.0)
+    fine = tuple(round(0.05 * 1.05**step, 6) for step in range(80))
+    good, bad = (traffic(1, lognormal, canary=worse, bursts=False, slices=200) for worse in (1.0, 4.0))
+    before = seen(engine_slices=coarse(good, fine), slices=tuple(bad))
+    record = recorded(before, guarded, "s")
+    assert {one.source for one in record} == {"engine"}
+    slow = seen(engine_slices=coarse(bad, fine), slices=tuple(good))
+    found = asked(slow, entry("Engine"), baseline=record, after=True)
+    assert (found.outcome, found.record.source) == (Outcome.REGRESSED, "Engine")
+    other = asked(slow, entry("Gateway"), baseline=record, after=True)
+    assert other.outcome is Outcome.INCONCLUSIVE, "another source's record says nothing of it"
+    blind = asked(seen(engine_slices=coarse(bad, (0.05, 0.2))), entry("Engine"), baseline=record, after=True)
+    assert blind.outcome is Outcome.INCONCLUSIVE
+
+
+def test_the_requests_of_a_step_are_those_that_some_asked_source_has_counted() -> None:
+    guarded = Guard((entry("Engine"),), None, 0, False, 600.0)
+    pieces = (Slice("g", 10.0, 2.0, "c", "", 7, 0), Slice("g", 1.0, 2.0, "c", "", 9, 0))
+    found = seen(slices=(), engine_slices=pieces, prometheus={"": (*pieces, *pieces)})
+    assert sources.requests(found, guarded, "c", 5.0, copies=False) == 7
+    assert sources.requests(found, guarded, "c", 5.0, copies=True) == 0, "copies are no requests of users"
+    assert sources.requests(seen(), guarded, "c", 5.0, copies=False) == 0
+
+
+def test_only_what_is_judged_is_asked_for() -> None:
+    def rollout(*entries: LatencyGuard, mirror: bool = False, errors: Source = Source.GATEWAY) -> Rollout:
+        steps = (Step(None, 0.0, StepKind.MIRROR),) if mirror else ()
+        return Rollout(steps, Guard(entries, 0.01, 0, False, 1.0, error_source=errors), 0.0, None)
+
+    assert of_engines(rollout(entry(None))) is None
+    assert of_engines(rollout(entry(None), mirror=True)) == ("ttft",)
+    assert of_engines(rollout(entry(None, signal="itl"))) == ("itl",)
+    assert of_engines(rollout(errors=Source.ENGINE)) == ()
+    assert of_prometheus(rollout(entry(None)).guard, "ns", "chat") == ()
+    both = rollout(entry("Prometheus", MESH), entry("Prometheus", signal="itl"), errors=Source.PROMETHEUS).guard
+    assert [(one.own, one.signals) for one in of_prometheus(both, "ns", "chat")] == [(MESH, ("ttft",)), ("", ("itl",))]
+
+
+def spec(latency: list[dict[str, str]]) -> dict[str, Any]:
+    return {"model": {"source": "file:///m"}, "rollout": {"steps": [{"weight": 10}], "guard": {"latency": latency}}}
+
+
+@pytest.mark.parametrize(
+    ("latency", "words"),
+    [
+        ([{"signal": "itl", "source": "Gateway"}], "sees no itl"),
+        ([{"signal": "tpot", "source": "Engine"}], "tpot is measured by source Gateway"),
+        ([{"signal": "tpot", "source": "Prometheus"}], "tpot is measured by source Gateway"),
+        ([{"signal": "ttft", "histogram": MESH.replace("$service", "x")}], "belongs to source Prometheus"),
+        ([{"signal": "ttft", "source": "Prometheus", "histogram": "h"}], "must name $revision"),
+        ([{"signal": "ttft"}, {"signal": "ttft", "source": "Engine"}], "must have one source"),
+        ([{"signal": "ttft", "source": "Mesh"}], "Gateway"),
+        ([{"signal": "ttft", "source": "Prometheus", "histogram": "rate(x[5m])"}], "histogram"),
+    ],
+)
+def test_what_nobody_can_measure_is_refused_by_its_field(latency: list[dict[str, str]], words: str) -> None:
+    found = parse(spec(latency))
+    assert isinstance(found, SpecErrors)
+    (error,) = found.errors
+    assert error.field.startswith("spec.rollout.guard.latency")
+    assert words in f"{error.field} {error.message}"
+
+
+def test_what_they_can_is_taken() -> None:
+    latency = [{"signal": "tpot"}, {"signal": "ttft", "source": "Prometheus", "histogram": MESH}, {"signal": "queue"}]
+    found = parse(spec(latency))
+    assert isinstance(found, Spec)
+    entries = found.rollout.guard.latency
+    assert [one.source for one in entries] == [Source.GATEWAY, Source.PROMETHEUS, Source.ENGINE]
+    assert entries[1].histogram == MESH
