@@ -76,9 +76,7 @@ class SamplingParams:
     @property
     def plain(self) -> bool:
         """Whether a token's choice depends on nothing but its logits: what speculation needs."""
-        return (
-            self.grammar is None and self.logprobs is None and self.min_tokens == 0 and not self.moves_logits
-        )
+        return self.grammar is None and self.logprobs is None and self.min_tokens == 0 and not self.moves_logits
 
 
 @dataclass(frozen=True)

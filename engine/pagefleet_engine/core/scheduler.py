@@ -17,7 +17,7 @@ from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineRequest, Finish, TokenOutput
 from pagefleet_engine.core.sequence import Sequence
-from pagefleet_engine.core.work import Results, Work
+from pagefleet_engine.core.work import Results, Work, ended, output_of
 
 
 def _rank(sequence: Sequence) -> tuple[int, int, int]:
@@ -81,16 +81,14 @@ class Scheduler:
 
     def fail(self, request_id: str) -> list[TokenOutput]:
         """End a request that cannot be computed, with all its answers."""
-        return [
-            output for one in self._by_id.get(request_id, []) for output in self._end(one, Finish.ERROR)
-        ]
+        return [output for one in self._by_id.get(request_id, []) for output in self._end(one, Finish.ERROR)]
 
     def inherit(self, other: Scheduler) -> list[TokenOutput]:
         """Take over the requests of `other` that no step has computed anything of, and end the rest."""
         outputs: list[TokenOutput] = []
         for sequence in (*other.running, *other.waiting):
             if sequence.first_scheduled is not None:
-                outputs += _ended(sequence, Finish.ERROR)
+                outputs += ended(sequence, Finish.ERROR)
                 continue
             self._by_id[sequence.request_id] = [sequence]
             insort(self.waiting, sequence, key=_rank)
@@ -204,7 +202,7 @@ class Scheduler:
 
     def _end(self, sequence: Sequence, finish: Finish) -> list[TokenOutput]:
         self._remove(sequence)
-        return _ended(sequence, finish)
+        return ended(sequence, finish)
 
     def _remove(self, sequence: Sequence) -> None:
         """Forget one answer, and its request with the last."""
@@ -331,26 +329,3 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.pages)
         sequence.pages, sequence.registered, sequence.computed = [], 0, 0
-
-
-def _ended(sequence: Sequence, finish: Finish) -> list[TokenOutput]:
-    """The last outputs of a sequence that ends without a token, and of the answers that would have come from it."""
-    unborn = range(1, 1 if sequence.request.embed or sequence.generated else sequence.request.n)
-    return [output_of(sequence, (), finish, index=index) for index in (sequence.index, *unborn)]
-
-
-def output_of(
-    sequence: Sequence, tokens: tuple[int, ...], finish: Finish | None, first: bool = False, index: int | None = None
-) -> TokenOutput:
-    queued = None
-    if first and sequence.first_scheduled is not None:
-        queued = sequence.first_scheduled - sequence.request.arrival
-    return TokenOutput(
-        sequence.request_id,
-        tokens,
-        finish.value if finish else None,
-        sequence.prompt_tokens,
-        sequence.cached_tokens,
-        queued,
-        sequence.index if index is None else index,
-    )

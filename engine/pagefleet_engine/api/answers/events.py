@@ -1,6 +1,7 @@
 """Server-sent events whose headers leave with the first one, to clients that read.
 
-To a client that takes trailers (`TE: trailers`; the gateway does) the last chunk says how many tokens the answer had.
+To a client that takes trailers (`TE: trailers`; the gateway does) the last chunk says how many tokens the answer had, or
+the code of the error that ended it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11, StreamWriter
 
 from pagefleet_engine.api.answers.shapes import event
+from pagefleet_engine.api.base.errors import ERROR
 
 DONE = b"data: [DONE]\n\n"
 TOKENS = "x-pagefleet-output-tokens"  # a trailer of a stream, a header of a whole answer
@@ -47,19 +49,21 @@ class Events:
         """Raises ConnectionResetError when the client has gone, SlowReader when it does not read."""
         await self._write(b"".join(map(event, documents)))
 
-    async def end(self, *, done: bool, tokens: int | None = None) -> None:
-        """`tokens`: output tokens of all answers."""
+    async def end(self, *, done: bool, tokens: int | None = None, error: str | None = None) -> None:
+        """`tokens`: output tokens of all answers. `error`: the code of the error that ended them."""
         if done:
             await self._write(DONE)
         if tokens is not None:
-            self._say(tokens)
+            self._say(TOKENS, str(tokens))
+        elif error is not None:
+            self._say(ERROR, error)
         await self._response.write_eof()
 
-    def _say(self, tokens: int) -> None:
+    def _say(self, name: str, value: str) -> None:
         """aiohttp knows no trailers: the last chunk is ours, and its own is then left out."""
         writer = self._writer
         if self._trailers and isinstance(writer, StreamWriter) and writer.chunked and writer.transport is not None:
-            writer.transport.write(b"0\r\n%s: %d\r\n\r\n" % (TOKENS.encode(), tokens))
+            writer.transport.write(f"0\r\n{name}: {value}\r\n\r\n".encode())
             writer.chunked = False
 
     async def _write(self, data: bytes) -> None:

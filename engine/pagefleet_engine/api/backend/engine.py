@@ -48,6 +48,10 @@ class EngineDied(Exception):
         self.code = code
 
 
+class RequestFailed(Exception):
+    """The engine could not compute a request. It has ended that one and goes on."""
+
+
 class Open:
     """One request under way: which of its answers have not ended, and whether anything came yet."""
 
@@ -58,7 +62,7 @@ class Open:
 
     def take(self, output: TokenOutput) -> None:
         self.answered = True
-        if output.finish_reason == Finish.ABORT:
+        if output.finish_reason in (Finish.ABORT, Finish.ERROR):
             self.left.clear()
         elif output.finish_reason is not None:
             self.left.discard(output.index)
@@ -131,7 +135,7 @@ class EngineClient:
     async def generate(self, requests: Sequence[EngineRequest]) -> AsyncGenerator[list[TokenOutput]]:
         """Outputs of the requests, as many at a time as are there, until all have ended.
 
-        Leaving early aborts what has not. Raises EngineDied.
+        Leaving early aborts what has not. Raises EngineDied, RequestFailed.
         """
         if self.ended.is_set():
             raise self._death()
@@ -154,6 +158,11 @@ class EngineClient:
                     mine[output.request_id].take(output)
                     if output.finish_reason == Finish.ABORT:
                         raise EngineDied("the engine gave this request up", "engine_aborted")
+                    if output.finish_reason == Finish.ERROR:
+                        raise RequestFailed(
+                            f"the engine could not compute this request ({output.request_id}) and has ended it; "
+                            "do not send it again unchanged"
+                        )
                 yield [output for output in outputs if output is not None]
         finally:
             if timer is not None:

@@ -6,6 +6,9 @@ import json
 
 from aiohttp import web
 
+ERROR = "x-pagefleet-error"  # a header of answers with 5xx, a trailer of streams: the error's code
+ATTEMPT = "x-envoy-attempt-count"  # a header of the gateway's: 2 is the first retry
+
 
 class ApiError(Exception):
     """An answer other than 200: `param` names the request's field, `code` is OpenAI's machine-readable name."""
@@ -35,12 +38,24 @@ class ApiError(Exception):
 
     def response(self) -> web.Response:
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after is not None else {}
+        if self.status >= 500 and self.code is not None:
+            headers[ERROR] = self.code
         return web.Response(
             status=self.status,
             text=json.dumps(self.document()),
             content_type="application/json",
             headers=headers,
         )
+
+
+def last_attempt(error: ApiError, attempt: str) -> ApiError:
+    """The error of an engine's end as a 500, which the gateway does not send on, where this was a retry; else as it is.
+
+    So a request that ends engines meets two pods and no third.
+    """
+    if error.code == "engine_died" and attempt.isascii() and attempt.isdigit() and int(attempt) > 1:
+        return ApiError(500, error.message, code=error.code)
+    return error
 
 
 def invalid(param: str, message: str, code: str | None = None) -> ApiError:

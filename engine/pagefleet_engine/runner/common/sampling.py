@@ -46,10 +46,10 @@ class History:
 
     def follow(self, answer: Answer) -> None:
         for token in answer.tokens[answer.prompt_tokens + self.seen :]:
-            self.counts[token] = self.counts.get(token, 0) + 1
             if self.matcher is not None:
                 self.matcher.accept(token)
-        self.seen = answer.generated
+            self.counts[token] = self.counts.get(token, 0) + 1
+            self.seen += 1
 
 
 class Sampler:
