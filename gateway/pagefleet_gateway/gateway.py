@@ -240,9 +240,13 @@ class Gateway:
                 continue
             if not text:
                 return
-            line = access_log.parse(text)
-            if line is not None:
-                self._settle(line)
+            match access_log.parse(text):
+                case access_log.Line() as line:
+                    self._settle(line)
+                case access_log.Attempt() as attempt:
+                    access_log.attempted(attempt, self.ledger, time.monotonic())
+                case None:
+                    pass
 
     def _settle(self, line: access_log.Line) -> None:
         """A request is over."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pagefleet_gateway.envoy.clusters import typed
 
 TOKENS = "x-pagefleet-output-tokens"  # the engine's trailer or header
+ERROR = "x-pagefleet-error"  # the engine's trailer, or header of an answer with 5xx: its error's code
 SEEN = "pagefleet.answers"  # namespace of the dynamic metadata: `tokens`, digits
 TAIL_BYTES = 4096  # of each of the last three chunks: OpenAI's usage comes last, in an event or an object of its own
 USAGE = "x-pagefleet-usage"  # a header from the picker: the client asked for a last event with the usage

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_gateway.envoy.answer_tokens import SEEN, TOKENS, USAGE, watcher
+from pagefleet_gateway.envoy.answer_tokens import ERROR, SEEN, TOKENS, USAGE, watcher
 from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, PICKER, typed
 from pagefleet_gateway.envoy.replies import local_replies
 from pagefleet_gateway.envoy.routes import PATIENCE, routes
@@ -38,6 +38,15 @@ LOG_FIELDS = {
     "tokens_trailer": f"%TRAILER({TOKENS})%",
     "tokens_header": f"%RESP({TOKENS})%",
     "tokens_usage": f"%DYNAMIC_METADATA({SEEN}:tokens)%",
+    "error": f"%TRAILER({ERROR})%",
+}
+
+# One more line per attempt that an engine did not end well, before the request's own. No other line has "attempt".
+ATTEMPT_FIELDS = {
+    "id": "%REQ(X-REQUEST-ID)%",
+    "attempt": "%UPSTREAM_HOST%",
+    "flags": "%RESPONSE_FLAGS%",
+    "error": f"%RESP({ERROR})%",
 }
 
 # What the picker may set on a request that it lets through.
@@ -119,7 +128,18 @@ def connection_manager(limits: Limits, spans: Collector | None = None) -> dict[s
 
 
 def _router() -> dict[str, object]:
-    return typed("envoy.filters.http.router", "extensions.filters.http.router.v3.Router")
+    failed = {"comparison": {"op": "GE", "value": {"default_value": 500, "runtime_key": "log.attempts"}}}
+    cut = {"response_flag_filter": {"flags": ["UC", "UR", "UPE"]}}
+    attempts = typed(
+        "envoy.access_loggers.stdout",
+        "extensions.access_loggers.stream.v3.StdoutAccessLog",
+        log_format={"json_format": ATTEMPT_FIELDS},
+    )
+    return typed(
+        "envoy.filters.http.router",
+        "extensions.filters.http.router.v3.Router",
+        upstream_log=[{**attempts, "filter": {"or_filter": {"filters": [cut, {"status_code_filter": failed}]}}}],
+    )
 
 
 def _authorization(limits: Limits) -> dict[str, object]:

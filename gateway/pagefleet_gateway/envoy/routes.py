@@ -42,6 +42,7 @@ def routes(max_request_bytes: int, request_seconds: int, idle_seconds: int) -> d
             {
                 "name": "all",
                 "domains": ["*"],
+                "include_request_attempt_count": True,  # our engine answers a retry that ends it as the last one
                 "routes": [
                     *(engine(whose, seconds) for whose in (ATTEMPT, STREAM) for seconds in STEPS),
                     engine("", idle_seconds),

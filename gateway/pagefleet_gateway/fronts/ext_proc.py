@@ -20,6 +20,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
+from pagefleet_gateway.envoy.answer_tokens import ERROR
 from pagefleet_gateway.fronts.ext_proc_messages import (
     answered,
     headers_of,
@@ -61,6 +62,7 @@ class Exchange:
     silent: bool = True  # whether the gateway will not show us the answer's body
     ended: bool = False
     tokens: int | None = None  # output tokens, where the engine says them
+    error: str = ""  # the code of the error that ended the answer, where the engine says it
     _asked: asyncio.Future[Pick | Refusal] | None = None
 
     async def answers(self, message: proto.ProcessingRequest) -> list[proto.ProcessingResponse]:
@@ -110,6 +112,7 @@ class Exchange:
                 upstream=self.served or (choices[0] if self.code else ""),
                 streamed=self.streams,
                 tokens=self.tokens,
+                error=self.error,
                 fields={"id": self.id, "path": self.headers.get(":path", ""), "code": self.code},
             )
         )
@@ -171,6 +174,7 @@ class Exchange:
         self.first_byte = time.monotonic() - self.began
         self.served = served_of(message)
         self.tokens = tokens_of(message.response_headers.headers)
+        self.error = headers.get(ERROR, "")
         self.ended = self.silent or message.response_headers.end_of_stream
 
 

@@ -21,6 +21,8 @@ from pagefleet_gateway.picking.routing import Refusal
 CANCELLED = frozenset({"DC", "DR", "DPE"})
 TOKENS = ("tokens_trailer", "tokens_header", "tokens_usage")  # where a line may hold an answer's output tokens
 UNREACHED = frozenset({"UF", "UH", "UC", "UR", "UO", "LR", "UPE"})
+CUT = frozenset({"UC", "UR", "UPE"})  # the connection ended after the request had been sent on it
+ENGINE_DIED = "engine_died"  # our engine's API says it of its engine process
 
 
 @dataclass(frozen=True)
@@ -52,23 +54,37 @@ class Line:
     fields: Mapping[str, object]
     tokens: int | None = None  # output tokens; None: the engine did not say
     trace_id: str | None = None  # of the trace that the request is in
+    error: str = ""  # the code of the error that ended its answer, where the engine says it
 
 
-def parse(text: bytes) -> Line | None:
-    """A line of LOG_FIELDS; None when it is not one (Envoy was cut off)."""
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt of a request at a pod that did not answer it well. Its line comes before the request's own."""
+
+    id: str
+    upstream: str
+    flags: frozenset[str]
+    error: str
+
+
+def parse(text: bytes) -> Line | Attempt | None:
+    """A line of LOG_FIELDS or ATTEMPT_FIELDS; None when it is neither (Envoy was cut off)."""
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError):
         return None
     if not isinstance(fields, dict) or not isinstance(fields.get("id"), str):
         return None
-    flags = str(fields.get("flags") or "")
+    flags = frozenset(flag for flag in str(fields.get("flags") or "").split(",") if flag not in ("", "-"))
+    error = str(fields.get("error") or "")
+    if "attempt" in fields:
+        return Attempt(fields["id"], str(fields["attempt"] or ""), flags, error)
     ttft = fields.get("ttft_us")
     return Line(
         id=fields["id"],
         started=_number(fields.get("start")),
         code=int(_number(fields.get("code"))),
-        flags=frozenset(flag for flag in flags.split(",") if flag not in ("", "-")),
+        flags=flags,
         ttft=None if ttft is None else _number(ttft) / 1e6,
         duration=_number(fields.get("duration_us")) / 1e6,
         attempts=int(_number(fields.get("attempts"))),
@@ -77,7 +93,17 @@ def parse(text: bytes) -> Line | None:
         fields=fields,
         tokens=_tokens(fields),
         trace_id=_trace(fields),
+        error=error,
     )
+
+
+def attempted(attempt: Attempt, ledger: Ledger, now: float) -> None:
+    """Remember what the pod's engine had when it ended."""
+    ticket = ledger.ticket(attempt.id)
+    if ticket is not None and (attempt.flags & CUT or attempt.error == ENGINE_DIED):
+        for pod in ticket.choices:
+            if pod.address == attempt.upstream:
+                ledger.deaths.died(ticket.content, pod.uid, now)
 
 
 def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
@@ -99,6 +125,10 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
         judge = ledger.outliers.errored if line.code >= 500 else ledger.outliers.answered
         judge(answered.uid, now)
     ledger.retries.settle(ticket.service.key, max(line.attempts - 1, 0), answered=0 < line.code < 500)
+    if line.error == ENGINE_DIED and answered is not None:
+        ledger.deaths.died(ticket.content, answered.uid, now)
+    elif 200 <= line.code < 300 and not line.flags:
+        ledger.deaths.answered(ticket.content)
     moved = answered is not None and answered.revision != ticket.revision
     failed = moved or line.code >= 500 or bool(line.flags - CANCELLED)
     counts = not cancelled and (failed or not 400 <= line.code < 500)

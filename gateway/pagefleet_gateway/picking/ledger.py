@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pagefleet_gateway.cluster.state import Pod, Service
 from pagefleet_gateway.picking.backlog import Backlogs
+from pagefleet_gateway.picking.deaths import Content, Deaths
 from pagefleet_gateway.picking.outliers import Outliers
 from pagefleet_gateway.picking.retry_budget import RetryBudgets
 
@@ -28,12 +29,14 @@ class Ticket:
     held: float = 0.0  # seconds it waited for a pod in the gateway: no revision's doing
     key: str = ""  # name of the API key that asked
     fresh: int = 0  # tokens of its prompt that its first choice had probably not cached
+    content: Content | None = None  # what it is known by where engines end
 
 
 class Ledger:
     def __init__(self) -> None:
         self.outliers = Outliers()
         self.backlogs = Backlogs()
+        self.deaths = Deaths()
         self.retries = RetryBudgets()
         self._tickets: dict[str, Ticket] = {}
         self._in_flight: Counter[str] = Counter()
@@ -59,6 +62,9 @@ class Ledger:
             else:
                 del self._in_flight[uid], self._tokens[uid]
         return ticket
+
+    def ticket(self, request_id: str) -> Ticket | None:
+        return self._tickets.get(request_id)
 
     def in_flight(self, pod: Pod) -> int:
         return self._in_flight[pod.uid]
@@ -86,3 +92,4 @@ class Ledger:
         for uid in [uid for uid in self._in_flight if uid not in uids]:
             del self._in_flight[uid], self._tokens[uid]
         self.outliers.keep(uids)
+        self.deaths.sweep(now)

@@ -15,6 +15,7 @@ from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, 
 from pagefleet_gateway.envoy.stream_timeout import USUAL, Patience, patience
 from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.rate_limits import RateLimits
+from pagefleet_gateway.picking.deaths import content
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, Ask, ask_of
@@ -123,6 +124,10 @@ class Picker:
             instead = self._pick(snapshot, other, request, ask, now)
             if isinstance(instead, Pick):
                 pick, service = replace(instead, fallback=f"{other.namespace}/{other.name}"), other
+        known_by = content(service.key, request.body) if isinstance(pick, Pick) else None
+        if isinstance(pick, Pick) and (ends := self._ledger.deaths.ends(known_by)):
+            wait = self._ledger.deaths.wait(known_by, now)
+            pick = _ends_engines(service, ends, wait) if wait else _once(pick)
         if isinstance(pick, Pick):
             deadline = now + (pick.timeout_seconds or DEFAULT_TIMEOUT_SECONDS) + 60
             first = pick.choices[0].uid
@@ -131,7 +136,9 @@ class Picker:
             self.prefixes.record(first, ask.blocks)
             self._ledger.backlogs.sent(pick.choices[0], fresh, now)
             size, held = stratum(len(request.body)), now - admitted.arrived
-            ticket = Ticket(service, pick.revision, size, pick.choices, deadline, tokens, held, admitted.key, fresh)
+            ticket = Ticket(
+                service, pick.revision, size, pick.choices, deadline, tokens, held, admitted.key, fresh, known_by
+            )
             self._ledger.open(request.id, ticket)
         # The gateway's keys are no engine's business.
         return replace(pick, key=admitted.key) if admitted.key else pick
@@ -241,6 +248,19 @@ UNKNOWN_KEY = Refusal(
 def _forbidden(service: Service, key: str) -> Refusal:
     message = f"the API key {key} may not ask {service.namespace}/{service.name}"
     return Refusal(403, "permission_error", "service_not_allowed", message, service=service.key, key=key)
+
+
+def _once(pick: Pick) -> Pick:
+    return replace(pick, choices=pick.choices[:1], retries=0, mirror=None)
+
+
+def _ends_engines(service: Service, ends: int, wait: float) -> Refusal:
+    """A status that clients' libraries do not retry."""
+    message = (
+        f"{ends} engines of {service.namespace}/{service.name} ended while they had this very request: "
+        f"it is sent to no other for {math.ceil(wait)} s"
+    )
+    return Refusal(422, "invalid_request_error", "request_ends_engines", message, service=service.key)
 
 
 def _busy(service: Service, code: str, message: str, wait: int = 1) -> Refusal:

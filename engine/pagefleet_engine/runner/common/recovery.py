@@ -31,13 +31,14 @@ def bisected(
     try:
         result = compute(running)
     except Exception as error:
-        if len(running) > 1:
-            half = len(running) // 2
-            report(f"{len(running)} sequences together raised {error!r}: each half is computed alone")
-            yield from bisected(running[:half], compute)
-            yield from bisected(running[half:], compute)
-            return
         result = error
+    if isinstance(result, Exception) and len(running) > 1:
+        report(f"{len(running)} sequences together raised {result!r}: each half is computed alone")
+        del result  # its traceback holds the step's tensors
+        half = len(running) // 2
+        yield from bisected(running[:half], compute)
+        yield from bisected(running[half:], compute)
+        return
     yield running, result
 
 
