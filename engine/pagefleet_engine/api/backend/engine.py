@@ -34,6 +34,7 @@ from pagefleet_engine.core.messages import (
 )
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, Finish, TokenOutput
 
+RUNNER = "pagefleet_engine.runner.process"  # the engine process's module
 READ_BYTES = 1 << 20
 STALL_SECONDS = 60.0
 # The engine ends late requests itself, between two steps; a step that takes longer is not waited for.
@@ -89,7 +90,7 @@ class EngineClient:
 
     async def start(self) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "pagefleet_engine.runner.process", str(theirs.fileno())]
+        command = [sys.executable, "-m", RUNNER, str(theirs.fileno())]
         self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork and exec of our own interpreter, once
             [*command, msgspec.json.encode(self._config).decode()], pass_fds=[theirs.fileno()]
         )
