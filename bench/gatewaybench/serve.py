@@ -14,9 +14,9 @@ import signal
 
 import uvloop
 
+from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Pod, Service, State
-from pagefleet_gateway.envoy.processors import found_workers
-from pagefleet_gateway.gateway import Gateway
+from pagefleet_gateway.envoy.processors import default_workers
 from pagefleet_gateway.settings import Settings
 
 
@@ -49,7 +49,7 @@ if __name__ == "__main__":
     parser.add_argument("--internal-port", type=int, default=0)
     parser.add_argument("--engines", required=True)
     parser.add_argument("--retries", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=found_workers())
+    parser.add_argument("--workers", type=int, default=default_workers())
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     numbers = [int(text) for text in options.engines.split(",")]

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from pagefleet_gateway.envoy.process import executable
-from pagefleet_gateway.envoy.processors import found_workers
+from pagefleet_gateway.envoy.processors import default_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("PAGEFLEET_CACHE") or Path("~/.cache/pagefleet").expanduser())
@@ -120,7 +120,7 @@ def wait_for(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
 
 
 def environment() -> dict[str, str]:
-    parts = [ROOT, *(ROOT / name for name in ("gateway", "operator"))]
+    parts = [ROOT, *(ROOT / name for name in ("contract", "gateway", "operator"))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, parts), os.environ.get("PYTHONPATH", "")])}
 
 
@@ -225,7 +225,7 @@ def systems(workers: int) -> tuple[System, ...]:
 
 
 # As many threads as the gateway takes by itself, and what one thread carries.
-SYSTEMS = systems(found_workers())
+SYSTEMS = systems(default_workers())
 ONE_THREAD = tuple(
     replace(one, name=f"{one.name}, 1 thread") for one in systems(1) if one.name in ("pagefleet", "envoy", "nginx")
 )

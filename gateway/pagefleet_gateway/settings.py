@@ -1,4 +1,4 @@
-"""The gateway's settings, read once from the environment. Decides nothing else; of files only the CPU limit is read."""
+"""The gateway's settings, read once from the environment. Decides nothing else. The only file that it reads is the CPU limit."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pagefleet_gateway.envoy.processors import found_workers
-from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector
+from pagefleet_contract.names import GATEWAY_INTERNAL_PORT, GATEWAY_PORT
+from pagefleet_gateway.envoy.processors import default_workers
+from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector_from
 
 
 class SettingError(ValueError):
-    """An environment variable holds what it may not; the message names it and what is allowed."""
+    """An environment variable has a value that is not allowed. The message names the variable and the allowed values."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What can differ between two gateway pods. Ports may be 0: the system then chooses one."""
+    """The values that can differ between two gateway pods. Ports may be 0: the system then chooses one."""
 
-    port: int = 8080  # Envoy's listener
-    internal_port: int = 9002  # /healthz, /readyz, /metrics, /windows, /held
+    port: int = GATEWAY_PORT  # Envoy's listener
+    internal_port: int = GATEWAY_INTERNAL_PORT  # /healthz, /readyz, /metrics, /windows, /held
     picker_port: int | None = None  # ext_proc over gRPC for other gateways; None: not served
-    workers: int = field(default_factory=found_workers)  # Envoy's worker threads
+    workers: int = field(default_factory=default_workers)  # Envoy's worker threads
     address: str = "0.0.0.0"
     pod_name: str = "pagefleet-gateway"
     kubeconfig: Path | None = None  # None: the pod's service account
-    namespace: str = ""  # whose services and pods are followed; "": of all namespaces
-    pools: str = ""  # Service that InferencePools name as their picker when they mean this gateway; "": none is read
+    namespace: str = ""  # the namespace whose services and pods are watched; "": all
+    pools: str = ""  # the Service that InferencePools name when this gateway is their picker; "": pools are ignored
     max_request_bytes: int = 4 * 1024 * 1024
     drain_seconds: float = 30.0  # how long SIGTERM waits for requests in flight
     settle_seconds: float = 3.0  # how long SIGTERM keeps accepting while the Service forgets this pod
     tls_folder: Path | None = None  # tls.crt and tls.key; None: no listener with TLS
     tls_port: int = 8443
-    plaintext: bool = True  # whether `port` is served at all
-    api_keys_file: Path | None = None  # None: no key is asked for
-    spans: Collector | None = None  # where spans are sent; None: none are made
+    plaintext: bool = True  # whether there is a listener on `port` at all
+    api_keys_file: Path | None = None  # None: clients need no key
+    spans: Collector | None = None  # the collector of spans; None: Envoy makes none
     temporary: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
 
 
@@ -45,7 +46,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
     `OTEL_*` are tracing.py's. Raises SettingError for a value that is out of range.
     """
     try:
-        spans = collector(environment)
+        spans = collector_from(environment)
     except TracingError as error:
         raise SettingError(str(error)) from error
     kubeconfig = environment.get("PAGEFLEET_KUBECONFIG") or environment.get("KUBECONFIG")
@@ -56,12 +57,12 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
             f"PAGEFLEET_GATEWAY_PLAINTEXT={plaintext!r}: must be on or off, and off only with PAGEFLEET_GATEWAY_TLS_FOLDER"
         )
     return Settings(
-        port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", 8080, 0, 65535),
-        internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", 9002, 0, 65535),
+        port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", GATEWAY_PORT, 0, 65535),
+        internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", GATEWAY_INTERNAL_PORT, 0, 65535),
         picker_port=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_PORT", 0, 0, 65535)
         if environment.get("PAGEFLEET_GATEWAY_PICKER_PORT")
         else None,
-        workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", found_workers(), 1, 64),
+        workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", default_workers(), 1, 64),
         address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
         pod_name=environment.get("POD_NAME", "pagefleet-gateway"),
         namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),
@@ -85,7 +86,7 @@ def _pools(environment: Mapping[str, str]) -> str:
     needed = ("PAGEFLEET_GATEWAY_NAMESPACE", "PAGEFLEET_GATEWAY_PICKER_PORT")
     if pools and not all(environment.get(name) for name in needed):
         raise SettingError(
-            f"PAGEFLEET_GATEWAY_POOLS={pools!r}: needs {' and '.join(needed)}: a pool's picker is of its own namespace"
+            f"PAGEFLEET_GATEWAY_POOLS={pools!r}: needs {' and '.join(needed)} too, because a pool's picker is in the pool's own namespace"
         )
     return pools
 

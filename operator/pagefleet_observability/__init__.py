@@ -1,1 +1,5 @@
-"""What Prometheus and Grafana are given: rules, alerts and dashboards, written from one source. Pure; reads no cluster."""
+"""Rules, alerts and dashboards for Prometheus and Grafana, written from one source.
+
+Decides what is recorded, what alerts and what is drawn.
+Never reads a cluster and never imports another piece.
+"""

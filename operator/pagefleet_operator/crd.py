@@ -11,16 +11,16 @@ from typing import Any
 
 import yaml
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, PLURAL, VERSION
-from pagefleet_operator.domain.spec.rules.all_rules import RULES
+from pagefleet_contract.names import GROUP, KIND, PLURAL, VERSION
+from pagefleet_operator.domain.spec.rules.check import RULES
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
 from pagefleet_operator.domain.spec.schema.fields import OPEN, Schema, array, integer, record, text
-from pagefleet_operator.domain.spec.schema.root import SPEC
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 HEADER = """\
-# Made by `python -m pagefleet_operator.crd` from operator/pagefleet_operator/domain/spec/schema/root.py and rules.py; edit those.
+# Made by `python -m pagefleet_operator.crd` from schema/ and rules/ of operator/pagefleet_operator/domain/spec; edit those.
 # kubectl refuses x-kubernetes-validations against API servers older than 1.25: apply with --validate=false there, and
-# the operator holds every object to the same rules itself.
+# the operator evaluates the same rules itself.
 """
 
 
@@ -74,7 +74,7 @@ STATUS = record(
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
         "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),
         "route": _object("The HTTPRoute of provider GatewayAPI that follows this status, by what it leads to."),
-        "action": _object("What became of the last annotation pagefleet.io/action: id, outcome, message."),
+        "action": _object("The outcome of the last annotation pagefleet.io/action: id, outcome, message."),
         "mirror": record(
             "The revision that gets copies of requests; read by the gateway.",
             {"revision": text("Its hash."), "percent": _number("Of so many requests in 100.")},

@@ -1,8 +1,8 @@
-"""All generated pages by file name. Pure: the same sources give the same text."""
+"""All generated files of docs/reference by name. Pure: the same sources give the same text."""
 
 from __future__ import annotations
 
-from pagefleet_reference import cli, crd, http, metrics
+from pagefleet_reference import cli, crd, http, metrics, rooms
 
 MADE = "<!-- Made by `python -m pagefleet_reference`; edit the source it names. -->\n\n"
 
@@ -10,4 +10,5 @@ MADE = "<!-- Made by `python -m pagefleet_reference`; edit the source it names. 
 def pages() -> dict[str, str]:
     """File name in docs/reference -> text."""
     made = {"crd.md": crd.page(), "metrics.md": metrics.page(), "cli.md": cli.page(), "http.md": http.page()}
-    return {name: MADE + text.rstrip() + "\n" for name, text in made.items()}
+    pictures = {f"rooms-{piece}.svg": rooms.picture(piece) for piece in rooms.PIECES}
+    return {name: MADE + text.rstrip() + "\n" for name, text in made.items()} | pictures

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from support.cluster.plane import Plane
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.view import View
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAMESPACE, NAME = "default", "spared"
@@ -85,7 +86,7 @@ async def test_a_spare_stands_in_for_a_replica_that_is_not_ready(plane: Plane) -
 
     await until(rests, timeout=90, what="the replica serves and the spare rests")
     kinds = [entry["kind"] for entry in (await view(plane)).status["decisions"]]
-    assert kinds.count("SpareWoken") == kinds.count("SpareRested") == 1
+    assert kinds.count("SpareWoken") == kinds.count("SpareReleased") == 1
 
 
 async def test_spares_go_with_the_field(plane: Plane) -> None:

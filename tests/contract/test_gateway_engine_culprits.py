@@ -145,4 +145,4 @@ async def test_a_request_that_ends_real_engines_meets_two_and_no_third(fleet: Fl
         assert (await ask(**stream))[:2] == (200, "engine_died")
         body = {"model": NAME, "prompt": "hi", "max_tokens": 8, "ignore_eos": True, **stream}
         known_by = content(("team", "chat"), json.dumps(body).encode())
-        assert fleet.gateway.ledger.deaths.ends(known_by) == 1, fleet.lines[-1]
+        assert fleet.gateway.ledger.deaths.count(known_by) == 1, fleet.lines[-1]

@@ -160,7 +160,7 @@ async def test_headers_of_the_picker_are_not_taken_from_a_client_in_any_spelling
         b"x-gateway-destination-endpoint-subset: " + address,
         b"x-gateway-mirror-endpoint: " + address,
         b"x-pagefleet-mirror-cluster: mirrors",
-        b"x-pagefleet-patience: attempt-1",
+        b"x-pagefleet-stream-timeout: attempt-1",
         b"x-pagefleet-output-tokens: 5",
         b"x-envoy-auth-headers-to-remove: content-type",
         b"x-envoy-retry-on: 5xx",

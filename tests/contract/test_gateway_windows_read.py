@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_gateway.measuring.windows import Windows
-from pagefleet_operator.metrics.gateway_windows import PORT, GatewayWindows
+from pagefleet_operator.metrics.gateway_windows import GatewayWindows
 
 ADDRESSES, KEY, BEGIN = ("127.66.1.1", "127.66.1.2"), ("team", "chat"), 1_800_000_000
 
@@ -25,7 +26,7 @@ class Gateways:
 
     async def show(self, request: web.Request) -> web.Response:
         windows = self.windows[request.host.partition(":")[0]]
-        answer = windows.answer(*KEY, float(request.query["since"]), self.now)
+        answer = windows.document(*KEY, float(request.query["since"]), self.now)
         return web.Response(body=msgspec.json.encode(answer | {"held": 0}), content_type="application/json")
 
 
@@ -36,7 +37,7 @@ async def gateways() -> AsyncIterator[Gateways]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     for address in ADDRESSES:
-        await web.TCPSite(runner, address, PORT).start()
+        await web.TCPSite(runner, address, GATEWAY_INTERNAL_PORT).start()
     yield found
     await runner.cleanup()
 
@@ -49,7 +50,7 @@ async def test_each_arrival_counts_once_however_often_it_is_told(gateways: Gatew
         for second in range(600):
             gateways.now = float(BEGIN + second)
             for address in ADDRESSES if second < 60 else (late,):
-                gateways.windows[address].arrived(KEY, gateways.now)
+                gateways.windows[address].record_arrival(KEY, gateways.now)
                 told += 1
             if second % 5 == 0:
                 await read.read(list(ADDRESSES), *KEY, judged=judged)

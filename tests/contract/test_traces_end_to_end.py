@@ -20,7 +20,7 @@ from support.otlp_collector import collector, values
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.envoy import process
 from pagefleet_gateway.envoy.tracing import Collector
-from pagefleet_gateway.envoy.tracing import collector as named
+from pagefleet_gateway.envoy.tracing import collector_from as named
 from pagefleet_gateway.settings import SettingError, settings_from
 from pagefleet_local.base.certificates import Authority
 

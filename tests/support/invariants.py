@@ -1,4 +1,4 @@
-"""What must hold of any two statuses of an InferenceService that follow each other (RELIABILITY.md 13, 15, 16).
+"""What must hold of any two statuses of an InferenceService that follow each other (rows 13, 15, 16 of docs/reliability.md).
 
 `between` is given parsed statuses, by the property tests after every decision and by tests of recordings of a real API
 server (`over`). It answers sentences; none means that all holds. It knows nothing of how the operator decides.
@@ -13,7 +13,7 @@ from typing import Any
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.status import Phase, Status
 
-MOST_DECISIONS = 50
+MAX_DECISIONS = 50
 IN_USE = (Phase.STEP, Phase.PAUSED, Phase.PREVIEW, Phase.MIRRORING, Phase.LOAD_TEST, Phase.PROMOTING)
 
 
@@ -135,7 +135,7 @@ def _conditions(old: Status, new: Status) -> Iterator[str]:
 
 
 def _bounded(_: Status, new: Status) -> Iterator[str]:
-    if len(new.decisions) > MOST_DECISIONS:
+    if len(new.decisions) > MAX_DECISIONS:
         yield f"{len(new.decisions)} decisions are kept"
 
 

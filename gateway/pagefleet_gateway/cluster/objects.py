@@ -1,28 +1,28 @@
-"""Reads InferenceServices and engine pods as the API server sends them. Total: a field of a wrong type counts
-as absent.
+"""Reads InferenceServices and engine pods as the API server sends them. Total: a field of a wrong type counts as absent.
 
-Validation is the operator's work; a poisoned object must not stop its neighbours' traffic.
+The operator validates. Here an invalid object must not stop the traffic of the others.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from pagefleet_gateway.cluster.engines import ANNOTATION, engine_from
-from pagefleet_gateway.cluster.state import Limit, Pod, Service
-
-GROUP, VERSION, PLURAL = "pagefleet.io", "v1alpha1", "inferenceservices"
-POD_SELECTOR = "app.kubernetes.io/managed-by=pagefleet,pagefleet.io/service,pagefleet.io/revision"
-MAX_RETRIES = 10
-IDLE_HOLD_SECONDS = 60.0
-MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker: bootstrap.Limits
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+from pagefleet_contract.names import ENGINE_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
+from pagefleet_contract.quantity import seconds
+from pagefleet_contract.traffic import (
+    DEFAULT_HELD_BYTES,
+    DEFAULT_HELD_REQUESTS,
+    DEFAULT_RETRIES,
+    IDLE_HOLD_SECONDS,
+    MAX_HOLD_SECONDS,
+    MAX_RETRIES,
+)
+from pagefleet_gateway.cluster.engines import engine_from
+from pagefleet_gateway.cluster.state import Pod, RateLimit, Service
 
 
 def service_from(raw: Mapping[str, object]) -> Service:
-    """The routing part of an InferenceService."""
+    """Return the routing part of an InferenceService."""
     metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
     route, traffic = _map(_map(spec, "rollout"), "route"), _map(spec, "traffic")
     sticky = _text(route, "stickyBy")
@@ -38,15 +38,15 @@ def service_from(raw: Mapping[str, object]) -> Service:
         timeout_seconds=duration(_text(traffic, "timeout")),
         first_token_seconds=duration(_text(traffic, "firstTokenTimeout")),
         next_token_seconds=duration(_text(traffic, "nextTokenTimeout")),
-        retries=min(max(retries, 0), MAX_RETRIES) if isinstance(retries, int) else 2,
+        retries=min(max(retries, 0), MAX_RETRIES) if isinstance(retries, int) else DEFAULT_RETRIES,
         pod_limit=_count(_map(traffic, "circuitBreaker"), "maxRequestsPerPod", 0),
         hold_seconds=_hold_seconds(spec),
-        hold_requests=_count(_map(traffic, "queue"), "maxRequests", 256),
-        hold_bytes=_count(_map(traffic, "queue"), "maxBytes", 64 * 1024 * 1024),
+        hold_requests=_count(_map(traffic, "queue"), "maxRequests", DEFAULT_HELD_REQUESTS),
+        hold_bytes=_count(_map(traffic, "queue"), "maxBytes", DEFAULT_HELD_BYTES),
         tenant_header=_text(_map(traffic, "queue"), "tenantHeader").lower(),
         priorities=tuple(_headers(entry) for entry in _maps(traffic, "priorities") if _headers(entry)),
         limits=tuple(
-            Limit(
+            RateLimit(
                 _text(entry, "header").lower(),
                 _count(entry, "requestsPerMinute", 0),
                 _count(entry, "tokensPerMinute", 0),
@@ -65,26 +65,26 @@ def _mirror(raw: Mapping[str, object]) -> tuple[str, float]:
 
 
 def _hold_seconds(spec: Mapping[str, object]) -> float:
-    """As `traffic.queue.timeout` says; without it only a service that may sleep holds requests."""
-    wanted = duration(_text(_map(_map(spec, "traffic"), "queue"), "timeout"))
-    if wanted is None:
-        wanted = IDLE_HOLD_SECONDS if "idleToZero" in _map(spec, "scaling") else 0.0
-    return min(wanted, MAX_HOLD_SECONDS)
+    """Return `traffic.queue.timeout`. Without it only a service that may scale to zero holds requests."""
+    timeout = duration(_text(_map(_map(spec, "traffic"), "queue"), "timeout"))
+    if timeout is None:
+        timeout = IDLE_HOLD_SECONDS if "idleToZero" in _map(spec, "scaling") else 0.0
+    return min(timeout, MAX_HOLD_SECONDS)
 
 
 def pod_from(raw: Mapping[str, object]) -> Pod | None:
-    """An engine pod; None while it has no address, and when it has ended."""
+    """Return an engine pod; None while it has no address, and when it has ended."""
     metadata, status = _map(raw, "metadata"), _map(raw, "status")
     labels, address = _map(metadata, "labels"), _text(status, "podIP")
     if not address or _text(status, "phase") in ("Succeeded", "Failed"):
         return None
-    engine = engine_from(_text(_map(metadata, "annotations"), ANNOTATION))
+    engine = engine_from(_text(_map(metadata, "annotations"), ENGINE_ANNOTATION))
     return Pod(
         uid=_text(metadata, "uid"),
         name=_text(metadata, "name"),
         namespace=_text(metadata, "namespace"),
-        service=_text(labels, "pagefleet.io/service"),
-        revision=_text(labels, "pagefleet.io/revision"),
+        service=_text(labels, SERVICE_LABEL),
+        revision=_text(labels, REVISION_LABEL),
         address=f"[{address}]:{engine.port}" if ":" in address else f"{address}:{engine.port}",
         ready=is_ready(raw),
         engine=engine,
@@ -94,30 +94,30 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
 
 def is_ready(raw: Mapping[str, object]) -> bool:
     """Whether a pod's condition Ready is true and it does not terminate."""
-    return "Ready" in _true(raw) and "deletionTimestamp" not in _map(raw, "metadata")
+    return "Ready" in _true_conditions(raw) and "deletionTimestamp" not in _map(raw, "metadata")
 
 
 def is_silent(raw: Mapping[str, object]) -> bool:
-    """Whether a pod is not Ready for no reason of its own: a kubelet takes ContainersReady away together with Ready, the
-    node controller, when it hears nothing of the node, only Ready. (Kubernetes, MarkPodsNotReady)"""
-    true = _true(raw)
+    """Whether a pod is not Ready only because its node stopped reporting. A kubelet removes ContainersReady together with
+    Ready. The node controller removes only Ready when a node stops reporting. (Kubernetes, MarkPodsNotReady)"""
+    true = _true_conditions(raw)
     gates = {_text(gate, "conditionType") for gate in _maps(_map(raw, "spec"), "readinessGates")}
     terminating = "deletionTimestamp" in _map(raw, "metadata")
     return not terminating and "Ready" not in true and {"ContainersReady", *gates} <= true
 
 
-def _true(raw: Mapping[str, object]) -> set[str]:
-    """The types of a pod's conditions that are true."""
+def _true_conditions(raw: Mapping[str, object]) -> set[str]:
+    """Return the types of a pod's conditions that are true."""
     conditions = _maps(_map(raw, "status"), "conditions")
     return {_text(condition, "type") for condition in conditions if condition.get("status") == "True"}
 
 
 def duration(text: str) -> float | None:
     """Seconds of a Go duration such as `1h30m`; None when it is not one or is 0."""
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    try:
+        return seconds(text) or None
+    except ValueError:
         return None
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) or None
 
 
 def _weights(raw: object) -> tuple[tuple[str, int], ...]:
@@ -132,7 +132,7 @@ def _weights(raw: object) -> tuple[tuple[str, int], ...]:
 
 
 def _headers(raw: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """The headers to match under `header`: lower-case name, exact value."""
+    """Return the headers to match under `header`: lower-case name, exact value."""
     return tuple(sorted((name.lower(), value) for name, value in _map(raw, "header").items() if isinstance(value, str)))
 
 

@@ -1,37 +1,36 @@
-"""Envoy's look at answers: how many tokens one had. Pure: builds dicts and Lua.
+"""The Envoy filter that counts an answer's output tokens. Pure: builds dicts and Lua.
 
-Our engine says it itself (a trailer, or a header of an answer that is not streamed), and then the script ends at once.
-In other engines' answers the last `completion_tokens` of OpenAI's `usage` is looked for in the last bytes; in a stream
-only when its client asked for it to be there, because a look at every chunk costs half of what passing it on does. An
-answer with neither is not measured.
+Our engine sends the number itself (a trailer, or a header of an answer that is not streamed), and then the script ends at
+once. In other engines' answers the script searches the last bytes for the last `completion_tokens` of OpenAI's `usage`. In
+a stream it does so only when the client asked for the usage, because a look at every chunk costs half of what passing it on
+does. An answer with neither is not measured.
 """
 
 from __future__ import annotations
 
-from pagefleet_gateway.envoy.clusters import typed
+from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER
+from pagefleet_gateway.envoy.clusters import extension
 
-TOKENS = "x-pagefleet-output-tokens"  # the engine's trailer or header
-ERROR = "x-pagefleet-error"  # the engine's trailer, or header of an answer with 5xx: its error's code
-SEEN = "pagefleet.answers"  # namespace of the dynamic metadata: `tokens`, digits
+TOKENS_METADATA = "pagefleet.answers"  # namespace of the dynamic metadata: `tokens`, digits
 TAIL_BYTES = 4096  # of each of the last three chunks: OpenAI's usage comes last, in an event or an object of its own
 USAGE = "x-pagefleet-usage"  # a header from the picker: the client asked for a last event with the usage
 
 SCRIPT = f"""
 local function tokens_in(text)
-  local found = nil
-  for number in string.gmatch(text, '"completion_tokens"%s*:%s*(%d+)') do found = number end
-  return found
+  local tokens = nil
+  for number in string.gmatch(text, '"completion_tokens"%s*:%s*(%d+)') do tokens = number end
+  return tokens
 end
 
 function envoy_on_response(handle)
   local headers = handle:headers()
-  if headers:get("{TOKENS}") ~= nil or headers:get("trailer") == "{TOKENS}" then return end
+  if headers:get("{OUTPUT_TOKENS_HEADER}") ~= nil or headers:get("trailer") == "{OUTPUT_TOKENS_HEADER}" then return end
   local kind = headers:get("content-type")
   if kind == nil or headers:get(":status") ~= "200" or headers:get("content-encoding") ~= nil then return end
   local json = string.find(kind, "application/json", 1, true)
   if json == nil then
-    local said = handle:streamInfo():dynamicMetadata():get("envoy.filters.http.ext_authz")
-    if said == nil or said["{USAGE}"] == nil then return end
+    local picked = handle:streamInfo():dynamicMetadata():get("envoy.filters.http.ext_authz")
+    if picked == nil or picked["{USAGE}"] == nil then return end
   end
   local one, two, three = "", "", ""
   for chunk in handle:bodyChunks() do
@@ -42,14 +41,14 @@ function envoy_on_response(handle)
       one, two, three = two, three, chunk:getBytes(0, size)
     end
   end
-  local found = tokens_in(one .. two .. three)
-  if found ~= nil then handle:streamInfo():dynamicMetadata():set("{SEEN}", "tokens", found) end
+  local tokens = tokens_in(one .. two .. three)
+  if tokens ~= nil then handle:streamInfo():dynamicMetadata():set("{TOKENS_METADATA}", "tokens", tokens) end
 end
 """
 
 
-def watcher() -> dict[str, object]:
-    return typed(
+def answer_tokens_filter() -> dict[str, object]:
+    return extension(
         "envoy.filters.http.lua",
         "extensions.filters.http.lua.v3.Lua",
         default_source_code={"inline_string": SCRIPT},

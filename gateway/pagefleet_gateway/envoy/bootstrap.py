@@ -1,6 +1,6 @@
 """Envoy's configuration, written once at start: its listeners, clusters, admin socket and limits.
 
-Pure: builds dicts. Nothing in it changes while Envoy runs, but the endpoints file (endpoints.py) and certificates.
+Pure: builds dicts. While Envoy runs, only two files that it names change: endpoints (endpoints.py) and certificates (tls.py).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagefleet_gateway.envoy.clusters import MIRROR, MIRRORS, Paths, engines_cluster, picker_cluster
-from pagefleet_gateway.envoy.connections import Limits, connection_manager
-from pagefleet_gateway.envoy.overload import overload
-from pagefleet_gateway.envoy.tls import transport
-from pagefleet_gateway.envoy.tracing import Collector, cluster
+from pagefleet_gateway.envoy.connections import EnvoyLimits, connection_manager
+from pagefleet_gateway.envoy.overload import overload_manager
+from pagefleet_gateway.envoy.tls import transport_socket
+from pagefleet_gateway.envoy.tracing import Collector, collector_cluster
 
 PLAIN, SECURE = "ingress", "ingress-tls"  # the listeners' names
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Where clients come in. A port of None: no such listener; of 0: one that the system chooses."""
+class ListenAddress:
+    """The address and ports of the clients' listeners. A port of None: no such listener; of 0: the system chooses one."""
 
     address: str
     port: int | None
@@ -28,27 +28,29 @@ class Entry:
 
 
 def bootstrap(
-    node: str, entry: Entry, paths: Paths, limits: Limits, spans: Collector | None = None
+    node: str, listen: ListenAddress, paths: Paths, limits: EnvoyLimits, spans: Collector | None = None
 ) -> dict[str, object]:
-    """The whole static configuration. `spans`: where they are sent, None: none are made."""
+    """Build the whole static configuration. `spans`: their collector; None: Envoy makes no spans."""
     listeners, manager = [], connection_manager(limits, spans)
-    if entry.port is not None:
-        listeners.append(_listener(PLAIN, entry.address, entry.port, manager))
-    if entry.tls_port is not None:
-        listeners.append(_listener(SECURE, entry.address, entry.tls_port, manager, transport(paths.certificate)))
+    if listen.port is not None:
+        listeners.append(_listener(PLAIN, listen.address, listen.port, manager))
+    if listen.tls_port is not None:
+        listeners.append(
+            _listener(SECURE, listen.address, listen.tls_port, manager, transport_socket(paths.certificate))
+        )
     engines = [engines_cluster(paths), engines_cluster(paths, MIRRORS, MIRROR)]
     return {
         "node": {"id": node, "cluster": "pagefleet-gateway"},
         "admin": {"address": {"pipe": {"path": str(paths.admin), "mode": 0o600}}},
         "static_resources": {
             "listeners": listeners,
-            "clusters": [picker_cluster(paths), *engines, *([cluster(spans)] if spans is not None else [])],
+            "clusters": [picker_cluster(paths), *engines, *([collector_cluster(spans)] if spans is not None else [])],
         },
-        # The others count every piece of an answer, in memory that all threads share, and nobody reads them.
+        # The other statistics count every piece of an answer, in memory that all threads share, and nobody reads them.
         "stats_config": {
             "stats_matcher": {"inclusion_list": {"patterns": [{"suffix": ".version_text"}, {"prefix": "server."}]}}
         },
-        "overload_manager": overload(limits.max_heap_bytes, limits.max_connections),
+        "overload_manager": overload_manager(limits.max_heap_bytes, limits.max_connections),
     }
 
 
@@ -66,6 +68,6 @@ def _listener(
     }
 
 
-def written(document: Mapping[str, object]) -> str:
-    """Envoy reads JSON as YAML."""
+def to_json(document: Mapping[str, object]) -> str:
+    """Return the text of a configuration file: Envoy reads JSON as YAML."""
     return json.dumps(document, indent=1)

@@ -1,6 +1,6 @@
 """Envoy's two clusters: the picker on its Unix socket, and the engines, chosen by the picker's header alone.
 
-Pure: builds dicts, and holds the names that the gateway shares with Envoy.
+Pure: builds dicts. Holds the names that the gateway shares with Envoy.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagefleet_gateway.envoy import timeouts
+from pagefleet_gateway.envoy.timeouts import envoy_duration
+
 DESTINATION = "x-gateway-destination-endpoint"  # the endpoint-picker protocol's header: ip:port[,ip:port...]
 ENGINES = "engines"
 MIRRORS = "mirrors"  # the same endpoints, chosen by MIRROR: where copies go
 MIRROR = "x-gateway-mirror-endpoint"
-MIRROR_CLUSTER = "x-pagefleet-mirror-cluster"  # Envoy sends a copy to the cluster that it names, and none without it
-FALLBACK = "x-pagefleet-fallback"  # namespace/name of the service that answers instead
+MIRROR_CLUSTER = "x-pagefleet-mirror-cluster"  # names the cluster that gets a copy; without it Envoy sends none
 PICKER = "picker"
 METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 TYPE = "type.googleapis.com/envoy."
@@ -21,7 +23,7 @@ TYPE = "type.googleapis.com/envoy."
 
 @dataclass(frozen=True)
 class Paths:
-    """The files Envoy and the picker share, in one private folder."""
+    """The files that Envoy and the picker share, in one private folder."""
 
     folder: Path
 
@@ -35,7 +37,7 @@ class Paths:
 
     @property
     def certificate(self) -> Path:
-        """Where Envoy reads where the certificate is."""
+        """The file that names the certificate's files to Envoy (tls.py)."""
         return self.folder / "certificate.json"
 
     @property
@@ -47,8 +49,8 @@ class Paths:
         return self.folder / "picker.sock"
 
 
-def typed(name: str, kind: str, **fields: object) -> dict[str, object]:
-    """An extension: its name and its typed configuration."""
+def extension(name: str, kind: str, **fields: object) -> dict[str, object]:
+    """Build an extension: its name and its typed configuration."""
     return {"name": name, "typed_config": {"@type": TYPE + kind, **fields}}
 
 
@@ -57,8 +59,8 @@ def picker_cluster(paths: Paths) -> dict[str, object]:
     return {
         "name": PICKER,
         "type": "STATIC",
-        "connect_timeout": "2s",
-        "circuit_breakers": _breakers(),
+        "connect_timeout": envoy_duration(timeouts.PICKER_CONNECT_SECONDS),
+        "circuit_breakers": _circuit_breakers(),
         "load_assignment": {
             "cluster_name": PICKER,
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
@@ -67,21 +69,24 @@ def picker_cluster(paths: Paths) -> dict[str, object]:
 
 
 def engines_cluster(paths: Paths, name: str = ENGINES, header: str = DESTINATION) -> dict[str, object]:
-    """The engine pods, chosen by `header` alone."""
+    """Build the cluster of all engine pods. `header` alone chooses one."""
     override = {
         "@type": TYPE + "extensions.load_balancing_policies.override_host.v3.OverrideHost",
         "override_host_sources": [{"header": header}],
-        "fallback_policy": {"policies": [{"typed_extension_config": _nowhere()}]},
+        "fallback_policy": {"policies": [{"typed_extension_config": _no_host_policy()}]},
     }
     return {
         "name": name,
         "type": "EDS",
-        "connect_timeout": "1s",
-        # A node that lost its power answers nothing, not even a reset.
+        "connect_timeout": envoy_duration(timeouts.ENGINE_CONNECT_SECONDS),
         "upstream_connection_options": {
-            "tcp_keepalive": {"keepalive_time": 10, "keepalive_interval": 5, "keepalive_probes": 3}
+            "tcp_keepalive": {
+                "keepalive_time": timeouts.KEEPALIVE_SECONDS,
+                "keepalive_interval": timeouts.KEEPALIVE_INTERVAL_SECONDS,
+                "keepalive_probes": timeouts.KEEPALIVE_PROBES,
+            }
         },
-        "circuit_breakers": _breakers(),
+        "circuit_breakers": _circuit_breakers(),
         "eds_cluster_config": {
             "service_name": ENGINES,
             "eds_config": {
@@ -105,19 +110,18 @@ def engines_cluster(paths: Paths, name: str = ENGINES, header: str = DESTINATION
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": TYPE + "extensions.upstreams.http.v3.HttpProtocolOptions",
-                # Below the engine's keep-alive (75 s): a connection is never reused while its peer closes it.
-                "common_http_protocol_options": {"idle_timeout": "30s"},
+                "common_http_protocol_options": {"idle_timeout": envoy_duration(timeouts.ENGINE_IDLE_SECONDS)},
                 "explicit_http_config": {"http_protocol_options": {"enable_trailers": True}},
             }
         },
     }
 
 
-def _nowhere() -> dict[str, object]:
-    """A policy that never finds a host: without the picker's word no pod is right, it may be another
-    service's.
+def _no_host_policy() -> dict[str, object]:
+    """Build a policy that never finds a host. Without the picker's header any pod would be wrong: it may belong to another
+    service.
     """
-    return typed(
+    return extension(
         "envoy.load_balancing_policies.subset",
         "extensions.load_balancing_policies.subset.v3.Subset",
         fallback_policy="NO_FALLBACK",
@@ -125,7 +129,7 @@ def _nowhere() -> dict[str, object]:
         subset_lb_policy={
             "policies": [
                 {
-                    "typed_extension_config": typed(
+                    "typed_extension_config": extension(
                         "envoy.load_balancing_policies.round_robin",
                         "extensions.load_balancing_policies.round_robin.v3.RoundRobin",
                     )
@@ -135,12 +139,12 @@ def _nowhere() -> dict[str, object]:
     )
 
 
-def _breakers() -> dict[str, object]:
-    """No bound that a sound fleet meets, but one on retries: above 100, at most every second request is one."""
-    high = {
+def _circuit_breakers() -> dict[str, object]:
+    """Build limits that a sound fleet never reaches, except on retries: above 100 in flight, they may be half of the requests."""
+    limits = {
         "max_connections": 65536,
         "max_pending_requests": 65536,
         "max_requests": 65536,
         "retry_budget": {"budget_percent": {"value": 50.0}, "min_retry_concurrency": 100},
     }
-    return {"thresholds": [{"priority": "DEFAULT", **high}]}
+    return {"thresholds": [{"priority": "DEFAULT", **limits}]}

@@ -1,20 +1,22 @@
-"""How Envoy treats a client's connection: what it accepts, which filters a request passes, what it logs.
+"""Envoy's treatment of a client's connection: the requests that it accepts, their filters and their log line.
 
-Pure: builds dicts. Refused here, before the picker: CONNECT, upgrades, headers with underscores, paths with encoded
-slashes, ambiguous lengths, headers above 60 KiB or 100 in number, bodies above the limit.
+Pure: builds dicts. Envoy refuses before the picker sees them: CONNECT, upgrades, headers with underscores, paths with
+encoded slashes, ambiguous lengths, headers above 60 KiB or 100 in number, bodies above the limit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_gateway.envoy.answer_tokens import ERROR, SEEN, TOKENS, USAGE, watcher
-from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, PICKER, typed
+from pagefleet_contract.headers import ERROR_HEADER, FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, RESERVED_PREFIXES
+from pagefleet_gateway.envoy import timeouts
+from pagefleet_gateway.envoy.answer_tokens import TOKENS_METADATA, USAGE, answer_tokens_filter
+from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, PICKER, extension
 from pagefleet_gateway.envoy.replies import local_replies
-from pagefleet_gateway.envoy.routes import PATIENCE, routes
-from pagefleet_gateway.envoy.tracing import Collector, provider
-
-STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
+from pagefleet_gateway.envoy.routes import routes
+from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
+from pagefleet_gateway.envoy.timeouts import envoy_duration
+from pagefleet_gateway.envoy.tracing import Collector, tracing_config
 
 # One JSON line per request, for the picker. Times are microseconds from the request's first byte.
 LOG_FIELDS = {
@@ -35,27 +37,27 @@ LOG_FIELDS = {
     "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
     "upstream": "%UPSTREAM_HOST%",
     "content_type": "%RESP(CONTENT-TYPE)%",
-    "tokens_trailer": f"%TRAILER({TOKENS})%",
-    "tokens_header": f"%RESP({TOKENS})%",
-    "tokens_usage": f"%DYNAMIC_METADATA({SEEN}:tokens)%",
-    "error": f"%TRAILER({ERROR})%",
+    "tokens_trailer": f"%TRAILER({OUTPUT_TOKENS_HEADER})%",
+    "tokens_header": f"%RESP({OUTPUT_TOKENS_HEADER})%",
+    "tokens_usage": f"%DYNAMIC_METADATA({TOKENS_METADATA}:tokens)%",
+    "error": f"%TRAILER({ERROR_HEADER})%",
 }
 
-# One more line per attempt that an engine did not end well, before the request's own. No other line has "attempt".
+# One more line for each attempt that failed, before the request's own line. No other line has "attempt".
 ATTEMPT_FIELDS = {
     "id": "%REQ(X-REQUEST-ID)%",
     "attempt": "%UPSTREAM_HOST%",
     "flags": "%RESPONSE_FLAGS%",
-    "error": f"%RESP({ERROR})%",
+    "error": f"%RESP({ERROR_HEADER})%",
 }
 
-# What the picker may set on a request that it lets through.
-PICKED = (
+# The headers that the picker may set on a request that it lets through.
+PICKER_HEADERS = (
     DESTINATION,
     MIRROR,
     MIRROR_CLUSTER,
-    FALLBACK,
-    PATIENCE,
+    FALLBACK_HEADER,
+    STREAM_TIMEOUT,
     USAGE,
     "x-envoy-upstream-rq-timeout-ms",
     "x-envoy-upstream-rq-per-try-timeout-ms",
@@ -65,23 +67,22 @@ PICKED = (
 
 
 @dataclass(frozen=True)
-class Limits:
+class EnvoyLimits:
+    """Sizes and numbers that Envoy bounds; its time limits are in timeouts.py."""
+
     max_request_bytes: int
     max_connections: int = 20000
     max_heap_bytes: int = 1024 * 1024 * 1024
-    request_seconds: int = 600  # a service's traffic.timeout goes before it
-    hold_seconds: int = 300  # longest time the picker may take: it holds requests that way
-    idle_seconds: int = 600  # without a byte in either direction
 
 
-def connection_manager(limits: Limits, spans: Collector | None = None) -> dict[str, object]:
-    """`spans`: where they are sent, None: none are made."""
+def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> dict[str, object]:
+    """Build the filter chain of every listener. `spans`: their collector; None: Envoy makes no spans."""
     mutations: list[dict[str, object]] = [
-        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in STRIPPED_PREFIXES
+        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in RESERVED_PREFIXES
     ]
-    # The request's id is the key of its ticket, so it must be ours.
+    # The request's id is the key of its ticket, so a client must not choose it.
     mutations.append({"remove": "x-request-id"})
-    return typed(
+    return extension(
         "envoy.filters.network.http_connection_manager",
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="ingress",
@@ -91,13 +92,12 @@ def connection_manager(limits: Limits, spans: Collector | None = None) -> dict[s
         normalize_path=True,
         merge_slashes=True,
         path_with_escaped_slashes_action="REJECT_REQUEST",
-        request_headers_timeout="15s",
-        request_timeout="120s",
-        stream_idle_timeout=f"{limits.idle_seconds}s",
-        # The longest a stopping gateway waits for an HTTP/2 client to have heard of it.
-        drain_timeout="2s",
+        request_headers_timeout=envoy_duration(timeouts.REQUEST_HEADERS_SECONDS),
+        request_timeout=envoy_duration(timeouts.REQUEST_BODY_SECONDS),
+        stream_idle_timeout=envoy_duration(timeouts.STREAM_IDLE_SECONDS),
+        drain_timeout=envoy_duration(timeouts.GOAWAY_SECONDS),
         common_http_protocol_options={
-            "idle_timeout": "900s",
+            "idle_timeout": envoy_duration(timeouts.CLIENT_IDLE_SECONDS),
             "max_headers_count": 100,
             "headers_with_underscores_action": "REJECT_REQUEST",
         },
@@ -107,55 +107,59 @@ def connection_manager(limits: Limits, spans: Collector | None = None) -> dict[s
             "initial_connection_window_size": 1048576,
         },
         early_header_mutation_extensions=[
-            typed(
+            extension(
                 "envoy.http.early_header_mutation.header_mutation",
                 "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
                 mutations=mutations,
             )
         ],
         access_log=[
-            typed(
+            extension(
                 "envoy.access_loggers.stdout",
                 "extensions.access_loggers.stream.v3.StdoutAccessLog",
                 log_format={"json_format": LOG_FIELDS},
             )
         ],
-        local_reply_config=local_replies(),
-        http_filters=[_authorization(limits), watcher(), _router()],
-        route_config=routes(limits.max_request_bytes, limits.request_seconds, limits.idle_seconds),
-        **({"tracing": provider(spans)} if spans is not None else {}),
+        local_reply_config=local_replies(limits.max_request_bytes),
+        http_filters=[_authorization(limits), answer_tokens_filter(), _router()],
+        route_config=routes(limits.max_request_bytes),
+        **({"tracing": tracing_config(spans)} if spans is not None else {}),
     )
 
 
 def _router() -> dict[str, object]:
     failed = {"comparison": {"op": "GE", "value": {"default_value": 500, "runtime_key": "log.attempts"}}}
     cut = {"response_flag_filter": {"flags": ["UC", "UR", "UPE"]}}
-    attempts = typed(
+    attempts = extension(
         "envoy.access_loggers.stdout",
         "extensions.access_loggers.stream.v3.StdoutAccessLog",
         log_format={"json_format": ATTEMPT_FIELDS},
     )
-    return typed(
+    return extension(
         "envoy.filters.http.router",
         "extensions.filters.http.router.v3.Router",
         upstream_log=[{**attempts, "filter": {"or_filter": {"filters": [cut, {"status_code_filter": failed}]}}}],
     )
 
 
-def _authorization(limits: Limits) -> dict[str, object]:
-    return typed(
+def _authorization(limits: EnvoyLimits) -> dict[str, object]:
+    return extension(
         "envoy.filters.http.ext_authz",
         "extensions.filters.http.ext_authz.v3.ExtAuthz",
         failure_mode_allow=False,
-        clear_route_cache=True,  # the picker says which route: how long the answer may pause
-        # 500 is what tells a picker that failed from one that refused; the local reply turns it into a 503.
+        clear_route_cache=True,  # the picker's header chooses the route, and with it the stream timeout
+        # 500 distinguishes a picker that failed from one that refused. The local reply turns it into a 503.
         status_on_error={"code": "InternalServerError"},
         with_request_body={"max_request_bytes": limits.max_request_bytes, "allow_partial_message": False},
         allowed_headers={"patterns": [{"safe_regex": {"regex": ".*"}}]},
         http_service={
-            "server_uri": {"uri": "http://picker", "cluster": PICKER, "timeout": f"{limits.hold_seconds + 10}s"},
+            "server_uri": {
+                "uri": "http://picker",
+                "cluster": PICKER,
+                "timeout": envoy_duration(timeouts.PICKER_ANSWER_SECONDS),
+            },
             "authorization_response": {
-                "allowed_upstream_headers": {"patterns": [{"exact": name} for name in PICKED]},
+                "allowed_upstream_headers": {"patterns": [{"exact": name} for name in PICKER_HEADERS]},
                 "dynamic_metadata_from_headers": {"patterns": [{"exact": USAGE}]},
                 "allowed_client_headers": {
                     "patterns": [{"exact": name} for name in ("content-type", "retry-after", "www-authenticate")]

@@ -1,7 +1,6 @@
-"""Tells Envoy which pods exist (EDS from a file) and confirms to the state which of them Envoy knows.
+"""Writes the pods for Envoy (EDS from a file) and confirms to the state which of them Envoy has loaded.
 
-Never chooses: every pod with an address is told, ready or not, so that a pod that becomes ready is known
-already.
+Never chooses: the file has every pod with an address, ready or not, so Envoy knows a pod before it becomes ready.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoints:
-    """Writes the file on every change of the pods; a change while one is being confirmed is written next."""
+    """Writes the file on every change of the pods. A change that comes while Envoy loads another is written next."""
 
     def __init__(self, state: State, file: Path) -> None:
         self._state = state
@@ -33,13 +32,13 @@ class Endpoints:
         self._state.pods_changed.clear()
         pods = self._state.pods
         version = f"v{next(self._versions)}"
-        fresh = self._file.with_suffix(".new")
-        fresh.write_text(json.dumps(discovery(version, pods)))
-        fresh.replace(self._file)
+        temporary = self._file.with_suffix(".new")
+        temporary.write_text(json.dumps(endpoints_discovery(version, pods)))
+        temporary.replace(self._file)
         return version, pods
 
     async def follow(self, admin: Admin) -> None:
-        """Keep Envoy's endpoints those of the state until cancelled. Needs a running Envoy."""
+        """Keep Envoy's endpoints equal to the state's pods until cancelled. Envoy must be running."""
         while True:
             version, pods = self.write()
             if await self._loaded(admin, version):
@@ -47,24 +46,22 @@ class Endpoints:
                 await self._state.pods_changed.wait()
 
     async def _loaded(self, admin: Admin, version: str) -> bool:
-        """Wait until Envoy runs on `version`; false when it did not within 5 s (the file is then written
-        again).
-        """
+        """Wait until Envoy has loaded `version`; false when it has not within 5 s (the file is then written again)."""
         delay = 0.002
         for _ in range(60):
             try:
                 if await admin.text_stat(f"cluster.{ENGINES}.version_text") == version:
                     return True
             except AdminError as error:
-                log.info("Envoy does not answer yet: %s", error)
+                log.info("%s", error)
             await asyncio.sleep(delay)
             delay = min(delay * 2, 0.1)
-        log.warning("Envoy has not loaded endpoints %s: writing them again", version)
+        log.warning("Envoy has not loaded endpoints %s within 5 s: writing the file again", version)
         return False
 
 
-def discovery(version: str, pods: Iterable[Pod]) -> dict[str, object]:
-    """The file's content: one ClusterLoadAssignment each address once, its origin as metadata."""
+def endpoints_discovery(version: str, pods: Iterable[Pod]) -> dict[str, object]:
+    """Build the file's content: one ClusterLoadAssignment with each address once and its pod as metadata."""
     by_address = {pod.address: pod for pod in sorted(pods, key=lambda pod: (pod.ready, pod.uid))}
     return {
         "version_info": version,

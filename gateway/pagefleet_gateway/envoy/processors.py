@@ -1,4 +1,4 @@
-"""How many processors this process may use, and so how many threads Envoy gets. Knows nothing of requests."""
+"""The number of processors that this process may use, and so of Envoy's threads. Knows nothing of requests."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import math
 import os
 from pathlib import Path
 
-MOST = 4  # threads without being told: a container without a limit sees all of its node's processors
+# Without a setting: a container without a limit sees all processors of its node.
+MAX_DEFAULT_WORKERS = 4
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def workers(processors: int, limit: float | None) -> int:
-    """One for each processor, rounded up, `MOST` at most. `limit`: processors that may be used, None: all."""
-    return max(1, min(MOST, processors, math.ceil(limit) if limit is not None else MOST))
+    """Return one thread for each processor, rounded up, MAX_DEFAULT_WORKERS at most. `limit`: the processors that the
+    process may use, None for all.
+    """
+    usable = math.ceil(limit) if limit is not None else MAX_DEFAULT_WORKERS
+    return max(1, min(MAX_DEFAULT_WORKERS, processors, usable))
 
 
-def found_workers(cgroup: Path = CGROUP) -> int:
-    """The number for this process."""
+def default_workers(cgroup: Path = CGROUP) -> int:
+    """Return the number of threads for this process."""
     return workers(len(os.sched_getaffinity(0)), cpu_limit(cgroup))
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> float | None:
-    """The CPU limit of this process' cgroup, in processors; None without one.
+    """Return the CPU limit of this process' cgroup, in processors; None without one.
 
-    https://docs.kernel.org/admin-guide/cgroup-v2.html, `cpu.max`; version 1's two files hold the same.
+    https://docs.kernel.org/admin-guide/cgroup-v2.html, `cpu.max`; the two files of version 1 hold the same.
     """
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()

@@ -1,59 +1,89 @@
-"""What Envoy answers when it answers itself: OpenAI's error shape, and the statuses that the contract names.
+"""Envoy's own answers: OpenAI's error shape, and the statuses that the contract names.
 
 Pure: builds dicts.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 # ext_authz takes every 5xx for a picker that failed, so a refusal with 503 travels under a code of its own.
 REFUSED_503 = 460
+RETRY_AFTER_SECONDS = 1
+MIB = 1024 * 1024
 
 
-def local_replies() -> dict[str, object]:
-    return {
-        "mappers": [
-            {"filter": _status_is(REFUSED_503, "refused"), "status_code": 503},
-            _reply(413, 413, "invalid_request_error", "request_too_large", "the request's body is too large"),
-            _reply(
-                500,
-                503,
-                "server_error",
-                "picker_unavailable",
-                "the gateway cannot choose a pod now",
-                retry=True,
-            ),
-            _reply(
-                503,
-                503,
-                "server_error",
-                "upstream_unavailable",
-                "no engine pod could answer",
-                upstream=True,
-                retry=True,
-            ),
-            _reply(504, 504, "server_error", "upstream_timeout", "the engine did not answer in time"),
-            _reply(408, 408, "invalid_request_error", "request_timeout", "the request did not arrive in time"),
-        ]
-    }
+@dataclass(frozen=True)
+class _Reply:
+    """One answer in OpenAI's shape. `envoy_status` is the status that Envoy itself would send."""
+
+    envoy_status: int
+    status: int
+    error_type: str
+    code: str
+    message: str
+    upstream: bool = False  # only when Envoy failed at an engine: the picker's refusals stay as they are
+    retry: bool = False  # whether the client should try again
 
 
-def _reply(
-    code: int, answer: int, kind: str, name: str, message: str, upstream: bool = False, retry: bool = False
-) -> dict[str, object]:
-    """Envoy's own answer `code` in OpenAI's shape; with `upstream` it leaves the picker's refusals alone."""
-    status = _status_is(code, name)
+REPLIES = (
+    _Reply(
+        500,
+        503,
+        "server_error",
+        "picker_unavailable",
+        "the gateway's picker does not answer, so it cannot choose a pod; the model's pods may be healthy;"
+        f" retry in {RETRY_AFTER_SECONDS} s",
+        retry=True,
+    ),
+    _Reply(
+        503,
+        503,
+        "server_error",
+        "upstream_unavailable",
+        f"the gateway reached no engine pod that could answer, retries included; retry in {RETRY_AFTER_SECONDS} s",
+        upstream=True,
+        retry=True,
+    ),
+    _Reply(
+        504,
+        504,
+        "server_error",
+        "upstream_timeout",
+        "the engine did not answer within the time limits of the service (spec.traffic)",
+    ),
+    _Reply(
+        408,
+        408,
+        "invalid_request_error",
+        "request_timeout",
+        "the request did not arrive in full within the gateway's time limit",
+    ),
+)
+
+
+def local_replies(max_request_bytes: int) -> dict[str, object]:
+    message = f"the request's body is larger than {max_request_bytes / MIB:g} MiB, the limit of this gateway"
+    too_large = _Reply(413, 413, "invalid_request_error", "request_too_large", message)
+    refused = {"filter": _status_is(REFUSED_503, "refused"), "status_code": 503}
+    return {"mappers": [refused, *(_mapper(reply) for reply in (too_large, *REPLIES))]}
+
+
+def _mapper(reply: _Reply) -> dict[str, object]:
+    status = _status_is(reply.envoy_status, reply.code)
     flags = ["UF", "UH", "UC", "UO", "URX", "UR", "UT", "LR", "UPE", "OM"]
-    error = {"message": message, "type": kind, "param": None, "code": name}
-    reply: dict[str, object] = {
+    error = {"message": reply.message, "type": reply.error_type, "param": None, "code": reply.code}
+    mapper: dict[str, object] = {
         "filter": {"and_filter": {"filters": [status, {"response_flag_filter": {"flags": flags}}]}}
-        if upstream
+        if reply.upstream
         else status,
-        "status_code": answer,
+        "status_code": reply.status,
         "body_format_override": {"json_format": {"error": error}, "content_type": "application/json"},
     }
-    if retry:
-        reply["headers_to_add"] = [{"header": {"key": "retry-after", "value": "1"}}]
-    return reply
+    if reply.retry:
+        header = {"key": "retry-after", "value": str(RETRY_AFTER_SECONDS)}
+        mapper["headers_to_add"] = [{"header": header}]
+    return mapper
 
 
 def _status_is(code: int, name: str) -> dict[str, object]:

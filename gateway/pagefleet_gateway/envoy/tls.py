@@ -1,8 +1,8 @@
-"""TLS at the listener: how Envoy reads a certificate from a folder and reads it anew when it changes. Pure.
+"""TLS at the listener: Envoy reads a certificate from a folder, and again when it changes. Pure.
 
 The folder is a Secret of type kubernetes.io/tls mounted as files (`tls.crt`, `tls.key`). The kubelet swaps a symbolic
-link in it when the Secret changes: Envoy watches the folder for that, takes the new pair for new connections when both
-parts fit, and keeps the old one for those that are open.
+link in it when the Secret changes. Envoy watches the folder for that. It uses the new pair for new connections when both
+parts fit, and the old one for connections that are open.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pagefleet_gateway.envoy.clusters import TYPE
 
 CERTIFICATE = "server"
 CHAIN_FILE, KEY_FILE = "tls.crt", "tls.key"
-PROTOCOLS = ("h2", "http/1.1")  # ALPN, ours first
+PROTOCOLS = ("h2", "http/1.1")  # ALPN, in our order of preference
 
 
-def discovery(folder: Path) -> dict[str, object]:
-    """The file that tells Envoy where the certificate is."""
+def certificate_discovery(folder: Path) -> dict[str, object]:
+    """Build the file that names the certificate's files to Envoy."""
     return {
         "resources": [
             {
@@ -33,8 +33,8 @@ def discovery(folder: Path) -> dict[str, object]:
     }
 
 
-def transport(file: Path) -> dict[str, object]:
-    """The listener's transport socket; `file` holds `discovery`."""
+def transport_socket(file: Path) -> dict[str, object]:
+    """Build the listener's transport socket. `file` holds `certificate_discovery`."""
     return {
         "name": "envoy.transport_sockets.tls",
         "typed_config": {

@@ -1,6 +1,6 @@
-"""Where Envoy sends its spans, by OTLP over HTTP, and which requests have any; without an endpoint it makes none.
+"""Envoy's spans: their collector (OTLP over HTTP) and the requests that have any. Without an endpoint there are none.
 
-Pure: reads OpenTelemetry's own variables and builds dicts. The sampling rules are those of its SDKs, so that gateway and
+Pure: reads OpenTelemetry's own variables and builds dicts. The sampling rules are those of its SDKs, so the gateway and the
 engine decide alike. Source: https://opentelemetry.io/docs/specs/otel/protocol/exporter/ and .../configuration/sdk-environment-variables/
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from pagefleet_gateway.envoy.clusters import TYPE, typed
+from pagefleet_gateway.envoy.clusters import TYPE, extension
+from pagefleet_gateway.envoy.timeouts import COLLECTOR_CONNECT_SECONDS, COLLECTOR_EXPORT_SECONDS, envoy_duration
 
 ENDPOINT, TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 HEADERS, SAMPLER, SHARE = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
@@ -21,12 +22,13 @@ MILLIONTHS = 1_000_000
 
 
 class TracingError(ValueError):
-    """A variable holds what it may not; the message names it and what is allowed."""
+    """A variable has a value that is not allowed. The message names the variable and the allowed values."""
 
 
 @dataclass(frozen=True)
 class Collector:
-    """`share` (0 to 1) is of the traces that begin here; with `parents` a caller's own choice goes before it."""
+    """The receiver of spans. `share` (0 to 1): the part of the traces begun here that is recorded. With `parents`, the choice
+    of a caller that sends a trace goes before it."""
 
     host: str
     port: int
@@ -36,22 +38,22 @@ class Collector:
     service: str = "pagefleet-gateway"
     share: float = 1.0
     parents: bool = True
-    trusted: str = CERTIFICATES  # the file with the CA certificates of an https endpoint
+    ca_file: str = CERTIFICATES  # the file with the CA certificates of an https endpoint
 
 
-def collector(environment: Mapping[str, str]) -> Collector | None:
-    """None where no endpoint is named. Raises TracingError."""
-    whole, base = environment.get(TRACES_ENDPOINT, ""), environment.get(ENDPOINT, "")
-    if not whole and not base:
+def collector_from(environment: Mapping[str, str]) -> Collector | None:
+    """Read the collector from the environment; None where no endpoint is named. Raises TracingError."""
+    traces, base = environment.get(TRACES_ENDPOINT, ""), environment.get(ENDPOINT, "")
+    if not traces and not base:
         return None
-    name = TRACES_ENDPOINT if whole else ENDPOINT
+    name = TRACES_ENDPOINT if traces else ENDPOINT
     try:
-        parts = urlsplit(whole or base)
+        parts = urlsplit(traces or base)
         port = parts.port
     except ValueError as error:
-        raise TracingError(f"{name}={whole or base!r}: {error}") from error
+        raise TracingError(f"{name}={traces or base!r}: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise TracingError(f"{name}={whole or base!r}: must be http://host[:port] or https://host[:port]")
+        raise TracingError(f"{name}={traces or base!r}: must be http://host[:port] or https://host[:port]")
     sampler = environment.get(SAMPLER) or SAMPLERS[0]
     if sampler not in SAMPLERS:
         raise TracingError(f"{SAMPLER}={sampler!r}: must be one of {', '.join(SAMPLERS)}")
@@ -59,13 +61,13 @@ def collector(environment: Mapping[str, str]) -> Collector | None:
     return Collector(
         host=parts.hostname,
         port=port or (443 if parts.scheme == "https" else 80),
-        path=path if whole else f"{path.rstrip('/')}/v1/traces",
+        path=path if traces else f"{path.rstrip('/')}/v1/traces",
         secure=parts.scheme == "https",
         headers=_headers(environment.get(HEADERS, "")),
         service=environment.get("OTEL_SERVICE_NAME") or "pagefleet-gateway",
         share=_share(environment) if sampler.endswith("ratio") else 1.0,
         parents=sampler.startswith("parentbased"),
-        trusted=environment.get(CERTIFICATE) or CERTIFICATES,
+        ca_file=environment.get(CERTIFICATE) or CERTIFICATES,
     )
 
 
@@ -81,83 +83,87 @@ def _share(environment: Mapping[str, str]) -> float:
 
 
 def _headers(text: str) -> tuple[tuple[str, str], ...]:
-    """key=value pairs with commas between, percent-encoded."""
+    """Read key=value pairs with commas between, percent-encoded."""
     pairs = [entry.partition("=") for entry in text.split(",") if entry.strip()]
     if any(not key.strip() or not equals for key, equals, _ in pairs):
         raise TracingError(f"{HEADERS}: must be key=value pairs with commas between")
     return tuple((unquote(key.strip()).lower(), unquote(value.strip())) for key, _, value in pairs)
 
 
-def provider(there: Collector) -> dict[str, object]:
-    """The connection manager's `tracing`: a span for each request, and one for each attempt at a pod."""
-    headers = [{"header": {"key": key, "value": value.replace("%", "%%")}} for key, value in there.headers]
+def tracing_config(collector: Collector) -> dict[str, object]:
+    """Build the connection manager's `tracing`: a span for each request, and one for each attempt at a pod."""
+    headers = [{"header": {"key": key, "value": value.replace("%", "%%")}} for key, value in collector.headers]
     return {
-        # The sampler alone chooses.
+        # Envoy's own sampling passes everything: the sampler below chooses.
         "client_sampling": {"value": 100},
         "random_sampling": {"value": 100},
         "overall_sampling": {"value": 100},
         "spawn_upstream_span": True,
         "custom_tags": [
             {"tag": "http.request.header.x-request-id", "request_header": {"name": "x-request-id"}},
-            _of_pod("pagefleet.namespace", "namespace"),
-            _of_pod("pagefleet.service", "service"),
-            _of_pod("pagefleet.revision", "revision"),
+            _pod_tag("pagefleet.namespace", "namespace"),
+            _pod_tag("pagefleet.service", "service"),
+            _pod_tag("pagefleet.revision", "revision"),
         ],
         "provider": {
             "name": "envoy.tracers.opentelemetry",
             "typed_config": {
                 "@type": TYPE + "config.trace.v3.OpenTelemetryConfig",
-                "service_name": there.service,
+                "service_name": collector.service,
                 "http_service": {
-                    "http_uri": {"uri": f"http://{there.host}{there.path}", "cluster": CLUSTER, "timeout": "5s"},
+                    "http_uri": {
+                        "uri": f"http://{collector.host}{collector.path}",
+                        "cluster": CLUSTER,
+                        "timeout": envoy_duration(COLLECTOR_EXPORT_SECONDS),
+                    },
                     "request_headers_to_add": headers,
                 },
-                "sampler": _sampler(there),
+                "sampler": _sampler(collector),
             },
         },
     }
 
 
-def _of_pod(tag: str, name: str) -> dict[str, object]:
-    """A tag from the endpoint's metadata (endpoints.py)."""
+def _pod_tag(tag: str, name: str) -> dict[str, object]:
+    """Build a tag from the endpoint's metadata (endpoints.py)."""
     key = {"key": "pagefleet", "path": [{"key": name}]}
     return {"tag": tag, "metadata": {"kind": {"host": {}}, "metadata_key": key}}
 
 
-def _sampler(there: Collector) -> dict[str, object]:
+def _sampler(collector: Collector) -> dict[str, object]:
     folder = "extensions.tracers.opentelemetry.samplers.v3."
-    share = {"numerator": round(there.share * MILLIONTHS), "denominator": "MILLION"}
-    root = typed(
+    share = {"numerator": round(collector.share * MILLIONTHS), "denominator": "MILLION"}
+    root = extension(
         "envoy.tracers.opentelemetry.samplers.trace_id_ratio_based",
         folder + "TraceIdRatioBasedSamplerConfig",
         sampling_percentage=share,
     )
-    if not there.parents:
+    if not collector.parents:
         return root
-    return typed(
+    return extension(
         "envoy.tracers.opentelemetry.samplers.parent_based", folder + "ParentBasedSamplerConfig", wrapped_sampler=root
     )
 
 
-def cluster(there: Collector) -> dict[str, object]:
-    """The collector as Envoy's cluster: its name is asked for anew as its answers expire."""
-    address = {"socket_address": {"address": there.host, "port_value": there.port}}
-    found: dict[str, object] = {
+def collector_cluster(collector: Collector) -> dict[str, object]:
+    """Build the collector's cluster. Envoy resolves its name again as DNS answers expire."""
+    address = {"socket_address": {"address": collector.host, "port_value": collector.port}}
+    cluster: dict[str, object] = {
         "name": CLUSTER,
         "type": "STRICT_DNS",
-        "connect_timeout": "2s",
+        "connect_timeout": envoy_duration(COLLECTOR_CONNECT_SECONDS),
         "load_assignment": {
             "cluster_name": CLUSTER,
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
         },
     }
-    if there.secure:
-        trusted = {"trusted_ca": {"filename": there.trusted}}
-        names = [{"san_type": "DNS", "matcher": {"exact": there.host}}]
-        found["transport_socket"] = typed(
+    if collector.secure:
+        trusted = {"trusted_ca": {"filename": collector.ca_file}}
+        names = [{"san_type": "DNS", "matcher": {"exact": collector.host}}]
+        cluster["transport_socket"] = extension(
             "envoy.transport_sockets.tls",
             "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            sni=there.host,
+            sni=collector.host,
             common_tls_context={"validation_context": {**trusted, "match_typed_subject_alt_names": names}},
         )
-    return found
+    return cluster

@@ -1,1 +1,5 @@
-"""The Helm chart, written from the kustomize base and components. Never a second place where an object is described."""
+"""The Helm chart, written from the kustomize base and components.
+
+Decides where values enter the objects.
+Never describes an object a second time.
+"""

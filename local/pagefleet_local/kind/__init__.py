@@ -1,1 +1,5 @@
-"""A cluster made by kind (Kubernetes in Docker), for machines with Docker; the scenes on it are the demo's."""
+"""A cluster made by kind (Kubernetes in Docker), for machines with Docker; it plays the demo's scenes.
+
+Decides kind's configuration and commands.
+Never plays a scene by itself.
+"""

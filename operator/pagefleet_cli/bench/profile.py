@@ -1,6 +1,6 @@
 """What load a benchmark makes: arrivals of a Poisson process, prompt and output lengths from lognormals. Pure.
 
-The profile's JSON is the contract of the load-test step (ARCHITECTURE.md, "Rollouts").
+The profile's JSON is the contract of the load-test step (docs/reference/contract/operator.md).
 """
 
 from __future__ import annotations

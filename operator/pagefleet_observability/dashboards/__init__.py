@@ -1,4 +1,8 @@
-"""The four dashboards, by what somebody asks: how is the fleet, this service, this rollout, these engines."""
+"""The four dashboards, by what somebody asks: how is the fleet, this service, this rollout, these engines.
+
+Decides which panels a dashboard has.
+Never computes what a recording rule computes already.
+"""
 
 from __future__ import annotations
 

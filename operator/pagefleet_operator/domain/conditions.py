@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.rollout.machine import Stage, reading
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, Problem, Stated, dated
 from pagefleet_operator.domain.status.observation import Observation, PodFault
+from pagefleet_operator.domain.status.stage import Stage, reading_of
 from pagefleet_operator.domain.status.status import Condition, Phase
 
 
 def problem_of(stage: Stage, seen: Observation) -> Problem | None:
     """The first fault of a pod of the revisions in use, naming the field of the spec to mend."""
     for revision in (stage.canary, stage.stable):
-        for pod in reading(seen.revisions, revision).pods if revision else ():
+        for pod in reading_of(seen.revisions, revision).pods if revision else ():
             if pod.fault is not None and not pod.ready and not pod.terminating:
                 return Problem(pod.fault.reason, f"revision {revision}: {named(pod.fault)}")
     return None
@@ -46,7 +46,7 @@ def state(
 def _ready(
     stage: Stage, seen: Observation, replicas: dict[str, int], invalid: Problem | None, problem: Problem | None
 ) -> Stated:
-    ready = reading(seen.revisions, stage.stable).ready
+    ready = reading_of(seen.revisions, stage.stable).ready
     if stage.traffic and replicas.get(stage.stable) == 0:
         return ("Ready", TRUE, "Idle", f"revision {stage.stable} is scaled to zero; the next request wakes it")
     if stage.traffic and ready:
@@ -100,9 +100,9 @@ def _rolled_back(stage: Stage) -> Stated:
 def _scaling(seen: Observation, replicas: dict[str, int], limit: tuple[str, str] | None) -> Stated:
     """`limit` (reason, message): why there are not the replicas that the load asks for."""
     moving = [
-        f"{name}: {reading(seen.revisions, name).own_ready} of {count} ready"
+        f"{name}: {reading_of(seen.revisions, name).own_ready} of {count} ready"
         for name, count in replicas.items()
-        if reading(seen.revisions, name).own_ready != count
+        if reading_of(seen.revisions, name).own_ready != count
     ]
     status = TRUE if moving else FALSE
     if limit is not None:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_operator.domain import conditions
-from pagefleet_operator.domain.base.names import SERVICE_LABEL, Child
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision import revision_hash, snapshot
 from pagefleet_operator.domain.manifests import workload
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
@@ -16,16 +17,17 @@ from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
 from pagefleet_operator.domain.rollout import affordable, draining, invalid_spec, machine
 from pagefleet_operator.domain.rollout.draining import Drained
-from pagefleet_operator.domain.rollout.machine import Stage
 from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
-from pagefleet_operator.domain.spec.rollout import Rollout, StepKind
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.stage import Stage, reading_of
 from pagefleet_operator.domain.status.status import Phase, RevisionRecord, ScalingRecord
 from pagefleet_operator.domain.traffic import extras
 
@@ -46,15 +48,15 @@ def decide(seen: Observation, now: float) -> Plan:
 def _move(seen: Observation, parsed: Spec, now: float, journal: Journal) -> Plan:
     wanted = revision_hash(parsed.raw)
     stage = machine.advance(seen, parsed.rollout, wanted, now, journal)
-    sized = capacity.decide(stage, seen.revisions, seen.status, parsed.scaling, parsed.rollout, now, journal, seen.load)
+    sized = capacity.decide(stage, seen, parsed.scaling, parsed.rollout, now, journal)
     replicas = affordable.raised(stage, seen, sized.replicas, parsed.scaling.max)
     previous = stage.previous
     if (
         previous is not None
-        and previous.revision not in stage.rejects
+        and previous.revision not in stage.rejected_hashes
         and now - previous.since < parsed.rollout.keep_previous
     ):
-        found = machine.reading(seen.revisions, previous.revision)
+        found = reading_of(seen.revisions, previous.revision)
         if found.replicas:
             replicas.setdefault(previous.revision, found.replicas)
     drained = draining.decide(seen, replicas, now)
@@ -132,7 +134,7 @@ def _plan(
         withdrawn=warm.withdrawn,
         spares=warm.orders,
         events=tuple(journal.events),
-        victims=deletion_cost.costs(seen.revisions, replicas),
+        deletion_costs=deletion_cost.costs(seen.revisions, replicas),
         requeue=BUSY_SECONDS if busy else IDLE_SECONDS,
     )
 
@@ -170,7 +172,7 @@ def _history(
     return tuple(
         replace(
             record,
-            ready=machine.reading(seen.revisions, name).ready,
+            ready=reading_of(seen.revisions, name).ready,
             desired=replicas.get(name, 0),
             load_test=result if result and name == seen.status.canary else record.load_test,
         )

@@ -1,8 +1,10 @@
-"""What the watches have told, by kind and service: decisions read here and not from the API server, so that a thousand
-idle services cost it nothing. Never decides; whoever writes on what it read here names the version that it read.
+"""The objects that watches and lists have reported, by kind and service.
 
-Watches tell of changes only, and an object that vanished while a watch was broken is told by nobody: a whole list now and
-then (`listed`) takes such ghosts out. Versions of one object are compared as numbers, so that a slow list or a late event
+Decisions read objects here and not from the API server, so that a thousand idle services cost it nothing. Every write
+that follows from an object names the resourceVersion that was read here.
+
+A watch reports changes only. An object that vanished while a watch was broken is reported by nobody, so whole lists are
+compared from time to time (`replace_listed`), and objects that they lack are removed. Versions of one object are compared as numbers, so that a slow list or a late event
 never replaces what is newer.
 """
 
@@ -11,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import KIND, SERVICE_LABEL, WORKER_LABEL
+from pagefleet_contract.names import KIND, SERVICE_LABEL, WORKER_LABEL
 
 Document = dict[str, Any]
-Key = tuple[str, str, str]  # kind, namespace, name
-MOST_TOMBSTONES = 10_000
+ObjectKey = tuple[str, str, str]  # kind, namespace, name
+ServiceKey = tuple[str, str]  # namespace and name of an InferenceService
+MAX_TOMBSTONES = 10_000
 
 
 def version_of(document: Mapping[str, Any]) -> int:
@@ -26,46 +29,49 @@ def version_of(document: Mapping[str, Any]) -> int:
 
 class Store:
     def __init__(self) -> None:
-        self._objects: dict[Key, Document] = {}
+        self._objects: dict[ObjectKey, Document] = {}
         self._owned: dict[tuple[str, str, str], set[str]] = {}  # kind, namespace, service -> names
-        self._gone: dict[Key, int] = {}  # the version at which an object went
+        self._gone: dict[ObjectKey, int] = {}  # the version at which an object went
 
-    def took(self, kind: str, document: Document, *, deleted: bool = False) -> None:
-        """An event, or what the API server answered to a write."""
+    def upsert(self, kind: str, document: Document, *, deleted: bool = False) -> None:
+        """Store an object from an event, or from the API server's answer to a write, unless a newer version is known."""
         metadata = document["metadata"]
         key, version = (kind, metadata.get("namespace", ""), metadata["name"]), version_of(document)
         known = self._objects.get(key)
         if version < max(version_of(known) if known else 0, self._gone.get(key, 0)):
             return
         if deleted:
-            self.went(kind, key[1], key[2], version)
+            self.remove(kind, key[1], key[2], version)
             return
         self._forget_index(key)
         self._objects[key] = document
         if owner := _owner(kind, document):
             self._owned.setdefault((kind, key[1], owner), set()).add(key[2])
 
-    def went(self, kind: str, namespace: str, name: str, version: int = 0) -> None:
-        """An object is gone; `version` 0: whatever version it had."""
+    def remove(self, kind: str, namespace: str, name: str, version: int = 0) -> None:
+        """Remove an object that was deleted at `version`; 0 stands for the version that is known."""
         key = (kind, namespace, name)
         self._forget_index(key)
         known = self._objects.pop(key, None)
         self._gone[key] = max(version, version_of(known) if known else 0)
-        while len(self._gone) > MOST_TOMBSTONES:
+        while len(self._gone) > MAX_TOMBSTONES:
             del self._gone[next(iter(self._gone))]
 
-    def listed(
+    def replace_listed(
         self, kind: str, documents: Iterable[Document], version: int, namespaces: Iterable[str] = ()
-    ) -> tuple[set[Key], list[Key]]:
-        """A whole list taken at `version`: what it brought anew, and what it lacks and is not newer: that is gone, but
-        still here until `went` is told."""
-        present, scope, changed, gone = set(), set(namespaces), set[Key](), list[Key]()
+    ) -> tuple[set[ObjectKey], list[ObjectKey]]:
+        """Store a whole list that was taken at `version`.
+
+        Returns the keys that changed, and the keys that the list lacks and that are not newer than it. The latter are
+        gone from the cluster; the caller removes them once it has looked up their owners.
+        """
+        present, scope, changed, gone = set(), set(namespaces), set[ObjectKey](), list[ObjectKey]()
         for document in documents:
             metadata = document["metadata"]
             key = (kind, metadata.get("namespace", ""), metadata["name"])
             present.add(key)
             known = self._objects.get(key)
-            self.took(kind, document)
+            self.upsert(kind, document)
             if self._objects.get(key) is not known:
                 changed.add(key)
         for key, known in list(self._objects.items()):
@@ -86,12 +92,12 @@ class Store:
         """Namespace and name of every object of a kind, sorted."""
         return sorted(key[1:] for key in self._objects if key[0] == kind)
 
-    def owner(self, key: Key) -> str:
+    def owner(self, key: ObjectKey) -> str:
         """The service that an object is labelled with; "" when it is unknown or labelled with none."""
         known = self._objects.get(key)
         return _owner(key[0], known) if known is not None else ""
 
-    def _forget_index(self, key: Key) -> None:
+    def _forget_index(self, key: ObjectKey) -> None:
         known = self._objects.get(key)
         if known is not None and (owner := _owner(key[0], known)):
             names = self._owned.get((key[0], key[1], owner), set())

@@ -11,6 +11,7 @@ from typing import Any
 
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.status import Phase, RolloutRecord, SignalRecord, Status
 from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
@@ -27,7 +28,7 @@ SIGNALS = {
 
 
 class State(StrEnum):
-    """How a service stands, worst first: the order in which the fleet is shown."""
+    """The state of a service. The fleet is shown in this order, the worst state first."""
 
     DEGRADED = "Degraded"
     ROLLING_BACK = "Rolling back"
@@ -40,6 +41,7 @@ class State(StrEnum):
 
 
 RANK = {state: rank for rank, state in enumerate(State)}
+STEP_HEADLINES = {Phase(row.phase): row.headline for row in STEP_KINDS.values()}
 IDLE = (Phase.IDLE, Phase.ROLLED_BACK, Phase.WATCHING)
 
 
@@ -121,8 +123,8 @@ def page(document: Mapping[str, Any], seen: Snapshot | None, now: float) -> dict
 
 
 def headline(status: Status, steps: int) -> str:
-    """Where the service stands, in a sentence or two."""
-    rollout, weight = status.rollout, _canary_weight(status)
+    """The state of the service in a sentence or two."""
+    rollout = status.rollout
     match rollout.phase:
         case Phase.IDLE:
             said = f"Revision {status.stable} serves all traffic." if status.stable else "Nothing serves yet."
@@ -136,23 +138,17 @@ def headline(status: Status, steps: int) -> str:
             said = f"The pods of canary {status.canary} are starting."
         case Phase.PROMOTING:
             said = f"Canary {status.canary} passed every step; its replicas are being raised to carry all traffic."
-        case Phase.STEP:
-            said = f"Canary {status.canary} gets {weight} % of requests{_step(rollout, steps)}."
-        case Phase.PAUSED:
-            said = f"The rollout of {status.canary} waits at {weight} %{_step(rollout, steps)} to be resumed."
-        case Phase.PREVIEW:
-            said = f"Canary {status.canary} answers only requests with the preview header{_step(rollout, steps)}."
-        case Phase.MIRRORING:
-            said = f"Canary {status.canary} gets copies of requests{_step(rollout, steps)}."
-        case Phase.LOAD_TEST:
-            said = f"Canary {status.canary} is under a synthetic load{_step(rollout, steps)}."
+        case _:
+            said = STEP_HEADLINES[rollout.phase].format(
+                canary=status.canary, weight=_canary_weight(status), step=_step(rollout, steps)
+            )
     if rollout.paused and rollout.phase is not Phase.PAUSED:
         said += f" Held up by {rollout.paused}."
     return f"{said} {expectation(rollout)}".strip()
 
 
 def expectation(rollout: RolloutRecord) -> str:
-    """The verdict, or when one may be expected; "" outside a judged rollout."""
+    """The verdict, or when to expect one; "" outside of a rollout that is judged."""
     verdict = rollout.verdict
     if rollout.phase in (Phase.IDLE, Phase.ROLLED_BACK) or verdict is None:
         return ""
@@ -166,7 +162,7 @@ def expectation(rollout: RolloutRecord) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Rounded for people: "40 s", "3 min", "2 h"."""
+    """A duration rounded for people: "40 s", "3 min", "2 h"."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{round(seconds / 3600)} h"

@@ -1,1 +1,5 @@
-"""The scalers that a simulation can run: the operator's, and the rules of other projects to be compared with."""
+"""The scalers that a simulation can run: the operator's own, and the rules of other projects beside it.
+
+Decides replica counts in a simulation.
+Never sees more than a real scaler would.
+"""

@@ -1,6 +1,6 @@
 """Pagefleet's own autoscaler: the operator's function itself, fed through the operator's own observation types.
 
-Nothing is decided here. `WISH` and `SIZE` are the very objects that the operator calls (a test holds that).
+Nothing is decided here. `RECOMMEND` and `SIZE` are the very objects that the operator calls (a test holds that).
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from pagefleet_operator.domain.scaling import autoscale
 from pagefleet_operator.domain.scaling.load import Totals, remember, totals
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import ScalingRecord
 from pagefleet_simulator.fleet.pods import Victim
 from pagefleet_simulator.fleet.view import Bounds, Decision, PodView, View
 
-WISH, SIZE = autoscale.wish, autoscale.size
+RECOMMEND, SIZE = autoscale.recommend, autoscale.size
 REVISION = "simulated"
 LARGE = 256  # replicas from which on pods are summed up by the simulation
 
@@ -45,11 +46,13 @@ class Ours:
         if view.sums.ready + view.sums.starting <= LARGE:
             found = reading(view, memory.history)
             seen = totals(found, view.now)
-            wish = WISH(found, service, view.desired, memory.record, scaling, view.now)
+            recommended = RECOMMEND(found, service, view.desired, memory.record, scaling, view.now)
         else:
             seen = summed(view, memory.history)
-            wish = SIZE(seen, service, view.desired, memory.record, scaling, view.now)
-        return Decision(wish.replicas, Memory(wish.record, remember(memory.history, seen.latest)), wish.message)
+            recommended = SIZE(seen, service, view.desired, memory.record, scaling, view.now)
+        return Decision(
+            recommended.replicas, Memory(recommended.record, remember(memory.history, seen.latest)), recommended.message
+        )
 
 
 def reading(view: View, history: tuple[Sample, ...]) -> RevisionReading:
@@ -67,14 +70,8 @@ def _pod(pod: PodView) -> PodReading:
         created=pod.created,
         ready_since=pod.ready_since,
         fault=PodFault("Unschedulable", "no accelerator is free") if pod.stuck else None,
-        waiting=pod.waiting if serving else None,
-        running=pod.running if serving else None,
-        free_pages=pod.total_pages - pod.pages if serving else None,
-        total_pages=pod.total_pages if serving else None,
-        signals_age=0.0 if serving else None,
-        waiting_tokens=pod.waiting_tokens if serving else None,
-        preemptions=pod.preemptions if serving else None,
-        tokens=pod.tokens if serving else None,
+        load=pod.load if serving else None,
+        load_age=0.0 if serving else None,
         startup=pod.ready_since - pod.created if started and pod.ready_since is not None else None,
     )
 
@@ -85,13 +82,15 @@ def summed(view: View, history: tuple[Sample, ...]) -> Totals:
         time=view.now,
         serving=sums.ready,
         fresh=sums.ready,
-        running=round(sums.running),
-        waiting=round(sums.waiting),
-        waiting_tokens=round(sums.waiting_tokens),
-        pages=round(sums.pages),
-        total_pages=round(sums.total_pages),
-        preemptions=sums.preemptions,
-        tokens=sums.tokens,
+        load=EngineLoad(
+            running=round(sums.running),
+            waiting=round(sums.waiting),
+            waiting_tokens=round(sums.waiting_tokens),
+            kv_pages_total=round(sums.kv_pages_total),
+            kv_pages_free=round(sums.kv_pages_total) - round(sums.kv_pages_used),
+            preemptions=sums.preemptions,
+            tokens=sums.tokens,
+        ),
         unqueued=sums.unqueued,
     )
     refused = "no accelerator is free" if sums.stuck else ""

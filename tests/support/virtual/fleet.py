@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pagefleet_operator.domain.scaling.autoscale import Wish, wish
+from pagefleet_operator.domain.scaling.autoscale import Recommendation, recommend
 from pagefleet_operator.domain.scaling.load import remember, sample
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import ScalingRecord
@@ -69,7 +70,7 @@ class VirtualFleet:
         self.arrivals: list[float] = []
         self.held: deque[Request] = deque()
         self.changes: list[tuple[float, int, int, str]] = []
-        self.wishes: list[Wish] = []
+        self.recommendations: list[Recommendation] = []
         self.hours = 0.0
         self.met = self.total = 0
         self.numbers = len(self.replicas)
@@ -160,9 +161,13 @@ class VirtualFleet:
             if ready and not stuck and not self.deaf:
                 pod = PodReading(
                     pod.name, True, pod.terminating, pod.created, pod.ready_since, startup=pod.startup,
-                    waiting=len(replica.queue), running=len(replica.running),
-                    free_pages=max(0, self.pages - self.used(replica)), total_pages=self.pages, signals_age=0.5,
-                    waiting_tokens=sum(r.prompt for r in replica.queue), tokens=replica.tokens, preemptions=0.0,
+                    load=EngineLoad(
+                        running=len(replica.running), waiting=len(replica.queue),
+                        waiting_tokens=sum(r.prompt for r in replica.queue),
+                        kv_pages_total=self.pages, kv_pages_free=max(0, self.pages - self.used(replica)),
+                        preemptions=0.0, tokens=replica.tokens,
+                    ),
+                    load_age=0.5,
                 )  # fmt: skip
             pods.append(pod)
         return RevisionReading("a", self.desired, tuple(pods), self.history, self.slots)
@@ -178,9 +183,9 @@ class VirtualFleet:
         if self.decide is not None:
             wanted = self.decide(self)
         else:
-            answer = wish(found, self.load(), self.desired, self.record, self.scaling, self.now)
+            answer = recommend(found, self.load(), self.desired, self.record, self.scaling, self.now)
             self.record, wanted = answer.record, answer.replicas
-            self.wishes.append(answer)
+            self.recommendations.append(answer)
             if self.desired is not None and wanted != self.desired:
                 self.changes.append((self.now - self.start, self.desired, wanted, answer.message))
         self.desired = wanted

@@ -10,8 +10,15 @@ import random
 import pytest
 
 from pagefleet_gateway.cluster.state import Pod, Service, State
-from pagefleet_gateway.measuring.access_log import Attempt, Line, attempted, parse, settle
-from pagefleet_gateway.picking.deaths import ENDS, FIRST_SECONDS, MAX_RECORDS, MAX_SECONDS, Deaths, content
+from pagefleet_gateway.measuring.access_log import FailedAttempt, LogLine, complete, parse, record_attempt
+from pagefleet_gateway.picking.deaths import (
+    DEATHS_TO_REFUSE,
+    FIRST_REFUSAL_SECONDS,
+    MAX_RECORDS,
+    MAX_REFUSAL_SECONDS,
+    Deaths,
+    content,
+)
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 from pagefleet_gateway.picking.routing import Refusal
@@ -28,31 +35,31 @@ def test_a_request_is_known_by_its_service_and_its_body() -> None:
 
 def test_two_ends_hold_a_request_back_and_an_answer_clears_it() -> None:
     deaths = Deaths()
-    assert (deaths.ends(POISON), deaths.wait(POISON, 0.0)) == (0, 0.0)
-    deaths.died(POISON, "a", 0.0)
-    assert (deaths.ends(POISON), deaths.wait(POISON, 0.0)) == (1, 0.0)
-    deaths.died(POISON, "b", 1.0)
-    assert (deaths.ends(POISON), deaths.wait(POISON, 1.0)) == (2, FIRST_SECONDS)
-    assert (deaths.ends(OTHER), deaths.wait(OTHER, 1.0)) == (0, 0.0)
-    deaths.answered(POISON)
-    assert (deaths.ends(POISON), deaths.wait(POISON, 1.0)) == (0, 0.0)
-    deaths.died(None, "a", 0.0)
-    assert deaths.ends(None) == 0 and deaths.wait(None, 0.0) == 0.0
+    assert (deaths.count(POISON), deaths.wait(POISON, 0.0)) == (0, 0.0)
+    deaths.record_death(POISON, "a", 0.0)
+    assert (deaths.count(POISON), deaths.wait(POISON, 0.0)) == (1, 0.0)
+    deaths.record_death(POISON, "b", 1.0)
+    assert (deaths.count(POISON), deaths.wait(POISON, 1.0)) == (2, FIRST_REFUSAL_SECONDS)
+    assert (deaths.count(OTHER), deaths.wait(OTHER, 1.0)) == (0, 0.0)
+    deaths.record_answer(POISON)
+    assert (deaths.count(POISON), deaths.wait(POISON, 1.0)) == (0, 0.0)
+    deaths.record_death(None, "a", 0.0)
+    assert deaths.count(None) == 0 and deaths.wait(None, 0.0) == 0.0
 
 
 def test_all_that_one_end_cuts_counts_once_and_a_pod_s_next_end_again() -> None:
     deaths = Deaths()
     for now in (0.0, 0.1, 4.0):
-        deaths.died(POISON, "a", now)
-    assert deaths.ends(POISON) == 1
-    deaths.died(POISON, "a", 30.0)  # its engine was started again
-    assert deaths.ends(POISON) == 2
+        deaths.record_death(POISON, "a", now)
+    assert deaths.count(POISON) == 1
+    deaths.record_death(POISON, "a", 30.0)  # its engine was started again
+    assert deaths.count(POISON) == 2
 
 
 def test_one_try_passes_after_each_time_and_each_end_doubles_it() -> None:
     deaths, now, waits = Deaths(), 0.0, []
-    for _ in range(ENDS):
-        deaths.died(POISON, "a", now)
+    for _ in range(DEATHS_TO_REFUSE):
+        deaths.record_death(POISON, "a", now)
         now += 10
     for _ in range(9):
         until = now + deaths.wait(POISON, now)
@@ -61,22 +68,22 @@ def test_one_try_passes_after_each_time_and_each_end_doubles_it() -> None:
         assert deaths.wait(POISON, now) == 0.0, "one"
         assert deaths.wait(POISON, now) > 0.0, "and no other beside it"
         now += 10
-        deaths.died(POISON, "a", now)
-        assert deaths.wait(POISON, now) <= MAX_SECONDS
+        deaths.record_death(POISON, "a", now)
+        assert deaths.wait(POISON, now) <= MAX_REFUSAL_SECONDS
     lengths = [round(later - earlier) for earlier, later in itertools.pairwise(waits)]
-    assert lengths[:3] == [2 * FIRST_SECONDS + 10, 4 * FIRST_SECONDS + 10, 8 * FIRST_SECONDS + 10]
-    assert lengths[-1] == MAX_SECONDS + 10
+    assert lengths[:3] == [2 * FIRST_REFUSAL_SECONDS + 10, 4 * FIRST_REFUSAL_SECONDS + 10, 8 * FIRST_REFUSAL_SECONDS + 10]
+    assert lengths[-1] == MAX_REFUSAL_SECONDS + 10
 
 
 def test_records_are_bounded_in_number_and_time() -> None:
     deaths = Deaths()
     for number in range(MAX_RECORDS + 5):
-        deaths.died(content(KEY, b"%d" % number), "a", float(number))
-    assert deaths.ends(content(KEY, b"4")) == 0 and deaths.ends(content(KEY, b"5")) == 1
-    deaths.sweep(2 * MAX_SECONDS + 6.0)
-    assert deaths.ends(content(KEY, b"5")) == 0 and deaths.ends(content(KEY, b"%d" % MAX_RECORDS)) == 1
+        deaths.record_death(content(KEY, b"%d" % number), "a", float(number))
+    assert deaths.count(content(KEY, b"4")) == 0 and deaths.count(content(KEY, b"5")) == 1
+    deaths.sweep(2 * MAX_REFUSAL_SECONDS + 6.0)
+    assert deaths.count(content(KEY, b"5")) == 0 and deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 1
     deaths.sweep(1e9)
-    assert deaths.ends(content(KEY, b"%d" % MAX_RECORDS)) == 0
+    assert deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 0
 
 
 class World:
@@ -100,8 +107,8 @@ class World:
     def cut(self, pick: Pick, attempt: int, now: float = 0.0, flags: str = "UC", error: str | None = None) -> None:
         line = {"id": f"r{self.count}", "attempt": pick.choices[attempt].address, "flags": flags, "error": error}
         parsed = parse(json.dumps(line).encode())
-        assert isinstance(parsed, Attempt)
-        attempted(parsed, self.ledger, now)
+        assert isinstance(parsed, FailedAttempt)
+        record_attempt(parsed, self.ledger, now)
 
     def end(self, pick: Pick, code: int, attempts: int = 1, flags: str = "-", error: str | None = None) -> None:
         line = {
@@ -109,8 +116,8 @@ class World:
             "upstream": pick.choices[attempts - 1].address, "error": error,
         }  # fmt: skip
         parsed = parse(json.dumps(line).encode())
-        assert isinstance(parsed, Line)
-        settle(parsed, self.ledger, 0.0)
+        assert isinstance(parsed, LogLine)
+        complete(parsed, self.ledger, 0.0)
 
 
 def picked(answer: Pick | Refusal) -> Pick:
@@ -139,7 +146,7 @@ def test_after_one_end_one_pod_after_two_none(flags: str, error: str | None) -> 
     refused = world.ask(BODY, now=7.0)
     assert isinstance(refused, Refusal)
     assert (refused.status, refused.code, refused.service) == (422, "request_ends_engines", KEY)
-    assert "2 engines of team/chat" in refused.message and "59 s" in refused.message
+    assert "2 engines of team/chat died" in refused.message and "59 s" in refused.message
     assert len(world.ledger) == 1  # the one that has not ended
     assert isinstance(world.ask({**BODY, "prompt": "else"}, now=7.0), Pick)
     assert picked(world.ask(BODY, now=67.0)).retries == 0
@@ -192,4 +199,4 @@ def test_what_is_no_engine_s_end_is_none(flags: str, error: str | None) -> None:
     world.cut(Pick("a", (Pod("x", "x", *KEY, "a", "10.9.9.9:1"),), None, 0), 0)  # none of its pods
     world.end(pick, 503)
     assert picked(world.ask(BODY)).retries == 2
-    attempted(Attempt("unknown", "10.0.0.1:8000", frozenset({"UC"}), ""), world.ledger, 0.0)
+    record_attempt(FailedAttempt("unknown", "10.0.0.1:8000", frozenset({"UC"}), ""), world.ledger, 0.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pagefleet_gateway.envoy.processors import cpu_limit, found_workers, workers
+from pagefleet_gateway.envoy.processors import cpu_limit, default_workers, workers
 from pagefleet_gateway.settings import settings_from
 
 
@@ -48,4 +48,4 @@ def test_the_limit_is_the_cgroups_of_either_version(tmp_path: Path, files: dict[
 
 def test_a_given_number_goes_before_it() -> None:
     assert settings_from({"PAGEFLEET_GATEWAY_WORKERS": "7"}).workers == 7
-    assert settings_from({}).workers == found_workers()
+    assert settings_from({}).workers == default_workers()

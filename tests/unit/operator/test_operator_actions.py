@@ -12,7 +12,7 @@ from support.virtual.cluster import Cluster
 
 from pagefleet_operator.domain.rollout import actions
 from pagefleet_operator.domain.rollout.actions import Request, Unreadable, parse
-from pagefleet_operator.domain.spec.rollout import StepKind
+from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.observation import LoadTestReading
 from pagefleet_operator.domain.status.status import AlertRecord, Phase
 
@@ -329,7 +329,7 @@ def test_the_watch_ends_well() -> None:
 def test_too_few_free_pages_for_too_long() -> None:
     cluster = started([{"weight": 10, "hold": "1h"}], guard={"freePages": {"min": "10%", "for": "60s"}})
     cluster.until(lambda status: status.rollout.phase is Phase.STEP)
-    cluster.free_pages = 5
+    cluster.kv_pages_free = 5
     began = cluster.now
     cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK)
     assert cluster.status.rejected[-1].reason == "FreePages"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_operator.domain.status.gateway_api import Answer, FallbackReading, Features, Live
+from pagefleet_operator.domain.status.gateway_api import FallbackReading, Features, LiveObject, ParentStatus
 from pagefleet_operator.domain.traffic import fallback
 from pagefleet_operator.kube.gateway_api import fallback_of, features, live
 
@@ -107,13 +107,13 @@ def test_a_live_route_is_read() -> None:
             ]
         },
     }  # fmt: skip
-    assert live(document, "parents") == Live(
+    assert live(document, "parents") == LiveObject(
         "chat",
         "r",
         "u-1",
         7,
         (
-            Answer("edge", "infra", "https", 443, 6, True, False, "R", "m"),
-            Answer("late", "", "", None, None, None, None, "", ""),
+            ParentStatus("edge", "infra", "https", 443, 6, True, False, "R", "m"),
+            ParentStatus("late", "", "", None, None, None, None, "", ""),
         ),
     )

@@ -19,7 +19,7 @@ from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.manifests.httproute import hundredths, milliseconds
 from pagefleet_operator.domain.rollout.draining import HEARD_SECONDS
 from pagefleet_operator.domain.spec.parse import Spec, parse
-from pagefleet_operator.domain.status.gateway_api import Answer, Features, GatewayApiReading, Live
+from pagefleet_operator.domain.status.gateway_api import Features, GatewayApiReading, LiveObject, ParentStatus
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import (
@@ -156,7 +156,7 @@ def test_an_explicit_pool_is_never_replaced_silently() -> None:
 
 
 def test_somebody_elses_route_is_left_alone() -> None:
-    found = GatewayApiReading(NEW, Live("chat", "r-1", "somebody", 1))
+    found = GatewayApiReading(NEW, LiveObject("chat", "r-1", "somebody", 1))
     assert conditions(spec_of(), found)[ACCEPTED][:2] == ("False", "NameTaken")
     spec = spec_of()
     assert route(seen(spec, found, SPLIT), typed(spec), SPLIT).manifests == ()
@@ -164,8 +164,8 @@ def test_somebody_elses_route_is_left_alone() -> None:
     assert route(seen(plain, found, SPLIT), typed(plain), SPLIT).withdrawn == ()
 
 
-def answer(**changes: Any) -> Answer:
-    return replace(Answer("edge", "infra", "", None, 4, True, True, "", ""), **changes)
+def answer(**changes: Any) -> ParentStatus:
+    return replace(ParentStatus("edge", "infra", "", None, 4, True, True, "", ""), **changes)
 
 
 @pytest.mark.parametrize(
@@ -173,15 +173,15 @@ def answer(**changes: Any) -> Answer:
     [
         ((), ("Unknown", "Pending")),
         ((answer(),), ("True", "Accepted")),
-        ((answer(observed=3),), ("Unknown", "Pending")),
-        ((answer(observed=None),), ("True", "Accepted")),
+        ((answer(observed_generation=3),), ("Unknown", "Pending")),
+        ((answer(observed_generation=None),), ("True", "Accepted")),
         ((answer(parent="other"),), ("Unknown", "Pending")),
         ((answer(accepted=False, reason="NotAllowedByListeners", message="no"),), ("False", "NotAllowedByListeners")),
         ((answer(resolved=False, reason="BackendNotFound", message="no"),), ("False", "BackendNotFound")),
     ],
 )
-def test_what_gateways_say_is_read_back(answers: tuple[Answer, ...], expected: tuple[str, str]) -> None:
-    state, reason, message = conditions(spec_of(), GatewayApiReading(NEW, Live("chat", "r", "u-1", 4, answers)))[
+def test_what_gateways_say_is_read_back(answers: tuple[ParentStatus, ...], expected: tuple[str, str]) -> None:
+    state, reason, message = conditions(spec_of(), GatewayApiReading(NEW, LiveObject("chat", "r", "u-1", 4, answers)))[
         ACCEPTED
     ]
     assert (state, reason) == expected
@@ -190,8 +190,12 @@ def test_what_gateways_say_is_read_back(answers: tuple[Answer, ...], expected: t
 
 
 def test_a_pool_that_its_gateway_refuses_is_told() -> None:
-    refused = Answer("edge", "infra", "", None, 1, True, False, "InvalidExtensionRef", "no Service pagefleet-gateway")
-    found = GatewayApiReading(POOLS, Live("chat", "r", "u-1", 4, (answer(),)), Live("chat", "p", "u-1", 1, (refused,)))
+    refused = ParentStatus(
+        "edge", "infra", "", None, 1, True, False, "InvalidExtensionRef", "no Service pagefleet-gateway"
+    )
+    found = GatewayApiReading(
+        POOLS, LiveObject("chat", "r", "u-1", 4, (answer(),)), LiveObject("chat", "p", "u-1", 1, (refused,))
+    )
     state, reason, message = conditions(spec_of(), found)[ACCEPTED]
     assert (state, reason) == ("False", "InvalidExtensionRef")
     assert "pagefleet-gateway" in message
@@ -244,21 +248,21 @@ def test_nothing_serves_nothing_is_routed_to_services() -> None:
     assert [manifest["kind"] for manifest in made] == ["InferencePool", "HTTPRoute"], "its picker holds requests"
 
 
-def promoted(answers: tuple[Answer, ...]) -> Plan:
+def promoted(answers: tuple[ParentStatus, ...]) -> Plan:
     """Revision aaaaaaaa has lost its traffic to the spec's own, which the route at generation 4 says."""
     spec = spec_of()
     wanted = revision_hash(typed(spec).raw)
     drained = (DrainRecord("aaaaaaaa", NOW - HEARD_SECONDS),)
     status = Status(stable=wanted, traffic=(Weight(wanted, 100),), route=RouteRecord("Service"), draining=drained)
-    found = GatewayApiReading(NEW, Live("chat", "r", "u-1", 4, answers))
+    found = GatewayApiReading(NEW, LiveObject("chat", "r", "u-1", 4, answers))
     revisions = {wanted: pods(wanted), "aaaaaaaa": pods("aaaaaaaa")}
     return decide(seen(spec, found, status, revisions=revisions), NOW)
 
 
 def test_nothing_is_deleted_before_the_gateway_has_seen_the_new_split() -> None:
-    assert promoted((answer(observed=3),)).delete == ()
-    assert promoted((answer(observed=3), answer(parent="other"))).delete == ()
-    assert promoted((answer(observed=4),)).delete == ("aaaaaaaa",)
+    assert promoted((answer(observed_generation=3),)).delete == ()
+    assert promoted((answer(observed_generation=3), answer(parent="other"))).delete == ()
+    assert promoted((answer(observed_generation=4),)).delete == ("aaaaaaaa",)
     assert promoted(()).delete == ("aaaaaaaa",), "no gateway has ever served it"
 
 
@@ -266,7 +270,7 @@ def test_the_provider_changed_back_takes_the_route_away_and_then_forgets_it() ->
     plain = {"model": {"source": "file:///m"}}
     wanted = revision_hash(typed(plain).raw)
     status = Status(stable=wanted, traffic=(Weight(wanted, 100),), route=RouteRecord("InferencePool"))
-    found = GatewayApiReading(POOLS, Live("chat", "r", "u-1", 4), Live("chat", "p", "u-1", 1))
+    found = GatewayApiReading(POOLS, LiveObject("chat", "r", "u-1", 4), LiveObject("chat", "p", "u-1", 1))
     first = decide(seen(plain, found, status), NOW)
     assert [(gone.kind, gone.uid) for gone in first.withdrawn] == [("HTTPRoute", "r"), ("InferencePool", "p")]
     assert first.status.route == RouteRecord("InferencePool")
@@ -297,8 +301,8 @@ def test_a_reading_that_failed_changes_nothing() -> None:
 def test_a_pool_is_taken_away_only_when_the_gateway_has_seen_the_route_without_it() -> None:
     told = spec_of()["traffic"]["gatewayAPI"]
     spec = spec_of({"gatewayAPI": {**told, "backend": "Service"}})
-    pool = Live("chat", "p", "u-1", 1)
-    behind = GatewayApiReading(POOLS, Live("chat", "r", "u-1", 4, (answer(observed=3),)), pool)
+    pool = LiveObject("chat", "p", "u-1", 1)
+    behind = GatewayApiReading(POOLS, LiveObject("chat", "r", "u-1", 4, (answer(observed_generation=3),)), pool)
     assert route(seen(spec, behind, SPLIT), typed(spec), SPLIT).withdrawn == ()
-    ahead = replace(behind, route=Live("chat", "r", "u-1", 4, (answer(),)))
+    ahead = replace(behind, route=LiveObject("chat", "r", "u-1", 4, (answer(),)))
     assert [gone.uid for gone in route(seen(spec, ahead, SPLIT), typed(spec), SPLIT).withdrawn] == ["p"]

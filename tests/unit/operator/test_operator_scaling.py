@@ -6,11 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_local.demo.stage import sample
+from support.sample_service import sample
+
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.scaling import capacity, deletion_cost
 from pagefleet_operator.domain.spec.scaling import Scaling, in_force
 from pagefleet_operator.domain.spec.schedule import Entry
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading, SpareReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.sample import ServiceLoad
@@ -28,7 +30,7 @@ class Service:
         self.spec |= spec
         self.status, self.now = Status(), NOW
         self.load: ServiceLoad | None = ServiceLoad(2.0, arrivals=(0.0,) * 360)
-        self.waiting, self.refused = 0, ""
+        self.waiting, self.refused, self.load_error = 0, "", ""
         self.plan: Plan | None = None
 
     def observe(self) -> Observation:
@@ -36,11 +38,13 @@ class Service:
         for record in self.status.revisions:
             pods = tuple(
                 PodReading(
-                    f"{record.hash}-{i}", True, False, self.now - 60, self.now - 50, waiting=self.waiting, running=0,
-                    free_pages=100, total_pages=100, signals_age=1.0, tokens=0.0,
+                    f"{record.hash}-{i}", True, False, self.now - 60, self.now - 50, load_age=1.0,
+                    load=EngineLoad(0, self.waiting, kv_pages_total=100, kv_pages_free=100, tokens=0.0),
                 )
                 for i in range(record.desired)
             )  # fmt: skip
+            if self.load_error:  # the first pod's page cannot be read
+                pods = (replace(pods[0], load=None, load_age=None, load_error=self.load_error), *pods[1:])
             revisions[record.hash] = RevisionReading(record.hash, record.desired, pods, refused=self.refused)
         return Observation("ns", "chat", "uid", 1, self.spec, self.status, revisions, (), load=self.load)
 
@@ -166,15 +170,33 @@ def test_a_refusal_is_a_condition_and_stops_the_growth() -> None:
     service.run(10)
     assert sum(service.replicas().values()) == 1
     assert service.condition("Scaling")[1:] == (
-        "Refused", "the load needs more replicas; exceeded quota: gpus")  # fmt: skip
+        "Refused", "the load needs more than 1 replica, and no more can be created: exceeded quota: gpus")  # fmt: skip
+
+
+def test_a_replica_that_cannot_be_read_is_named_with_the_cause() -> None:
+    service = Service(scaling={"min": 1, "max": 9})
+    service.waiting = 9
+    service.run(3)
+    (before,) = service.replicas().values()
+    assert before > 1
+    service.waiting, service.load_error = 0, "http://10.0.0.5:8000/metrics does not answer within 2 s"
+    service.run(3)
+    assert service.condition("Scaling")[1:] == (
+        "SignalsMissing",
+        f"1 of {before} replicas report no load (pod {service.status.stable}-0: {service.load_error}); "
+        "no replica is removed until every one reports",
+    )
+    service.load_error = ""
+    service.run(1)
+    assert service.condition("Scaling")[1] == "Stable"
 
 
 def test_a_canarys_load_is_its_share_of_what_arrives() -> None:
     load = ServiceLoad(2.0, held=10, arrivals=(8.0, 4.0))
-    part = capacity._part(load, 0.25)
+    part = capacity.part(load, 0.25)
     assert part is not None
     assert (part.held, part.arrivals) == (3, (2.0, 1.0))
-    assert capacity._part(None, 0.25) is None
+    assert capacity.part(None, 0.25) is None
 
 
 def test_metrics_tell_need_and_cost_and_go_with_the_service() -> None:
@@ -198,7 +220,9 @@ def test_sleeping_spares_cost_and_do_not_serve_and_tokens_have_a_price() -> None
     seen = service.observe()
     stable, found = service.status.stable, seen.revisions[service.status.stable]
     assert found.pods[0].ready
-    pods = (replace(found.pods[0], tokens=100.0), *found.pods[1:])
+    first = found.pods[0]
+    assert first.load is not None
+    pods = (replace(first, load=replace(first.load, tokens=100.0)), *found.pods[1:])
     spares = tuple(
         SpareReading(
             PodReading(f"spare-{n}", awake, False, NOW, NOW if awake else None), asleep=not awake, loaded=awake
@@ -227,12 +251,12 @@ def test_min_is_never_above_a_scheduled_max() -> None:
 
 def test_the_emptiest_then_the_coldest_pod_goes_first() -> None:
     def pod(name: str, used: int, cached: int, **more: Any) -> PodReading:
-        base = PodReading(name, True, False, NOW, NOW, free_pages=1000 - used, total_pages=1000, cached_pages=cached)
-        return replace(base, **more)
+        load = EngineLoad(kv_pages_total=1000, kv_pages_free=1000 - used, kv_pages_cached=cached)
+        return replace(PodReading(name, True, False, NOW, NOW, load=load), **more)
 
     pods = (
         pod("busy", 30, 0), pod("warm", 3, 500), pod("cold", 3, 20), pod("empty", 0, 900), pod("new", 0, 0, ready=False),
-        pod("gone", 0, 0, terminating=True), pod("deaf", 0, 0, free_pages=None),
+        pod("gone", 0, 0, terminating=True), pod("deaf", 0, 0, load=None),
     )  # fmt: skip
     found = {"a": RevisionReading("a", 6, pods), "b": RevisionReading("b", 1, (pod("other", 1, 1),))}
     told = deletion_cost.costs(found, {"a": 5, "b": 1})

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from support.virtual.traffic import lognormal, traffic
 
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import guard, sources
 from pagefleet_operator.domain.analysis.baseline import recorded
 from pagefleet_operator.domain.analysis.guard import Judged, Outcome, Question
-from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout, Source, Step, StepKind
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout, Source
+from pagefleet_operator.domain.spec.schema.step_kinds import RolloutStep, StepKind
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.measuring import of_engines, of_prometheus
@@ -106,7 +107,7 @@ def coarse(slices: list[Slice], bounds: tuple[float, ...]) -> tuple[Slice, ...]:
         for index, count in piece.latency["ttft"].items():
             place = next(place for place, end in enumerate(ends) if sketch.upper(index) <= end)
             counts[place] = counts.get(place, 0) + count
-        latency = {sketch.index(min(ends[place], 2 * bounds[-1])): count for place, count in counts.items()}
+        latency = {sketch.bucket_of(min(ends[place], 2 * bounds[-1])): count for place, count in counts.items()}
         found.append(replace(piece, stratum="", latency={"ttft": latency}, edged={"ttft": Edged(ends, counts)}))
     return tuple(found)
 
@@ -153,7 +154,7 @@ def test_the_requests_of_a_step_are_those_that_some_asked_source_has_counted() -
 
 def test_only_what_is_judged_is_asked_for() -> None:
     def rollout(*entries: LatencyGuard, mirror: bool = False, errors: Source = Source.GATEWAY) -> Rollout:
-        steps = (Step(None, 0.0, StepKind.MIRROR),) if mirror else ()
+        steps = (RolloutStep(None, 0.0, StepKind.MIRROR),) if mirror else ()
         return Rollout(steps, Guard(entries, 0.01, 0, False, 1.0, error_source=errors), 0.0, None)
 
     assert of_engines(rollout(entry(None))) is None
@@ -172,7 +173,7 @@ def spec(latency: list[dict[str, str]]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("latency", "words"),
     [
-        ([{"signal": "itl", "source": "Gateway"}], "sees no itl"),
+        ([{"signal": "itl", "source": "Gateway"}], "cannot measure itl"),
         ([{"signal": "tpot", "source": "Engine"}], "tpot is measured by source Gateway"),
         ([{"signal": "tpot", "source": "Prometheus"}], "tpot is measured by source Gateway"),
         ([{"signal": "ttft", "histogram": MESH.replace("$service", "x")}], "belongs to source Prometheus"),

@@ -11,6 +11,7 @@ import pytest
 from browser import fleet
 
 from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
 from pagefleet_operator.domain.status.status import (
     Condition,
@@ -22,7 +23,7 @@ from pagefleet_operator.domain.status.status import (
     Weight,
 )
 from pagefleet_operator.web import view
-from pagefleet_operator.web.snapshot import MOST_CHANGES, MOST_PODS, MOST_POINTS, Snapshot, taken
+from pagefleet_operator.web.snapshot import MAX_CHANGES, MAX_PODS, MAX_POINTS, Snapshot, taken
 from pagefleet_operator.web.view import State, duration, expectation, headline, sentence
 
 NOW = 1_800_000_000.0
@@ -66,14 +67,16 @@ def test_a_row_counts_only_pods_that_were_read() -> None:
     assert view.row(document, None)["queue"] is None
     found = view.row(document, snapshots(status, [NOW]))
     readings = [pod for r in fleet.seen("a", "chat", status, NOW).revisions.values() for pod in r.pods]
-    assert found["queue"] == sum(pod.waiting or 0 for pod in readings)
-    fullest = min(pod.free_pages for pod in readings if pod.free_pages is not None)
+    loads = [pod.load for pod in readings if pod.load is not None]
+    assert found["queue"] == sum(load.waiting for load in loads)
+    fullest = min(load.kv_pages_free for load in loads if load.kv_pages_free is not None)
     assert found["used"] == pytest.approx(1 - fullest / 1024)
     assert (found["ready"], found["desired"], found["weight"]) == (11, 11, 25)
 
 
 def test_a_stale_reading_is_no_reading() -> None:
-    stale = PodReading("p", True, False, NOW, NOW, waiting=9, free_pages=1, total_pages=10, signals_age=300.0)
+    load = EngineLoad(waiting=9, kv_pages_total=10, kv_pages_free=1)
+    stale = PodReading("p", True, False, NOW, NOW, load=load, load_age=300.0)
     seen = Observation("a", "b", "u", 1, {}, Status(), {"r": RevisionReading("r", 1, (stale,))})
     (pod,) = taken(None, seen, Status(), NOW).pods
     assert (pod.state, pod.waiting, pod.used) == ("Ready", None, None)
@@ -138,18 +141,18 @@ def test_points_are_of_one_rollout_and_not_too_close() -> None:
 
 def test_memory_is_bounded() -> None:
     status, snapshot = fleet.rollout(NOW), None
-    for step in range(MOST_POINTS + 60):
+    for step in range(MAX_POINTS + 60):
         records = (replace(status.revisions[0], ready=step), status.revisions[1])
         changed = replace(status, revisions=records)
         snapshot = snapshots(changed, [NOW + step * 10], snapshot)
     assert snapshot is not None
-    assert len(snapshot.points) == 3 * MOST_POINTS
-    assert snapshot.points[-1].time == NOW + (MOST_POINTS + 59) * 10
-    assert len(snapshot.replicas) == MOST_CHANGES
-    pods = tuple(PodReading(f"p{n}", True, False, NOW, NOW) for n in range(MOST_PODS + 9))
+    assert len(snapshot.points) == 3 * MAX_POINTS
+    assert snapshot.points[-1].time == NOW + (MAX_POINTS + 59) * 10
+    assert len(snapshot.replicas) == MAX_CHANGES
+    pods = tuple(PodReading(f"p{n}", True, False, NOW, NOW) for n in range(MAX_PODS + 9))
     many = Observation("a", "b", "u", 1, {}, Status(), {"r": RevisionReading("r", len(pods), pods)})
     crowded = taken(None, many, Status(), NOW)
-    assert (len(crowded.pods), crowded.left_out) == (MOST_PODS, 9)
+    assert (len(crowded.pods), crowded.left_out) == (MAX_PODS, 9)
 
 
 def test_replicas_are_kept_as_changes_and_a_clock_set_back_forgets_the_future() -> None:

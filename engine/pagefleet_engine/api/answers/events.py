@@ -1,7 +1,6 @@
 """Server-sent events whose headers leave with the first one, to clients that read.
 
-To a client that takes trailers (`TE: trailers`; the gateway does) the last chunk says how many tokens the answer had, or
-the code of the error that ended it.
+To a client that takes trailers (`TE: trailers`; the gateway does) the last chunk says how many tokens the answer had.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11, StreamWriter
 
+from pagefleet_contract.headers import ERROR_HEADER, OUTPUT_TOKENS_HEADER
 from pagefleet_engine.api.answers.shapes import event
-from pagefleet_engine.api.base.errors import ERROR
 
 DONE = b"data: [DONE]\n\n"
-TOKENS = "x-pagefleet-output-tokens"  # a trailer of a stream, a header of a whole answer
 
 
 class SlowReader(ConnectionResetError):
@@ -33,7 +31,7 @@ class Events:
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         self._trailers = request.version >= HttpVersion11 and "trailers" in request.headers.get("TE", "").lower()
         if self._trailers:
-            headers["Trailer"] = TOKENS
+            headers["Trailer"] = OUTPUT_TOKENS_HEADER
         self._response = web.StreamResponse(headers=headers)
         self._writer: AbstractStreamWriter | None = None
 
@@ -54,12 +52,12 @@ class Events:
         if done:
             await self._write(DONE)
         if tokens is not None:
-            self._say(TOKENS, str(tokens))
+            self._send_trailer(OUTPUT_TOKENS_HEADER, str(tokens))
         elif error is not None:
-            self._say(ERROR, error)
+            self._send_trailer(ERROR_HEADER, error)
         await self._response.write_eof()
 
-    def _say(self, name: str, value: str) -> None:
+    def _send_trailer(self, name: str, value: str) -> None:
         """aiohttp knows no trailers: the last chunk is ours, and its own is then left out."""
         writer = self._writer
         if self._trailers and isinstance(writer, StreamWriter) and writer.chunked and writer.transport is not None:

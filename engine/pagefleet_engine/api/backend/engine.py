@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
+from pagefleet_contract.headers import ENGINE_DIED
 from pagefleet_engine.api.base.logs import log
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.messages import (
@@ -44,7 +45,7 @@ DEADLINE_GRACE = 0.5
 class EngineDied(Exception):
     """A request cannot be finished: its engine ended, or gave it up. `code` is the API's name for why."""
 
-    def __init__(self, message: str, code: str = "engine_died") -> None:
+    def __init__(self, message: str, code: str = ENGINE_DIED) -> None:
         super().__init__(message)
         self.code = code
 

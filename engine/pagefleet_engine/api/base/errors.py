@@ -6,9 +6,7 @@ import json
 
 from aiohttp import web
 
-ERROR = "x-pagefleet-error"  # a header of answers with 5xx, a trailer of streams: the error's code
-ATTEMPT = "x-envoy-attempt-count"  # a header of the gateway's: 2 is the first retry
-
+from pagefleet_contract.headers import ENGINE_DIED, ERROR_HEADER
 
 class ApiError(Exception):
     """An answer other than 200: `param` names the request's field, `code` is OpenAI's machine-readable name."""
@@ -39,7 +37,7 @@ class ApiError(Exception):
     def response(self) -> web.Response:
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after is not None else {}
         if self.status >= 500 and self.code is not None:
-            headers[ERROR] = self.code
+            headers[ERROR_HEADER] = self.code
         return web.Response(
             status=self.status,
             text=json.dumps(self.document()),
@@ -53,7 +51,7 @@ def last_attempt(error: ApiError, attempt: str) -> ApiError:
 
     So a request that ends engines meets two pods and no third.
     """
-    if error.code == "engine_died" and attempt.isascii() and attempt.isdigit() and int(attempt) > 1:
+    if error.code == ENGINE_DIED and attempt.isascii() and attempt.isdigit() and int(attempt) > 1:
         return ApiError(500, error.message, code=error.code)
     return error
 

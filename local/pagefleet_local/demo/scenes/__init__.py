@@ -1,1 +1,5 @@
-"""One scene per file, in the order of `main.SCENES`; each raises `SceneFailed` when what it shows does not hold."""
+"""One scene per file, in the order of `commands.demo.SCENES`.
+
+Decides whether what a scene shows holds; it raises `SceneFailed` when it does not.
+Never depends on what another scene left behind.
+"""

@@ -7,7 +7,7 @@ import math
 from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, blank, told, unknown
 from pagefleet_operator.domain.spec.rollout import FreePages, Gate
 from pagefleet_operator.domain.status.observation import GateReading, Observation
-from pagefleet_operator.domain.status.stage import reading
+from pagefleet_operator.domain.status.stage import reading_of
 from pagefleet_operator.domain.status.status import SignalRecord
 
 STALE_SECONDS = 15.0
@@ -17,11 +17,17 @@ PAGES = "free pages"
 def free_share(seen: Observation, revision: str) -> float | None:
     """The share of KV pages that are free or reclaimable on the ready pods; None when a pod's are not known."""
     free = total = 0
-    serving = [pod for pod in reading(seen.revisions, revision).pods if pod.ready and not pod.terminating]
+    serving = [pod for pod in reading_of(seen.revisions, revision).pods if pod.ready and not pod.terminating]
     for pod in serving:
-        if pod.free_pages is None or not pod.total_pages or (pod.signals_age or 0.0) > STALE_SECONDS:
+        load = pod.load
+        if (
+            load is None
+            or load.kv_pages_free is None
+            or not load.kv_pages_total
+            or (pod.load_age or 0.0) > STALE_SECONDS
+        ):
             return None
-        free, total = free + pod.free_pages, total + pod.total_pages
+        free, total = free + load.kv_pages_free, total + load.kv_pages_total
     return free / total if total else None
 
 

@@ -12,14 +12,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pagefleet_contract.names import ACTION_ANNOTATION
 from pagefleet_operator.domain.rollout import rollback, steps
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation
-from pagefleet_operator.domain.status.stage import Stage, begun, reading
+from pagefleet_operator.domain.status.stage import Stage, begin_phase, reading_of
 from pagefleet_operator.domain.status.status import ActionRecord, Phase
 
-ANNOTATION = "pagefleet.io/action"
 ACTIONS = ("promote", "pause", "resume", "abort", "retry", "undo", "skip")
 LONGEST_ID = 128
 
@@ -52,9 +52,9 @@ def parse(text: str) -> Request | Unreadable | None:
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError):
-        return Unreadable(made, f"{ANNOTATION} must be a JSON object")
+        return Unreadable(made, f"{ACTION_ANNOTATION} must be a JSON object")
     if not isinstance(raw, Mapping):
-        return Unreadable(made, f"{ANNOTATION} must be a JSON object")
+        return Unreadable(made, f"{ACTION_ANNOTATION} must be a JSON object")
     given = raw.get("id")
     if not isinstance(given, str) or not 0 < len(given) <= LONGEST_ID:
         return Unreadable(made, f"id must be a text of 1 to {LONGEST_ID} characters")
@@ -134,7 +134,7 @@ def _done(
             return replace(stage, record=replace(record, paused=f"action {request.id}")), "the rollout is paused"
         case "resume":
             return _resume(stage, seen, rollout, now, journal)
-        case _ if not reading(seen.revisions, stage.canary).ready:
+        case _ if not reading_of(seen.revisions, stage.canary).ready:
             raise RefusedError(f"revision {stage.canary} has no ready replica yet")
         case "skip":
             if record.phase is Phase.PROMOTING:
@@ -155,9 +155,10 @@ def _by(request: Request) -> str:
 def _resume(stage: Stage, seen: Observation, rollout: Rollout, now: float, journal: Journal) -> tuple[Stage, str]:
     record = stage.record
     if record.paused:
-        return replace(stage, record=begun(record, record.phase, now)), "the rollout goes on; its step begins again"
-    waits = record.phase in (Phase.PAUSED, Phase.PREVIEW)
-    if not waits:
+        return replace(
+            stage, record=begin_phase(record, record.phase, now)
+        ), "the rollout goes on; its step begins again"
+    if record.phase not in steps.WAITING:
         raise RefusedError("the rollout is not paused")
     return steps.enter(stage, seen, rollout, record.step + 1, now, journal), "the pause is over"
 
@@ -165,7 +166,7 @@ def _resume(stage: Stage, seen: Observation, rollout: Rollout, now: float, journ
 def _retry(stage: Stage, wanted: str) -> tuple[Stage, str]:
     if stage.record.phase is Phase.ROLLING_BACK:
         raise RefusedError(f"revision {stage.canary} is still being rolled back")
-    if wanted not in stage.rejects:
+    if wanted not in stage.rejected_hashes:
         raise RefusedError("the spec's revision has not been rejected")
     kept = tuple(one for one in stage.rejected if one.hash != wanted)
     return replace(stage, rejected=kept), f"revision {wanted} is tried again"
@@ -194,13 +195,17 @@ def _undo(
     freed = replace(stage, rejected=tuple(one for one in stage.rejected if one.hash != target))
     message = f"revision {target} is made stable again instead of {bad}"
     moved = rollback.give_up(freed, seen, bad, target, reason, message, now, journal)
-    if wanted not in moved.rejects and wanted != target:
+    if wanted not in moved.rejected_hashes and wanted != target:
         moved = rollback.remembered(moved, wanted, reason, message, now)
     return moved, message
 
 
 def _last_good(stage: Stage, kept: Mapping[str, object], wanted: str) -> str:
-    if stage.previous is not None and stage.previous.revision in kept and stage.previous.revision not in stage.rejects:
+    if (
+        stage.previous is not None
+        and stage.previous.revision in kept
+        and stage.previous.revision not in stage.rejected_hashes
+    ):
         return stage.previous.revision
-    good = [name for name in kept if name not in stage.rejects and name not in (stage.stable, wanted)]
+    good = [name for name in kept if name not in stage.rejected_hashes and name not in (stage.stable, wanted)]
     return good[-1] if good else ""

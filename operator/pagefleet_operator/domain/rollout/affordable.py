@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
-from pagefleet_operator.domain.status.stage import Stage, reading
+from pagefleet_operator.domain.status.stage import Stage, reading_of
 from pagefleet_operator.domain.status.status import Phase
 
 
@@ -25,7 +25,7 @@ def needed(stage: Stage, seen: Observation, bad: str, good: str) -> int:
     retained = desired(seen, good)
     if stage.weight(good):
         return max(1, retained)
-    return max(1, retained, reading(seen.revisions, bad).ready)
+    return max(1, retained, reading_of(seen.revisions, bad).ready)
 
 
 def weight(found: RevisionReading, wanted: int) -> int:
@@ -41,7 +41,7 @@ def weight(found: RevisionReading, wanted: int) -> int:
 
 def affords(stage: Stage, seen: Observation, percent: int) -> bool:
     """Whether the canary has the ready pods for `percent` of what the stable serves."""
-    canary, stable = reading(seen.revisions, stage.canary), reading(seen.revisions, stage.stable)
+    canary, stable = reading_of(seen.revisions, stage.canary), reading_of(seen.revisions, stage.stable)
     return canary.ready >= max(1, math.ceil(stable.ready * percent / 100))
 
 
@@ -51,6 +51,6 @@ def raised(stage: Stage, seen: Observation, replicas: Mapping[str, int], most: i
     if stage.record.phase is Phase.ROLLING_BACK:
         result[stage.stable] = max(result.get(stage.stable, 0), min(stage.record.needed, most))
         # What still serves keeps its pods until its traffic is gone.
-        kept = desired(seen, stage.canary) or reading(seen.revisions, stage.canary).replicas or 1
+        kept = desired(seen, stage.canary) or reading_of(seen.revisions, stage.canary).replicas or 1
         result[stage.canary] = max(result.get(stage.canary, 0), kept)
     return result

@@ -12,35 +12,41 @@ from dataclasses import replace
 from pagefleet_operator.domain.analysis import judging
 from pagefleet_operator.domain.analysis.guard import Outcome
 from pagefleet_operator.domain.rollout import actions, alerts, promotion, rollback, steps
-from pagefleet_operator.domain.rollout.steps import weight_of
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
-from pagefleet_operator.domain.status.stage import Stage, begun, everything, held, reading, stage_of, ticked
+from pagefleet_operator.domain.status.stage import (
+    Stage,
+    advance_timer,
+    all_traffic_to,
+    begin_phase,
+    reading_of,
+    stage_of,
+    watched_seconds,
+)
 from pagefleet_operator.domain.status.status import AlertRecord, Phase, RolloutRecord
 
-__all__ = ["Stage", "advance", "reading", "weight_of"]
 UNTIMED = (Phase.IDLE, Phase.ROLLED_BACK)
 
 
 def advance(seen: Observation, rollout: Rollout, wanted: str, now: float, journal: Journal) -> Stage:
     stage = stage_of(seen.status)
     if _timed(stage.record, rollout):
-        stage = replace(stage, record=ticked(stage.record, now))
+        stage = replace(stage, record=advance_timer(stage.record, now))
     stage = actions.act(stage, seen, rollout, wanted, now, journal)
     if not stage.stable or not stage.traffic:
-        return _first(stage, wanted, reading(seen.revisions, wanted), now, journal)
+        return _first(stage, wanted, reading_of(seen.revisions, wanted), now, journal)
     if stage.record.phase is Phase.ROLLING_BACK:
         return rollback.retreat(stage, seen, now, journal)
     if wanted == stage.stable:
         if stage.record.phase is Phase.WATCHING:
             return promotion.watch(stage, seen, rollout, now, journal)
         return _settle(stage, now, journal)
-    if wanted in stage.rejects:
+    if wanted in stage.rejected_hashes:
         record = stage.record
         if record.phase is not Phase.ROLLED_BACK:
-            record = begun(RolloutRecord(Phase.ROLLED_BACK), Phase.ROLLED_BACK, now)
-        return replace(stage, canary="", traffic=everything(stage.stable), record=record, mirror=None)
+            record = begin_phase(RolloutRecord(Phase.ROLLED_BACK), Phase.ROLLED_BACK, now)
+        return replace(stage, canary="", traffic=all_traffic_to(stage.stable), record=record, mirror=None)
     if stage.canary != wanted:
         return _start(stage, wanted, now, journal)
     return _progress(stage, seen, rollout, now, journal)
@@ -64,12 +70,12 @@ def _first(stage: Stage, wanted: str, found: RevisionReading, now: float, journa
     if found.ready:
         journal.note("Serving", f"revision {wanted} is ready and gets all traffic")
         return replace(
-            stage, stable=wanted, canary="", traffic=everything(wanted), record=RolloutRecord(Phase.IDLE, since=now)
+            stage, stable=wanted, canary="", traffic=all_traffic_to(wanted), record=RolloutRecord(Phase.IDLE, since=now)
         )
     if stage.stable == wanted:
         return stage
     journal.note("RevisionStarted", f"revision {wanted} is started; it is the first")
-    record = replace(begun(RolloutRecord(Phase.STARTING), Phase.STARTING, now), started=now)
+    record = replace(begin_phase(RolloutRecord(Phase.STARTING), Phase.STARTING, now), started=now)
     return replace(stage, stable=wanted, canary="", traffic=(), record=record)
 
 
@@ -80,18 +86,18 @@ def _settle(stage: Stage, now: float, journal: Journal) -> Stage:
     elif stage.record.phase is Phase.IDLE:
         return stage
     record = RolloutRecord(Phase.IDLE, since=now)
-    return replace(stage, canary="", traffic=everything(stage.stable), record=record, mirror=None)
+    return replace(stage, canary="", traffic=all_traffic_to(stage.stable), record=record, mirror=None)
 
 
 def _start(stage: Stage, wanted: str, now: float, journal: Journal) -> Stage:
     old = f" instead of {stage.canary}" if stage.canary else ""
     journal.note("CanaryStarted", f"revision {wanted} is started beside stable {stage.stable}{old}")
-    record = replace(begun(RolloutRecord(Phase.STARTING), Phase.STARTING, now), started=now)
-    return replace(stage, canary=wanted, traffic=everything(stage.stable), record=record, mirror=None, baseline=())
+    record = replace(begin_phase(RolloutRecord(Phase.STARTING), Phase.STARTING, now), started=now)
+    return replace(stage, canary=wanted, traffic=all_traffic_to(stage.stable), record=record, mirror=None, baseline=())
 
 
 def _progress(stage: Stage, seen: Observation, rollout: Rollout, now: float, journal: Journal) -> Stage:
-    record, canary = stage.record, reading(seen.revisions, stage.canary)
+    record, canary = stage.record, reading_of(seen.revisions, stage.canary)
     alert = alerts.against(stage.canary, seen.status.alerts, rollout.alert_labels, record.started)
     if alert is not None and not rollout.alerts_pause:
         return rollback.reject(stage, seen, "Alert", _fires(alert, stage.canary), now, journal)
@@ -116,7 +122,7 @@ def _held_up(stage: Stage, alert: AlertRecord | None, now: float, journal: Journ
         return replace(stage, record=replace(record, paused=f"alert {alert.name}"))
     if alert is None and record.paused.startswith("alert "):
         journal.note("AlertResolved", f"{record.paused} is resolved; the step begins again")
-        return replace(stage, record=begun(record, record.phase, now))
+        return replace(stage, record=begin_phase(record, record.phase, now))
     return stage
 
 
@@ -129,7 +135,7 @@ def _starting(
 ) -> Stage:
     if canary.ready:
         return stage if stage.record.paused else steps.enter(stage, seen, rollout, 0, now, journal)
-    if held(stage.record, now) > rollout.guard.deadline:
+    if watched_seconds(stage.record, now) > rollout.guard.deadline:
         fault = next((pod.fault.message for pod in canary.pods if pod.fault), "no pod became ready")
         message = f"revision {stage.canary} did not start: {fault}"
         return rollback.reject(stage, seen, "StartFailed", message, now, journal)

@@ -11,26 +11,26 @@ from pagefleet_operator.domain.rollout import alerts, rollback
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation
-from pagefleet_operator.domain.status.stage import Stage, begun, everything, held, reading
+from pagefleet_operator.domain.status.stage import Stage, all_traffic_to, begin_phase, reading_of, watched_seconds
 from pagefleet_operator.domain.status.status import Phase, PreviousRecord, RolloutRecord
 
 
 def promote(stage: Stage, seen: Observation, rollout: Rollout, now: float, journal: Journal) -> Stage:
     """All traffic moves when the canary has as many ready pods as the stable has."""
-    canary, stable = reading(seen.revisions, stage.canary), reading(seen.revisions, stage.stable)
+    canary, stable = reading_of(seen.revisions, stage.canary), reading_of(seen.revisions, stage.stable)
     if canary.ready < max(1, stable.ready):
         return stage
     journal.note("Promoted", f"revision {stage.canary} is stable now and gets all traffic; it was {stage.stable}")
     verdict, verdicts = stage.record.verdict, stage.record.verdicts
     if rollout.watch > 0:
-        record = begun(RolloutRecord(Phase.WATCHING, started=now, traffic_since=now), Phase.WATCHING, now)
+        record = begin_phase(RolloutRecord(Phase.WATCHING, started=now, traffic_since=now), Phase.WATCHING, now)
     else:
         record = RolloutRecord(Phase.IDLE, since=now)
     return replace(
         stage,
         stable=stage.canary,
         canary="",
-        traffic=everything(stage.canary),
+        traffic=all_traffic_to(stage.canary),
         record=replace(record, verdict=verdict, verdicts=verdicts),
         mirror=None,
         previous=PreviousRecord(stage.stable, now),
@@ -42,7 +42,7 @@ def watch(stage: Stage, seen: Observation, rollout: Rollout, now: float, journal
     """Go on judging the new stable; the way back is to the previous revision."""
     record, previous = stage.record, stage.previous
     known = {entry.hash for entry in seen.status.revisions if entry.spec}
-    if previous is None or previous.revision not in known or previous.revision in stage.rejects:
+    if previous is None or previous.revision not in known or previous.revision in stage.rejected_hashes:
         return _over(stage, "there is no revision to go back to", now, journal)
     alert = alerts.against(stage.stable, seen.status.alerts, rollout.alert_labels, record.started)
     if alert is not None and not rollout.alerts_pause:
@@ -53,7 +53,7 @@ def watch(stage: Stage, seen: Observation, rollout: Rollout, now: float, journal
         message = f"after promotion: {judged.record.message}"
         return rollback.give_up(stage, seen, stage.stable, previous.revision, judged.reason, message, now, journal)
     # An alert that only pauses keeps the watch, and with it the way back, from ending.
-    if alert is None and held(stage.record, now) >= rollout.watch:
+    if alert is None and watched_seconds(stage.record, now) >= rollout.watch:
         return _over(stage, f"watched for {rollout.watch:g} s", now, journal)
     return stage
 

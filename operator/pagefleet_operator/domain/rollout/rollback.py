@@ -7,7 +7,14 @@ from dataclasses import replace
 from pagefleet_operator.domain.rollout import affordable
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation
-from pagefleet_operator.domain.status.stage import MOST_REJECTIONS, Stage, begun, everything, reading, split
+from pagefleet_operator.domain.status.stage import (
+    MAX_REJECTIONS,
+    Stage,
+    all_traffic_to,
+    begin_phase,
+    reading_of,
+    split_traffic,
+)
 from pagefleet_operator.domain.status.status import Phase, Rejection, VerdictRecord
 
 
@@ -27,12 +34,12 @@ def give_up(
         remembered(stage, bad, reason, message, now, evidence),
         stable=good,
         canary=bad,
-        record=replace(begun(stage.record, Phase.ROLLING_BACK, now), needed=wanted, low_since=None),
+        record=replace(begin_phase(stage.record, Phase.ROLLING_BACK, now), needed=wanted, low_since=None),
         mirror=None,
     )
     gone = retreat(left, seen, now, journal)
     if gone.canary:
-        found = reading(seen.revisions, good)
+        found = reading_of(seen.revisions, good)
         journal.note(
             "RollingBack",
             f"{reason}: {message}; revision {good} has {found.ready} of the {wanted} ready replicas it needs, "
@@ -47,23 +54,25 @@ def remembered(
 ) -> Stage:
     """`revision` among the rejected ones; the oldest are forgotten."""
     others = tuple(one for one in stage.rejected if one.hash != revision)
-    return replace(stage, rejected=(*others, Rejection(revision, reason, message, now, evidence))[-MOST_REJECTIONS:])
+    return replace(stage, rejected=(*others, Rejection(revision, reason, message, now, evidence))[-MAX_REJECTIONS:])
 
 
 def retreat(stage: Stage, seen: Observation, now: float, journal: Journal) -> Stage:
     """Go on with a rollback: as much to the stable as it can carry, never less than it has."""
-    found = reading(seen.revisions, stage.stable)
+    found = reading_of(seen.revisions, stage.stable)
     share = max(affordable.weight(found, stage.record.needed), stage.weight(stage.stable))
     if affordable.weight(found, stage.record.needed) < 100:
-        return replace(stage, traffic=split(stage.stable, stage.canary, 100 - share) if share else stage.traffic)
+        return replace(
+            stage, traffic=split_traffic(stage.stable, stage.canary, 100 - share) if share else stage.traffic
+        )
     last = next((one for one in stage.rejected if one.hash == stage.canary), None)
     why = f"{last.reason}: {last.message}; " if last else ""
     journal.note("RolledBack", f"{why}all traffic is back on {stage.stable}", warning=True)
     return replace(
         stage,
         canary="",
-        traffic=everything(stage.stable),
-        record=begun(stage.record, Phase.ROLLED_BACK, now),
+        traffic=all_traffic_to(stage.stable),
+        record=begin_phase(stage.record, Phase.ROLLED_BACK, now),
         previous=None if stage.previous and stage.previous.revision == stage.stable else stage.previous,
         baseline=(),
     )

@@ -7,19 +7,15 @@ from dataclasses import replace
 from pagefleet_operator.domain.analysis import load_test
 from pagefleet_operator.domain.analysis.guard import Judged, Outcome
 from pagefleet_operator.domain.rollout import affordable, rollback
-from pagefleet_operator.domain.spec.rollout import Rollout, Step, StepKind
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS, RolloutStep, StepKind
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation
-from pagefleet_operator.domain.status.stage import Stage, begun, held, reading, split
+from pagefleet_operator.domain.status.stage import Stage, begin_phase, reading_of, split_traffic, watched_seconds
 from pagefleet_operator.domain.status.status import MirrorRecord, Phase
 
-PHASES = {
-    StepKind.WEIGHT: Phase.STEP,
-    StepKind.PAUSE: Phase.PAUSED,
-    StepKind.PREVIEW: Phase.PREVIEW,
-    StepKind.MIRROR: Phase.MIRRORING,
-    StepKind.LOAD_TEST: Phase.LOAD_TEST,
-}
+PHASES = {kind: Phase(row.phase) for kind, row in STEP_KINDS.items()}
+WAITING = frozenset(PHASES[kind] for kind, row in STEP_KINDS.items() if row.waits)
 
 
 def weight_of(rollout: Rollout, step: int) -> int:
@@ -35,16 +31,16 @@ def enter(stage: Stage, seen: Observation, rollout: Rollout, step: int, now: flo
         return promoting(stage, rollout, f"revision {stage.canary} has passed every step", now, journal)
     entry, weight = rollout.steps[step], weight_of(rollout, step)
     verdict = f" ({record.verdict.message})" if record.verdict else ""
-    what = _sentence(entry, weight)
+    what = STEP_KINDS[entry.kind].decision(entry, weight)
     journal.note("StepAdvanced", f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {what}{verdict}")
     mirror = MirrorRecord(stage.canary, entry.mirror) if entry.kind is StepKind.MIRROR else None
-    entered = replace(begun(record, PHASES[entry.kind], now), step=step)
+    entered = replace(begin_phase(record, PHASES[entry.kind], now), step=step)
     return _weighted(replace(stage, mirror=mirror, record=entered), seen, rollout, now)
 
 
 def promoting(stage: Stage, rollout: Rollout, why: str, now: float, journal: Journal) -> Stage:
     journal.note("Promoting", f"{why}; its replicas are raised first")
-    record = replace(begun(stage.record, Phase.PROMOTING, now), step=len(rollout.steps))
+    record = replace(begin_phase(stage.record, Phase.PROMOTING, now), step=len(rollout.steps))
     return replace(stage, mirror=None, record=record)
 
 
@@ -66,10 +62,10 @@ def step(
         return stage
     in_force = stage.weight(stage.canary) == weight_of(rollout, record.step)
     passed = judged is None or judged.outcome is Outcome.PASSED
-    over = in_force and held(record, now) >= entry.hold and record.requests >= entry.min_requests
-    if over and passed and reading(seen.revisions, stage.canary).ready:
+    over = in_force and watched_seconds(record, now) >= entry.hold and record.requests >= entry.min_requests
+    if over and passed and reading_of(seen.revisions, stage.canary).ready:
         return enter(stage, seen, rollout, record.step + 1, now, journal)
-    late = held(record, now) >= entry.hold + rollout.guard.deadline
+    late = watched_seconds(record, now) >= entry.hold + rollout.guard.deadline
     if judged is not None and not passed and late and rollout.guard.rollback_when_inconclusive:
         message = f"no verdict within {rollout.guard.deadline:g} s: {judged.record.message}"
         return rollback.reject(stage, seen, "DeadlineExceeded", message, now, journal)
@@ -83,14 +79,16 @@ def _weighted(stage: Stage, seen: Observation, rollout: Rollout, now: float) -> 
         return stage
     if weight > stage.weight(stage.canary) and not affordable.affords(stage, seen, weight):
         return stage
-    began = begun(record, record.phase, now)
+    began = begin_phase(record, record.phase, now)
     began = replace(
         began, paused=record.paused, traffic_since=now if record.traffic_since is None else record.traffic_since
     )
-    return replace(stage, traffic=split(stage.stable, stage.canary, weight), record=began)
+    return replace(stage, traffic=split_traffic(stage.stable, stage.canary, weight), record=began)
 
 
-def _load_test(stage: Stage, seen: Observation, rollout: Rollout, entry: Step, now: float, journal: Journal) -> Stage:
+def _load_test(
+    stage: Stage, seen: Observation, rollout: Rollout, entry: RolloutStep, now: float, journal: Journal
+) -> Stage:
     """Wait for the Job's result, compare it with the stable's stored one."""
     known = {record.hash: record.load_test for record in seen.status.revisions}
     result, found = known.get(stage.canary), seen.load_test
@@ -99,7 +97,7 @@ def _load_test(stage: Stage, seen: Observation, rollout: Rollout, entry: Step, n
     if not result and found is not None:
         result = found.result
     if not result:
-        if entry.hold is not None and held(stage.record, now) > entry.hold:
+        if entry.hold is not None and watched_seconds(stage.record, now) > entry.hold:
             message = f"the load test has not ended within {entry.hold:g} s"
             return rollback.reject(stage, seen, "LoadTest", message, now, journal)
         return stage
@@ -108,19 +106,3 @@ def _load_test(stage: Stage, seen: Observation, rollout: Rollout, entry: Step, n
         return rollback.reject(stage, seen, "LoadTest", compared.failure, now, journal)
     journal.note("LoadTestPassed", compared.message)
     return enter(stage, seen, rollout, stage.record.step + 1, now, journal)
-
-
-def _sentence(entry: Step, weight: int) -> str:
-    match entry.kind:
-        case StepKind.WEIGHT:
-            return f"gets {weight} % of requests"
-        case StepKind.PAUSE:
-            wait = "until it is resumed" if entry.hold is None else f"for {entry.hold:g} s"
-            return f"is paused {wait} at {weight} %"
-        case StepKind.PREVIEW:
-            wait = "until it is resumed" if entry.hold is None else f"for {entry.hold:g} s"
-            return f"is met {wait} only by requests with the header of spec.rollout.route"
-        case StepKind.MIRROR:
-            return f"gets copies of {entry.mirror:g} % of requests"
-        case StepKind.LOAD_TEST:
-            return "is put under a synthetic load"

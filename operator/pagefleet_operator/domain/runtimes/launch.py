@@ -6,16 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_contract.engine_metrics import Engine
+from pagefleet_contract.names import ENGINE_PORT
+from pagefleet_contract.quantity import whole
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.parallel import accelerators
-from pagefleet_operator.domain.base.quantity import whole
-from pagefleet_operator.domain.runtimes.metrics import Engine
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
 TEMPORARY = "/tmp"  # noqa: S108 - the pod's own volume
 KNOWN_DELAY = 5  # seconds until every gateway knows that a pod ends
 HUB = "hf://"
+# Flags that the operator writes for every engine of others, with the field that sets each.
+COMMON_FLAGS = {
+    "--model": "spec.model.source",
+    "--served-model-name": "spec.model.servedName",
+    "--host": "",
+    "--port": "",
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Launch:
     readiness_failures: int = 3
     stopping: tuple[str, ...] = ()
     engine: Engine | None = None
-    port: int = PORT
+    port: int = ENGINE_PORT
 
 
 def plain(name: str, value: str) -> dict[str, Any]:

@@ -1,24 +1,27 @@
-"""A revision's pods summed up for sizing, and kept as its recent past. Sums only; decides nothing."""
+"""Sums up a revision's pods for sizing, and keeps the sums as the revision's recent past. Decides nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pagefleet_operator.domain.status.engine_load import total
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
 from pagefleet_operator.domain.status.sample import Sample
 
 STALE_SECONDS = 15.0
-SAMPLE_SECONDS = 5.0  # two samples of a history are at least so far apart
-KEPT_SECONDS = 1800.0
+SAMPLE_SECONDS = 5.0  # the least time between two samples of a history
+HISTORY_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
 class Totals:
-    """A revision as sizing sees it.
+    """A revision's pods, summed up.
 
-    `starting` pods are created and not ready yet, `stuck` ones among them fit on no node; `refused` says why more cannot
-    be had ("" when they can). `slots`: sequences that a replica runs at once. `history` is older than `latest`, oldest first. `startups` are seconds from created to ready of the pods that
-    became ready after the last decision that learned from some (`ScalingRecord.learned`), with when they did.
+    `starting` pods are created and not ready yet; `stuck` ones among them fit on no node. `refused` is the reason why no
+    more pods can be created, "" when they can. `slots` are the sequences that a replica runs at once. `history` is older
+    than `latest`, oldest first. `startups` are the start-up times that `ScalingRecord.learned` does not contain yet.
+    `unread` names a serving pod whose load could not be read, with the cause.
     """
 
     latest: Sample
@@ -27,58 +30,60 @@ class Totals:
     refused: str = ""
     slots: int | None = None
     history: tuple[Sample, ...] = ()
-    startups: tuple[tuple[float, float], ...] = ()  # (when it became ready, seconds from created to ready)
+    startups: tuple[tuple[float, float], ...] = ()  # (time at which the pod became ready, seconds since its creation)
+    unread: str = ""
 
 
-def totals(found: RevisionReading, now: float) -> Totals:
-    pods = [pod for pod in found.pods if not pod.terminating]
+def totals(reading: RevisionReading, now: float) -> Totals:
+    """The sums of a revision as it was read at `now`."""
+    pods = [pod for pod in reading.pods if not pod.terminating]
     starting = [pod for pod in pods if not pod.ready]
     stuck = [pod for pod in starting if pod.fault is not None and pod.fault.reason == "Unschedulable"]
     return Totals(
-        latest=sample(found, now),
+        latest=sample(reading, now),
         starting=len(starting),
         stuck=len(stuck),
-        refused=found.refused or next((pod.fault.message for pod in stuck if pod.fault), ""),
-        slots=found.slots,
-        history=found.history,
+        refused=reading.refused or next((pod.fault.message for pod in stuck if pod.fault), ""),
+        slots=reading.slots,
+        history=reading.history,
         startups=tuple(
             (pod.ready_since, pod.startup)
             for pod in pods
             if pod.ready and pod.startup is not None and pod.ready_since is not None
         ),
+        unread=next((f"pod {pod.name}: {pod.load_error}" for pod in _serving(reading) if pod.load_error), ""),
     )
 
 
-def sample(found: RevisionReading, now: float) -> Sample:
-    pods = (*found.pods, *(spare.pod for spare in found.spares))
-    serving = [pod for pod in pods if pod.ready and not pod.terminating]
-    fresh = [pod for pod in serving if is_fresh(pod)]
-    total = sum(pod.total_pages or 0 for pod in fresh)
+def sample(reading: RevisionReading, now: float) -> Sample:
+    """The load of the serving pods, warm spares that stand in for replicas among them."""
+    serving = _serving(reading)
+    fresh = [pod.load for pod in serving if pod.load is not None and is_fresh(pod)]
     return Sample(
         time=now,
         serving=len(serving),
         fresh=len(fresh),
-        running=sum(pod.running or 0 for pod in fresh),
-        waiting=sum(pod.waiting or 0 for pod in fresh),
-        waiting_tokens=sum(pod.waiting_tokens or 0 for pod in fresh),
-        pages=total - sum(pod.free_pages or 0 for pod in fresh),
-        total_pages=total,
-        preemptions=sum(pod.preemptions or 0.0 for pod in fresh),
-        tokens=sum(pod.tokens or 0.0 for pod in fresh),
-        unqueued=sum(1 for pod in fresh if not pod.waiting),
+        load=total(fresh),
+        unqueued=sum(1 for load in fresh if not load.waiting),
     )
 
 
+def _serving(reading: RevisionReading) -> Sequence[PodReading]:
+    pods = (*reading.pods, *(spare.pod for spare in reading.spares))
+    return [pod for pod in pods if pod.ready and not pod.terminating]
+
+
 def remember(history: tuple[Sample, ...], latest: Sample) -> tuple[Sample, ...]:
-    """The history with one more sample, without what is too old or lies in the future of a clock that was set back."""
-    kept = tuple(s for s in history if latest.time - KEPT_SECONDS <= s.time < latest.time)
-    if kept and latest.time - kept[-1].time < SAMPLE_SECONDS:
-        return kept
-    return (*kept, latest)
+    """Add a sample to the history; drop samples that are too old, or in the future of a clock that was set back."""
+    retained = tuple(s for s in history if latest.time - HISTORY_SECONDS <= s.time < latest.time)
+    if retained and latest.time - retained[-1].time < SAMPLE_SECONDS:
+        return retained
+    return (*retained, latest)
 
 
 def is_fresh(pod: PodReading) -> bool:
-    """Queue and batch are known; KV pages are both known, or the engine does not tell them."""
-    pages = (pod.free_pages is None) == (pod.total_pages is None)
-    known = None not in (pod.waiting, pod.running, pod.signals_age) and pages
-    return known and (pod.signals_age or 0.0) <= STALE_SECONDS
+    """Whether the pod's load was read lately. A number of KV pages without the other one is no reading."""
+    if pod.load is None or pod.load_age is None:
+        return False
+    pages = (pod.load.kv_pages_free is None) == (pod.load.kv_pages_total is None)
+    return pages and pod.load_age <= STALE_SECONDS

@@ -1,4 +1,7 @@
-"""`.status` as Kubernetes stores it: camelCase, RFC 3339 times. Reading is total: an unreadable part is dropped."""
+"""Writes and reads `.status` as Kubernetes stores it: camelCase names, RFC 3339 times.
+
+Reading is total: a part that cannot be read is dropped.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +21,33 @@ from pagefleet_operator.domain.status.stored import histogram_of, snapshot_of
 # Fields that hold UNIX seconds in Python and a time in JSON.
 TIMES = {"last_transition_time", "since", "started", "created", "time", "starts_at", "received", "panic_since",
          "above_since", "traffic_since", "ticked", "low_since", "idle_since", "learned"}  # fmt: skip
-LATEST = 253_402_300_799.0  # the end of the year 9999: later cannot be written as RFC 3339
-LARGEST = 2**63  # Kubernetes stores no larger integer
+MAX_TIME = 253_402_300_799.0  # the end of the year 9999: RFC 3339 has no later time
+INTEGER_LIMIT = 2**63  # Kubernetes stores smaller integers only
 OPEN = {(RevisionRecord, "spec"): snapshot_of, (BaselineRecord, "histogram"): histogram_of}
 _HINTS: dict[type, dict[str, Any]] = {}
 
 
 def dump(status: Status) -> dict[str, Any]:
-    """JSON of a status; empty parts are left out."""
+    """Convert a status to JSON; empty parts are left out."""
     dumped: dict[str, Any] = _dump(status, "")
     return dumped
 
 
 def load(document: object) -> Status:
-    """The status of an object as read from the API server. Total."""
+    """Read the status of an object from the API server. Total."""
     loaded = _load(document, Status, "")
     return loaded if isinstance(loaded, Status) else Status()
 
 
 @functools.cache
 def camel(name: str) -> str:
+    """Convert snake_case to camelCase."""
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
 
 
 def time_text(seconds: float) -> str:
-    """RFC 3339 in UTC with microseconds."""
+    """Format UNIX seconds as RFC 3339 in UTC with microseconds."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
@@ -61,7 +65,7 @@ def _dump(value: Any, name: str) -> Any:
         return dict(value)
     if isinstance(value, float):
         if name in TIMES:
-            return time_text(value) if 0 < value <= LATEST else None
+            return time_text(value) if 0 < value <= MAX_TIME else None
         return value if math.isfinite(value) else None
     return value
 
@@ -71,7 +75,7 @@ def _empty(value: Any) -> bool:
 
 
 def _load(value: Any, kind: Any, name: str) -> Any:
-    """`value` as `kind`; raises nothing, answers None for what it cannot read."""
+    """Read `value` as `kind`; return None when that is not possible, and raise nothing."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         inner = next(option for option in get_args(kind) if option is not type(None))
@@ -90,7 +94,7 @@ def _load(value: Any, kind: Any, name: str) -> Any:
         usable = isinstance(value, int | float) and not isinstance(value, bool)
         return float(value) if usable and abs(value) <= sys.float_info.max else None
     if kind is int:
-        return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < INTEGER_LIMIT else None
     return value if isinstance(value, kind) else None
 
 
@@ -108,10 +112,10 @@ def _load_record(value: Any, kind: type) -> Any:
         if loaded is not None:
             arguments[field.name] = loaded
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            blank = _blank(_HINTS[kind][field.name])
-            if blank is dataclasses.MISSING:
+            default = _default_of(_HINTS[kind][field.name])
+            if default is dataclasses.MISSING:
                 return None
-            arguments[field.name] = blank
+            arguments[field.name] = default
     return kind(**arguments)
 
 
@@ -124,8 +128,8 @@ def _load_tuple(value: Any, kinds: tuple[Any, ...]) -> Any:
     return loaded if len(loaded) == len(kinds) and None not in loaded else None
 
 
-def _blank(kind: Any) -> Any:
-    """What an omitted field without a default reads as: `dump` leaves empty text and unknown numbers out."""
+def _default_of(kind: Any) -> Any:
+    """The value of an omitted field without a default: `dump` leaves empty text and unknown numbers out."""
     if kind is str:
         return ""
     if get_origin(kind) in (Union, UnionType):

@@ -1,4 +1,4 @@
-"""One condition before it is written, and the problem that makes a service degraded."""
+"""One condition before it is written, and the problem that degrades a service."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Stated = tuple[str, str, str, str]  # type, status, reason, message
 
 @dataclass(frozen=True)
 class Problem:
-    """Why the service is degraded: the spec cannot be used, or pods cannot run."""
+    """The cause of a degraded service: its spec cannot be used, or its pods cannot run."""
 
     reason: str
     message: str
 
 
 def dated(stated: Stated, before: Condition | None, generation: int, now: float) -> Condition:
-    """The condition with its transition time: `before`'s unless its status moved."""
+    """Give a condition its transition time: the one of `before` unless its status has changed."""
     kind, status, reason, message = stated
     moved = before is None or before.status != status
     since = now if moved or before is None else before.last_transition_time

@@ -1,5 +1,8 @@
-"""What the cluster has of the Gateway API, as far as one service needs to know: which kinds are served and what their
-schemas have, the live HTTPRoute and InferencePool, and what gateways say of them. Pure data; nothing here does I/O."""
+"""The part of the cluster's Gateway API that one service needs to know. Pure data: nothing here does I/O.
+
+It holds the kinds that the API server serves, the fields of their schemas, the service's own HTTPRoute and
+InferencePool, and what gateway controllers report about both.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ POOL_GROUP, POOL_KIND = "inference.networking.k8s.io", "InferencePool"
 
 @dataclass(frozen=True)
 class Features:
-    """`route` and `pool` are served versions, "" when the kind is not served; the rest are fields of HTTPRoute's schema
-    that came after v1.0 (an API server drops fields that a schema has not: they must not be written then)."""
+    """Served versions of HTTPRoute (`route`) and InferencePool (`pool`), "" when the kind is not served.
+
+    The other fields are fields of HTTPRoute's schema that came after v1.0. An API server drops a field that its schema
+    lacks, so such a field must not be written.
+    """
 
     route: str = ""
     pool: str = ""
@@ -21,42 +27,46 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What one controller says of a route or pool for one parent. None: it has not said. `observed`: the generation
-    that it has seen, None when it does not tell."""
+class ParentStatus:
+    """The report of one controller about a route or pool at one parent; None where it has reported nothing.
+
+    `observed_generation` is the generation that the report is about, None when the controller does not state it.
+    """
 
     parent: str  # name
     namespace: str  # "" is the route's own
     section: str
     port: int | None
-    observed: int | None
+    observed_generation: int | None
     accepted: bool | None
     resolved: bool | None
-    reason: str  # of what is not true
+    reason: str  # of the condition that is not True
     message: str
 
 
 @dataclass(frozen=True)
-class Live:
-    """An object as it is on the API server. `owner` is the uid of its controller, "" without one."""
+class LiveObject:
+    """An object as the API server has it. `owner` is the uid of its controlling owner, "" without one."""
 
     name: str
     uid: str
     owner: str
     generation: int
-    answers: tuple[Answer, ...] = ()
+    parent_statuses: tuple[ParentStatus, ...] = ()
 
 
 @dataclass(frozen=True)
 class GatewayApiReading:
+    """The Gateway API's kinds and the service's objects of them; None for an object that does not exist."""
+
     features: Features
-    route: Live | None = None
-    pool: Live | None = None
+    route: LiveObject | None = None
+    pool: LiveObject | None = None
 
 
 @dataclass(frozen=True)
 class FallbackReading:
-    """A service in the chain of fallbacks. `exists` is False for the last one when it is not there."""
+    """A service in the chain of fallbacks. `exists` is False for the last one when there is no such service."""
 
     name: str
     exists: bool

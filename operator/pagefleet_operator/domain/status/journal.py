@@ -1,4 +1,4 @@
-"""Collects what one decision did: each entry is one line of the decision log and one Event."""
+"""Collects the actions of one decision: each entry is one line of the decision log and one Event."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pagefleet_operator.domain.status.plan import Event
 from pagefleet_operator.domain.status.status import DecisionRecord
 
-MOST_DECISIONS = 50
+MAX_DECISIONS = 50
 
 
 @dataclass
 class Journal:
+    """The only mutable object of a decision: it grows by one entry for each action."""
+
     now: float
     decisions: list[DecisionRecord] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -21,4 +23,5 @@ class Journal:
         self.events.append(Event("Warning" if warning else "Normal", kind, message))
 
     def log(self, before: tuple[DecisionRecord, ...]) -> tuple[DecisionRecord, ...]:
-        return (*before, *self.decisions)[-MOST_DECISIONS:]
+        """Append this decision's entries to the stored log, and drop the oldest ones beyond the limit."""
+        return (*before, *self.decisions)[-MAX_DECISIONS:]

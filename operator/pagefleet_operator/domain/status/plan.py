@@ -1,7 +1,7 @@
-"""What a decision asks the shell to bring about. Pure data; `cluster.apply` carries it out, in the order given here.
+"""The plan: the changes that a decision asks the shell to make. Pure data; `kube.apply` makes them in a fixed order.
 
-Order matters: the status (and so the weights) is written before children are scaled down or deleted, and after the
-children that the new weights need are Ready: `decide` never puts weight on a revision without a ready pod.
+The order matters. The status, and with it the weights, is written before children are scaled down or deleted, and
+after the children that the new weights need are Ready: `decide` never puts weight on a revision without a ready pod.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Withdrawal:
-    """An object of the service as a whole that is to go: this very one, by uid."""
+    """An object of the whole service that must be deleted: exactly the one with this uid."""
 
     api_version: str
     kind: str
@@ -33,8 +33,11 @@ class Withdrawal:
 
 @dataclass(frozen=True)
 class SpareOrder:
-    """What one spare is told. `opened`: what its readiness gate becomes, None: it stays. `asleep`: what its engine is
-    asked to be, None: nothing. An engine with open requests refuses to sleep; it is asked again later."""
+    """The order to one warm spare.
+
+    `opened` is the new value of its readiness gate, None to leave it. `asleep` is the state that its engine shall
+    take, None to leave it. An engine with open requests refuses to sleep; the order is then repeated later.
+    """
 
     pod: str
     address: str
@@ -49,14 +52,15 @@ class Plan:
     `children`: complete manifests (apiVersion, kind, metadata, spec) to server-side-apply, in order. An abstract
     PodDisruptionBudget has apiVersion "policy/v1"; the shell rewrites it to what the API server serves.
     `job`: a Job that must exist (a load test); it is created once and never changed.
-    `delete`: revisions whose children are to be deleted (Deployment, Service, PDB; background propagation), after
-    the status was written, and not in a round that also wrote a route: who serves the old one must see the new one.
-    `routes`: manifests that carry the split to other gateways (provider GatewayAPI), applied right after the status;
-    `withdrawn`: those that are to go, after them.
+    `delete`: revisions whose children are deleted (Deployment, Service, PDB; background propagation) after the status
+    is written. They are not deleted in a round that also writes a route: the gateways must see the new route first.
+    `routes`: manifests that carry the split to other gateways (provider GatewayAPI), applied right after the status.
+    `withdrawn`: objects that are deleted after the routes are applied.
     `requeue`: seconds until the next decision is due even if nothing happens.
-    `victims`: deletion costs by pod, to be written before a Deployment shrinks.
-    `spares`: what warm spares are told, last of all.
-    `needed`: replicas that the load needs, not rounded, by revision. `replica_cost`: of one for an hour, if known.
+    `deletion_costs`: costs by pod, written before a Deployment shrinks.
+    `spares`: orders to warm spares, carried out last.
+    `needed`: replicas that the load needs, not rounded, by revision.
+    `replica_cost`: the price of one replica for an hour, None when it is not known.
     """
 
     status: Status
@@ -67,12 +71,12 @@ class Plan:
     job: Mapping[str, object] | None = None
     events: tuple[Event, ...] = ()
     requeue: float = 5.0
-    victims: Mapping[str, int] = field(default_factory=dict)
+    deletion_costs: Mapping[str, int] = field(default_factory=dict)
     needed: Mapping[str, float] = field(default_factory=dict)
     replica_cost: float | None = None
     spares: tuple[SpareOrder, ...] = ()
 
     @property
     def asleep(self) -> bool:
-        """Whether the service is at zero, and a request that waits for it wakes it."""
+        """Whether the service is scaled to zero, so that the next request must wake it."""
         return bool(self.status.traffic) and not any(record.desired for record in self.status.revisions)

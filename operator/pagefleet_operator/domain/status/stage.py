@@ -1,4 +1,4 @@
-"""Where a rollout stands between two decisions, and the few moves that every part of the automaton makes on it."""
+"""Where a rollout stands between two decisions, and the few changes that every part of the state machine makes to it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from pagefleet_operator.domain.status.status import (
     Weight,
 )
 
-MOST_REJECTIONS = 10
-LONGEST_TICK = 60.0  # seconds between two decisions beyond which the clock has jumped, or nobody was watching
-FOLD_SECONDS = 10.0  # held time is written at most this often
+MAX_REJECTIONS = 10
+MAX_TICK_SECONDS = 60.0  # a longer time between two decisions means a jump of the clock, or that no operator ran
+TIMER_WRITE_SECONDS = 10.0  # the watched time is written at most this often
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where the rollout stands after a decision. `canary` is "" when there is none; while rolling back it is the
-    revision that is given up, and `stable` already the one that gets everything."""
+    """Where the rollout stands after a decision.
+
+    `canary` is "" when there is none. During a rollback `canary` is the revision that is given up, and `stable` is
+    already the revision that gets all traffic in the end.
+    """
 
     stable: str
     canary: str
@@ -39,14 +42,17 @@ class Stage:
     baseline: tuple[BaselineRecord, ...] = ()
 
     @property
-    def rejects(self) -> frozenset[str]:
+    def rejected_hashes(self) -> frozenset[str]:
+        """The revisions that are not tried again."""
         return frozenset(rejection.hash for rejection in self.rejected)
 
     def weight(self, revision: str) -> int:
+        """The percentage of requests that a revision gets."""
         return sum(entry.weight for entry in self.traffic if entry.revision == revision)
 
 
 def stage_of(status: Status) -> Stage:
+    """The stage that the last decision stored."""
     return Stage(
         stable=status.stable,
         canary=status.canary,
@@ -60,42 +66,44 @@ def stage_of(status: Status) -> Stage:
     )
 
 
-def reading(revisions: Mapping[str, RevisionReading], name: str) -> RevisionReading:
+def reading_of(revisions: Mapping[str, RevisionReading], name: str) -> RevisionReading:
+    """The reading of a revision; an empty one for a revision without a workload."""
     return revisions.get(name) or RevisionReading(name, None)
 
 
-def everything(revision: str) -> tuple[Weight, ...]:
+def all_traffic_to(revision: str) -> tuple[Weight, ...]:
+    """Weights with 100 percent on one revision."""
     return (Weight(revision, 100),)
 
 
-def split(stable: str, canary: str, weight: int) -> tuple[Weight, ...]:
+def split_traffic(stable: str, canary: str, weight: int) -> tuple[Weight, ...]:
     """Weights with `weight` percent on the canary."""
-    return (Weight(stable, 100 - weight), Weight(canary, weight)) if weight < 100 else everything(canary)
+    return (Weight(stable, 100 - weight), Weight(canary, weight)) if weight < 100 else all_traffic_to(canary)
 
 
-def begun(record: RolloutRecord, phase: Phase, now: float) -> RolloutRecord:
-    """The record at the start of a phase or step: its timer is at zero."""
+def begin_phase(record: RolloutRecord, phase: Phase, now: float) -> RolloutRecord:
+    """Set the record to the start of a phase or step, with its timer at zero."""
     return replace(record, phase=phase, since=now, held=0.0, ticked=now, requests=0, paused="")
 
 
-def held(record: RolloutRecord, now: float) -> float:
-    """Seconds that this phase has been watched. A jump of the clock, or a time without an operator, adds nothing."""
-    return record.held + _tick(record, now)
+def watched_seconds(record: RolloutRecord, now: float) -> float:
+    """Count the seconds of this phase that an operator watched. A jump of the clock adds nothing."""
+    return record.held + _tick_seconds(record, now)
 
 
-def ticked(record: RolloutRecord, now: float) -> RolloutRecord:
-    """The record with its timer brought forward, and times that lie in the future (the clock went back) made now."""
+def advance_timer(record: RolloutRecord, now: float) -> RolloutRecord:
+    """Bring the phase's timer forward. A time that lies in the future (the clock was set back) becomes `now`."""
     since = record.traffic_since
-    if since is not None and since > now + LONGEST_TICK:
+    if since is not None and since > now + MAX_TICK_SECONDS:
         record = replace(record, traffic_since=now)
     passed = now - record.ticked
-    if not 0 <= passed <= LONGEST_TICK:
+    if not 0 <= passed <= MAX_TICK_SECONDS:
         return replace(record, ticked=now, low_since=None if record.low_since is None else now)
-    if passed < FOLD_SECONDS:
+    if passed < TIMER_WRITE_SECONDS:
         return record
-    return replace(record, held=held(record, now), ticked=now)
+    return replace(record, held=watched_seconds(record, now), ticked=now)
 
 
-def _tick(record: RolloutRecord, now: float) -> float:
+def _tick_seconds(record: RolloutRecord, now: float) -> float:
     passed = now - record.ticked
-    return passed if 0 <= passed <= LONGEST_TICK else 0.0
+    return passed if 0 <= passed <= MAX_TICK_SECONDS else 0.0

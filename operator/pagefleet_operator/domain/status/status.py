@@ -1,6 +1,6 @@
-"""`.status` of an InferenceService: what is stored between two decisions, and how it reads from and writes to JSON.
+"""`.status` of an InferenceService: the records that are stored between two decisions (`codec` reads and writes them).
 
-The operator's only memory: a restarted operator continues from here alone.
+It is the operator's only memory: a restarted operator continues from it alone. The fields' names are the stored names.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where a rollout stands."""
+    """The state of a rollout."""
 
     IDLE = "Idle"  # one revision, nothing to do
     STARTING = "Starting"  # the canary's pods are not ready yet
     STEP = "Step"  # a weight step is being held and judged
-    PAUSED = "Paused"  # a pause step; other steps that a person or an alert holds up have `paused` set
-    PREVIEW = "Preview"  # only requests with route.header meet the canary
+    PAUSED = "Paused"  # a pause step; another step that a person or an alert has paused has `paused` set instead
+    PREVIEW = "Preview"  # only requests with route.header are routed to the canary
     MIRRORING = "Mirroring"  # the canary gets copies of requests
     LOAD_TEST = "LoadTest"  # a Job puts a synthetic load on the canary
-    PROMOTING = "Promoting"  # every step is passed; the canary's replicas are being raised before it gets everything
-    WATCHING = "Watching"  # promoted, and still judged against what the previous revision was like
-    ROLLING_BACK = "RollingBack"  # rejected; its traffic goes as fast as the last good revision can carry it
+    PROMOTING = "Promoting"  # every step is passed; the canary's replicas are being raised before it gets all traffic
+    WATCHING = "Watching"  # promoted, and still judged against the record of the previous revision
+    ROLLING_BACK = "RollingBack"  # rejected; its traffic moves as fast as the last good revision can carry it
     ROLLED_BACK = "RolledBack"  # the last rollout was rolled back and the spec has not changed since
 
 
 @dataclass(frozen=True)
 class Weight:
+    """The percentage of requests that a revision gets."""
+
     revision: str
     weight: int
 
@@ -46,7 +48,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class VerdictRecord:
-    """The verdict last shown to people: the numbers it was taken on."""
+    """The last verdict, with the numbers that it rests on."""
 
     outcome: str  # Regressed | Passed | Inconclusive
     signal: str  # e.g. "ttft p95", "errors", "free pages" or the name of a PromQL gate
@@ -59,7 +61,7 @@ class VerdictRecord:
     evidence: float  # e-value; >= 1 / (1 - confidence) rejects "no regression"
     message: str
     expected_seconds: float | None = None  # expected time to a verdict, None when unknown
-    source: str = ""  # Gateway | Engine | Prometheus; "" for pages and gates
+    source: str = ""  # Gateway | Engine | Prometheus; "" for free pages and gates
 
 
 @dataclass(frozen=True)
@@ -86,24 +88,26 @@ class SignalRecord:
 
 @dataclass(frozen=True)
 class RolloutRecord:
+    """The progress of a rollout and the latest verdict on its canary."""
+
     phase: Phase
     step: int = 0  # index into spec.rollout.steps
     since: float = 0.0  # when this phase or step began
     started: float = 0.0  # when the rollout began
-    traffic_since: float | None = None  # when the canary first got traffic: what is judged begins here
+    traffic_since: float | None = None  # when the canary first got traffic: judged requests begin here
     verdict: VerdictRecord | None = None
     verdicts: tuple[SignalRecord, ...] = ()
-    held: float = 0.0  # seconds of this phase that were watched, up to `ticked`; a jump of the clock adds none
+    held: float = 0.0  # seconds of this phase that an operator watched up to `ticked`; a jump of the clock adds none
     ticked: float = 0.0
-    paused: str = ""  # who holds the step up: "alert NAME" or "action ID"
-    requests: int = 0  # of the canary in this step, the most that was counted
-    low_since: float | None = None  # since when the canary has been short of free pages
-    needed: int = 0  # replicas that the last good revision needs to carry everything, while rolling back
+    paused: str = ""  # the cause of a pause: "alert NAME" or "action ID"
+    requests: int = 0  # the canary's requests in this step, the highest count so far
+    low_since: float | None = None  # the time since which the canary has been short of free pages
+    needed: int = 0  # replicas that the last good revision needs to carry all traffic, during a rollback
 
 
 @dataclass(frozen=True)
 class ActionRecord:
-    """What became of the last annotation pagefleet.io/action."""
+    """The outcome of the last annotation pagefleet.io/action."""
 
     id: str
     action: str
@@ -114,7 +118,7 @@ class ActionRecord:
 
 @dataclass(frozen=True)
 class MirrorRecord:
-    """Read by the gateway: the revision that gets copies of so many requests in 100."""
+    """The revision that gets copies of `percent` of 100 requests. The gateway reads it."""
 
     revision: str
     percent: float
@@ -122,7 +126,7 @@ class MirrorRecord:
 
 @dataclass(frozen=True)
 class PreviousRecord:
-    """The revision that served before the stable, and when it was relieved."""
+    """The revision that served before the stable, and the time of the promotion that replaced it."""
 
     revision: str
     since: float
@@ -130,8 +134,10 @@ class PreviousRecord:
 
 @dataclass(frozen=True)
 class BaselineRecord:
-    """What the previous revision was like: a histogram {bucket: count} of a signal in a stratum. `source` is the name of
-    who measured it (`sources`), "" in a record of an older operator."""
+    """The previous revision's histogram {bucket: count} of a signal in a stratum.
+
+    `source` is the name of the measuring source (`analysis.sources`), "" in a record of an older operator.
+    """
 
     revision: str
     signal: str
@@ -142,7 +148,10 @@ class BaselineRecord:
 
 @dataclass(frozen=True)
 class DrainRecord:
-    """A revision that has lost its traffic, and since when; its pods go when every gateway has heard of it."""
+    """A revision without traffic, and the time since which it has none.
+
+    Its pods are deleted when every gateway has received the new weights.
+    """
 
     revision: str
     since: float
@@ -150,14 +159,14 @@ class DrainRecord:
 
 @dataclass(frozen=True)
 class RouteRecord:
-    """An HTTPRoute has been written for this service (provider GatewayAPI), leading to `backend`."""
+    """The HTTPRoute that was written for this service (provider GatewayAPI) leads to `backend`."""
 
     backend: str  # Service | InferencePool
 
 
 @dataclass(frozen=True)
 class RevisionRecord:
-    """A revision kept in history. `spec` is the pod-affecting part of the spec it was made from."""
+    """A revision in the history. `spec` is the pod-affecting part of the spec that it was made from."""
 
     hash: str
     created: float
@@ -169,7 +178,7 @@ class RevisionRecord:
 
 @dataclass(frozen=True)
 class Rejection:
-    """`verdict` is the evidence at the time, where it was a measurement."""
+    """A revision that was given up. `verdict` is the evidence at that time, where a measurement was the cause."""
 
     hash: str
     reason: str  # LatencyRegression | ErrorRate | FreePages | Gate | LoadTest | Alert | Aborted | Undone | ...
@@ -189,6 +198,8 @@ class DecisionRecord:
 
 @dataclass(frozen=True)
 class AlertRecord:
+    """An alert that the webhook received."""
+
     fingerprint: str
     name: str
     starts_at: float
@@ -200,7 +211,7 @@ class AlertRecord:
 
 @dataclass(frozen=True)
 class ScaleStep:
-    """A change of replicas: what step policies count."""
+    """A change of the number of replicas; step policies count these changes."""
 
     time: float
     change: int
@@ -208,9 +219,12 @@ class ScaleStep:
 
 @dataclass(frozen=True)
 class ScalingRecord:
-    """The autoscaler's memory per revision: since when more replicas are needed, when a panic was last noted, since when
-    nothing arrived, the latest changes, and how long its pods take from created to ready (seconds; `learned`: when the
-    last one counted did)."""
+    """The autoscaler's memory of one revision.
+
+    `above_since` is the time since which more replicas are needed, `panic_since` the time of the last panic,
+    `idle_since` the time since which no request arrived, `steps` the latest changes. `startup` is the learned time from
+    a pod's creation to its readiness in seconds; `learned` is when the latest pod that counts in it became ready.
+    """
 
     revision: str
     above_since: float | None = None
@@ -223,7 +237,7 @@ class ScalingRecord:
 
 @dataclass(frozen=True)
 class SparesRecord:
-    """Warm spares of the stable revision, for people. `message` says why some cannot be had."""
+    """Warm spares of the stable revision, for people. `message` is the reason why some cannot be created."""
 
     revision: str
     desired: int = 0
@@ -234,6 +248,8 @@ class SparesRecord:
 
 @dataclass(frozen=True)
 class Status:
+    """The whole `.status`."""
+
     observed_generation: int = 0
     stable: str = ""
     canary: str = ""
@@ -252,5 +268,5 @@ class Status:
     baseline: tuple[BaselineRecord, ...] = ()
     draining: tuple[DrainRecord, ...] = ()
     spares: SparesRecord | None = None
-    replicas: int = 0  # of the serving revisions together: the /scale subresource's status
+    replicas: int = 0  # ready replicas of all revisions: the status of the /scale subresource
     selector: str = ""

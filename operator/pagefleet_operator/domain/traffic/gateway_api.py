@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagefleet_contract.traffic import DEFAULT_RETRIES
 from pagefleet_operator.domain.manifests.httproute import Split, http_route, metadata_of
 from pagefleet_operator.domain.manifests.inferencepool import inference_pool
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.rollout import Source
-from pagefleet_operator.domain.spec.schema.traffic import DEFAULT_RETRIES
 from pagefleet_operator.domain.spec.traffic import Backend, GatewayApi, Parent, Provider
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, Stated
 from pagefleet_operator.domain.status.gateway_api import (
@@ -25,9 +25,9 @@ from pagefleet_operator.domain.status.gateway_api import (
     POOL_KIND,
     ROUTE_GROUP,
     ROUTE_KIND,
-    Answer,
     GatewayApiReading,
-    Live,
+    LiveObject,
+    ParentStatus,
 )
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.plan import Withdrawal
@@ -103,7 +103,7 @@ def _without(seen: Observation, found: GatewayApiReading | None) -> Routing:
     return Routing(withdrawn=gone, record=seen.status.route if gone else None)
 
 
-def _owned(live: Live | None, uid: str, version: str, kind: str) -> tuple[Withdrawal, ...]:
+def _owned(live: LiveObject | None, uid: str, version: str, kind: str) -> tuple[Withdrawal, ...]:
     return (Withdrawal(version, kind, live.name, live.uid),) if live is not None and live.owner == uid else ()
 
 
@@ -143,11 +143,14 @@ def _split(seen: Observation, parsed: Spec, status: Status) -> Split:
     )
 
 
-def _lags(live: Live | None) -> bool:
+def _lags(live: LiveObject | None) -> bool:
     """Whether a controller that serves the route has not seen its present generation yet."""
     if live is None:
         return False
-    return any(answer.observed is not None and answer.observed < live.generation for answer in live.answers)
+    return any(
+        answer.observed_generation is not None and answer.observed_generation < live.generation
+        for answer in live.parent_statuses
+    )
 
 
 def _accepted(namespace: str, found: GatewayApiReading, told: GatewayApi, *, pool: bool) -> Stated:
@@ -156,13 +159,13 @@ def _accepted(namespace: str, found: GatewayApiReading, told: GatewayApi, *, poo
     waiting = []
     for index, parent in enumerate(told.parents):
         where, name = f"{PARENTS}[{index}]", f"{parent.kind} {parent.name}"
-        answers = [answer for answer in found.route.answers if _is_of(answer, parent, namespace)]
-        for answer in answers:
+        parent_statuses = [answer for answer in found.route.parent_statuses if _is_of(answer, parent, namespace)]
+        for answer in parent_statuses:
             if answer.accepted is False or answer.resolved is False:
                 return (ACCEPTED, FALSE, answer.reason or "NotAccepted", f"{where}: {name}: {answer.message}")
-        if not answers or any(a.accepted is None or _behind(a, found.route) for a in answers):
+        if not parent_statuses or any(a.accepted is None or _behind(a, found.route) for a in parent_statuses):
             waiting.append(f"{where}: {name}")
-    for answer in found.pool.answers if pool and found.pool is not None else ():
+    for answer in found.pool.parent_statuses if pool and found.pool is not None else ():
         if answer.accepted is False or answer.resolved is False:
             message = f"{PARENTS}: {POOL_KIND} at {answer.parent}: {answer.message}"
             return (ACCEPTED, FALSE, answer.reason or "PoolNotAccepted", message)
@@ -172,7 +175,7 @@ def _accepted(namespace: str, found: GatewayApiReading, told: GatewayApi, *, poo
     return (ACCEPTED, TRUE, "Accepted", f"every parent has accepted the route to {what}")
 
 
-def _is_of(answer: Answer, parent: Parent, namespace: str) -> bool:
+def _is_of(answer: ParentStatus, parent: Parent, namespace: str) -> bool:
     """Controllers may write out the namespace that was left out."""
     return (
         answer.parent == parent.name
@@ -182,8 +185,8 @@ def _is_of(answer: Answer, parent: Parent, namespace: str) -> bool:
     )
 
 
-def _behind(answer: Answer, live: Live) -> bool:
-    return answer.observed is not None and answer.observed < live.generation
+def _behind(answer: ParentStatus, live: LiveObject) -> bool:
+    return answer.observed_generation is not None and answer.observed_generation < live.generation
 
 
 def _enforced(parsed: Spec, seen: Observation, found: GatewayApiReading, split: Split, *, pool: bool) -> Stated:

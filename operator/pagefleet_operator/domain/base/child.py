@@ -1,0 +1,72 @@
+"""Names, labels and owner that every child shares (docs/reference/contract/kubernetes-objects.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagefleet_contract.names import (
+    API_VERSION,
+    ENGINE,
+    KIND,
+    MANAGED,
+    MANAGED_LABEL,
+    NAME_LABEL,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    WORKER,
+    WORKER_LABEL,
+)
+
+
+@dataclass(frozen=True)
+class Child:
+    """One revision of one InferenceService. `snapshot` is `revision.snapshot` of the spec, defaults filled in."""
+
+    namespace: str
+    service: str
+    uid: str
+    revision: str
+    snapshot: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.service}-{self.revision}"
+
+    @property
+    def selector(self) -> dict[str, str]:
+        return {SERVICE_LABEL: self.service, REVISION_LABEL: self.revision}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {
+            MANAGED_LABEL: MANAGED,
+            NAME_LABEL: ENGINE,
+            **self.selector,
+        }
+
+    @property
+    def worker_labels(self) -> dict[str, str]:
+        return {
+            MANAGED_LABEL: MANAGED,
+            NAME_LABEL: WORKER,
+            WORKER_LABEL: self.service,
+            REVISION_LABEL: self.revision,
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        owner = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": self.service,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+        return {
+            "name": self.name,
+            "namespace": self.namespace,
+            "labels": self.labels,
+            "ownerReferences": [owner],
+        }
