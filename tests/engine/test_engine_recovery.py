@@ -14,7 +14,7 @@ from support.engine.reference import KERNELS, Served, ask, engine, serve, tiny
 
 from pagefleet_engine.core.requests import EngineRequest, Speculation
 from pagefleet_engine.core.sequence import Sequence as Answer
-from pagefleet_engine.core.speculation import Pace
+from pagefleet_engine.core.speculation import DraftPlanner
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.cpu.engine import Engine
 from pagefleet_kernels.cpu import Batch
@@ -24,11 +24,11 @@ VOCABULARY = 300
 Fault = Callable[[Engine, pytest.MonkeyPatch], None]
 
 
-class Always(Pace):
+class Always(DraftPlanner):
     """Drafts whether it pays or not."""
 
-    def guesses(self, answers: int, chances: Sequence[tuple[float, int]]) -> list[int]:
-        return [min(many, self.most) for _, many in chances]
+    def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
+        return [min(many, self.limit) for _, many in offers]
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_a_batch_that_raises_only_as_a_whole_ends_nobody(made: Engine, monkeypat
 def test_draft_tokens_change_nothing_of_it(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = engine(model, speculation=Speculation("draft", 4, tiny(tmp_path, seed=1)[0]), max_num_batched_tokens=64)
     assert made._speculator is not None
-    made._speculator.pace = Always(4)
+    made._speculator.planner = Always(4)
     expected = serve(made, beside())
     in_forward(made, monkeypatch)
     found = serve(made, [*beside()[:3], culprit(), *beside()[3:]])

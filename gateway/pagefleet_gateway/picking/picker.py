@@ -19,7 +19,14 @@ from pagefleet_gateway.limits.rate_limits import RateLimits
 from pagefleet_gateway.picking.deaths import Content, content
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
-from pagefleet_gateway.picking.refusals import ends_engines, overloaded, rate_limited, service_not_allowed, unready, wrong_api_key
+from pagefleet_gateway.picking.refusals import (
+    ends_engines,
+    overloaded,
+    rate_limited,
+    service_not_allowed,
+    unready,
+    wrong_api_key,
+)
 from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, RequestCost, request_cost
 from pagefleet_gateway.picking.routing import Refusal, route
 from pagefleet_gateway.picking.score import PodLoad, rank
@@ -151,9 +158,7 @@ class Picker:
             return ends_engines(service, count, math.ceil(wait))
         return replace(pick, choices=pick.choices[:1], retries=0, mirror=None)
 
-    def _ticket(
-        self, admitted: Admitted, service: Service, pick: Pick, known: Content | None, now: float
-    ) -> Ticket:
+    def _ticket(self, admitted: Admitted, service: Service, pick: Pick, known: Content | None, now: float) -> Ticket:
         """Record the prompt with its first choice and return the request's ticket."""
         first, cost = pick.choices[0], admitted.cost
         uncached = max(0, cost.prompt_tokens - self.prefixes.matched(first.uid, cost.blocks) * BLOCK_TOKENS)

@@ -71,7 +71,11 @@ def test_one_try_passes_after_each_time_and_each_end_doubles_it() -> None:
         deaths.record_death(POISON, "a", now)
         assert deaths.wait(POISON, now) <= MAX_REFUSAL_SECONDS
     lengths = [round(later - earlier) for earlier, later in itertools.pairwise(waits)]
-    assert lengths[:3] == [2 * FIRST_REFUSAL_SECONDS + 10, 4 * FIRST_REFUSAL_SECONDS + 10, 8 * FIRST_REFUSAL_SECONDS + 10]
+    assert lengths[:3] == [
+        2 * FIRST_REFUSAL_SECONDS + 10,
+        4 * FIRST_REFUSAL_SECONDS + 10,
+        8 * FIRST_REFUSAL_SECONDS + 10,
+    ]
     assert lengths[-1] == MAX_REFUSAL_SECONDS + 10
 
 

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from pagefleet_contract.headers import ENGINE_DIED, ERROR_HEADER
 
+
 class ApiError(Exception):
     """An answer other than 200: `param` names the request's field, `code` is OpenAI's machine-readable name."""
 

@@ -13,6 +13,7 @@ from pagefleet_engine.core.requests import (
     EngineConfig,
     EngineRequest,
     EngineStats,
+    Finish,
     TokenLogprobs,
     TokenOutput,
 )
@@ -240,6 +241,8 @@ class Engine:
     def _commit(self, works: list[Work], result: Computed) -> list[TokenOutput]:
         results, said = result
         outputs = self._scheduler.commit(works, results)
+        for request_id in {output.request_id for output in outputs if output.finish_reason == Finish.ERROR}:
+            report("a request is ended: the token chosen for it is none of the vocabulary", request_id=request_id)
         self._copy_pages()
         return [
             replace(self._prompts.complete(output), logprobs=said.get((output.request_id, output.index)))
