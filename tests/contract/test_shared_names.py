@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.golden_manifests import child_of, spec_of
 
-from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS
+from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS, EngineMetrics
 from pagefleet_engine import flags
 from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
@@ -29,6 +29,7 @@ from pagefleet_operator.domain.runtimes.node import MASTER_PORT
 from pagefleet_operator.domain.runtimes.pagefleet import SLOTS
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
+from pagefleet_operator.domain.spec.schema.guard_signals import ENGINE_SIGNALS
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.domain.spec.support import OWNED_FLAGS
 from pagefleet_operator.domain.status.engine_load import RATES
@@ -177,6 +178,10 @@ def test_the_engine_exposes_what_the_operator_reads() -> None:
             assert f'{getattr(OURS, name)}{{model_name="m"}}' in text
     for name in HISTOGRAMS:
         assert f'{getattr(OURS, name)}_bucket{{model_name="m",le="+Inf"}}' in text
+
+
+def test_the_guard_s_engine_signals_are_the_histograms_that_engines_report() -> None:
+    assert set(ENGINE_SIGNALS) == set(HISTOGRAMS) <= set(EngineMetrics.__dataclass_fields__)
 
 
 def test_the_engine_exposes_what_the_gateway_reads() -> None:

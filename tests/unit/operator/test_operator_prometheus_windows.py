@@ -21,7 +21,8 @@ from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Outcome, Question
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.cumulative import LONGEST_GAP, Counts, Past, Pod

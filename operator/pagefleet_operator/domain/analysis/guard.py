@@ -15,7 +15,8 @@ from pagefleet_operator.domain.analysis import latency, limits, sources
 from pagefleet_operator.domain.analysis.fold import Fold, Scope, Test
 from pagefleet_operator.domain.analysis.fold_memo import START, folded
 from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, measured_by, unknown, worst
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord
 
