@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from pagefleet_contract.engine_metrics import OURS, EngineMetrics
-from pagefleet_operator.domain.runtimes import sglang, tgi, vllm
-from pagefleet_operator.domain.runtimes.catalog import Runtime
-from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule
+from pagefleet_operator.domain.runtimes.catalog import REGISTRY
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, listed
 from pagefleet_operator.domain.spec.schema.guard_signals import ENGINE_ONLY, ENGINE_SIGNALS, GATEWAY_ONLY
 
-METRICS: dict[Runtime, EngineMetrics] = {
-    Runtime.PAGEFLEET: OURS,
-    Runtime.VLLM: vllm.METRICS,
-    Runtime.SGLANG: sglang.METRICS,
-    Runtime.TGI: tgi.METRICS,
-}
-REPORTED = {
-    runtime: [name for name in ENGINE_SIGNALS if getattr(metrics, name)] for runtime, metrics in METRICS.items()
-}
-PARTIAL = {runtime: names for runtime, names in REPORTED.items() if len(names) < len(ENGINE_SIGNALS)}
-UNCOUNTED = [runtime for runtime, metrics in METRICS.items() if not metrics.failed]
+METRICS = {name: engine.metrics for name, engine in REGISTRY.items() if engine.metrics is not None}
+NAMED_BY_SPEC = [name for name, engine in REGISTRY.items() if engine.metrics is None]
+REPORTED = {name: [s for s in ENGINE_SIGNALS if getattr(metrics, s)] for name, metrics in METRICS.items()}
+PARTIAL = {name: signals for name, signals in REPORTED.items() if len(signals) < len(ENGINE_SIGNALS)}
+UNCOUNTED = [name for name, metrics in METRICS.items() if not metrics.failed]
 
 LATENCY = "!has(self.guard) || !has(self.guard.latency) || self.guard.latency"
 
 
-def _listed(names: Iterable[str]) -> str:
-    """In CEL: a list of names."""
-    return "[" + ", ".join(f"'{name}'" for name in names) + "]"
-
-
 def _source(entry: str) -> str:
     """In CEL: the source that measures an entry."""
-    return f"(has({entry}.source) ? {entry}.source : {entry}.signal in {_listed(ENGINE_ONLY)} ? 'Engine' : 'Gateway')"
+    return f"(has({entry}.source) ? {entry}.source : {entry}.signal in {listed(ENGINE_ONLY)} ? 'Engine' : 'Gateway')"
 
 
 def _histogram(entry: str) -> str:
@@ -47,13 +32,13 @@ def _reported() -> str:
     """In CEL: whether the runtime of the spec reports the signal of each entry that the engines measure."""
     named = " || ".join(f"(l.signal == '{name}' && has(self.engine.metrics.{name}))" for name in ENGINE_SIGNALS)
     runtimes = [
-        *(f"({RUNTIME} == '{runtime}' && l.signal in {_listed(names)})" for runtime, names in PARTIAL.items()),
-        f"({RUNTIME} == '{Runtime.CUSTOM}' && has(self.engine.metrics) && ({named}))",
+        *(f"({RUNTIME} == '{runtime}' && l.signal in {listed(names)})" for runtime, names in PARTIAL.items()),
+        f"({RUNTIME} in {listed(NAMED_BY_SPEC)} && has(self.engine.metrics) && ({named}))",
     ]
     return (
         "!has(self.rollout) || !has(self.rollout.guard) || !has(self.rollout.guard.latency) || "
         f"self.rollout.guard.latency.all(l, {_source('l')} == 'Gateway' || has(l.histogram) || "
-        f"l.signal in {_listed(GATEWAY_ONLY)} || !({RUNTIME} in {_listed([*PARTIAL, Runtime.CUSTOM])}) || "
+        f"l.signal in {listed(GATEWAY_ONLY)} || !({RUNTIME} in {listed([*PARTIAL, *NAMED_BY_SPEC])}) || "
         f"{' || '.join(runtimes)})"
     )
 
@@ -63,7 +48,7 @@ def _counted() -> str:
     return (
         "!has(self.rollout) || !has(self.rollout.guard) || !has(self.rollout.guard.errors) || "
         "!has(self.rollout.guard.errors.source) || self.rollout.guard.errors.source == 'Gateway' || "
-        f"!({RUNTIME} in {_listed([*UNCOUNTED, Runtime.CUSTOM])}) || ({RUNTIME} == 'custom' && "
+        f"!({RUNTIME} in {listed([*UNCOUNTED, *NAMED_BY_SPEC])}) || ({RUNTIME} in {listed(NAMED_BY_SPEC)} && "
         "has(self.engine.metrics) && has(self.engine.metrics.finished) && has(self.engine.metrics.failed))"
     )
 
@@ -74,11 +59,11 @@ def _latency(cel: str, message: str) -> Rule:
 
 GUARD_RULES = (
     _latency(
-        f"!has(l.source) || l.source != 'Gateway' || !(l.signal in {_listed(ENGINE_ONLY)})",
+        f"!has(l.source) || l.source != 'Gateway' || !(l.signal in {listed(ENGINE_ONLY)})",
         f"source Gateway cannot measure {' and '.join(ENGINE_ONLY)}; use Engine or Prometheus, or signal tpot",
     ),
     _latency(
-        f"!(l.signal in {_listed(GATEWAY_ONLY)}) || !has(l.source) || l.source == 'Gateway' || has(l.histogram)",
+        f"!(l.signal in {listed(GATEWAY_ONLY)}) || !has(l.source) || l.source == 'Gateway' || has(l.histogram)",
         f"{' and '.join(GATEWAY_ONLY)} is measured by source Gateway, or by Prometheus with a histogram; the engines'"
         " measure of it is itl",
     ),
