@@ -58,9 +58,9 @@ def _needs_image(engine: Adapter) -> Iterator[Rule]:
     accelerated = "has(self.resources) && has(self.resources.accelerator)"
     known = f"{accelerated} && self.resources.accelerator.name in {listed(name for name in names if name)}"
     plain = f" || !({accelerated})" if "" in names else ""
-    listed = ", ".join(name or "no accelerator" for name in names)
+    accelerators = ", ".join(name or "no accelerator" for name in names)
     cel = f"!{_among([engine.name])} || has(self.engine.image) || ({known}){plain}"
-    message = f"is required: runtime {engine.name} has images of its own only for {listed}"
+    message = f"is required: runtime {engine.name} has images of its own only for {accelerators}"
     yield Rule((), "spec.engine.image", cel, message)
 
 
