@@ -160,9 +160,9 @@ audit: $(STAMP) ## the locks against advisories on disk (ADVISORIES: a file or f
 test-gpu: ## kernels, engine and their figures on a GPU machine (PYTHON: torch, triton, transformers, pytest; status 2: no GPU)
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or (sys.stderr.write("There is no GPU here: nothing was run.\n"), sys.exit(2))'
 	@PYTHONPATH=kernels:tests $(PYTHON) -m pytest -q tests/kernels
-	@PYTHONPATH=engine:kernels:tests $(PYTHON) -m pytest -q tests/gpu
-	@PYTHONPATH=engine:kernels $(PYTHON) bench/kernels_gpu.py --check
-	@PYTHONPATH=engine:kernels $(PYTHON) bench/engine_gpu.py --check
+	@PYTHONPATH=contract:engine:kernels:tests $(PYTHON) -m pytest -q tests/gpu
+	@PYTHONPATH=contract:engine:kernels $(PYTHON) bench/kernels_gpu.py --check
+	@PYTHONPATH=contract:engine:kernels $(PYTHON) bench/engine_gpu.py --check
 
 .PHONY: clean
 clean: ## remove .venv and build products (not the cache)

@@ -30,9 +30,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "contract"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "operator"))
 
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_simulator.calibrate import GOAL, Tried, best
 from pagefleet_simulator.fleet import profile as profiles
 from pagefleet_simulator.fleet.capacity import sustainable
@@ -54,7 +56,7 @@ OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
 FLEET = 8  # replicas that the peak needs at a full batch
 MOST = 16
 GOALS = (0.95, 0.98, 0.99)
-SCALING = Scaling(min=1, max=MOST, ttft=OBJECTIVE.ttft)
+SCALING = Scaling(min=1, max=MOST, target=Targets(ttft=OBJECTIVE.ttft))
 NAMES = ("steady", "step", "burst", "diurnal", "heavy", "noise")
 EQUAL = 0.001
 LESS, MORE = 0.85, 1.05
@@ -186,7 +188,7 @@ def large(hours: float) -> tuple[float, float]:
     flow = Flow(random.poisson(rate * 2).astype(float), prompt, output, prompt + 0.7 * output)
     initial = int(rate[0] / each / 0.6)
     setting = Setting(PROFILE, Bounds(1, LARGE), initial, seed=1)
-    scaler = Ours(Scaling(min=1, max=LARGE, ttft=OBJECTIVE.ttft))
+    scaler = Ours(Scaling(min=1, max=LARGE, target=Targets(ttft=OBJECTIVE.ttft)))
     began = time.perf_counter()
     outcome = FluidSimulation(setting, scaler, flow).run()
     return time.perf_counter() - began, outcome.attainment(OBJECTIVE)

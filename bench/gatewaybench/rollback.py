@@ -22,13 +22,14 @@ import aiohttp
 from bench.gatewaybench.systems import ROOT, environment
 from kubernetes.aio import client, config
 
+from pagefleet_contract.names import API_VERSION, GROUP, KIND, PLURAL, REVISION_LABEL, SERVICE_LABEL, VERSION
 from pagefleet_local.base.paths import control_plane_layout
 from pagefleet_local.fleet.install import install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
 from pagefleet_local.lifecycle import cleanup
 from pagefleet_local.lifecycle.up import Options, up
 
-GROUP, VERSION, PLURAL, NAMESPACE = "pagefleet.io", "v1alpha1", "inferenceservices", "rollback-bench"
+NAMESPACE = "rollback-bench"
 STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"
 PORT, INTERNAL = 19280, 19281
 WORKERS = 8  # clients that ask again at once
@@ -64,8 +65,8 @@ class Cluster:
 
     async def _service(self, index: int) -> None:
         body = {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": "InferenceService",
+            "apiVersion": API_VERSION,
+            "kind": KIND,
             "metadata": {"name": name(index)},
             "spec": {"model": {"source": "file:///models/m", "servedName": name(index)}},
         }
@@ -75,8 +76,8 @@ class Cluster:
     async def _pod(self, index: int, revision: str, address: str) -> None:
         labels = {
             "app.kubernetes.io/managed-by": "pagefleet",
-            "pagefleet.io/service": name(index),
-            "pagefleet.io/revision": revision,
+            SERVICE_LABEL: name(index),
+            REVISION_LABEL: revision,
         }
         pod = f"{name(index)}-{revision}"
         container = {"name": "engine", "image": "none"}

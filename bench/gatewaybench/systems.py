@@ -120,7 +120,7 @@ def wait_for(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
 
 
 def environment() -> dict[str, str]:
-    parts = [ROOT, *(ROOT / name for name in ("gateway", "operator"))]
+    parts = [ROOT, *(ROOT / name for name in ("contract", "gateway", "operator"))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, parts), os.environ.get("PYTHONPATH", "")])}
 
 

@@ -102,7 +102,7 @@ def _node(plane: Cluster, services: int) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    parts = [ROOT, *(ROOT / name for name in ("tests", "gateway", "operator", "local"))]
+    parts = [ROOT, *(ROOT / name for name in ("tests", "contract", "gateway", "operator", "local"))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, parts), os.environ.get("PYTHONPATH", "")])}
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pagefleet_contract.sketch import GROWTH, SMALLEST
 from pagefleet_operator.domain.analysis.paired import Block
 from pagefleet_operator.domain.base.edged import Pair
-from pagefleet_operator.domain.base.sketch import GROWTH, SMALLEST
 
 Floats = npt.NDArray[np.float64]
 DAY = 86400.0

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pagefleet_contract.names import GATEWAY_INTERNAL_PORT, GATEWAY_PORT
 from pagefleet_gateway.envoy.processors import default_workers
 from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector_from
 
@@ -19,8 +20,8 @@ class SettingError(ValueError):
 class Settings:
     """What can differ between two gateway pods. Ports may be 0: the system then chooses one."""
 
-    port: int = 8080  # Envoy's listener
-    internal_port: int = 9002  # /healthz, /readyz, /metrics, /windows, /held
+    port: int = GATEWAY_PORT  # Envoy's listener
+    internal_port: int = GATEWAY_INTERNAL_PORT  # /healthz, /readyz, /metrics, /windows, /held
     picker_port: int | None = None  # ext_proc over gRPC for other gateways; None: not served
     workers: int = field(default_factory=default_workers)  # Envoy's worker threads
     address: str = "0.0.0.0"
@@ -56,8 +57,8 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
             f"PAGEFLEET_GATEWAY_PLAINTEXT={plaintext!r}: must be on or off, and off only with PAGEFLEET_GATEWAY_TLS_FOLDER"
         )
     return Settings(
-        port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", 8080, 0, 65535),
-        internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", 9002, 0, 65535),
+        port=_integer(environment, "PAGEFLEET_GATEWAY_PORT", GATEWAY_PORT, 0, 65535),
+        internal_port=_integer(environment, "PAGEFLEET_GATEWAY_INTERNAL_PORT", GATEWAY_INTERNAL_PORT, 0, 65535),
         picker_port=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_PORT", 0, 0, 65535)
         if environment.get("PAGEFLEET_GATEWAY_PICKER_PORT")
         else None,

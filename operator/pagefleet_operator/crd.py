@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, PLURAL, VERSION
+from pagefleet_contract.names import GROUP, KIND, PLURAL, VERSION
 from pagefleet_operator.domain.spec.rules.all_rules import RULES
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
 from pagefleet_operator.domain.spec.schema.fields import OPEN, Schema, array, integer, record, text

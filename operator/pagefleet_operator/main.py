@@ -17,9 +17,9 @@ from typing import Any
 
 import aiohttp
 
+from pagefleet_contract.names import KIND
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.controller import CONFLICT, Queue, Reconciler
-from pagefleet_operator.domain.base.names import KIND
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import Api, ApiError, Document
@@ -29,7 +29,7 @@ from pagefleet_operator.kube.spares import SpareOrders
 from pagefleet_operator.kube.store import Key, Store
 from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.kube.watching import Watching
-from pagefleet_operator.metrics.engine_load import EngineSignals
+from pagefleet_operator.metrics.engine_readings import EngineReadings
 from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.gateway_windows import GatewayWindows
 from pagefleet_operator.metrics.prometheus_client import Prometheus
@@ -124,6 +124,7 @@ async def operate(
         watch = Watching(
             lambda kind, event, document: _seen(store, lists, queue, page, kind, event, document),
             namespaces,
+            kubeconfig,
             ready,
             metrics.watch_restarts.inc,
         )
@@ -168,7 +169,7 @@ def _sources(session: aiohttp.ClientSession) -> Sources:
     url = os.environ.get("PAGEFLEET_PROMETHEUS_URL", "")
     prometheus = Prometheus(session, url, Path(token) if token else None)
     return Sources(
-        engines=EngineSignals(session),
+        engines=EngineReadings(session),
         windows=GatewayWindows(session),
         engine_windows=EngineWindows(session),
         prometheus_windows=PrometheusWindows(prometheus),

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.base.names import KIND, REVISION_LABEL, Child
+from pagefleet_contract.engine_metrics import engine_of
+from pagefleet_contract.names import ACTION_ANNOTATION, KIND, REVISION_LABEL
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.manifests.load_test_job import job_name
 from pagefleet_operator.domain.rollout import alerts
-from pagefleet_operator.domain.rollout.actions import ANNOTATION
-from pagefleet_operator.domain.runtimes.metrics import engine_of
 from pagefleet_operator.domain.spec import parse as spec
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.rollout import Guard
@@ -34,7 +34,7 @@ from pagefleet_operator.kube.gateway_api import GatewayApis
 from pagefleet_operator.kube.leader_worker_sets import Groups
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
-from pagefleet_operator.metrics.engine_load import EngineSignals, Signals
+from pagefleet_operator.metrics.engine_readings import EngineReading, EngineReadings
 from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.gateway_windows import GatewayWindows
 from pagefleet_operator.metrics.history import Past
@@ -53,7 +53,7 @@ JOB_NAME_LABEL = "job-name"
 class Sources:
     """Where numbers come from. `image` is the operator's own, which load tests run from."""
 
-    engines: EngineSignals
+    engines: EngineReadings
     windows: GatewayWindows
     engine_windows: EngineWindows
     prometheus_windows: PrometheusWindows
@@ -147,7 +147,7 @@ class Gatherer:
             silence=heard.silence,
             gates=gates,
             load_test=load_test,
-            action=(metadata.get("annotations") or {}).get(ANNOTATION, ""),
+            action=(metadata.get("annotations") or {}).get(ACTION_ANNOTATION, ""),
             image=self._sources.image,
             load=self._windows.load(namespace, name),
             memo=self._memos.setdefault((namespace, name), {}) if in_use else {},
@@ -166,16 +166,16 @@ class Gatherer:
         address = (item.get("status") or {}).get("podIP")
         if hurried or not pod.ready or pod.terminating or not address:
             return pod
-        return _told(pod, await self._engines.read(address, engine_of(item)))
+        return _loaded(pod, await self._engines.read(address, engine_of(item)))
 
     async def _spare(self, item: Document, hurried: bool) -> SpareReading:
         """Also of a pod that is not ready: asleep, its engine still answers."""
         spare = readings.spare(item)
         if hurried or spare.pod.terminating or not spare.address:
             return spare
-        signals = await self._engines.read(spare.address, engine_of(item))
-        pod = _told(spare.pod, signals) if spare.pod.ready else spare.pod
-        return replace(spare, pod=pod, asleep=signals.sleeping if signals is not None else None)
+        reading = await self._engines.read(spare.address, engine_of(item))
+        pod = _loaded(spare.pod, reading) if spare.pod.ready else spare.pod
+        return replace(spare, pod=pod, asleep=reading.sleeping if reading is not None else None)
 
     async def _read_gateway_api(self, namespace: str, name: str) -> GatewayApiReading | None:
         try:
@@ -225,21 +225,8 @@ class Gatherer:
         return readings.load_test(job, listed.get("items") or ())
 
 
-def _told(pod: PodReading, signals: Signals | None) -> PodReading:
-    if signals is None:
-        return pod
-    return replace(
-        pod,
-        waiting=signals.waiting,
-        running=signals.running,
-        free_pages=signals.free_pages,
-        total_pages=signals.total_pages,
-        signals_age=signals.age,
-        cached_pages=signals.cached_pages,
-        waiting_tokens=signals.waiting_tokens,
-        preemptions=signals.rates.get("preemptions"),
-        tokens=signals.rates.get("tokens"),
-    )
+def _loaded(pod: PodReading, reading: EngineReading | None) -> PodReading:
+    return pod if reading is None else replace(pod, load=reading.load, load_age=0.0)
 
 
 def _pods(listed: Iterable[Document]) -> _Pods:

@@ -6,6 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pagefleet_contract.headers import (
+    FALLBACK_HEADER,
+    OUTPUT_TOKENS_HEADER,
+    REQUEST_ID_HEADER,
+    REVISION_HEADER,
+    TRACEPARENT_HEADER,
+)
 from pagefleet_engine.api.endpoints.openapi import document
 from pagefleet_reference.markdown import cell, code, table
 
@@ -46,11 +53,11 @@ OPERATOR: dict[Path, str] = {
     ("GET", "/ui/events"): "server-sent events: `fleet`, then `rows`; with `?service=namespace/name` `service`",
 }
 HEADERS = (
-    ("x-pagefleet-revision", "answer", "the revision that answered"),
-    ("x-request-id", "both", "kept, or made where there is none; in every log line of the request"),
-    ("x-pagefleet-fallback", "answer", "`namespace/service` that answered in another's place"),
-    ("x-pagefleet-output-tokens", "answer or trailer", "output tokens; a trailer of streams for clients with `TE: trailers`"),
-    ("traceparent", "request", "W3C trace context: passed on, begun (not sampled) where there is none"),
+    (REVISION_HEADER, "answer", "the revision that answered"),
+    (REQUEST_ID_HEADER, "both", "kept, or made where there is none; in every log line of the request"),
+    (FALLBACK_HEADER, "answer", "`namespace/service` that answered in another's place"),
+    (OUTPUT_TOKENS_HEADER, "answer or trailer", "output tokens; a trailer of streams for clients with `TE: trailers`"),
+    (TRACEPARENT_HEADER, "request", "W3C trace context: passed on, begun (not sampled) where there is none"),
     ("retry-after", "answer", "of every 429 and 503: seconds"),
 )  # fmt: skip
 

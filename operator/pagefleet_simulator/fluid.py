@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_simulator.fleet.pods import Victim
 from pagefleet_simulator.fleet.view import PodView, Scaler, Sums, View
 from pagefleet_simulator.results.grid import LatencyGrid
@@ -260,8 +261,8 @@ class FluidSimulation:
                 waiting=float(queue.sum()),
                 unqueued=int(np.count_nonzero(queue < 0.5)),
                 waiting_tokens=float(queue.sum()) * self._prompt,
-                pages=float(used.sum()),
-                total_pages=float(ready.size * self.profile.pages),
+                kv_pages_used=float(used.sum()),
+                kv_pages_total=float(ready.size * self.profile.pages),
                 busy=float(np.mean(-np.expm1(-running))) if ready.size else 0.0,
                 preemptions=0.0,
                 tokens=float(self.tokens[ready].sum()) / span,
@@ -282,7 +283,7 @@ class FluidSimulation:
             phase = int(self.phase[i])
             running, queue = float(self.running[i]), float(self.queue[i])
             steps = float(self.steps[i])
-            pages = min(self.profile.pages, round(running * self._context / self.profile.page_size))
+            used = min(self.profile.pages, round(running * self._context / self.profile.page_size))
             pods.append(
                 PodView(
                     name=f"pod-{i:05d}",
@@ -291,13 +292,16 @@ class FluidSimulation:
                     created=float(self.created[i]),
                     ready_since=float(self.ready_at[i]) if phase in (READY, DRAINING) else None,
                     stuck=phase == PENDING,
-                    running=round(running),
-                    waiting=round(queue),
-                    waiting_tokens=round(queue * self._prompt),
-                    pages=pages,
-                    total_pages=self.profile.pages,
+                    load=EngineLoad(
+                        running=round(running),
+                        waiting=round(queue),
+                        waiting_tokens=round(queue * self._prompt),
+                        kv_pages_total=self.profile.pages,
+                        kv_pages_free=self.profile.pages - used,
+                        preemptions=0.0,
+                        tokens=float(self.tokens[i]) / span,
+                    ),
                     busy=-math.expm1(-running),
-                    tokens=float(self.tokens[i]) / span,
                     itl=span / steps if steps else None,
                     ttft=float(self.delays[i] / self.firsts[i]) if self.firsts[i] > 0 else None,
                 )

@@ -87,7 +87,7 @@ def plan(asked: Request) -> Plan:
     """Raises PlanError, ProfileError, TraceError."""
     _check(asked)
     profile = profiles.load(asked.profile)
-    objective = Objective(asked.ttft or asked.scaling.ttft or 2.0, asked.tpot)
+    objective = Objective(asked.ttft or asked.scaling.target.ttft or 2.0, asked.tpot)
     trace, note = _trace(asked, profile)
     prompt, output = _means(trace)
     each = sustainable(profile, prompt, output)

@@ -10,10 +10,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pagefleet_operator.domain.status.engine_load import EngineLoad, total
 from pagefleet_simulator.fleet.gateway import Gateway
 from pagefleet_simulator.fleet.pods import Phase, Pod, Pods
 from pagefleet_simulator.fleet.profile import Profile
@@ -255,15 +255,17 @@ def _pod_view(pod: Pod, now: float, span: float) -> PodView:
         created=pod.created,
         ready_since=None if math.isnan(pod.ready_since) else pod.ready_since,
         stuck=pod.phase is Phase.PENDING,
-        running=engine.running,
-        waiting=len(engine.waiting),
-        waiting_tokens=engine.waiting_tokens,
+        load=EngineLoad(
+            running=engine.running,
+            waiting=len(engine.waiting),
+            waiting_tokens=engine.waiting_tokens,
+            kv_pages_total=engine.profile.pages,
+            kv_pages_free=engine.profile.pages - engine.pages_held,
+            preemptions=preemptions / span,
+            tokens=tokens / span,
+        ),
         prefill_left=engine.prefill_left,
-        pages=engine.pages_held,
-        total_pages=engine.profile.pages,
         busy=min(1.0, busy / span),
-        preemptions=preemptions / span,
-        tokens=tokens / span,
         itl=busy / steps if steps else None,
         ttft=ttft / firsts if firsts else None,
     )
@@ -272,21 +274,18 @@ def _pod_view(pod: Pod, now: float, span: float) -> PodView:
 def sums(pods: Sequence[PodView]) -> Sums:
     ready = [pod for pod in pods if pod.ready]
     starting = [pod for pod in pods if not pod.ready and not pod.draining]
-
-    def total(name: str) -> Any:
-        return sum(getattr(pod, name) for pod in ready)
-
+    load = total(pod.load for pod in ready)
     return Sums(
         ready=len(ready),
         starting=len(starting),
         stuck=sum(1 for pod in starting if pod.stuck),
-        running=total("running"),
-        waiting=total("waiting"),
-        unqueued=sum(1 for pod in ready if not pod.waiting),
-        waiting_tokens=total("waiting_tokens"),
-        pages=total("pages"),
-        total_pages=total("total_pages"),
-        busy=total("busy") / len(ready) if ready else 0.0,
-        preemptions=total("preemptions"),
-        tokens=total("tokens"),
+        running=load.running,
+        waiting=load.waiting,
+        unqueued=sum(1 for pod in ready if not pod.load.waiting),
+        waiting_tokens=load.waiting_tokens or 0,
+        kv_pages_used=load.kv_pages_used,
+        kv_pages_total=load.kv_pages_total or 0,
+        busy=sum(pod.busy for pod in ready) / len(ready) if ready else 0.0,
+        preemptions=load.preemptions or 0.0,
+        tokens=load.tokens or 0.0,
     )

@@ -23,7 +23,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from pagefleet_operator.domain.base.names import KIND
+from pagefleet_contract.names import KIND
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.web.own_metrics import Metrics

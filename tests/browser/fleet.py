@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
 from pagefleet_operator.domain.status.status import (
     Condition,
@@ -100,9 +101,12 @@ def seen(namespace: str, name: str, status: Status, now: float, seed: int = 0) -
         for number in range(record.desired):
             stuck = record.hash == CANARY and number == record.desired - 1
             fault = PodFault("Unschedulable", "no node has a free GPU") if stuck else None
-            numbers = {} if stuck else {
-                "waiting": int(chance.expovariate(0.25)), "running": chance.randrange(9),
-                "free_pages": chance.randrange(20, 1024), "total_pages": 1024, "signals_age": 1.0,
+            numbers: dict[str, Any] = {} if stuck else {
+                "load": EngineLoad(
+                    waiting=int(chance.expovariate(0.25)), running=chance.randrange(9),
+                    kv_pages_free=chance.randrange(20, 1024), kv_pages_total=1024,
+                ),
+                "load_age": 1.0,
             }  # fmt: skip
             label = f"{name}-{record.hash}-{chance.randrange(36**5):05x}"
             pods.append(PodReading(label, not stuck, False, now - 500, None if stuck else now - 400, fault, **numbers))

@@ -13,9 +13,9 @@ from support.cluster.plane import Plane
 from support.cluster.services import NAMESPACE, service, settled, view
 from support.engine.measured import MeasuredEngine
 
+from pagefleet_contract.names import ENGINE_PORT, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import Document, until
-from pagefleet_operator.domain.base.names import PORT, REVISION_LABEL, SERVICE_LABEL
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAME = "unseen"
@@ -41,7 +41,7 @@ class Engines:
     async def begin(self, revision: str, factor: float = 1.0) -> None:
         for pod in await self.pods(f"{REVISION_LABEL}={revision}"):
             self._running.append(MeasuredEngine(len(self._running), factor))
-            await self._running[-1].serve(pod["status"]["podIP"], PORT)
+            await self._running[-1].serve(pod["status"]["podIP"], ENGINE_PORT)
 
     async def pods(self, selector: str) -> list[Document]:
         listed = await self._plane.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods", labelSelector=selector)

@@ -21,7 +21,7 @@ from pagefleet_cli.bench.profile import Lengths, Planned, Profile, plan
 from pagefleet_cli.bench.requests import Endpoint
 from pagefleet_cli.bench.result import quantile, values
 from pagefleet_cli.bench.run import Run, run
-from pagefleet_operator.domain.base import sketch
+from pagefleet_contract import sketch
 
 TOKEN_SECONDS = 0.01
 Before = Callable[[int], Awaitable[web.StreamResponse | None]]

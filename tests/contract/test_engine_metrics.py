@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from support.golden_manifests import child_of, spec_of
 
-from pagefleet_gateway.cluster.engines import ANNOTATION as GATEWAY_ANNOTATION
+from pagefleet_contract.engine_metrics import EngineMetrics, engine_of
+from pagefleet_contract.names import ENGINE_ANNOTATION
 from pagefleet_gateway.cluster.engines import OURS, engine_from
 from pagefleet_gateway.cluster.objects import pod_from
 from pagefleet_gateway.cluster.readings import reading_in
 from pagefleet_operator.domain.manifests.deployment import deployment
-from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, NOMINAL_PAGES, EngineMetrics, engine_of
 from pagefleet_operator.domain.status.observation import Slice
-from pagefleet_operator.metrics import cumulative, engine_load
+from pagefleet_operator.metrics import cumulative, engine_readings
 
 DATA = Path(__file__).parents[1] / "data"
 CUSTOM_PAGE = """\
@@ -40,28 +40,25 @@ PAGES = {name: (DATA / f"metrics-{name}.txt").read_text() for name in ("vllm", "
 
 def annotation(name: str) -> str:
     metadata = deployment(child_of(spec_of(name)), 1)["spec"]["template"]["metadata"]
-    return str(metadata["annotations"][ANNOTATION])
+    return str(metadata["annotations"][ENGINE_ANNOTATION])
 
 
 def metrics(name: str) -> EngineMetrics:
-    found = engine_of({"metadata": {"annotations": {ANNOTATION: annotation(name)}}}).metrics
+    found = engine_of({"metadata": {"annotations": {ENGINE_ANNOTATION: annotation(name)}}}).metrics
     assert found is not None
     return found
 
 
-def test_the_annotation_has_one_name() -> None:
-    assert GATEWAY_ANNOTATION == ANNOTATION
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_operator_and_gateway_read_the_same(name: str) -> None:
-    theirs = engine_load.parse(PAGES[name], metrics(name))
+    theirs = engine_readings.parse(PAGES[name], metrics(name))
     ours = reading_in(PAGES[name].encode(), engine_from(annotation(name)))
     assert theirs is not None
     assert ours is not None
-    assert (theirs.waiting, theirs.running) == (ours.waiting, ours.running)
-    if theirs.total_pages and theirs.free_pages is not None:
-        assert 1 - theirs.free_pages / theirs.total_pages == pytest.approx(ours.kv_usage, abs=1 / theirs.total_pages)
+    load = theirs.load
+    assert (load.waiting, load.running) == (ours.waiting, ours.running)
+    if load.kv_pages_total:
+        assert load.kv_pages_used / load.kv_pages_total == pytest.approx(ours.kv_usage, abs=1 / load.kv_pages_total)
     else:
         assert (name, ours.kv_usage) == ("tgi", 0.0)
 
@@ -82,9 +79,10 @@ def test_what_the_pages_say() -> None:
 
 
 def _told(name: str) -> tuple[int | None, ...]:
-    found = engine_load.parse(PAGES[name], metrics(name))
+    found = engine_readings.parse(PAGES[name], metrics(name))
     assert found is not None
-    return found.waiting, found.running, found.total_pages, found.free_pages
+    load = found.load
+    return load.waiting, load.running, load.kv_pages_total, load.kv_pages_free
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -95,16 +93,19 @@ def test_a_number_that_should_be_there_and_is_not_makes_no_reading(name: str, si
         return
     word = selector.partition("{")[0]
     text = "\n".join(line for line in PAGES[name].splitlines() if not line.startswith(word)) + "\n"
-    assert engine_load.parse(text, metrics(name)) is None
+    assert engine_readings.parse(text, metrics(name)) is None
     if signal in ("waiting", "running"):
         assert reading_in(text.encode(), engine_from(annotation(name))) is None
 
 
 def test_a_share_without_a_count_is_of_nominal_pages() -> None:
-    found = engine_load.parse("w 1\nr 2\nu 0.25\n", EngineMetrics(waiting="w", running="r", kvUsage="u"))
+    found = engine_readings.parse("w 1\nr 2\nu 0.25\n", EngineMetrics(waiting="w", running="r", kvUsage="u"))
     assert found is not None
-    assert (found.total_pages, found.free_pages) == (NOMINAL_PAGES, NOMINAL_PAGES * 3 // 4)
-    assert engine_load.parse("w 1\nr 2\nu nan\n", EngineMetrics(waiting="w", running="r", kvUsage="u")) is None
+    assert (found.load.kv_pages_total, found.load.kv_pages_free) == (
+        engine_readings.NOMINAL_PAGES,
+        engine_readings.NOMINAL_PAGES * 3 // 4,
+    )
+    assert engine_readings.parse("w 1\nr 2\nu nan\n", EngineMetrics(waiting="w", running="r", kvUsage="u")) is None
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,12 @@ def test_an_engines_slice_has_its_own_signals_and_failures() -> None:
 
 def test_the_gateway_meets_a_pod_at_its_engines_port() -> None:
     raw = {
-        "metadata": {"uid": "1", "name": "p", "namespace": "n", "annotations": {ANNOTATION: annotation("custom")}},
+        "metadata": {
+            "uid": "1",
+            "name": "p",
+            "namespace": "n",
+            "annotations": {ENGINE_ANNOTATION: annotation("custom")},
+        },
         "status": {"podIP": "10.0.0.7", "conditions": [{"type": "Ready", "status": "True"}]},
     }
     pod = pod_from(raw)

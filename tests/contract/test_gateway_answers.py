@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from support.gateway.fleet import CANARY, STABLE, Engine, Fleet, running, until
 
-from pagefleet_gateway.measuring.sketch import quantile
+from pagefleet_contract.sketch import quantile
 
 STREAM = {"model": "smol", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
 

@@ -18,8 +18,8 @@ import pytest
 from openai import AsyncOpenAI
 from support.gateway.fleet import CANARY, STABLE, TOKENS, Fleet, running, until
 
+from pagefleet_contract.sketch import quantile
 from pagefleet_gateway.cluster.state import Service
-from pagefleet_gateway.measuring.sketch import quantile
 
 
 @pytest.fixture

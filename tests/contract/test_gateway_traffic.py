@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 
+from pagefleet_contract.sketch import bucket_of
 from pagefleet_gateway.cluster.state import Limit, Service
-from pagefleet_gateway.measuring.sketch import bucket_of
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_gateway.measuring.windows import Windows
-from pagefleet_operator.metrics.gateway_windows import PORT, GatewayWindows
+from pagefleet_operator.metrics.gateway_windows import GatewayWindows
 
 ADDRESSES, KEY, BEGIN = ("127.66.1.1", "127.66.1.2"), ("team", "chat"), 1_800_000_000
 
@@ -36,7 +37,7 @@ async def gateways() -> AsyncIterator[Gateways]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     for address in ADDRESSES:
-        await web.TCPSite(runner, address, PORT).start()
+        await web.TCPSite(runner, address, GATEWAY_INTERNAL_PORT).start()
     yield found
     await runner.cleanup()
 

@@ -17,6 +17,7 @@ from support.piece_metrics import gateway_metrics
 from support.promql import groupings, uses
 
 from pagefleet_cli.rollout import commands as rollout
+from pagefleet_contract.engine_metrics import OURS
 from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_local.assets import debian
@@ -26,7 +27,6 @@ from pagefleet_observability.rules import engines
 from pagefleet_observability.rules.recordings import TTFT_SECONDS
 from pagefleet_observability.rules.rule import Alert, Recording
 from pagefleet_operator.domain.runtimes import sglang, tgi, vllm
-from pagefleet_operator.domain.runtimes.metrics import OURS
 from pagefleet_operator.domain.status.status import Phase
 from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 
@@ -181,7 +181,7 @@ def test_panels_are_promql(tmp_path: Path) -> None:
 
 def test_matched_values_are_ones_that_are_written() -> None:
     """The objective's bucket, phases, conditions and their reasons, by the operator's own source."""
-    domain = "".join(path.read_text() for path in (CHECKOUT / "operator/pagefleet_operator/domain").glob("*.py"))
+    domain = "".join(path.read_text() for path in (CHECKOUT / "operator/pagefleet_operator/domain").rglob("*.py"))
     phases = {phase.value for phase in Phase}
     for rule in RULES:
         for use in uses(rule.expr):

@@ -15,15 +15,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagefleet_contract.names import SERVICE_LABEL
+from pagefleet_contract.quantity import seconds
 from pagefleet_gateway.cluster import objects
 from pagefleet_gateway.cluster.objects import service_from
 from pagefleet_gateway.cluster.state import Limit, Service
+from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.holding.holding import Bounds
-from pagefleet_gateway.picking.picker import DEFAULT_TIMEOUT_SECONDS
 from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.watching import pools
-from pagefleet_operator.domain.base.names import SERVICE_LABEL
-from pagefleet_operator.domain.base.quantity import seconds
 from pagefleet_operator.domain.spec import structure
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK_CEL, TRAFFIC_RULES
@@ -120,7 +120,7 @@ def without(schema: dict[str, Any], names: set[str]) -> dict[str, Any]:
 def test_defaults_are_the_gateways_own() -> None:
     """What the API server fills in changes nothing of what the gateway would do without it."""
     filled = structure.filled({}, TRAFFIC)
-    assert seconds(filled["timeout"]) == DEFAULT_TIMEOUT_SECONDS
+    assert seconds(filled["timeout"]) == REQUEST_SECONDS
     bare, told = read({}), read(filled)
     assert bare.timeout_seconds is None
     assert (told.retries, told.hold_requests, told.hold_bytes) == (bare.retries, bare.hold_requests, bare.hold_bytes)

@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp import web
 
 from pagefleet_local.base.certificates import Pair
-from pagefleet_operator.kube.sockets import Sockets
+from pagefleet_operator.kube.client import Sockets
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host", "keep-alive"}

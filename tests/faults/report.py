@@ -1,5 +1,7 @@
-"""Keeps what each program has measured, and writes docs/reliability.md from all of it: the reliability table with a
-measured column beside each target. What was never run says so; what failed says how to play it again."""
+"""Store the measurement of each program, and write docs/reliability.md from all of them.
+
+The page is the reliability table with a measured column beside each limit. A row that was never run is marked "not run";
+a failed case is listed by the name that runs it again."""
 
 from __future__ import annotations
 
@@ -21,16 +23,24 @@ KEPT = CHECKOUT / "build/reliability"
 HEAD = """\
 # Reliability, as measured
 
-Made by `make reliability` from the last runs on one machine; edit `tests/faults/rows.py`, not this page. A *story* is one
-service's life (created, a canary promoted, a canary rolled back by a page, scaled, deleted) on a real API server with the
-shipped operator behind a fault proxy. A story passes when its end states after each chapter, and the operator's creations and
-deletions by the API server's audit log, are those of runs without faults, every chapter ends in time, and every version of
-the object that a watch saw keeps the rollout's and the conditions' invariants (rows 13, 15, 16). One failing case plays again
-with `PYTHONPATH=tests python -m faults.campaign --private again --seed SEED --case NAME`. Limits are stretched by how much longer
-the operator's own start took than in the runs without faults: the machine does other work too.
+`make reliability` makes this page from the last runs on one machine; edit `tests/faults/rows.py`, not this page. Each row
+names a fault or a load, the limit at which it passes, the last measurement, and the test or program that measures it.
 
-Not run means that no result is kept, not that the test is missing: the last column says what runs it. A downgrade needs the old
-CRD as well as the old operator: an old operator holds still before a spec whose defaults it does not know.
+A *story* is one service's life on a real API server, with the shipped operator behind a fault proxy: the service is created, a
+canary is promoted, a canary is rolled back by an alert of severity `page`, the service is scaled and deleted. Each of these
+parts is a chapter. A story passes when all of this holds:
+
+- Its end states after each chapter are those of runs without faults. So are the numbers of the operator's creations and
+  deletions, by the API server's audit log.
+- Every chapter ends within its time limit. The limit grows with the operator's own start-up time, compared with the runs
+  without faults, because the machine does other work too.
+- Every version of the object that a watch saw keeps the invariants of the rollout and the conditions (rows 13, 15, 16).
+
+To run one failing case again: `PYTHONPATH=tests python -m faults.campaign --private again --seed SEED --case NAME`.
+
+"not run" means that no result is stored, not that the test is missing: the last column names the test or program. A downgrade
+needs the old CRD as well as the old operator, because an old operator makes no change when a spec has defaults that it does
+not know.
 
 """
 
@@ -44,7 +54,7 @@ class Kept:
 
 
 def kept(name: str, passed: bool, figure: str) -> None:
-    """Keep a result until the next one of its name."""
+    """Store a result; it replaces the last one of the same name."""
     KEPT.mkdir(parents=True, exist_ok=True)
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     (KEPT / f"{name}.json").write_text(json.dumps({"name": name, "passed": passed, "figure": figure, "day": day}))
@@ -55,15 +65,15 @@ def results() -> dict[str, Kept]:
 
 
 def page(stories_told: Iterable[Told], found: Mapping[str, Kept], seed: int, cases: Mapping[int, int]) -> str:
-    """Markdown. `cases` is how many cases each row has in all."""
+    """Return the page as Markdown. `cases` is the number of cases of each row."""
     stories = list(stories_told)
-    lines = ["| # | tried | passes when | measured | proof |", "|---|---|---|---|---|"]
+    lines = ["| # | fault or load | passes when | measured | proof |", "|---|---|---|---|---|"]
     for row in ROWS:
         measured = "; ".join(_measured(row, stories, found, cases)) or "not run"
-        lacking = f". Not tried: {row.lacks}" if row.lacks else ""
+        lacking = f". Not covered: {row.lacks}" if row.lacks else ""
         lines.append(f"| {row.number} | {row.what} | {row.passes} | {measured}{lacking} | {_proof(row)} |")
     failed = [one for one in stories if one.problems or not one.struck]
-    lines += ["", f"Seed {seed}. Stories told: {len(stories)} of {sum(cases.values())}; failed: {len(failed)}."]
+    lines += ["", f"Seed {seed}. Stories run: {len(stories)} of {sum(cases.values())}; failed: {len(failed)}."]
     lines += [f"- `{one.name}`: {'; '.join(one.problems[:2])[:200] or 'the fault never struck'}" for one in failed]
     return HEAD + "\n".join(lines) + "\n"
 
@@ -100,9 +110,9 @@ def write(path: Path, seed: int) -> None:
 
 def main(
     path: Annotated[Path, typer.Argument(help="the page")] = CHECKOUT / "docs/reliability.md",
-    seed: Annotated[int, typer.Option(help="the campaign's")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the campaign")] = 0,
 ) -> None:
-    """Write the page from what is kept, without running anything."""
+    """Write the page from the stored results, without running anything."""
     write(path, seed)
 
 

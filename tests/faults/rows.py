@@ -1,6 +1,6 @@
-"""The rows of the reliability table: what is tried, when it passes, and what proves it. Says nothing of results.
+"""The rows of the reliability table: the fault or load, the limit at which it passes, and its proof. Holds no results.
 
-A proof is a name under which a program keeps what it has measured (`faults.report.kept`), or pytest arguments that
+A proof is one of three: a name under which a program stores its measurement (`faults.report.kept`), pytest arguments that
 `faults.proofs` runs, or the stories of the campaign with that row's number.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Tests:
-    """What pytest is given; `more` enlarges it for the campaign."""
+    """Arguments of pytest. `more` are environment variables that enlarge the tests for the campaign."""
 
     paths: tuple[str, ...]
     more: Mapping[str, str] = field(default_factory=dict)
@@ -26,8 +26,8 @@ class Row:
     passes: str
     stories: bool = False
     tests: Tests | None = None
-    programs: tuple[str, ...] = ()  # names of kept results
-    lacks: str = ""  # which part of the row nothing here proves
+    programs: tuple[str, ...] = ()  # names of stored results
+    lacks: str = ""  # the part of the row that no proof here covers
 
 
 def tests(*paths: str, control_plane: bool = False, **more: str) -> Tests:
@@ -45,68 +45,97 @@ PROGRAMS = {
     "flood": "make flood",
 }
 ROWS = (
-    Row(1, "10 minutes idle after convergence", "0 writes (Lease excepted)", programs=("idle",),
+    Row(1, "10 idle minutes after the operator has converged", "0 writes (renewals of the Lease excepted)",
+        programs=("idle",),
         tests=tests("property/test_operator_rollout.py::test_who_waits_for_a_person_writes_nothing")),
-    Row(2, "killed at every write, before and after its commit", "same end state and counts, <= 30 s", stories=True),
-    Row(3, "killed twice, by seed", "same end state and counts", stories=True),
-    Row(4, "killed, then old lists", "0 wrong deletes", stories=True, tests=tests("property/test_operator_store.py")),
-    Row(5, "events that cancel each other never arrive", "same end state", stories=True),
-    Row(6, "watches cut, truncated, 410, other ERROR, silent", "next edit within 5 s (silent: guard + 5 s)", stories=True),
-    Row(7, "writes answered 409, 422, 429, 5xx, 403, or lost after the commit; edits by a user at such moments",
-        "same end state and counts; 0 lost user fields", stories=True),
-    Row(8, "API server, etcd killed for 15 and 60 s at 20 points", "converged <= 30 s after; 0 failed requests",
+    Row(2, "the operator is killed at every write, before and after the write is committed",
+        "same end state and counts as without faults; <= 30 s", stories=True),
+    Row(3, "the operator is killed twice, at writes that a seed chooses", "same end state and counts as without faults",
         stories=True),
-    Row(9, "every CRD leaf x >= 20 mutations; a sample of them on live objects, and put back",
-        "a Spec, or refused by name; decided <= 20 s; put back restores; 0 tracebacks",
+    Row(4, "the operator is killed; after the restart the API server answers with old lists of children",
+        "0 wrong deletes",
+        stories=True, tests=tests("property/test_operator_store.py")),
+    Row(5, "watch events that cancel each other never arrive", "same end state as without faults", stories=True),
+    Row(6, "watches are cut off, truncated, answered 410 or another ERROR, or fall silent",
+        "the next edit takes effect within 5 s (silent watch: kopf's client timeout + 5 s)", stories=True),
+    Row(7, "writes are answered 409, 422, 429, 5xx or 403, or their answer is lost after the commit; "
+        "a user edits at such moments",
+        "same end state and counts as without faults; no field that a user set is lost", stories=True),
+    Row(8, "the API server or etcd is killed for 15 and 60 s, at 20 points of a story",
+        "converged <= 30 s after it is back; 0 failed requests",
+        stories=True),
+    Row(9, "every leaf field of the CRD gets >= 20 mutations; a sample of them is applied to live objects and reverted",
+        "each gives a valid Spec or a refusal that names the field; decided <= 20 s; "
+        "reverting restores the service; 0 tracebacks",
         tests=tests("property/test_operator_stored.py::test_there_are_twenty_mutations_and_every_field_is_reached",
                     "property/test_operator_stored.py::test_every_mutation_of_every_field_is_a_spec_or_is_refused_by_name"),
         programs=("mutations",)),
-    Row(10, "10,000 stored objects past validation; one poisoned among 100", "only Spec or SpecErrors; neighbours +10 %",
+    Row(10, "10,000 stored objects that bypassed validation; one poisoned service among 100",
+        "the result is always Spec or SpecErrors; the other services slow down by at most 10 %",
         tests=tests("property/test_operator_stored.py", PAGEFLEET_STORED_OBJECTS="10000"), programs=("poisoned",)),
-    Row(11, "1,000 InferenceServices", "Ready <= 270 s; <= 400 MiB; restart <= 30 s, 0 writes; edit p99 <= 3 s",
+    Row(11, "1,000 InferenceServices",
+        "all Ready <= 270 s; operator's memory <= 400 MiB; restart <= 30 s with 0 writes; "
+        "p99 from an edit to its decision <= 3 s",
         programs=("scale",)),
-    Row(12, "two replicas: killed, frozen for two leases", "takeover <= lease + 5 s; 0 conflicting writes",
+    Row(12, "two replicas of the operator: the leader is killed, or frozen for two leases",
+        "takeover <= lease + 5 s; 0 conflicting writes",
         tests=tests("faults/test_leadership.py", "property/test_operator_lease.py", control_plane=True)),
-    Row(13, "clock jumps in each state", "0 early steps",
+    Row(13, "the clock jumps in each state of a rollout", "no step ends early",
         tests=tests("property/test_operator_rollout.py::test_no_step_ends_early_however_the_clock_jumps")),
-    Row(14, "deleted in every way, operator dead", "gone <= 30 s; 0 left",
+    Row(14, "a service is deleted in every way while the operator is dead",
+        "its objects are gone <= 30 s; 0 objects left",
         tests=tests("cluster/test_deletion.py", control_plane=True)),
-    Row(15, "conditions over all histories", "0 violations", tests=tests("cluster/test_rollouts.py", control_plane=True)),
-    Row(16, "rollout automaton's invariants", "0 violations in random histories and every recording; rollback <= 5 s",
+    Row(15, "the conditions' invariants over all recorded histories", "0 violations",
+        tests=tests("cluster/test_rollouts.py", control_plane=True)),
+    Row(16, "the invariants of the rollout state machine",
+        "0 violations in random histories and in every recording; rollback <= 5 s",
         tests=tests("property/test_operator_rollout.py::test_every_history_keeps_the_invariants")),
-    Row(17, "guard: A/A, slower, one outlier", "false <= 1 %; detection >= 99 %; an outlier never decides",
+    Row(17, "the guard with equal revisions (A/A), a slower canary, one outlier",
+        "false rollbacks <= 1 %; detection >= 99 %; an outlier never decides",
         tests=tests("property/test_operator_guard.py", "property/test_operator_paired.py",
                     "property/test_operator_edged.py")),
-    Row(18, "metrics: NaN, empty, reset, 5xx, hang, huge", "0 promotions; held; rollback at the deadline",
-        tests=tests("unit/test_operator_signals.py", "unit/test_operator_prometheus_windows.py",
+    Row(18, "metrics are NaN, empty, reset or huge, or their source answers 5xx or hangs",
+        "0 promotions; the rollout holds; rollback at the deadline",
+        tests=tests("unit/operator/test_operator_signals.py", "unit/operator/test_operator_prometheus_windows.py",
                     "property/test_operator_rollout.py::test_without_measurements_nothing_is_promoted_and_the_deadline_decides")),
-    Row(19, "forged alerts", "0 state changes; 4xx", tests=tests("unit/test_operator_alerts.py")),
-    Row(20, "alert flood, 1,000/s for 60 s with kills", "1 rollback per revision; stored before 200; <= 5 writes; <= +50 MiB",
-        tests=tests("unit/test_operator_alerts.py::test_a_storm_is_few_writes",
-                    "unit/test_operator_alerts.py::test_it_is_stored_before_the_answer_and_once",
+    Row(19, "forged alerts", "0 changes of state; answered 4xx", tests=tests("unit/operator/test_operator_alerts.py")),
+    Row(20, "a flood of alerts, 1,000/s for 60 s, while the operator is killed",
+        "1 rollback per revision; each alert is stored before it is answered 200; <= 5 writes; "
+        "memory grows by <= 50 MiB",
+        tests=tests("unit/operator/test_operator_alerts.py::test_a_storm_is_few_writes",
+                    "unit/operator/test_operator_alerts.py::test_it_is_stored_before_the_answer_and_once",
                     "property/test_operator_rollout.py::test_an_alert_rolls_back_once_at_any_moment"),
         programs=("flood",)),
-    Row(21, "autoscaler: noise, step, spikes, missing metrics", "within bounds; 0 flaps; never down on missing data",
+    Row(21, "the autoscaler with noise, a step, spikes and missing metrics",
+        "replicas within bounds; 0 flaps; no scale-down on missing data",
         tests=tests("property/test_operator_autoscale.py", PAGEFLEET_AUTOSCALE_TRACES="1000")),
-    Row(22, "engine killed mid-stream, drained, hung", "0 silent truncations; retries only before the first token",
+    Row(22, "an engine is killed in the middle of streams, drained, or hangs",
+        "0 silent truncations; retries only before the first token",
         tests=tests("contract/test_gateway_engine_deaths.py", "engine/test_engine_api_life.py",
                     "contract/test_gateway_answers.py", PAGEFLEET_ENGINE_KILLS="200", PAGEFLEET_ENGINE_DRAINS="200")),
-    Row(23, "KV allocator and scheduler as state machines", "0 violations in 10^6 steps",
+    Row(23, "the KV allocator and the scheduler as state machines", "0 violations in 10^6 steps",
         tests=tests("property/test_engine_core_scheduler.py", PAGEFLEET_MACHINE_STEPS="1000000")),
-    Row(24, "pool at 100 %, preemption, prefix cache", "token-exact against solo runs",
+    Row(24, "a KV page pool that is 100 % full, preemption, prefix cache",
+        "every token equals that of the request run alone",
         tests=tests("engine/test_engine_full_pool.py", "engine/test_engine_parity_tiny.py",
                     "property/test_engine_core_overlap.py", PAGEFLEET_PARITY_REQUESTS="2000")),
-    Row(25, "schemathesis, CVE shapes, slow clients, floods", "0 5xx, 0 crashes; others served meanwhile",
+    Row(25, "requests by schemathesis, the shapes of known CVEs, slow clients, floods",
+        "0 5xx, 0 crashes; other requests are served meanwhile",
         tests=tests("engine/test_engine_openapi.py", "engine/test_engine_api_hostile.py", "contract/test_gateway_hostile.py",
                     PAGEFLEET_API_CASES="50000")),
-    Row(26, "no code from data, declared ports only, no egress", "0 hits",
+    Row(26, "search for code that data could run, undeclared ports, and egress", "0 findings",
         tests=tests("unit/test_security_code.py", "unit/test_security_manifests.py")),
-    Row(27, "Pod Security restricted on every manifest", "0 violations", tests=tests("unit/test_security_manifests.py")),
-    Row(28, "whole suite under the shipped Role", "0 unexpected 403; 0 unused verbs",
+    Row(27, "Pod Security `restricted` on every manifest", "0 violations",
+        tests=tests("unit/test_security_manifests.py")),
+    Row(28, "the whole cluster suite under the shipped Role", "0 unexpected 403; 0 unused verbs",
         tests=Tests(("tests/cluster", "--ignore=tests/cluster/test_e2e_fleet.py"), control_plane=True)),
-    Row(29, "confused deputy", "100 % rejected", tests=tests("unit/test_security_manifests.py")),
-    Row(30, "hash-pinned locks, SBOM", "0 unpinned", tests=tests("unit/test_supply_chain.py")),
-    Row(31, "memory under load, 30 minutes: operator, gateway, engine", "flat; slope stated", programs=("soak",)),
-    Row(32, "operator upgraded and downgraded; a second CRD version", "Ready throughout, weights stay",
+    Row(29, "specs that try to use the operator's rights (confused deputy)", "100 % rejected",
+        tests=tests("unit/test_security_manifests.py")),
+    Row(30, "locks pinned by hashes, bills of materials", "0 unpinned packages",
+        tests=tests("unit/test_supply_chain.py")),
+    Row(31, "memory of operator, gateway and engine under load for 30 minutes",
+        "memory stays flat; the slope is stated", programs=("soak",)),
+    Row(32, "the operator is upgraded and downgraded; a second CRD version is served",
+        "Ready throughout; weights do not change",
         tests=tests("faults/test_versions.py", control_plane=True), programs=("upgrade",)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What campaigns have told, kept as lines in build/: the last word on each case and seed counts."""
+"""Results of campaigns, stored as lines in build/. The last line of a case and seed counts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from faults.runs import Told
 from pagefleet_local.fleet.install import CHECKOUT
 
 KEPT = CHECKOUT / "build/campaign.jsonl"
-WRITES = CHECKOUT / "build/campaign.writes"  # how many writes a story takes, which is how many cases there are
+WRITES = CHECKOUT / "build/campaign.writes"  # number of writes of a story, which is the number of cases
 OUTAGES = 8
 
 
 def known(seed: int) -> dict[str, Told]:
-    """By the case's name. What is no case any more, since a story's number of writes has changed, is left out."""
+    """Return the results by the name of the case. A name that is no case any more, because the number of writes of a story
+    has changed, is left out."""
     if not KEPT.exists():
         return {}
     found, present = {}, {name for name, _ in _present(seed)}
@@ -34,7 +35,7 @@ def known(seed: int) -> dict[str, Told]:
 
 @contextmanager
 def keeping(seed: int, writes: int, *, fresh: bool) -> Iterator[Callable[[Told], None]]:
-    """`fresh`: what was told before is forgotten."""
+    """Yield a function that stores a result. `fresh` drops the results of earlier campaigns."""
     KEPT.parent.mkdir(exist_ok=True)
     WRITES.write_text(str(writes))
     with KEPT.open("w" if fresh else "a") as file:
@@ -47,17 +48,17 @@ def keeping(seed: int, writes: int, *, fresh: bool) -> Iterator[Callable[[Told],
 
 
 def writes(found: int) -> int:
-    """A story's writes, by which the cases are named: as an earlier campaign had it where there still are so many."""
+    """Return the number of writes of a story, which names the cases: that of an earlier campaign if it is not larger."""
     return min(_earlier() or found, found)
 
 
 def totals(seed: int) -> Counter[int]:
-    """How many cases each row has; empty before any campaign."""
+    """Count the cases of each row; empty before any campaign."""
     return Counter(row for _, row in _present(seed))
 
 
 def _present(seed: int) -> Iterator[tuple[str, int]]:
-    """The cases' names and rows: a story at each point of an outage, and each outage's requests, beside the others."""
+    """Yield the names and rows of the cases, among them a story at each point of an outage, and each outage's requests."""
     if earlier := _earlier():
         yield from ((case.name, case.row) for case in cases(earlier, seed))
         yield from ((name, OUTAGES) for daemon, group in batches(earlier, seed) for name in names(daemon, group))

@@ -9,12 +9,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.measuring.sketch import BASE_SECONDS, bucket_of, quantile, upper
+from pagefleet_contract.sketch import SMALLEST, bucket_of, quantile, upper
 from pagefleet_gateway.picking.split import Split, sticky
 
 PERCENT = st.integers(0, 100)
 # From the first bucket's edge to eleven days: what the buckets are made for.
-SECONDS = st.floats(BASE_SECONDS, 1e6)
+SECONDS = st.floats(SMALLEST, 1e6)
 
 
 @given(PERCENT, st.integers(0, 2**32), st.integers(1, 700))

@@ -17,6 +17,8 @@ from support.virtual.fleet import Replica, VirtualFleet
 from pagefleet_operator.domain.scaling.autoscale import size
 from pagefleet_operator.domain.scaling.load import Totals, remember
 from pagefleet_operator.domain.spec.scaling import Policy, Scaling
+from pagefleet_operator.domain.spec.schema.targets import Targets
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import ScalingRecord
 
@@ -31,10 +33,13 @@ SCALINGS = st.builds(
     Scaling,
     min=st.integers(0, 5),
     max=st.integers(5, 40),
-    queue_depth=st.floats(0.1, 50),
-    free_pages=st.floats(0, 0.99),
+    target=st.builds(
+        Targets,
+        queue_depth=st.floats(0.1, 50),
+        free_kv_pages=st.floats(0, 0.99),
+        ttft=st.none() | st.floats(0.01, 10),
+    ),
     stabilization=st.none() | st.floats(0, 600),
-    ttft=st.none() | st.floats(0.01, 10),
     up_stabilization=st.sampled_from([0.0, 30.0]),
     up_policies=POLICIES,
     down_policies=POLICIES,
@@ -57,8 +62,11 @@ def readings(draw: st.DrawFn) -> tuple[float, Totals, ServiceLoad | None]:
     fresh = draw(st.sampled_from([serving, serving, serving, serving // 2, 0]))
     total = draw(st.integers(0, 5000)) * fresh
     latest = Sample(
-        0.0, serving, fresh, draw(COUNT) * bool(fresh), draw(COUNT) * bool(fresh), 0, draw(st.integers(0, total)), total,
-        draw(st.sampled_from([0.0, 0.5])), draw(RATE) * bool(fresh),
+        0.0, serving, fresh, EngineLoad(
+            running=draw(COUNT) * bool(fresh), waiting=draw(COUNT) * bool(fresh), waiting_tokens=0,
+            kv_pages_total=total, kv_pages_free=total - draw(st.integers(0, total)),
+            preemptions=draw(st.sampled_from([0.0, 0.5])), tokens=draw(RATE) * bool(fresh),
+        ),
     )  # fmt: skip
     stuck = draw(st.sampled_from([0, 0, 0, 2]))
     seen = Totals(latest, stuck, stuck, "no node fits" if stuck else "", slots=draw(st.none() | st.integers(1, 256)))

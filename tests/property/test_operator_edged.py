@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagefleet_contract import sketch
 from pagefleet_engine.api.observability.buckets import LATENCY
 from pagefleet_operator.domain.analysis.paired import Block, Paired, evidence
-from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.base.edged import Edged, Pair
 
 NEEDED = math.log(400)
@@ -54,7 +54,7 @@ def edged(values: Sequence[float], edges: tuple[float, ...]) -> dict[tuple[float
 def histogram(values: Sequence[float]) -> dict[int, int]:
     counts: dict[int, int] = {}
     for value in values:
-        counts[sketch.index(value)] = counts.get(sketch.index(value), 0) + 1
+        counts[sketch.bucket_of(value)] = counts.get(sketch.bucket_of(value), 0) + 1
     return counts
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from support.virtual.cluster import TICK, Cluster
 from support.virtual.traffic import lognormal, outcome, traffic
 
+from pagefleet_contract import sketch
 from pagefleet_operator.alerts.payload import MOST_KEPT, PayloadError, merge, parse
 from pagefleet_operator.domain.analysis.guard import Outcome
-from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.status.observation import GateReading, Slice
 from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
@@ -49,7 +49,7 @@ def test_one_outlier_never_decides(seed: int, place: float, factor: float, copie
     slices = traffic(seed, lognormal, slices=60)
     before = outcome(slices)
     at = math.floor(place * 59) * 2.0
-    slow = {"ttft": {sketch.index(0.1 * factor): 1}}
+    slow = {"ttft": {sketch.bucket_of(0.1 * factor): 1}}
     odd = [Slice(f"o{n}", at, 2.0, "c", "s", 1, 0, slow) for n in range(copies)]
     after = outcome(sorted([*slices, *odd], key=lambda piece: piece.start))
     assert (after is Outcome.REGRESSED) is (before is Outcome.REGRESSED)

@@ -10,11 +10,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.fold_memo import Kept
 from pagefleet_operator.domain.analysis.guard import Judged, Question
 from pagefleet_operator.domain.analysis.paired import common_odds, dispersion
-from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, Status
@@ -34,7 +34,7 @@ def moment(source: random.Random, index: int, worse: float, most: int = 8) -> li
             requests = source.randint(0, most)
             for _ in range(requests):
                 seconds = 0.1 * source.lognormvariate(0, 0.5) * (worse if revision == "c" else 1.0)
-                histogram[sketch.index(seconds)] = histogram.get(sketch.index(seconds), 0) + 1
+                histogram[sketch.bucket_of(seconds)] = histogram.get(sketch.bucket_of(seconds), 0) + 1
             errors = source.choice([0, 0, 0, 0, 0, 1, requests + 1])  # more errors than requests cannot be
             latency = {"ttft": histogram, "e2e": histogram}
             found.append(Slice("g", index * SECONDS, SECONDS, revision, stratum, requests, errors, latency))
@@ -60,7 +60,7 @@ def test_the_answer_is_the_one_without_a_memo(seed: int, changes: list[str], wor
     source, memo = random.Random(seed), dict[str, object]()
     slices = [piece for index in range(60) for piece in moment(source, index, worse)]
     ask, ends = Question("s", "c", since=0.0, now=120.0), 60
-    record = BaselineRecord("s", "ttft", "s", {str(sketch.index(0.1)): 500})
+    record = BaselineRecord("s", "ttft", "s", {str(sketch.bucket_of(0.1)): 500})
     for change in changes:
         match change:
             case "more":

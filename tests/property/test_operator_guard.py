@@ -9,9 +9,9 @@ import random
 import pytest
 from support.virtual.traffic import SLICE, Draw, lognormal, outcome, pareto, traffic
 
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis.guard import Outcome
 from pagefleet_operator.domain.analysis.sequential import Evidence, e_value, least_samples, upper_rank
-from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.status.observation import Slice
 
 
@@ -51,7 +51,7 @@ def test_one_enormous_outlier_or_one_bad_slice_never_decides() -> None:
     slices = traffic(5, lognormal, bursts=False)
     last = max(index for index, piece in enumerate(slices) if piece.revision == "c")
     for count in (1, 50):
-        odd = Slice("g", slices[last].start, SLICE, "c", "s", count, 0, {"ttft": {sketch.index(3600.0): count}})
+        odd = Slice("g", slices[last].start, SLICE, "c", "s", count, 0, {"ttft": {sketch.bucket_of(3600.0): count}})
         assert outcome([*slices[:last], odd]) is not Outcome.REGRESSED
 
 
@@ -75,7 +75,7 @@ def test_longer_prompts_alone_convict_nobody() -> None:
                 histogram: dict[int, int] = {}
                 requests = round(12 * share)
                 for _ in range(requests):
-                    bucket = sketch.index(lognormal(source) * scale)
+                    bucket = sketch.bucket_of(lognormal(source) * scale)
                     histogram[bucket] = histogram.get(bucket, 0) + 1
                 slices.append(Slice("g", index * SLICE, SLICE, revision, stratum, requests, 0, {"ttft": histogram}))
     assert outcome(slices) is not Outcome.REGRESSED
@@ -106,11 +106,11 @@ def test_the_bound_of_a_quantile_lies_above_it() -> None:
 
 def test_the_sketch_is_within_two_percent() -> None:
     for seconds in (0.0002, 0.001, 0.05, 0.7, 3.0, 59.0):
-        assert seconds * 0.999 <= sketch.upper(sketch.index(seconds)) <= seconds * 1.021
+        assert seconds * 0.999 <= sketch.upper(sketch.bucket_of(seconds)) <= seconds * 1.021
     values = [lognormal(random.Random(seed)) for seed in range(500)]
     histogram: dict[int, int] = {}
     for value in values:
-        histogram[sketch.index(value)] = histogram.get(sketch.index(value), 0) + 1
+        histogram[sketch.bucket_of(value)] = histogram.get(sketch.bucket_of(value), 0) + 1
     exact = sorted(values)[math.ceil(0.95 * 500) - 1]
     found = sketch.quantile(histogram, 0.95)
     assert found is not None

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis.paired import Block, Paired, Split, common_odds, dispersion, evidence
-from pagefleet_operator.domain.base import sketch
 
 NEEDED = math.log(200)
 
@@ -19,7 +19,7 @@ NEEDED = math.log(200)
 def histogram(values: list[float]) -> dict[int, int]:
     found: dict[int, int] = {}
     for value in values:
-        found[sketch.index(value)] = found.get(sketch.index(value), 0) + 1
+        found[sketch.bucket_of(value)] = found.get(sketch.bucket_of(value), 0) + 1
     return found
 
 

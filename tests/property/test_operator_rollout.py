@@ -101,7 +101,7 @@ def happen(cluster: Cluster, event: str, number: int) -> None:
             found = {"requests": 10, "errors": 0, "ttft": {"300": 10}}
             cluster.load_test = (None, LoadTestReading(found), LoadTestReading(failure="no"), None)[number]
         case "full":
-            cluster.free_pages = (100, 5)[number % 2]
+            cluster.kv_pages_free = (100, 5)[number % 2]
         case "gate":
             cluster.gates = {"gate": GateReading("gate", (0.5, 0.5, 2.0, None)[number])}
         case "lost" if cluster.pods:

@@ -136,7 +136,9 @@ class Shell:
             if not entry.name.startswith(".") or entry.name == ".venv":
                 (folder / entry.name).symlink_to(entry)
         self._folder, self._script = folder, folder / ".script"
-        sources = ":".join(str(CHECKOUT / root) for root in ("operator", "engine", "kernels", "gateway", "local"))
+        sources = ":".join(
+            str(CHECKOUT / root) for root in ("contract", "operator", "engine", "kernels", "gateway", "local")
+        )
         self._process = subprocess.Popen(
             ["bash"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True, env={

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision import revision_hash, snapshot
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget

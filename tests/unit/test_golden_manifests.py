@@ -12,7 +12,7 @@ import pytest
 import yaml
 from support.golden_manifests import FOLDER, GROUPED, MADE, SEVERAL, SPECS, child_of, spec_of, violations
 
-from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision import POD_AFFECTING
 from pagefleet_operator.domain.manifests import deployment as module
 from pagefleet_operator.domain.manifests.deployment import deployment

@@ -1,20 +1,17 @@
-"""Where a pod's engine listens and what its metrics are called, as the operator wrote it to the pod's annotation.
+"""Where a pod's engine listens and how its numbers are found on its metrics page, by the annotation that the operator wrote.
 
-Total: an annotation that cannot be read makes a pod whose load is not known, never one that is not met. The operator's
-side is `domain/runtimes/metrics.py`; tests/contract holds the two together.
+Total: an annotation that cannot be read makes a pod whose load is not known, never one that gets no requests.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-ANNOTATION = "pagefleet.io/engine"
-DEFAULT_PORT = 8000
-_SELECTOR = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([a-zA-Z_][a-zA-Z0-9_]*)(?:="([^"{}\\]*)")?\})?')
+from pagefleet_contract import engine_metrics
+from pagefleet_contract.names import ENGINE_PORT
+
 _VALUE = rb"(?:\{[^}\n]*\})? ([0-9.eE+-]+)(?: [0-9]+)?[ \t\r]*$"
 
 
@@ -34,8 +31,8 @@ class Engine:
     """`known` False: nobody says what the metrics are called, so they are not asked for. None: the engine does not tell
     that number. All None: Pagefleet's own engine, or vLLM behind an InferencePool, read by their well-known names."""
 
-    port: int = DEFAULT_PORT
-    path: str = "/metrics"
+    port: int = ENGINE_PORT
+    path: str = engine_metrics.METRICS_PATH
     known: bool = True
     running: Reader | None = None
     waiting: Reader | None = None
@@ -53,43 +50,31 @@ def engine_from(text: str) -> Engine:
     """Of an annotation's text; "" is ours."""
     if not text:
         return OURS
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return Engine(known=False)
-    port = document.get("port") if isinstance(document, Mapping) else None
-    if not isinstance(document, Mapping) or not isinstance(port, int) or not 0 < port < 65536:
-        return Engine(known=False)
-    metrics = document.get("metrics")
-    if not isinstance(metrics, Mapping):
-        return Engine(port, known=False)
-    path = metrics.get("path", "/metrics")
-    named = {name: _reader(metrics.get(key)) for name, key in _NAMES.items()}
-    if named["running"] is None or named["waiting"] is None or not isinstance(path, str):
-        return Engine(port, known=False)
-    return Engine(port, path, True, **named)
+    engine = engine_metrics.engine_from(text)
+    metrics = engine.metrics
+    if metrics is None or not metrics.running or not metrics.waiting:
+        return Engine(engine.port, known=False)
+    return Engine(
+        engine.port,
+        metrics.path,
+        running=_reader(metrics.running),
+        waiting=_reader(metrics.waiting),
+        usage=_reader(metrics.kvUsage),
+        pages=_reader(metrics.kvPages),
+        free=_reader(metrics.kvPagesFree),
+        cached=_reader(metrics.kvPagesCached),
+    )
 
 
-_NAMES = {
-    "running": "running",
-    "waiting": "waiting",
-    "usage": "kvUsage",
-    "pages": "kvPages",
-    "free": "kvPagesFree",
-    "cached": "kvPagesCached",
-}
-
-
-def _reader(text: object) -> Reader | None:
-    found = _SELECTOR.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+def _reader(text: str) -> Reader | None:
+    """None for a number that the engine does not report."""
+    if not text:
         return None
-    name, label, value = (re.escape(part.encode()) if part is not None else None for part in found.groups())
-    if name is None:
-        return None
-    if label is None:
+    selector = engine_metrics.selector(text)
+    name, label = re.escape(selector.name.encode()), re.escape(selector.label.encode())
+    if not label:
         return Reader(re.compile(rb"^" + name + _VALUE, re.MULTILINE))
     within = rb"^" + name + rb"\{(?:[^}\n]*,)?" + label + rb'="'
-    if value is None:
+    if selector.value is None:
         return Reader(re.compile(within + rb'([^"\n]*)"', re.MULTILINE))
-    return Reader(re.compile(within + value + rb'"[^}\n]*\} ([0-9.eE+-]+)', re.MULTILINE))
+    return Reader(re.compile(within + re.escape(selector.value.encode()) + rb'"[^}\n]*\} ([0-9.eE+-]+)', re.MULTILINE))

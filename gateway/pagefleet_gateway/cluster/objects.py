@@ -6,19 +6,16 @@ Validation is the operator's work; a poisoned object must not stop its neighbour
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from pagefleet_gateway.cluster.engines import ANNOTATION, engine_from
+from pagefleet_contract.names import ENGINE_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
+from pagefleet_contract.quantity import seconds
+from pagefleet_gateway.cluster.engines import engine_from
 from pagefleet_gateway.cluster.state import Limit, Pod, Service
 
-GROUP, VERSION, PLURAL = "pagefleet.io", "v1alpha1", "inferenceservices"
-POD_SELECTOR = "app.kubernetes.io/managed-by=pagefleet,pagefleet.io/service,pagefleet.io/revision"
 MAX_RETRIES = 10
 IDLE_HOLD_SECONDS = 60.0
 MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker (envoy/timeouts.py)
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def service_from(raw: Mapping[str, object]) -> Service:
@@ -78,13 +75,13 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
     labels, address = _map(metadata, "labels"), _text(status, "podIP")
     if not address or _text(status, "phase") in ("Succeeded", "Failed"):
         return None
-    engine = engine_from(_text(_map(metadata, "annotations"), ANNOTATION))
+    engine = engine_from(_text(_map(metadata, "annotations"), ENGINE_ANNOTATION))
     return Pod(
         uid=_text(metadata, "uid"),
         name=_text(metadata, "name"),
         namespace=_text(metadata, "namespace"),
-        service=_text(labels, "pagefleet.io/service"),
-        revision=_text(labels, "pagefleet.io/revision"),
+        service=_text(labels, SERVICE_LABEL),
+        revision=_text(labels, REVISION_LABEL),
         address=f"[{address}]:{engine.port}" if ":" in address else f"{address}:{engine.port}",
         ready=is_ready(raw),
         engine=engine,
@@ -114,10 +111,10 @@ def _true(raw: Mapping[str, object]) -> set[str]:
 
 def duration(text: str) -> float | None:
     """Seconds of a Go duration such as `1h30m`; None when it is not one or is 0."""
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    try:
+        return seconds(text) or None
+    except ValueError:
         return None
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) or None
 
 
 def _weights(raw: object) -> tuple[tuple[str, int], ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
+from pagefleet_contract import engine_metrics
 from pagefleet_gateway.cluster.engines import OURS, Engine, Reader
 from pagefleet_gateway.cluster.state import Pod, State
 
@@ -23,13 +24,17 @@ FRESH_SECONDS = 5.0
 MAX_BYTES = 1024 * 1024
 AT_ONCE = 32  # pods asked at the same time
 # vLLM's names, and ours that mirror them.
+_RUNNING, _WAITING, _KV_USAGE, _LORA_INFO = (
+    name.removeprefix(engine_metrics.PREFIX).encode()
+    for name in (engine_metrics.RUNNING, engine_metrics.WAITING, engine_metrics.KV_USAGE, engine_metrics.LORA_INFO)
+)
+_PREFIX = f"^(?:{engine_metrics.PREFIX}|{engine_metrics.VLLM_PREFIX})".encode()
 _SAMPLE = re.compile(
-    rb"^(?:pagefleet_|vllm:)(num_requests_running|num_requests_waiting|kv_cache_usage_perc)"
-    rb"(?:\{[^}\n]*\})? ([0-9.eE+-]+)\s*$",
+    _PREFIX + b"(" + b"|".join((_RUNNING, _WAITING, _KV_USAGE)) + rb")(?:\{[^}\n]*\})? ([0-9.eE+-]+)\s*$",
     re.MULTILINE,
 )
 _ADAPTERS = re.compile(
-    rb'^(?:pagefleet_|vllm:)lora_requests_info\{[^}\n]*running_lora_adapters="([^"]*)"', re.MULTILINE
+    _PREFIX + _LORA_INFO + rb"\{[^}\n]*" + engine_metrics.RUNNING_ADAPTERS.encode() + rb'="([^"]*)"', re.MULTILINE
 )
 
 
@@ -112,9 +117,9 @@ def reading_in(text: bytes, engine: Engine = OURS) -> Reading | None:
     if not found:
         return None
     return Reading(
-        running=sum(found.get(b"num_requests_running", ())),
-        waiting=sum(found.get(b"num_requests_waiting", ())),
-        kv_usage=max(found.get(b"kv_cache_usage_perc", (0.0,))),
+        running=sum(found.get(_RUNNING, ())),
+        waiting=sum(found.get(_WAITING, ())),
+        kv_usage=max(found.get(_KV_USAGE, (0.0,))),
         adapters=_adapters(text),
     )
 

@@ -8,9 +8,9 @@ does. An answer with neither is not measured.
 
 from __future__ import annotations
 
+from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER
 from pagefleet_gateway.envoy.clusters import extension
 
-TOKENS = "x-pagefleet-output-tokens"  # the engine's trailer or header
 TOKENS_METADATA = "pagefleet.answers"  # namespace of the dynamic metadata: `tokens`, digits
 TAIL_BYTES = 4096  # of each of the last three chunks: OpenAI's usage comes last, in an event or an object of its own
 USAGE = "x-pagefleet-usage"  # a header from the picker: the client asked for a last event with the usage
@@ -24,7 +24,7 @@ end
 
 function envoy_on_response(handle)
   local headers = handle:headers()
-  if headers:get("{TOKENS}") ~= nil or headers:get("trailer") == "{TOKENS}" then return end
+  if headers:get("{OUTPUT_TOKENS_HEADER}") ~= nil or headers:get("trailer") == "{OUTPUT_TOKENS_HEADER}" then return end
   local kind = headers:get("content-type")
   if kind == nil or headers:get(":status") ~= "200" or headers:get("content-encoding") ~= nil then return end
   local json = string.find(kind, "application/json", 1, true)

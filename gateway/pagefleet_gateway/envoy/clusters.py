@@ -16,7 +16,6 @@ ENGINES = "engines"
 MIRRORS = "mirrors"  # the same endpoints, chosen by MIRROR: where copies go
 MIRROR = "x-gateway-mirror-endpoint"
 MIRROR_CLUSTER = "x-pagefleet-mirror-cluster"  # names the cluster that gets a copy; without it Envoy sends none
-FALLBACK = "x-pagefleet-fallback"  # namespace/name of the service that answers instead
 PICKER = "picker"
 METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 TYPE = "type.googleapis.com/envoy."

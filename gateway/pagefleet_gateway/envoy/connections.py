@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagefleet_contract.headers import FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, RESERVED_PREFIXES
 from pagefleet_gateway.envoy import timeouts
-from pagefleet_gateway.envoy.answer_tokens import TOKENS, TOKENS_METADATA, USAGE, answer_tokens_filter
-from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, PICKER, extension
+from pagefleet_gateway.envoy.answer_tokens import TOKENS_METADATA, USAGE, answer_tokens_filter
+from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, PICKER, extension
 from pagefleet_gateway.envoy.replies import local_replies
 from pagefleet_gateway.envoy.routes import routes
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.envoy.timeouts import envoy_duration
 from pagefleet_gateway.envoy.tracing import Collector, tracing_config
-
-STRIPPED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
 
 # One JSON line per request, for the picker. Times are microseconds from the request's first byte.
 LOG_FIELDS = {
@@ -38,8 +37,8 @@ LOG_FIELDS = {
     "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
     "upstream": "%UPSTREAM_HOST%",
     "content_type": "%RESP(CONTENT-TYPE)%",
-    "tokens_trailer": f"%TRAILER({TOKENS})%",
-    "tokens_header": f"%RESP({TOKENS})%",
+    "tokens_trailer": f"%TRAILER({OUTPUT_TOKENS_HEADER})%",
+    "tokens_header": f"%RESP({OUTPUT_TOKENS_HEADER})%",
     "tokens_usage": f"%DYNAMIC_METADATA({TOKENS_METADATA}:tokens)%",
 }
 
@@ -48,7 +47,7 @@ PICKER_HEADERS = (
     DESTINATION,
     MIRROR,
     MIRROR_CLUSTER,
-    FALLBACK,
+    FALLBACK_HEADER,
     STREAM_TIMEOUT,
     USAGE,
     "x-envoy-upstream-rq-timeout-ms",
@@ -70,7 +69,7 @@ class EnvoyLimits:
 def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> dict[str, object]:
     """Build the filter chain of every listener. `spans`: their collector; None: Envoy makes no spans."""
     mutations: list[dict[str, object]] = [
-        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in STRIPPED_PREFIXES
+        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in RESERVED_PREFIXES
     ]
     # The request's id is the key of its ticket, so a client must not choose it.
     mutations.append({"remove": "x-request-id"})

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 
+from pagefleet_contract.headers import FALLBACK_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy import timeouts
-from pagefleet_gateway.envoy.clusters import ENGINES, FALLBACK, METADATA, MIRROR_CLUSTER, TYPE
+from pagefleet_gateway.envoy.clusters import ENGINES, METADATA, MIRROR_CLUSTER, TYPE
 from pagefleet_gateway.envoy.stream_timeout import ATTEMPT, HEADER, STREAM, route_name
 from pagefleet_gateway.envoy.timeouts import SILENCE_STEPS, envoy_duration
 
@@ -80,13 +81,13 @@ def _engine_route(max_request_bytes: int, scope: str, silence_seconds: int) -> d
         "response_headers_to_add": [
             {
                 "header": {
-                    "key": "x-pagefleet-revision",
+                    "key": REVISION_HEADER,
                     "value": f"%UPSTREAM_METADATA({METADATA}:revision)%",
                 },
                 "append_action": OVERWRITE,
             },
             # Without the request header there is no value, and then no header either.
-            {"header": {"key": FALLBACK, "value": f"%REQ({FALLBACK})%"}, "append_action": OVERWRITE},
+            {"header": {"key": FALLBACK_HEADER, "value": f"%REQ({FALLBACK_HEADER})%"}, "append_action": OVERWRITE},
         ],
         "route": {
             "request_mirror_policies": [{"cluster_header": MIRROR_CLUSTER, "disable_shadow_host_suffix_append": True}],

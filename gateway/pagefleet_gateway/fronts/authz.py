@@ -15,8 +15,9 @@ from typing import cast
 
 import httptools
 
+from pagefleet_contract.headers import FALLBACK_HEADER
 from pagefleet_gateway.envoy.answer_tokens import USAGE
-from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK, MIRROR, MIRROR_CLUSTER, MIRRORS
+from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS
 from pagefleet_gateway.envoy.replies import REFUSED_503
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.measuring.trace_context import begun
@@ -125,7 +126,7 @@ def rendered(decision: Pick | Refusal, trace: str | None = None) -> bytes:
             if decision.key:
                 headers.append(("x-envoy-auth-headers-to-remove", "authorization"))
             if decision.fallback:
-                headers.append((FALLBACK, decision.fallback))
+                headers.append((FALLBACK_HEADER, decision.fallback))
             return _message(200, b"OK", headers, b"")
         case Refusal():
             headers = [("content-type", "application/json")]

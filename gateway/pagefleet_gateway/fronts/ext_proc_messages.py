@@ -12,8 +12,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from pagefleet_gateway.envoy.answer_tokens import TOKENS
-from pagefleet_gateway.envoy.clusters import DESTINATION, FALLBACK
+from pagefleet_contract.headers import FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, REVISION_HEADER
+from pagefleet_gateway.envoy.clusters import DESTINATION
 from pagefleet_gateway.picking.picker import Pick
 from pagefleet_gateway.picking.routing import Refusal
 
@@ -34,7 +34,7 @@ def headers_of(message: proto.HttpHeaders) -> dict[str, str]:
 def tokens_of(headers: base_pb2.HeaderMap) -> int | None:
     """The output tokens that an engine says its answer had, in its headers or trailers."""
     for header in headers.headers:
-        if header.key.lower() == TOKENS:
+        if header.key.lower() == OUTPUT_TOKENS_HEADER:
             text = header.raw_value.decode("latin-1") or header.value
             return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
     return None
@@ -74,9 +74,9 @@ def picked(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
 def answered(pick: Pick, served: str) -> proto.CommonResponse:
     """What the client is told: the revision that answered, and the service when it is not the one asked."""
     revision = next((pod.revision for pod in pick.choices if pod.address == served), pick.revision)
-    options = [_header("x-pagefleet-revision", revision)]
+    options = [_header(REVISION_HEADER, revision)]
     if pick.fallback:
-        options.append(_header(FALLBACK, pick.fallback))
+        options.append(_header(FALLBACK_HEADER, pick.fallback))
     return proto.CommonResponse(header_mutation=proto.HeaderMutation(set_headers=options))
 
 

@@ -12,8 +12,8 @@ from itertools import takewhile
 
 import msgspec
 
+from pagefleet_contract.sketch import bucket_of
 from pagefleet_gateway.cluster.state import ServiceKey
-from pagefleet_gateway.measuring.sketch import bucket_of
 
 SLICE_SECONDS = 2
 CLOSE_SECONDS = 2  # a slice is closed this long after its end

@@ -20,7 +20,8 @@ from pathlib import Path
 import aiohttp
 from kubernetes.aio import client, config
 
-from pagefleet_gateway.cluster.objects import GROUP, PLURAL, POD_SELECTOR, VERSION, pod_from, service_from
+from pagefleet_contract.names import ENGINE_POD_SELECTOR, GROUP, KIND, PLURAL, VERSION
+from pagefleet_gateway.cluster.objects import pod_from, service_from
 from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.watching import pools as pool_kind
@@ -241,7 +242,7 @@ def _feeds(api: client.ApiClient, state: State, namespace: str) -> list[Feed]:
 
     return [
         Feed(
-            kind="InferenceService",
+            kind=KIND,
             ask=_custom(api, namespace, GROUP, VERSION, PLURAL),
             replace=lambda items: state.replace_services(service_from(raw) for raw in items),
             put=lambda raw: state.put_service(service_from(raw)),
@@ -249,7 +250,7 @@ def _feeds(api: client.ApiClient, state: State, namespace: str) -> list[Feed]:
         ),
         Feed(
             kind="Pod",
-            ask=partial(_pods(api, namespace), label_selector=POD_SELECTOR),
+            ask=partial(_pods(api, namespace), label_selector=ENGINE_POD_SELECTOR),
             replace=lambda items: state.replace_pods(pod for raw in items if (pod := pod_from(raw)) is not None),
             put=put_pod,
             remove=remove_pod,

@@ -13,12 +13,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_gateway.cluster.objects import is_ready
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, State
 from pagefleet_gateway.picking.picker import Request
 
 GROUP, VERSION, PLURAL = "inference.networking.k8s.io", "v1", "inferencepools"
-SERVICE_LABEL = "pagefleet.io/service"
 REVISION = "pool"  # the only one of a pool that holds no InferenceService
 MARK = "~"  # in no object's name: such a service is in nobody's way
 

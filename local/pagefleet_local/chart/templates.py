@@ -6,11 +6,11 @@ from typing import Any
 
 import yaml
 
+from pagefleet_contract.names import SYSTEM_NAMESPACE
 from pagefleet_local.chart.source import MANIFESTS, kustomized, patched
 from pagefleet_local.chart.text import SPLICED, Expression, Given, When, document
 from pagefleet_local.fleet.kubectl import Document
 
-SYSTEM = "pagefleet-system"
 NAMESPACE = Expression(".Release.Namespace | quote")
 # Components whose patches hold under a condition, in the order in which they are put in.
 COMPONENTS = {
@@ -164,7 +164,7 @@ def _dashboards() -> list[Document]:
 
 def _namespaced(one: Document) -> None:
     for place in (one["metadata"], *one.get("subjects", ())):
-        if place.get("namespace") == SYSTEM:
+        if place.get("namespace") == SYSTEM_NAMESPACE:
             place["namespace"] = NAMESPACE
 
 

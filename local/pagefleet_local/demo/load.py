@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from pagefleet_contract.headers import REVISION_HEADER
+
 TOPICS = (
     "a canary release", "the moon", "tea", "a paged cache", "rivers", "sleep", "a mountain hut", "bread", "clouds",
     "a rollback", "trains", "the number seven", "a lighthouse", "honey bees", "maps", "a violin",
@@ -56,7 +58,7 @@ async def ask(session: aiohttp.ClientSession, url: str, prompt: str, max_tokens:
     try:
         async with session.post(f"{url}/chat/completions", json=body) as response:
             status = response.status
-            revision = response.headers.get("x-pagefleet-revision", "")
+            revision = response.headers.get(REVISION_HEADER, "")
             if status != 200:
                 error = (await response.text())[:200]
             else:

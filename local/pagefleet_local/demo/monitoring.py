@@ -14,6 +14,15 @@ from typing import Any
 import aiohttp
 import yaml
 
+from pagefleet_contract.names import (
+    ENGINE,
+    ENGINE_PORT,
+    GATEWAY,
+    GATEWAY_INTERNAL_PORT,
+    NAME_LABEL,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+)
 from pagefleet_local.assets import monitoring
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.fleet.access import Access
@@ -21,7 +30,7 @@ from pagefleet_local.fleet.install import Fleet
 from pagefleet_local.fleet.kubectl import Document, until
 
 PROMETHEUS, ALERTMANAGER = "127.0.0.1:19090", "127.0.0.1:19093"
-PORTS = {"pagefleet-engine": 8000, "pagefleet-gateway": 9002}
+PORTS = {ENGINE: ENGINE_PORT, GATEWAY: GATEWAY_INTERNAL_PORT}
 DISCOVERY_SECONDS = 2.0
 
 RULE = {
@@ -51,15 +60,15 @@ def targets(pods: list[Document], access: Access) -> list[dict[str, Any]]:
     found = []
     for pod in pods:
         labels, address = pod["metadata"].get("labels") or {}, (pod.get("status") or {}).get("podIP")
-        port = PORTS.get(labels.get("app.kubernetes.io/name", ""))
+        port = PORTS.get(labels.get(NAME_LABEL, ""))
         if port is None or not address:
             continue
         own = {
-            "job": labels["app.kubernetes.io/name"],
+            "job": labels[NAME_LABEL],
             "namespace": pod["metadata"]["namespace"],
             "pod": pod["metadata"]["name"],
-            "service": labels.get("pagefleet.io/service", ""),
-            "revision": labels.get("pagefleet.io/revision", ""),
+            "service": labels.get(SERVICE_LABEL, ""),
+            "revision": labels.get(REVISION_LABEL, ""),
         }
         host, path = access.metrics(pod, port)
         # Behind a proxy all pods have one host: the instance tells them apart.

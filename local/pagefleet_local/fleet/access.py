@@ -7,9 +7,9 @@ import contextlib
 import re
 from typing import Protocol
 
+from pagefleet_contract.names import GATEWAY, OPERATOR, SYSTEM_NAMESPACE
 from pagefleet_local.fleet.kubectl import Document, Kubectl
 
-SYSTEM = "pagefleet-system"
 PROXY_SECONDS = 30.0
 
 
@@ -28,9 +28,9 @@ class Direct:
     """The machine is the cluster's node: kube-proxy's rules and the pods' links are here."""
 
     async def address(self, kubectl: Kubectl, service: str) -> str:
-        found = await kubectl.get("service", service, SYSTEM)
+        found = await kubectl.get("service", service, SYSTEM_NAMESPACE)
         if found is None:
-            raise RuntimeError(f"service {SYSTEM}/{service} does not exist: manifests/ did not apply")
+            raise RuntimeError(f"service {SYSTEM_NAMESPACE}/{service} does not exist: manifests/ did not apply")
         port = next(port["port"] for port in found["spec"]["ports"] if port["name"] == "http")
         return f"http://{found['spec']['clusterIP']}:{port}"
 
@@ -47,8 +47,8 @@ class NodePorts:
 
     def __init__(self, host: str, *, gateway: int, operator: int) -> None:
         self._addresses = {
-            "pagefleet-gateway": f"http://{host}:{gateway}",
-            "pagefleet-operator": f"http://{host}:{operator}",
+            GATEWAY: f"http://{host}:{gateway}",
+            OPERATOR: f"http://{host}:{operator}",
         }
         self._process: asyncio.subprocess.Process | None = None
         self.proxy = ""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagefleet_local.fleet.access import SYSTEM, Access, Direct
+from pagefleet_contract.names import GATEWAY, OPERATOR, PLURAL, SYSTEM_NAMESPACE
+from pagefleet_local.fleet.access import Access, Direct
 from pagefleet_local.fleet.kubectl import Kubectl, until
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -36,15 +37,15 @@ async def install(
     await kubectl.run("apply", "-f", str(CHECKOUT / "manifests/base/namespace.yaml"))
     token = await _token(kubectl)
     await kubectl.run("apply", "-k", str(CHECKOUT / f"manifests/overlays/{overlay}"))
-    for name in ("pagefleet-operator", "pagefleet-gateway"):
-        say(f"kubectl rollout status deployment/{name} -n {SYSTEM}")
-        await kubectl.run("rollout", "status", f"deployment/{name}", "-n", SYSTEM, "--timeout=180s")
+    for name in (OPERATOR, GATEWAY):
+        say(f"kubectl rollout status deployment/{name} -n {SYSTEM_NAMESPACE}")
+        await kubectl.run("rollout", "status", f"deployment/{name}", "-n", SYSTEM_NAMESPACE, "--timeout=180s")
     way = access or Direct()
     await way.open(kubectl)
     return Fleet(
         kubectl,
-        gateway=await way.address(kubectl, "pagefleet-gateway"),
-        operator=await way.address(kubectl, "pagefleet-operator"),
+        gateway=await way.address(kubectl, GATEWAY),
+        operator=await way.address(kubectl, OPERATOR),
         token=token,
         access=way,
     )
@@ -60,7 +61,7 @@ async def install_crd(kubectl: Kubectl, say: Callable[[str], None]) -> None:
 
     # Not `kubectl wait`: it fails on an object that has no conditions at all yet.
     async def served() -> bool:
-        return (await kubectl.run("get", "inferenceservices", "-A", check=False)).code == 0
+        return (await kubectl.run("get", PLURAL, "-A", check=False)).code == 0
 
     await until(served, timeout=30, what="the API server serves inferenceservices")
 
@@ -68,7 +69,9 @@ async def install_crd(kubectl: Kubectl, say: Callable[[str], None]) -> None:
 async def _token(kubectl: Kubectl) -> str:
     """The alert webhook's token: the one in the Secret, made at random the first time."""
     jsonpath = "jsonpath={.data.token}"
-    found = await kubectl.run("get", "secret", TOKEN_SECRET, "-n", SYSTEM, "-o", jsonpath, "--ignore-not-found")
+    found = await kubectl.run(
+        "get", "secret", TOKEN_SECRET, "-n", SYSTEM_NAMESPACE, "-o", jsonpath, "--ignore-not-found"
+    )
     if found.out:
         return base64.b64decode(found.out).decode()
     token = secrets.token_urlsafe(32)
@@ -76,7 +79,7 @@ async def _token(kubectl: Kubectl) -> str:
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": TOKEN_SECRET, "namespace": SYSTEM},
+            "metadata": {"name": TOKEN_SECRET, "namespace": SYSTEM_NAMESPACE},
             "stringData": {"token": token},
         }
     )

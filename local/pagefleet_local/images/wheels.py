@@ -17,7 +17,11 @@ from pagefleet_local.fleet.install import CHECKOUT
 EXTRAS = ("operator", "gateway", "engine")
 BESIDE = {"engine": ("otel",)}  # extras that images have besides
 # The source roots that an image of an extra runs; the others are in our wheel too, and make no difference to it.
-SOURCES = {"operator": ("operator",), "gateway": ("gateway",), "engine": ("engine", "kernels")}
+SOURCES = {
+    "operator": ("contract", "operator"),
+    "gateway": ("contract", "gateway"),
+    "engine": ("contract", "engine", "kernels"),
+}
 
 
 def project() -> dict[str, object]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pagefleet_cli.base.faults import Fault, api_fault, unknown_service, unreachable
+from pagefleet_contract.names import GROUP, PLURAL, VERSION
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
-GROUP, VERSION, PLURAL = "pagefleet.io", "v1alpha1", "inferenceservices"
 TIMEOUT_SECONDS = 15.0
 Document = dict[str, Any]
 

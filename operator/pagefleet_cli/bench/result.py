@@ -10,7 +10,7 @@ from typing import Any
 
 from pagefleet_cli.bench.requests import Sample
 from pagefleet_cli.bench.run import Run
-from pagefleet_operator.domain.base import sketch
+from pagefleet_contract import sketch
 
 SIGNALS = ("ttft", "tpot", "e2e")
 MOST_BYTES = 4096  # of a container's termination message
@@ -78,4 +78,4 @@ def _document(run: Run, histograms: Mapping[str, Mapping[int, int]], coarse: int
 
 
 def _histogram(ordered: Sequence[float]) -> dict[int, int]:
-    return dict(Counter(sketch.index(value) for value in ordered))
+    return dict(Counter(sketch.bucket_of(value) for value in ordered))

@@ -10,8 +10,8 @@ from pagefleet_cli.base.cluster import Cluster, Target
 from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.bench.requests import base, models
 from pagefleet_cli.bench.run import client
+from pagefleet_contract.names import GATEWAY, SYSTEM_NAMESPACE
 
-GATEWAY_NAMESPACE, GATEWAY = "pagefleet-system", "pagefleet-gateway"
 LOOK_SECONDS = 15.0
 
 
@@ -29,7 +29,7 @@ def through_gateway(service: str, gateway: str | None, target: Target) -> tuple[
 def _address(cluster: Cluster) -> str:
     """The gateway's load balancer, else its cluster address, which a machine of the cluster reaches."""
     try:
-        found = cluster.gateway(GATEWAY_NAMESPACE, GATEWAY)
+        found = cluster.gateway(SYSTEM_NAMESPACE, GATEWAY)
     except Fault as fault:
         raise Fault(f"where is the gateway? {fault}; give its --url") from fault
     port = found["spec"]["ports"][0]["port"]

@@ -18,7 +18,7 @@ from pagefleet_cli.plan.memory import Load
 from pagefleet_cli.plan.report import Wanted, document, plan, table
 from pagefleet_cli.plan.shape import Shape, checked, from_sizes
 from pagefleet_cli.plan.source import read
-from pagefleet_operator.domain.base.quantity import amount, seconds
+from pagefleet_contract.quantity import amount, seconds
 
 UNKNOWN_CONTEXT, MOST_CONTEXT = 4096, 8192  # when --context-length is not given
 

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from pagefleet_cli.base.cluster import Cluster
-from pagefleet_cli.rollout.progress import ACTION
 from pagefleet_cli.rollout.why import pending
+from pagefleet_contract.names import ACTION_ANNOTATION
 
 POLL_SECONDS = 0.4
 Document = Mapping[str, Any]
@@ -56,7 +56,9 @@ def ask(cluster: Cluster, service: Document, action: Action, revision: str | Non
     """Write the action. Raises Fault."""
     waiting, identity = pending(service), uuid.uuid4().hex[:12]
     replaced = f"{waiting.get('action')} (asked by {waiting.get('by', 'somebody')})" if waiting else ""
-    cluster.annotate(service["metadata"]["name"], ACTION, annotation(action, identity, cluster.user, revision))
+    cluster.annotate(
+        service["metadata"]["name"], ACTION_ANNOTATION, annotation(action, identity, cluster.user, revision)
+    )
     return Asked(identity, action, replaced)
 
 

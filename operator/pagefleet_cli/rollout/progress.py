@@ -9,13 +9,13 @@ from enum import StrEnum
 from typing import Any
 
 from pagefleet_cli.base.words import moment, span
-from pagefleet_operator.domain.base.quantity import seconds
+from pagefleet_contract.names import ACTION_ANNOTATION
+from pagefleet_contract.quantity import seconds
 from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT
 
 Document = Mapping[str, Any]
 PROMOTED = ("Idle", "Watching")  # the spec's revision serves; while watched it may still be rolled back
 FAILED = ("RolledBack",)
-ACTION = "pagefleet.io/action"
 UNTIL_RESUMED = "until resumed"
 
 
@@ -135,7 +135,7 @@ def end(service: Document) -> End:
 def _paused(service: Document, paused: str) -> str:
     """Who holds the step up: "alert NAME" as it stands, "action ID" with the name of who asked, where that is known."""
     try:
-        asked = json.loads((service["metadata"].get("annotations") or {}).get(ACTION) or "null")
+        asked = json.loads((service["metadata"].get("annotations") or {}).get(ACTION_ANNOTATION) or "null")
     except ValueError:
         return paused
     if isinstance(asked, dict) and paused == f"action {asked.get('id')}" and asked.get("by"):

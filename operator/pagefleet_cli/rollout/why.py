@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_cli.base.words import clock, moment, span
-from pagefleet_cli.rollout.progress import ACTION, UNTIL_RESUMED, Place, Progress, progress
+from pagefleet_cli.rollout.progress import UNTIL_RESUMED, Place, Progress, progress
+from pagefleet_contract.names import ACTION_ANNOTATION
 
 Document = Mapping[str, Any]
 
@@ -37,7 +38,7 @@ def waiting(service: Document, now: float) -> list[str]:
 
 def pending(service: Document) -> Document | None:
     """The action that was asked for and has no outcome yet."""
-    text = (service["metadata"].get("annotations") or {}).get(ACTION)
+    text = (service["metadata"].get("annotations") or {}).get(ACTION_ANNOTATION)
     try:
         asked = json.loads(text) if text else None
     except ValueError:

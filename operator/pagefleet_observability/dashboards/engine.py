@@ -3,8 +3,28 @@
 
 from __future__ import annotations
 
+from pagefleet_contract.engine_metrics import (
+    E2E,
+    GENERATION_TOKENS,
+    ITL,
+    KV_PAGES,
+    KV_PAGES_CACHED,
+    KV_PAGES_FREE,
+    KV_USAGE,
+    PREEMPTIONS,
+    PREFIX_CACHE_HITS,
+    PROMPT_TOKENS,
+    QUEUE_TIME,
+    RUNNING,
+    SLEEPING,
+    SUCCESS,
+    SUCCESS_REASON,
+    TTFT,
+    WAITING,
+    WAITING_TOKENS,
+)
 from pagefleet_observability.dashboards.panel import Dashboard, Panel, Row, Variable
-from pagefleet_observability.rules.engines import KV_USAGE, level, rate
+from pagefleet_observability.rules.engines import level, rate
 
 OF = 'namespace="$namespace",service="$service",revision=~"$revision"'
 POD = "{{pod}}"
@@ -42,10 +62,10 @@ PAGES = Row(
         Panel(
             "Pages by state",
             (
-                (f"sum(pagefleet_kv_pages_free{{{OF}}})", "blank"),
-                (f"sum(pagefleet_kv_pages_cached{{{OF}}})", "hold a reusable prefix"),
+                (f"sum({KV_PAGES_FREE}{{{OF}}})", "blank"),
+                (f"sum({KV_PAGES_CACHED}{{{OF}}})", "hold a reusable prefix"),
                 (
-                    f"sum(pagefleet_kv_pages{{{OF}}} - pagefleet_kv_pages_free{{{OF}}} - pagefleet_kv_pages_cached{{{OF}}})",
+                    f"sum({KV_PAGES}{{{OF}}} - {KV_PAGES_FREE}{{{OF}}} - {KV_PAGES_CACHED}{{{OF}}})",
                     "held",
                 ),
             ),
@@ -60,12 +80,12 @@ PAGES = Row(
         ),
         Panel(
             "Preemptions",
-            ((_rate("pagefleet_num_preemptions_total"), POD),),
+            ((_rate(PREEMPTIONS), POD),),
             "Sequences that gave up their pages, per second.",
         ),
         Panel(
             "Prefix cache hits",
-            ((_share("pagefleet_prefix_cache_hits_total", "pagefleet_prefix_cache_queries_total"), POD),),
+            ((_share(PREFIX_CACHE_HITS, "pagefleet_prefix_cache_queries_total"), POD),),
             "Share of prompt tokens found.",
             unit="percentunit",
         ),
@@ -84,14 +104,14 @@ BATCH = Row(
         Panel(
             "Running and waiting",
             (
-                (_level("pagefleet_num_requests_running"), "running {{pod}}"),
-                (_level("pagefleet_num_requests_waiting"), "waiting {{pod}}"),
+                (_level(RUNNING), "running {{pod}}"),
+                (_level(WAITING), "waiting {{pod}}"),
             ),
             "Sequences.",
         ),
         Panel(
             "Waiting tokens",
-            ((f"sum by (pod) (pagefleet_num_tokens_waiting{{{OF}}})", POD),),
+            ((f"sum by (pod) ({WAITING_TOKENS}{{{OF}}})", POD),),
             "Of queued prompts.",
         ),
         Panel(
@@ -113,14 +133,14 @@ BATCH = Row(
         Panel(
             "Tokens",
             (
-                (_rate("pagefleet_generation_tokens_total"), "generated {{pod}}"),
-                (_rate("pagefleet_prompt_tokens_total"), "prompts {{pod}}"),
+                (_rate(GENERATION_TOKENS), "generated {{pod}}"),
+                (_rate(PROMPT_TOKENS), "prompts {{pod}}"),
             ),
             "Per second.",
         ),
         Panel(
             "Finished requests",
-            ((_rate("pagefleet_request_success_total", "finished_reason"), "{{finished_reason}}"),),
+            ((_rate(SUCCESS, SUCCESS_REASON), "{{finished_reason}}"),),
             "Per second, by reason; SGLang and TGI tell none.",
             unit="reqps",
             stacked=True,
@@ -131,15 +151,15 @@ BATCH = Row(
 LATENCY = Row(
     "Latency in the engine",
     (
-        Panel("Time to first token", _quantiles("pagefleet_time_to_first_token_seconds"), "From arrival.", unit="s"),
-        Panel("Between tokens", _quantiles("pagefleet_inter_token_latency_seconds"), "Of one answer.", unit="s"),
-        Panel("Queue time", _quantiles("pagefleet_request_queue_time_seconds"), "Arrival to scheduled.", unit="s"),
-        Panel("Whole answer", _quantiles("pagefleet_e2e_request_latency_seconds"), "Arrival to last token.", unit="s"),
+        Panel("Time to first token", _quantiles(TTFT), "From arrival.", unit="s"),
+        Panel("Between tokens", _quantiles(ITL), "Of one answer.", unit="s"),
+        Panel("Queue time", _quantiles(QUEUE_TIME), "Arrival to scheduled.", unit="s"),
+        Panel("Whole answer", _quantiles(E2E), "Arrival to last token.", unit="s"),
         Panel("Prompt tokens", _quantiles("pagefleet_request_prompt_tokens"), "Of a request."),
         Panel("Generated tokens", _quantiles("pagefleet_request_generation_tokens"), "Of a request."),
         Panel(
             "First tokens, by time",
-            ((_rate("pagefleet_time_to_first_token_seconds", "le", "_bucket"), "{{le}}"),),
+            ((_rate(TTFT, "le", "_bucket"), "{{le}}"),),
             "Every request of the engines.",
             unit="s",
             kind="heatmap",
@@ -164,7 +184,7 @@ WHAT = Row(
             kind="table",
             width=16,
         ),
-        Panel("Asleep", ((f"max by (pod) (pagefleet_engine_sleeping{{{OF}}})", POD),), "1 while an engine sleeps."),
+        Panel("Asleep", ((f"max by (pod) ({SLEEPING}{{{OF}}})", POD),), "1 while an engine sleeps."),
     ),
 )
 

@@ -6,31 +6,44 @@ Only numbers with the same meaning are here; docs/runtimes.md says which an engi
 
 from __future__ import annotations
 
-KV_USAGE = "pagefleet_kv_cache_usage_perc"
+from pagefleet_contract.engine_metrics import (
+    E2E,
+    GENERATION_TOKENS,
+    ITL,
+    KV_USAGE,
+    PREEMPTIONS,
+    PROMPT_TOKENS,
+    QUEUE_TIME,
+    RUNNING,
+    SUCCESS,
+    TTFT,
+    WAITING,
+)
+
 OTHERS = {
-    "pagefleet_num_requests_running": (
+    RUNNING: (
         "vllm:num_requests_running", "sglang:num_running_reqs", "tgi_batch_current_size",
     ),
-    "pagefleet_num_requests_waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size"),
+    WAITING: ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size"),
     KV_USAGE: ("vllm:kv_cache_usage_perc", "sglang:token_usage"),
-    "pagefleet_generation_tokens_total": (
+    GENERATION_TOKENS: (
         "vllm:generation_tokens_total", "sglang:generation_tokens_total", "tgi_request_generated_tokens_sum",
     ),
-    "pagefleet_prompt_tokens_total": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
-    "pagefleet_num_preemptions_total": ("vllm:num_preemptions_total",),
-    "pagefleet_request_success_total": (
+    PROMPT_TOKENS: ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
+    PREEMPTIONS: ("vllm:num_preemptions_total",),
+    SUCCESS: (
         "vllm:request_success_total", "sglang:num_requests_total", "tgi_request_success", "tgi_request_failure",
     ),
-    "pagefleet_time_to_first_token_seconds": (
+    TTFT: (
         "vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds",
     ),
-    "pagefleet_inter_token_latency_seconds": (
+    ITL: (
         "vllm:inter_token_latency_seconds", "sglang:inter_token_latency_seconds",
     ),
-    "pagefleet_e2e_request_latency_seconds": (
+    E2E: (
         "vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds", "tgi_request_duration",
     ),
-    "pagefleet_request_queue_time_seconds": (
+    QUEUE_TIME: (
         "vllm:request_queue_time_seconds", "sglang:queue_time_seconds", "tgi_request_queue_duration",
     ),
 }  # fmt: skip

@@ -6,7 +6,8 @@ the gateway. It must be a bound of the gateway's histogram.
 
 from __future__ import annotations
 
-from pagefleet_observability.rules.engines import KV_USAGE, OTHERS, level, rate
+from pagefleet_contract.engine_metrics import KV_USAGE, QUEUE_TIME, RUNNING, WAITING
+from pagefleet_observability.rules.engines import OTHERS, level, rate
 from pagefleet_observability.rules.rule import Group, Recording
 
 BY = "namespace, service, revision"
@@ -64,13 +65,10 @@ ENGINE_RULES = Group(
             f"min by ({BY}) ((pagefleet_kv_pages_free + pagefleet_kv_pages_cached) / pagefleet_kv_pages"
             f" or 1 - ({' or '.join(OTHERS[KV_USAGE])}))",
         ),
-        Recording(
-            "revision:pagefleet_request_queue_time_seconds:p95_5m", _quantile("pagefleet_request_queue_time_seconds")
-        ),
+        Recording("revision:pagefleet_request_queue_time_seconds:p95_5m", _quantile(QUEUE_TIME)),
         Recording(
             "revision:pagefleet_queue:saturation",
-            f"sum by ({BY}) ({level('pagefleet_num_requests_waiting')})"
-            f" / clamp_min(sum by ({BY}) ({level('pagefleet_num_requests_running')}), 1)",
+            f"sum by ({BY}) ({level(WAITING)}) / clamp_min(sum by ({BY}) ({level(RUNNING)}), 1)",
         ),
         Recording(
             "revision:pagefleet_prefix_cache_hits:ratio_rate5m",

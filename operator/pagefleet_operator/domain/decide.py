@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_operator.domain import conditions
-from pagefleet_operator.domain.base.names import SERVICE_LABEL, Child
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision import revision_hash, snapshot
 from pagefleet_operator.domain.manifests import workload
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget

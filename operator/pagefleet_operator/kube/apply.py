@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, REVISION_LABEL, VERSION
+from pagefleet_contract.names import API_VERSION, KIND, OPERATOR, REVISION_LABEL
 from pagefleet_operator.domain.manifests import leaderworkerset as groups
 from pagefleet_operator.domain.scaling.deletion_cost import ANNOTATION
 from pagefleet_operator.domain.status import codec
@@ -24,7 +24,7 @@ from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
 
-MANAGER = "pagefleet-operator"
+MANAGER = OPERATOR
 APPLIED = "pagefleet.io/applied-hash"
 CONFLICT, NOT_FOUND = 409, 404
 GROUPED = (f"{groups.GROUP}/{groups.VERSION}", groups.KIND)
@@ -225,7 +225,7 @@ class Applier:
             "kind": "Event",
             "metadata": {"generateName": f"{metadata['name']}-", "namespace": metadata["namespace"]},
             "involvedObject": {
-                "apiVersion": f"{GROUP}/{VERSION}",
+                "apiVersion": API_VERSION,
                 "kind": KIND,
                 "name": metadata["name"],
                 "namespace": metadata["namespace"],

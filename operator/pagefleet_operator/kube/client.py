@@ -1,25 +1,33 @@
-"""The few requests the operator makes of the API server: JSON over HTTPS, errors as exceptions, nothing cached."""
+"""The few requests the operator makes of the API server: JSON over HTTPS, errors as exceptions, nothing cached.
+
+The Kubernetes client library reads the credentials and authenticates. The requests themselves are made here for two
+reasons. Objects stay the plain dictionaries that the API server sent, with fields that no generated model knows. And
+server-side apply is sent as YAML, for which some characters of JSON must be escaped (see `written`).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
-import ssl
-import time
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
-from kubernetes.aio import client, config
+from aiohttp import AddrInfoType
+from kubernetes.aio import client
+from kubernetes.aio.client.rest import RESTClientObject
 
-from pagefleet_operator.kube.sockets import Sockets
+from pagefleet_operator.kube import credentials
 
 Document = dict[str, Any]
-SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-TOKEN_SECONDS = 60.0  # the kubelet renews the token in place
 REQUEST_SECONDS = 15.0
+MAX_CONNECTIONS = 32
+UNAUTHORIZED = 401
+MAX_POLLS, POLL_SECONDS = 500, 0.002  # for sockets to close
 JSON, MERGE_PATCH, APPLY_PATCH = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 # What YAML does not take as it is (yaml.org, 1.2.2, section 5.1); other characters it does not take as JSON's pairs of escapes.
@@ -34,32 +42,20 @@ class ApiError(Exception):
         self.status, self.message = status, message
 
 
-@dataclass
-class _Token:
-    value: str = ""
-    read: float = 0.0
-
-
 class Api:
     """`async with Api(kubeconfig)`; None for the pod's own service account."""
 
     def __init__(self, kubeconfig: str | None) -> None:
-        self._kubeconfig, self._token = kubeconfig, _Token()
+        self._kubeconfig = kubeconfig
+        self._settings: client.Configuration | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._sockets, self._host = Sockets(), ""
+        self._sockets = Sockets()
 
     async def __aenter__(self) -> Api:
-        settings = client.Configuration()
-        if self._kubeconfig:
-            await config.load_kube_config(self._kubeconfig, client_configuration=settings)
-        else:
-            config.load_incluster_config(client_configuration=settings)
-        context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
-        if settings.cert_file:
-            context.load_cert_chain(settings.cert_file, settings.key_file)
-        self._host = settings.host
+        self._settings = await credentials.load(self._kubeconfig)
+        context = RESTClientObject(self._settings).ssl_context
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context, limit=32, socket_factory=self._sockets),
+            connector=aiohttp.TCPConnector(ssl=context, limit=MAX_CONNECTIONS, socket_factory=self._sockets),
             timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
         )
         return self
@@ -113,12 +109,29 @@ class Api:
     async def _request(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None, kind: str = JSON
     ) -> Document:
-        if self._session is None:
-            raise RuntimeError("Api is used outside its `async with` block")
-        headers = {"Content-Type": kind, **self._authorization()}
         data = None if body is None else written(body)
-        async with self._session.request(
-            method, self._host + path, params=query, data=data, headers=headers
+        try:
+            return await self._send(method, path, query, data, kind)
+        except ApiError as error:
+            if error.status != UNAUTHORIZED:
+                raise
+        # A kubeconfig's token has expired. The request was not carried out: it is sent once more with new credentials.
+        self._settings = await credentials.load(self._kubeconfig)
+        return await self._send(method, path, query, data, kind)
+
+    async def _send(self, method: str, path: str, query: Mapping[str, str], data: bytes | None, kind: str) -> Document:
+        session, settings = self._session, self._settings
+        if session is None or settings is None:
+            raise RuntimeError("Api is used outside its `async with` block")
+        headers = {"Content-Type": kind, **await credentials.authorization(settings)}
+        async with session.request(
+            method,
+            settings.host + path,
+            params=query,
+            data=data,
+            headers=headers,
+            proxy=settings.proxy,
+            server_hostname=settings.tls_server_name,
         ) as response:
             text = await response.text()
             try:
@@ -131,15 +144,38 @@ class Api:
                 raise ApiError(502, "the API server's answer is not an object")
             return document
 
-    def _authorization(self) -> dict[str, str]:
-        if self._kubeconfig:
-            return {}
-        if time.monotonic() - self._token.read > TOKEN_SECONDS or not self._token.value:
-            self._token = _Token(SERVICE_ACCOUNT_TOKEN.read_text().strip(), time.monotonic())
-        return {"Authorization": f"Bearer {self._token.value}"}
-
 
 def written(body: Mapping[str, Any]) -> bytes:
     """JSON that is YAML too, which is what server-side apply is read as: it knows no surrogate pairs."""
     text = json.dumps(body, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+
+
+class Sockets:
+    """Makes a connector's sockets, `aiohttp.TCPConnector(socket_factory=Sockets())`, and waits until the last is closed.
+
+    aiohttp forgets a TLS connection whose request was given up and closes it in the background. An event loop that ends
+    meanwhile would leave it open.
+    """
+
+    def __init__(self) -> None:
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+
+    def __call__(self, info: AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = info
+        opened = socket.socket(family, kind, protocol)
+        self._sockets.add(opened)
+        return opened
+
+    async def closed(self) -> None:
+        """Call it after the session is closed. It returns when every transport is gone, or after about a second."""
+        for one in self._open():
+            with contextlib.suppress(OSError):  # not connected yet, or no longer
+                one.shutdown(socket.SHUT_RDWR)
+        for _ in range(MAX_POLLS):
+            if not self._open():
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _open(self) -> list[socket.socket]:
+        return [one for one in self._sockets if one.fileno() >= 0]

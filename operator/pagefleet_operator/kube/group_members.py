@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_operator.domain.base.names import WORKER_LABEL
+from pagefleet_contract.names import WORKER_LABEL
 from pagefleet_operator.domain.status.observation import PodFault, PodReading
 from pagefleet_operator.kube.readings import fault, revision_of
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import MANAGED, MANAGED_LABEL, SERVICE_LABEL
+from pagefleet_contract.names import MANAGED, MANAGED_LABEL, SERVICE_LABEL
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, KIND, VERSION
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document

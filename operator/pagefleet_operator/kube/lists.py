@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 import aiohttp
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, MANAGED, MANAGED_LABEL, VERSION
+from pagefleet_contract.names import GROUP, KIND, MANAGED, MANAGED_LABEL, VERSION
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.store import Key, Store

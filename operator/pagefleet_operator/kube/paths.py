@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, PLURAL, VERSION
+from pagefleet_contract.names import GROUP, KIND, PLURAL, VERSION
 from pagefleet_operator.domain.spec.schema.fields import OBJECT_NAME
 
 PLURALS = {

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pagefleet_contract.names import AWAKE_GATE, REVISION_LABEL, SPARE_LABEL
 from pagefleet_operator.domain.analysis.load_test import readable
-from pagefleet_operator.domain.base.names import AWAKE_GATE, REVISION_LABEL, SPARE_LABEL
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
 from pagefleet_operator.domain.status.observation import (
     LoadTestReading,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import aiohttp
 
-from pagefleet_operator.domain.base.names import AWAKE_GATE, PORT
+from pagefleet_contract.names import AWAKE_GATE, ENGINE_PORT
 from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.domain.status.plan import SpareOrder
 from pagefleet_operator.kube import paths
@@ -73,7 +73,7 @@ class SpareOrders:
         host = f"[{address}]" if ":" in address else address
         try:
             timeout = aiohttp.ClientTimeout(total=ENGINE_SECONDS)
-            async with self._session.post(f"http://{host}:{PORT}{path}", timeout=timeout) as response:
+            async with self._session.post(f"http://{host}:{ENGINE_PORT}{path}", timeout=timeout) as response:
                 if response.status >= 300:
                     level = logging.DEBUG if response.status == BUSY else logging.WARNING
                     log.log(level, "spare %s answers %s with %s", address, path, response.status)

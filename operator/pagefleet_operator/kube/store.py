@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import KIND, SERVICE_LABEL, WORKER_LABEL
+from pagefleet_contract.names import KIND, SERVICE_LABEL, WORKER_LABEL
 
 Document = dict[str, Any]
 Key = tuple[str, str, str]  # kind, namespace, name

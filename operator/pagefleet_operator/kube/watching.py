@@ -1,10 +1,15 @@
-"""kopf, which only watches: it tells what it saw, and writes to no object.
+"""kopf's watches on InferenceServices and on the child objects that carry our label. kopf reports events here and writes
+to no object.
 
-A watcher of kopf's that meets an ERROR event other than 410 ends, and nobody starts it again: the operator would go
-blind for that kind and still look alive. So watchers are looked after here: when one has ended, kopf is started anew.
-
-kopf lives in a thread with an event loop of its own: when it ends it cancels every task of its loop, whoever made it,
-and it takes the process' signals over. What it saw is told in the loop of `run`, and nowhere else.
+Why kopf runs in a thread of its own and is started again:
+- A watcher of kopf's that receives an ERROR event other than 410 ends, and kopf does not start it again (the fault
+  campaign found this). The operator would be blind for that kind of object and still look alive. So this module waits
+  for the first watcher to end, stops kopf, and starts it again.
+- kopf cancels every task of its event loop when it stops, whoever started the task, and it takes over the signals of the
+  process. In a loop and a thread of its own it can do neither to the operator.
+- kopf may need long to stop, because a watcher that is cancelled while it begins a request goes on. The thread is
+  therefore a daemon, its events are dropped after `end`, and nobody waits for it longer than END_SECONDS.
+Events travel to the loop of `run` by call_soon_threadsafe; the operator's own state is touched in that loop only.
 """
 
 from __future__ import annotations
@@ -19,30 +24,42 @@ from typing import Any
 
 import kopf
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, MANAGED, MANAGED_LABEL, PLURAL, VERSION
+from pagefleet_contract.names import GROUP, KIND, MANAGED, MANAGED_LABEL, PLURAL, VERSION
+from pagefleet_operator.kube import credentials
 
-OURS = {MANAGED_LABEL: MANAGED}
+CHILDREN: dict[str, tuple[str, str] | tuple[str, str, str]] = {
+    "Deployment": ("apps", "v1", "deployments"),
+    "Service": ("", "v1", "services"),
+    "PodDisruptionBudget": ("policy", "poddisruptionbudgets"),
+    "Pod": ("", "v1", "pods"),
+}
 WATCH_SECONDS = 60
-LOOK_SECONDS = 0.5
+CHUNK = 500  # objects in one answer of a list
+POLL_SECONDS = 0.5
 END_SECONDS = 5.0
-Seen = Callable[[str, str | None, dict[str, Any]], None]
+OnEvent = Callable[[str, str | None, dict[str, Any]], None]
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Watching:
-    """`seen` takes kind, event type (None: listed) and object. `ready` is set while kopf watches; `again` hears of each
-    new start. Without `namespaces` the whole cluster is watched."""
+    """Watches until it is stopped.
 
-    seen: Seen
+    `on_event` is called with the kind, the event's type (None: from a list) and the object. `ready` is set while kopf
+    watches. `on_restart` is called at each new start of kopf. Without `namespaces` the whole cluster is watched.
+    `kubeconfig` is a file's path; None means the pod's service account.
+    """
+
+    on_event: OnEvent
     namespaces: Collection[str]
+    kubeconfig: str | None
     ready: asyncio.Event
-    again: Callable[[], None]
+    on_restart: Callable[[], None]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`."""
+        """Watch until `stop` is set."""
         while True:
-            watcher = _Watcher(asyncio.get_running_loop(), self.seen, self.namespaces, self.ready)
+            watcher = _Watcher(asyncio.get_running_loop(), self)
             watcher.start()
             ended, stopping = (asyncio.create_task(event.wait()) for event in (watcher.ended, stop))
             try:
@@ -55,18 +72,16 @@ class Watching:
                 stopping.cancel()
             if stop.is_set():
                 return
-            log.error("a watch has ended for good: watching is begun anew")
-            self.again()
+            log.error("a watch of the API server has ended; kopf is started again and lists every object anew")
+            self.on_restart()
 
 
 @dataclass(eq=False)
 class _Watcher:
-    """One life of kopf's. After `end` it tells nothing more, however long its thread takes to come to its end."""
+    """One run of kopf, in a thread. After `end` it reports nothing more, however long its thread takes to end."""
 
     loop: asyncio.AbstractEventLoop
-    seen: Seen
-    namespaces: Collection[str]
-    ready: asyncio.Event
+    watching: Watching
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     _over: bool = False
     _stop: Callable[[], None] = lambda: None
@@ -79,8 +94,7 @@ class _Watcher:
         self._stop()
 
     def _thread(self) -> None:
-        """Not asyncio.run: that waits for every task's end, and kopf's watchers outlive a cancellation that meets them
-        while they begin a request."""
+        """Run kopf in a loop of its own. asyncio.run would wait for every task to end, and kopf's may not."""
         own = asyncio.new_event_loop()
         try:
             own.run_until_complete(self._watch())
@@ -88,20 +102,20 @@ class _Watcher:
             log.error("kopf has ended: %s", error or type(error).__name__)
         finally:
             self._over = True
-            self._tell(self.ended.set)
-            own.set_exception_handler(lambda *_: None)  # what is left is given up
-            if left := asyncio.all_tasks(own):
-                for task in left:
+            self._report(self.ended.set)
+            own.set_exception_handler(lambda *_: None)  # errors of tasks that are given up
+            if remaining := asyncio.all_tasks(own):
+                for task in remaining:
                     task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):  # ending, kopf cancels whatever its loop has
-                    own.run_until_complete(asyncio.wait(left, timeout=END_SECONDS))
+                with contextlib.suppress(asyncio.CancelledError):  # kopf cancels every task of its loop when it stops
+                    own.run_until_complete(asyncio.wait(remaining, timeout=END_SECONDS))
             own.close()
 
     async def _watch(self) -> None:
         own, stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
         def end() -> None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed already
+            with contextlib.suppress(RuntimeError):  # kopf's loop is closed already
                 own.call_soon_threadsafe(stop.set)
 
         self._stop = end
@@ -115,59 +129,66 @@ class _Watcher:
 
     async def _announce(self, ready: asyncio.Event) -> None:
         await ready.wait()
-        self._tell(self.ready.set)
+        self._report(self.watching.ready.set)
 
-    def _tell(self, what: Callable[..., None], *words: Any) -> None:
+    def _report(self, callback: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the operator's loop is closed already
-            self.loop.call_soon_threadsafe(what, *words)
+            self.loop.call_soon_threadsafe(callback, *arguments)
 
-    def _saw(self, kind: str, event: str | None, document: dict[str, Any]) -> None:
+    def _event(self, kind: str, event: str | None, document: dict[str, Any]) -> None:
         if not self._over:
-            self.seen(kind, event, document)
+            self.watching.on_event(kind, event, document)
 
     async def _kopf(self, ready: asyncio.Event) -> None:
         registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-        _handlers(registry, lambda *words: self._tell(self._saw, *words))
-        settings.scanning.disabled = True
+        register(registry, self.watching.kubeconfig, lambda *event: self._report(self._event, *event))
+        configure(settings)
+        namespaces = tuple(self.watching.namespaces)
         await kopf.operator(
             registry=registry,
             settings=settings,
             standalone=True,
-            clusterwide=not self.namespaces,
-            namespaces=tuple(self.namespaces),
+            clusterwide=not namespaces,
+            namespaces=namespaces,
             ready_flag=ready,
         )
 
 
 async def _watcher_ended() -> None:
-    """Returns when one of kopf's watchers that once ran has ended. kopf names its tasks "watcher for KIND@NAMESPACE"."""
+    """Return when one of kopf's watchers that once ran has ended. kopf names its tasks "watcher for KIND@NAMESPACE"."""
     known: set[asyncio.Task[Any]] = set()
     while not any(task.done() for task in known):
         known |= {task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for ")}
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
-def _handlers(registry: kopf.OperatorRegistry, seen: Seen) -> None:
+def register(registry: kopf.OperatorRegistry, kubeconfig: str | None, on_event: OnEvent) -> None:
+    """Register the login and one event handler for each kind.
+
+    Each handler is a coroutine: kopf runs plain functions in a pool of threads.
+    """
+
     @kopf.on.login(registry=registry)
-    def login(**kwargs: Any) -> Any:
-        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await credentials.for_kopf(kubeconfig)
 
-    @kopf.on.startup(registry=registry)
-    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
-        settings.posting.enabled = False
-        settings.scanning.disabled = True
-        settings.watching.server_timeout = WATCH_SECONDS
-        settings.watching.client_timeout = WATCH_SECONDS + 10
-        settings.networking.request_timeout = 30
-
-    def watch(kind: str, *resource: str, **filters: Any) -> None:
-        # A coroutine: what is no coroutine kopf runs in a thread, and what hears of events belongs to the loop.
-        @kopf.on.event(*resource, id=kind, registry=registry, **filters)
+    def watch(kind: str, *resource: str) -> None:
+        @kopf.on.event(*resource, id=kind, registry=registry)
         async def event(event: Any, **_: Any) -> None:
-            seen(kind, event["type"], dict(event["object"]))
+            on_event(kind, event["type"], dict(event["object"]))
 
     watch(KIND, GROUP, VERSION, PLURAL)
-    watch("Deployment", "apps", "v1", "deployments", labels=OURS)
-    watch("Service", "", "v1", "services", labels=OURS)
-    watch("PodDisruptionBudget", "policy", "poddisruptionbudgets", labels=OURS)
-    watch("Pod", "", "v1", "pods", labels=OURS)
+    for kind, resource in CHILDREN.items():
+        watch(kind, *resource)
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Have kopf list in chunks, and ask only for objects that carry our label: other people's objects cost nothing."""
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.networking.request_timeout = 30
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 10
+    settings.watching.chunk_size = CHUNK
+    for resource in CHILDREN.values():
+        settings.watching.label_selectors[resource] = f"{MANAGED_LABEL}={MANAGED}"

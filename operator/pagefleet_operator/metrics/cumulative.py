@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client.samples import Sample
 
-from pagefleet_operator.domain.base import sketch
+from pagefleet_contract import sketch
+from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS, Engine, EngineMetrics, Selector, selector
 from pagefleet_operator.domain.base.edged import Edged, shared
-from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS, OURS, Engine, EngineMetrics, Selector, selector
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.metrics import metrics_page
 from pagefleet_operator.metrics.metrics_page import Found
@@ -159,7 +159,7 @@ def _sketched(edged: Edged) -> dict[int, int]:
     result: dict[int, int] = {}
     for place, count in edged.counts.items():
         high = edged.bounds[place]
-        index = sketch.index(high if math.isfinite(high) else 2 * edged.lower(place))
+        index = sketch.bucket_of(high if math.isfinite(high) else 2 * edged.lower(place))
         result[index] = result.get(index, 0) + count
     return result
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 import aiohttp
 
-from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS
+from pagefleet_contract.engine_metrics import HISTOGRAMS
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.metrics.bounded_body import TooLongError, body
 from pagefleet_operator.metrics.cumulative import Counts, Past, Pod, counts, names

@@ -15,12 +15,12 @@ from typing import Any, TypeGuard
 
 import aiohttp
 
+from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.metrics.bounded_body import body
 
-PORT = 9002
 TIMEOUT_SECONDS = 2.0
 MOST_BYTES = 16 << 20
 KEPT_SECONDS, MOST_SLICES = 72 * 3600.0, 12_000  # what a long rollout is judged by
@@ -161,7 +161,9 @@ class GatewayWindows:
         query = {"namespace": key[0], "service": key[1], "since": str(self._newest.get(key, {}).get(address, 0.0))}
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         try:
-            async with self._session.get(f"http://{address}:{PORT}/windows", params=query, timeout=timeout) as response:
+            async with self._session.get(
+                f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows", params=query, timeout=timeout
+            ) as response:
                 if response.status != 200:
                     return None
                 document = json.loads(await body(response, MOST_BYTES))

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pagefleet_contract.engine_metrics import HISTOGRAMS, engine_of
 from pagefleet_operator.domain.analysis import sources
-from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS, engine_of
 from pagefleet_operator.domain.spec.rollout import Guard, Rollout, Source, StepKind
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import Status

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from pagefleet_operator.domain.runtimes.metrics import Selector
+from pagefleet_contract.engine_metrics import Selector
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 Found = Mapping[str, list[Sample]]

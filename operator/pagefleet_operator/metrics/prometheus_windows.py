@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pagefleet_operator.domain.runtimes.metrics import Engine
+from pagefleet_contract.engine_metrics import Engine
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.metrics.cumulative import Past, Pod
 from pagefleet_operator.metrics.prometheus_client import Prometheus

@@ -16,7 +16,7 @@ from typing import Any
 
 from prometheus_client.samples import Sample
 
-from pagefleet_operator.domain.runtimes.metrics import EngineMetrics
+from pagefleet_contract.engine_metrics import EngineMetrics
 from pagefleet_operator.metrics.cumulative import Counts, counts, cumulative, names
 from pagefleet_operator.metrics.prometheus_client import result
 

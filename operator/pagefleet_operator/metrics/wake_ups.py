@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import aiohttp
 
+from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.metrics.bounded_body import body
-from pagefleet_operator.metrics.gateway_windows import PORT
 
 Key = tuple[str, str]
 EVERY_SECONDS, LISTED_SECONDS, TIMEOUT_SECONDS = 0.5, 5.0, 2.0
@@ -62,7 +62,7 @@ class Wakes:
     async def _held(self, address: str) -> set[Key]:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         try:
-            async with self._session.get(f"http://{address}:{PORT}/held", timeout=timeout) as response:
+            async with self._session.get(f"http://{address}:{GATEWAY_INTERNAL_PORT}/held", timeout=timeout) as response:
                 if response.status != 200:
                     return set()
                 return keys(json.loads(await body(response, MOST_BYTES)))

@@ -8,6 +8,7 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pagefleet_operator.domain.scaling.load import sample
+from pagefleet_operator.domain.status.engine_load import total
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.plan import Plan
 
@@ -82,7 +83,7 @@ class LoadMetrics:
 def _values(seen: Observation, plan: Plan) -> dict[str, float]:
     samples = [sample(found, 0.0) for found in seen.revisions.values()]
     ready, fresh = sum(s.serving for s in samples), sum(s.fresh for s in samples)
-    total, load = sum(s.total_pages for s in samples), seen.load
+    engines, load = total(s.load for s in samples), seen.load
     spares = [spare for found in seen.revisions.values() for spare in found.spares]
     resting = sum(1 for spare in spares if not spare.pod.ready and (spare.loaded or spare.asleep))
     values: dict[str, float] = {}
@@ -91,12 +92,12 @@ def _values(seen: Observation, plan: Plan) -> dict[str, float]:
         values["spares"] = values["awake"] + resting
     if fresh == ready:
         held = load.held if load is not None else 0
-        values["running"] = sum(s.running for s in samples)
-        values["waiting"] = sum(s.waiting for s in samples) + held
-        if not ready or any(pod.tokens is not None for found in seen.revisions.values() for pod in found.pods):
-            values["tokens"] = sum(s.tokens for s in samples)
-        if total:
-            values["free"] = 1 - sum(s.pages for s in samples) / total
+        values["running"] = engines.running
+        values["waiting"] = engines.waiting + held
+        if not ready or _counts_tokens(seen):
+            values["tokens"] = engines.tokens or 0.0
+        if engines.kv_share_free is not None:
+            values["free"] = engines.kv_share_free
     if load is not None and math.isfinite(load.age) and load.arrivals:
         newest = load.arrivals[-6:]
         values["arrivals"] = sum(newest) / len(newest)
@@ -105,3 +106,9 @@ def _values(seen: Observation, plan: Plan) -> dict[str, float]:
         if values.get("tokens"):
             values["thousand"] = values["hour"] / 3.6 / values["tokens"]
     return values
+
+
+def _counts_tokens(seen: Observation) -> bool:
+    """Whether an engine reports how many tokens it generates."""
+    loads = (pod.load for found in seen.revisions.values() for pod in found.pods)
+    return any(load is not None and load.tokens is not None for load in loads)

@@ -91,10 +91,11 @@ def taken(before: Snapshot | None, seen: Observation, status: Status, now: float
 
 
 def _pod(pod: PodReading, revision: str) -> PodNow:
-    if not is_fresh(pod):
+    load = pod.load
+    if load is None or not is_fresh(pod):
         return PodNow(pod.name, revision, _state(pod))
-    used = 1.0 - (pod.free_pages or 0) / pod.total_pages if pod.total_pages else None
-    return PodNow(pod.name, revision, _state(pod), pod.waiting, pod.running, used)
+    used = 1.0 - (load.kv_pages_free or 0) / load.kv_pages_total if load.kv_pages_total else None
+    return PodNow(pod.name, revision, _state(pod), load.waiting, load.running, used)
 
 
 def _spare(spare: SpareReading, revision: str) -> PodNow:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from pagefleet_operator.domain.base.names import KIND
+from pagefleet_contract.names import KIND
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.web import view

@@ -15,6 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pagefleet_contract.engine_metrics import (
+    GENERATION_TOKENS,
+    KV_PAGES,
+    KV_USAGE,
+    PREFIX_CACHE_HITS,
+    PROMPT_TOKENS,
+    STEP_SECONDS,
+    TTFT,
+)
 from pagefleet_simulator.fleet.profile import StepTime
 
 NAMES = ("base", "prefill", "decode", "kv")
@@ -106,20 +115,17 @@ def scrapes(texts: Sequence[str], page_size: int) -> list[Measured]:
     found = []
     for before, after in itertools.pairwise([_counters(text) for text in texts]):
         grown = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in after}
-        count = grown.get("pagefleet_step_seconds_count", 0.0)
+        count = grown.get(f"{STEP_SECONDS}_count", 0.0)
         if count <= 0 or min(grown.get(name, 0.0) for name in _GROWING) < 0:
             continue
-        held = [
-            side.get("pagefleet_kv_pages", 0.0) * side.get("pagefleet_kv_cache_usage_perc", 0.0)
-            for side in (before, after)
-        ]
-        hits = grown.get("pagefleet_prefix_cache_hits_total", 0.0)
-        firsts = grown.get("pagefleet_time_to_first_token_seconds_count", 0.0)
+        held = [side.get(KV_PAGES, 0.0) * side.get(KV_USAGE, 0.0) for side in (before, after)]
+        hits = grown.get(PREFIX_CACHE_HITS, 0.0)
+        firsts = grown.get(f"{TTFT}_count", 0.0)
         found.append(
             Measured(
-                seconds=grown["pagefleet_step_seconds_sum"],
-                prefill=max(0.0, grown.get("pagefleet_prompt_tokens_total", 0.0) - hits),
-                decode=max(0.0, grown.get("pagefleet_generation_tokens_total", 0.0) - firsts),
+                seconds=grown[f"{STEP_SECONDS}_sum"],
+                prefill=max(0.0, grown.get(PROMPT_TOKENS, 0.0) - hits),
+                decode=max(0.0, grown.get(GENERATION_TOKENS, 0.0) - firsts),
                 kv=sum(held) / 2 * page_size * count,
                 count=count,
             )
@@ -128,10 +134,10 @@ def scrapes(texts: Sequence[str], page_size: int) -> list[Measured]:
 
 
 _GROWING = (
-    "pagefleet_step_seconds_count",
-    "pagefleet_step_seconds_sum",
-    "pagefleet_prompt_tokens_total",
-    "pagefleet_generation_tokens_total",
+    f"{STEP_SECONDS}_count",
+    f"{STEP_SECONDS}_sum",
+    PROMPT_TOKENS,
+    GENERATION_TOKENS,
 )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+from pagefleet_operator.domain.status.engine_load import NO_LOAD, EngineLoad
 from pagefleet_simulator.fleet.pods import Victim
 
 
@@ -32,15 +33,9 @@ class PodView:
     created: float
     ready_since: float | None
     stuck: bool = False  # no accelerator is free
-    running: int = 0
-    waiting: int = 0
-    waiting_tokens: int = 0
+    load: EngineLoad = NO_LOAD
     prefill_left: int = 0  # prompt tokens of running sequences that are still to be computed
-    pages: int = 0  # held
-    total_pages: int = 0
     busy: float = 0.0
-    preemptions: float = 0.0  # per second
-    tokens: float = 0.0  # generated per second
     itl: float | None = None  # mean seconds of a step
     ttft: float | None = None  # mean seconds
 
@@ -56,8 +51,8 @@ class Sums:
     waiting: float
     unqueued: int  # pods where nothing waits
     waiting_tokens: float
-    pages: float
-    total_pages: float
+    kv_pages_used: float
+    kv_pages_total: float
     busy: float  # mean share
     preemptions: float  # per second
     tokens: float  # generated per second

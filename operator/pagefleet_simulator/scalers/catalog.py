@@ -25,7 +25,7 @@ FREE_PAGES = (0.2, 0.5, 0.65, 0.75, 0.82)
 
 def ours(scaling: Scaling) -> list[Scaler]:
     """Ours with other targets: what its user would try, as the others' settings are tried."""
-    return [Ours(replace(scaling, free_pages=free)) for free in FREE_PAGES]
+    return [Ours(replace(scaling, target=replace(scaling.target, free_kv_pages=free))) for free in FREE_PAGES]
 
 
 def candidates(name: str, profile: Profile, scaling: Scaling, objective: Objective) -> list[Scaler]:
@@ -71,8 +71,9 @@ def describe(scaler: Scaler) -> str:
     """The setting in words."""
     match scaler:
         case Ours(scaling=scaling):
-            ttft = f", ttft {scaling.ttft:g} s" if scaling.ttft is not None else ""
-            return f"queueDepth {scaling.queue_depth:g}, freeKVPages {scaling.free_pages:.0%}{ttft}"
+            target = scaling.target
+            ttft = f", ttft {target.ttft:g} s" if target.ttft is not None else ""
+            return f"queueDepth {target.queue_depth:g}, freeKVPages {target.free_kv_pages:.0%}{ttft}"
         case Hpa(target=target, metric=metric) | Keda(target=target, metric=metric):
             return f"{metric.value} {target:g} per pod"
         case Kpa(concurrency=concurrency, rules=rules):

@@ -76,7 +76,9 @@ class Dynamo:
         ready = [pod for pod in view.pods if pod.ready]
         window = self.sla.window
         ttft = (*memory.ttft, *((_prefill(pod), pod.ttft) for pod in ready if pod.ttft is not None))[-window:]
-        itl = (*memory.itl, *((float(pod.pages), pod.itl) for pod in ready if pod.itl is not None))[-window:]
+        itl = (*memory.itl, *((float(pod.load.kv_pages_used), pod.itl) for pod in ready if pod.itl is not None))[
+            -window:
+        ]
         kept = Memory(ttft, itl)
         if not ready and view.held and not view.sums.starting:
             return Decision(max(1, view.desired), kept)
@@ -84,9 +86,9 @@ class Dynamo:
             return Decision(view.desired, kept)
         least = self.sla.observations
         most = limit(ttft, self.sla.ttft, least), limit(itl, self.sla.itl, least)
-        step = change([(_prefill(pod), float(pod.pages)) for pod in ready], most, self.sla.sensitivity)
+        step = change([(_prefill(pod), float(pod.load.kv_pages_used)) for pod in ready], most, self.sla.sensitivity)
         return Decision(max(bounds.min, min(bounds.max, view.desired + step)), kept)
 
 
 def _prefill(pod: PodView) -> float:
-    return float(pod.waiting_tokens + pod.prefill_left)
+    return float((pod.load.waiting_tokens or 0) + pod.prefill_left)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pagefleet_operator.domain.scaling import autoscale
 from pagefleet_operator.domain.scaling.load import Totals, remember, totals
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import ScalingRecord
@@ -67,14 +68,8 @@ def _pod(pod: PodView) -> PodReading:
         created=pod.created,
         ready_since=pod.ready_since,
         fault=PodFault("Unschedulable", "no accelerator is free") if pod.stuck else None,
-        waiting=pod.waiting if serving else None,
-        running=pod.running if serving else None,
-        free_pages=pod.total_pages - pod.pages if serving else None,
-        total_pages=pod.total_pages if serving else None,
-        signals_age=0.0 if serving else None,
-        waiting_tokens=pod.waiting_tokens if serving else None,
-        preemptions=pod.preemptions if serving else None,
-        tokens=pod.tokens if serving else None,
+        load=pod.load if serving else None,
+        load_age=0.0 if serving else None,
         startup=pod.ready_since - pod.created if started and pod.ready_since is not None else None,
     )
 
@@ -85,13 +80,15 @@ def summed(view: View, history: tuple[Sample, ...]) -> Totals:
         time=view.now,
         serving=sums.ready,
         fresh=sums.ready,
-        running=round(sums.running),
-        waiting=round(sums.waiting),
-        waiting_tokens=round(sums.waiting_tokens),
-        pages=round(sums.pages),
-        total_pages=round(sums.total_pages),
-        preemptions=sums.preemptions,
-        tokens=sums.tokens,
+        load=EngineLoad(
+            running=round(sums.running),
+            waiting=round(sums.waiting),
+            waiting_tokens=round(sums.waiting_tokens),
+            kv_pages_total=round(sums.kv_pages_total),
+            kv_pages_free=round(sums.kv_pages_total) - round(sums.kv_pages_used),
+            preemptions=sums.preemptions,
+            tokens=sums.tokens,
+        ),
         unqueued=sums.unqueued,
     )
     refused = "no accelerator is free" if sums.stuck else ""

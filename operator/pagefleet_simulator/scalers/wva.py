@@ -77,9 +77,9 @@ class Wva:
         kv, queue = dict(memory.kv), dict(memory.queue)
         kept_kv, kept_queue, replicas = [], [], []
         for pod in ready:
-            used = pod.pages / pod.total_pages
+            used = pod.load.kv_pages_used / (pod.load.kv_pages_total or 1)
             mine = add(kv.get(pod.name, ()), Reading(view.now, view.now, used), PEAK_SECONDS)
-            line = add(queue.get(pod.name, ()), Reading(view.now, view.now, pod.waiting), PEAK_SECONDS)
+            line = add(queue.get(pod.name, ()), Reading(view.now, view.now, pod.load.waiting), PEAK_SECONDS)
             kept_kv.append((pod.name, mine))
             kept_queue.append((pod.name, line))
             replicas.append(Replica(largest(mine, view.now, PEAK_SECONDS), largest(line, view.now, PEAK_SECONDS)))

@@ -9,10 +9,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from pagefleet_contract.sketch import bucket_of
 from pagefleet_local.demo.stage import sample
-from pagefleet_operator.domain.base.sketch import index
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import (
     GateReading,
     LoadTestReading,
@@ -44,7 +45,7 @@ class Cluster:
         self.action = ""
         self.actions = 0
         self.waiting: int | None = 0
-        self.free_pages = 100
+        self.kv_pages_free = 100
         self.factor, self.slow_stable = 1.0, 1.0
         self.was_ready: set[str] = set()
         self.groups = False  # whether LeaderWorkerSets are served
@@ -118,19 +119,16 @@ class Cluster:
     def _pod(self, name: str, number: int, at: float) -> PodReading:
         ready = at <= self.real
         at += self.now - self.real
-        free = self.free_pages if name == self.status.canary else 100
-        told = ready and self.waiting is not None
+        free = self.kv_pages_free if name == self.status.canary else 100
+        waiting = self.waiting if ready else None
         return PodReading(
             name=f"{name}-{number}",
             ready=ready,
             terminating=False,
             created=at - 5,
             ready_since=at if ready else None,
-            waiting=self.waiting if told else None,
-            running=1 if told else None,
-            free_pages=free if told else None,
-            total_pages=160 if told else None,
-            signals_age=1.0 if told else None,
+            load=None if waiting is None else EngineLoad(1, waiting, kv_pages_total=160, kv_pages_free=free),
+            load_age=None if waiting is None else 1.0,
         )
 
     def apply(self, plan: Plan) -> None:
@@ -165,6 +163,6 @@ class Cluster:
         slow = self.factor if revision == self.status.canary else self.slow_stable
         histogram: dict[int, int] = {}
         for _ in range(requests):
-            bucket = index(0.1 * slow * self.source.lognormvariate(0, 0.3))
+            bucket = bucket_of(0.1 * slow * self.source.lognormvariate(0, 0.3))
             histogram[bucket] = histogram.get(bucket, 0) + 1
         return Slice("g", self.now - TICK, TICK, revision, "s", requests, 0, {"ttft": histogram})

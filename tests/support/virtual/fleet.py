@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pagefleet_operator.domain.scaling.autoscale import Wish, wish
 from pagefleet_operator.domain.scaling.load import remember, sample
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import ScalingRecord
@@ -160,9 +161,13 @@ class VirtualFleet:
             if ready and not stuck and not self.deaf:
                 pod = PodReading(
                     pod.name, True, pod.terminating, pod.created, pod.ready_since, startup=pod.startup,
-                    waiting=len(replica.queue), running=len(replica.running),
-                    free_pages=max(0, self.pages - self.used(replica)), total_pages=self.pages, signals_age=0.5,
-                    waiting_tokens=sum(r.prompt for r in replica.queue), tokens=replica.tokens, preemptions=0.0,
+                    load=EngineLoad(
+                        running=len(replica.running), waiting=len(replica.queue),
+                        waiting_tokens=sum(r.prompt for r in replica.queue),
+                        kv_pages_total=self.pages, kv_pages_free=max(0, self.pages - self.used(replica)),
+                        preemptions=0.0, tokens=replica.tokens,
+                    ),
+                    load_age=0.5,
                 )  # fmt: skip
             pods.append(pod)
         return RevisionReading("a", self.desired, tuple(pods), self.history, self.slots)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from support.virtual.cluster import Cluster
 
-from pagefleet_operator.domain.base.names import SPARE_LABEL
+from pagefleet_contract.names import SPARE_LABEL
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading, SpareReading
 from pagefleet_operator.domain.status.plan import Plan
 

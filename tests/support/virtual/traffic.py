@@ -6,9 +6,9 @@ import math
 import random
 from collections.abc import Callable
 
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Outcome, Question
-from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
@@ -48,7 +48,7 @@ def traffic(
             histogram: dict[int, int] = {}
             requests = max(0, round(source.gauss(per_slice * weight, 1)))
             for _ in range(requests):
-                bucket = sketch.index(draw(source) * factor * worse)
+                bucket = sketch.bucket_of(draw(source) * factor * worse)
                 histogram[bucket] = histogram.get(bucket, 0) + 1
             errors = sum(source.random() < failing for _ in range(requests)) if revision == "c" else 0
             found.append(Slice("g", index * SLICE, SLICE, revision, "s", requests, errors, {"ttft": histogram}))

@@ -18,7 +18,7 @@ from pagefleet_cli.bench.report import plot
 from pagefleet_cli.bench.requests import Sample, base
 from pagefleet_cli.bench.result import MOST_BYTES, compact, errors, quantile, values, written
 from pagefleet_cli.bench.run import Run
-from pagefleet_operator.domain.base import sketch
+from pagefleet_contract import sketch
 
 
 def sample(e2e: float, error: str = "", ttft: float | None = 0.1, at: float = 0.0) -> Sample:
@@ -110,7 +110,7 @@ def test_a_small_result_is_not_made_coarse() -> None:
     document = compact(Run((sample(1.0), sample(1.0, "timeout", None)), 2.0))
     assert "coarse" not in document
     assert (document["requests"], document["errors"], document["seconds"]) == (2, 1, 2.0)
-    assert document["e2e"] == {str(sketch.index(1.0)): 1}
+    assert document["e2e"] == {str(sketch.bucket_of(1.0)): 1}
 
 
 def latencies(count: int, seed: int, factor: float = 1.0) -> list[float]:

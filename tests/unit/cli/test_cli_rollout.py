@@ -16,9 +16,10 @@ from pagefleet_cli.base.tables import details, services
 from pagefleet_cli.base.words import binary, milliseconds, span
 from pagefleet_cli.rollout.actions import Action, Answer, annotation, answer
 from pagefleet_cli.rollout.live import picture
-from pagefleet_cli.rollout.progress import ACTION, End, Place, progress, sentence
+from pagefleet_cli.rollout.progress import End, Place, progress, sentence
 from pagefleet_cli.rollout.revisions import changes, chosen, coloured, difference, history, pair, revisions
 from pagefleet_cli.rollout.why import log, pending, waiting
+from pagefleet_contract.names import ACTION_ANNOTATION
 
 NOW = datetime.datetime(2026, 1, 2, 3, 10, 0, tzinfo=datetime.UTC).timestamp()
 OLD, NEW = "aaaa1111", "bbbb2222"
@@ -147,7 +148,7 @@ def test_a_step_says_everything_it_waits_for() -> None:
     assert "held up by alert Slow" in reasons(service(paused="alert Slow"))
     paused = service(paused="action 7")
     assert "held up by action 7" in reasons(paused)
-    paused["metadata"]["annotations"] = {ACTION: annotation(Action.PAUSE, "7", "ann")}
+    paused["metadata"]["annotations"] = {ACTION_ANNOTATION: annotation(Action.PAUSE, "7", "ann")}
     assert "held up by a pause by ann" in reasons(paused)
     over = service(since=at(9999), requests=200)
     over["status"]["rollout"]["verdict"]["outcome"] = "Passed"
@@ -175,7 +176,7 @@ def test_alerts_degradation_and_unanswered_actions_are_reasons() -> None:
     document["status"]["conditions"] = [
         {"type": "Degraded", "status": "True", "reason": "ImagePull", "message": "no such image"}
     ]
-    document["metadata"]["annotations"] = {ACTION: annotation(Action.SKIP, "1", "ann")}
+    document["metadata"]["annotations"] = {ACTION_ANNOTATION: annotation(Action.SKIP, "1", "ann")}
     text = reasons(document)
     assert "Alert Slow fires" in text
     assert "Old" not in text
@@ -183,7 +184,7 @@ def test_alerts_degradation_and_unanswered_actions_are_reasons() -> None:
     assert "has not answered skip (asked by ann)" in text
     document["status"]["action"] = {"id": "1", "outcome": "Done"}
     assert pending(document) is None
-    document["metadata"]["annotations"] = {ACTION: "not json"}
+    document["metadata"]["annotations"] = {ACTION_ANNOTATION: "not json"}
     assert pending(document) is None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pagefleet_gateway.measuring.sketch import bucket_of
+from pagefleet_contract.sketch import bucket_of
 from pagefleet_gateway.measuring.windows import Outcome, Windows
 
 ONE = Outcome("team", "chat", "a", "s", ended=1001.0, failed=False, ttft=0.2, e2e=0.9)

@@ -329,7 +329,7 @@ def test_the_watch_ends_well() -> None:
 def test_too_few_free_pages_for_too_long() -> None:
     cluster = started([{"weight": 10, "hold": "1h"}], guard={"freePages": {"min": "10%", "for": "60s"}})
     cluster.until(lambda status: status.rollout.phase is Phase.STEP)
-    cluster.free_pages = 5
+    cluster.kv_pages_free = 5
     began = cluster.now
     cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK)
     assert cluster.status.rejected[-1].reason == "FreePages"

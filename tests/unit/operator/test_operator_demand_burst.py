@@ -15,6 +15,8 @@ from pagefleet_operator.domain.scaling.demand import Demand, demand
 from pagefleet_operator.domain.scaling.inflow import flow
 from pagefleet_operator.domain.scaling.load import Totals
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.spec.schema.targets import Targets
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_simulator.fleet import profile
 from pagefleet_simulator.fleet.capacity import sustainable
@@ -38,7 +40,10 @@ def test_the_prompts_of_a_rise_do_not_make_a_replica_slow() -> None:
     running = [20, 22, 19, 21, 20, 20, 80, 80, 20, 21, 19, 20, 22]
     history = [
         Sample(
-            30.0 * n + t, 1, 1, running=round(a + (b - a) * t / 30), tokens=speed(a + (b - a) * t / 30, (b - a) / 30)
+            30.0 * n + t,
+            1,
+            1,
+            EngineLoad(running=round(a + (b - a) * t / 30), tokens=speed(a + (b - a) * t / 30, (b - a) / 30)),
         )
         for n, (a, b) in enumerate(pairwise(running))
         for t in range(0, 30, 5)
@@ -74,7 +79,12 @@ def asked(load: ServiceLoad, busy: int = 40, ago: float = 0.0, scaling: Scaling 
         r = running[back // 12 % 4] if not ago else busy if back * 5 > ago else 6
         history.append(
             Sample(
-                NOW - 5.0 * back, 8, 8, running=8 * r, pages=60 * r, total_pages=8000, tokens=8 * speed(r + back % 3)
+                NOW - 5.0 * back,
+                8,
+                8,
+                EngineLoad(
+                    running=8 * r, kv_pages_total=8000, kv_pages_free=8000 - 60 * r, tokens=8 * speed(r + back % 3)
+                ),
             )
         )
     seen = Totals(replace(history[-1], time=NOW), slots=64, history=tuple(history))
@@ -104,7 +114,7 @@ def readings(running: list[int], serving: list[int], tokens: float = 9000.0) -> 
     """One every 5 s, the last one now."""
     count = len(running)
     return [
-        Sample(NOW - 5.0 * (count - 1 - n), replicas, replicas, running=inside, tokens=tokens)
+        Sample(NOW - 5.0 * (count - 1 - n), replicas, replicas, EngineLoad(running=inside, tokens=tokens))
         for n, (inside, replicas) in enumerate(zip(running, serving, strict=True))
     ]
 
@@ -146,7 +156,7 @@ def test_noise_of_ten_percent_flaps_nothing() -> None:
     7 -> 10 -> 8 of a new replica's late first tokens."""
     engine, lengths = profile.load("h100x4-llama-70b"), synthetic.Lengths(prompt=1500, output=700)
     trace = synthetic.build("noise", 8 * sustainable(engine, *lengths.means), 1, 3.0, lengths)
-    scaler = Ours(Scaling(min=1, max=16, ttft=2.0))
+    scaler = Ours(Scaling(min=1, max=16, target=Targets(ttft=2.0)))
     outcome = Simulation(Setting(engine, Bounds(1, 16), 7, seed=1), scaler, trace.arrivals, trace.seconds).run()
     meanwhile = [event for event in outcome.events if event.time < trace.seconds]
     assert flaps(outcome.events) == 0

@@ -8,11 +8,14 @@ import pytest
 from pagefleet_operator.domain.scaling.demand import demand
 from pagefleet_operator.domain.scaling.load import Totals
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.spec.schema.targets import Targets
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 
 
 def entry(time: float, serving: int) -> Sample:
-    return Sample(time, serving, serving, running=40 * serving, pages=300 * serving, total_pages=1000 * serving)
+    load = EngineLoad(running=40 * serving, kv_pages_total=1000 * serving, kv_pages_free=700 * serving)
+    return Sample(time, serving, serving, load)
 
 
 @pytest.mark.parametrize(("joined", "late"), [(20.0, False), (110.0, False), (125.0, True), (600.0, True)])
@@ -22,7 +25,7 @@ def test_a_new_replica_explains_late_first_tokens(joined: float, late: bool) -> 
     history = tuple(entry(time, 8 if time >= now - joined else 7) for time in reversed(times))
     seen = Totals(entry(now, 8), slots=128, history=history)
     load = ServiceLoad(age=2.0, arrivals=(10.0,) * 90, ttft=3.0)
-    found = demand(seen, load, Scaling(min=1, max=20, ttft=2.0), 60.0, 60.0, 900.0)
+    found = demand(seen, load, Scaling(min=1, max=20, target=Targets(ttft=2.0)), 60.0, 60.0, 900.0)
     assert (found.steady > 8) is late
     assert (found.first_token is not None) is late, "and what it does not tell of holds no replica"
 
@@ -38,7 +41,12 @@ def test_what_piles_up_during_a_start_is_ordered_with_the_rest(startup: float, l
     now = 3000.0
     running = [24, 36, 40, 30]
     history = tuple(
-        Sample(t, 8, 8, running=8 * r, pages=2400, total_pages=8000, tokens=8 * r / (0.02 + 0.0008 * r))
+        Sample(
+            t,
+            8,
+            8,
+            EngineLoad(running=8 * r, kv_pages_total=8000, kv_pages_free=5600, tokens=8 * r / (0.02 + 0.0008 * r)),
+        )
         for t, r in ((now - 5.0 * back, running[back // 12 % 4]) for back in range(360, 0, -1))
     )
     seen = Totals(replace(history[-1], time=now), slots=64, history=history)

@@ -9,8 +9,8 @@ import pytest
 from support.golden_manifests import child_of, spec_of
 from support.virtual.cluster import Cluster
 
-from pagefleet_gateway.cluster.objects import POD_SELECTOR
-from pagefleet_operator.domain.base.names import Child
+from pagefleet_contract.names import ENGINE_POD_SELECTOR
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.runtimes.catalog import node_launch_of
 from pagefleet_operator.domain.runtimes.node import Node
@@ -163,7 +163,7 @@ def test_no_selector_of_pods_that_serve_matches_a_worker() -> None:
     leader, worker = (made[f"{role}Template"]["metadata"]["labels"] for role in ("leader", "worker"))
     assert child.selector.items() <= leader.items()
     assert not child.selector.items() <= worker.items()
-    keys = [part.partition("=")[0] for part in POD_SELECTOR.split(",")]
+    keys = [part.partition("=")[0] for part in ENGINE_POD_SELECTOR.split(",")]
     assert set(keys) <= set(leader)
     assert not set(keys) <= set(worker)
     assert leader["app.kubernetes.io/name"] != worker["app.kubernetes.io/name"]

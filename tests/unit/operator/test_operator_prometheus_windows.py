@@ -16,11 +16,11 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from pagefleet_contract.engine_metrics import OURS
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Outcome, Question
-from pagefleet_operator.domain.runtimes.metrics import OURS
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status

@@ -4,16 +4,19 @@ of the runtime and its accelerator, and a signal that an engine does not tell st
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.golden_manifests import child_of, spec_of
 
+from pagefleet_contract.engine_metrics import Engine, engine_of
+from pagefleet_contract.names import ENGINE_ANNOTATION
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.runtimes.catalog import slots_of
-from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, Engine, engine_of
 from pagefleet_operator.domain.scaling.load import is_fresh, totals
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
 
 
@@ -180,17 +183,17 @@ def test_a_pods_annotation_says_what_its_engine_is() -> None:
     assert (found.port, found.metrics and found.metrics.path) == (9090, "/telemetry")
     assert engine_of({"metadata": {}}) == Engine()
     for text in ("", "[]", "{", '{"port": 1, "metrics": {"waiting": "a b", "running": "c"}}'):
-        assert engine_of({"metadata": {"annotations": {ANNOTATION: text}}}).metrics is None
+        assert engine_of({"metadata": {"annotations": {ENGINE_ANNOTATION: text}}}).metrics is None
 
 
 def pod(**known: Any) -> PodReading:
-    return PodReading("p", True, False, 0.0, 0.0, signals_age=0.0, **known)
+    return PodReading("p", True, False, 0.0, 0.0, load=EngineLoad(**known), load_age=0.0)
 
 
 def test_pages_that_an_engine_does_not_tell_are_unknown_and_not_free() -> None:
     told = pod(waiting=3, running=2)
     assert is_fresh(told)
-    assert not is_fresh(pod(waiting=3))
-    assert not is_fresh(pod(waiting=3, running=2, total_pages=100))
+    assert not is_fresh(replace(told, load=None))
+    assert not is_fresh(pod(waiting=3, running=2, kv_pages_total=100))
     latest = totals(RevisionReading("a", 1, (told,)), 1.0).latest
-    assert (latest.fresh, latest.waiting, latest.total_pages) == (1, 3, 0)
+    assert (latest.fresh, latest.load.waiting, latest.load.kv_share_free) == (1, 3, None)

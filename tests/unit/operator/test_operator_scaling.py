@@ -11,6 +11,7 @@ from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.scaling import capacity, deletion_cost
 from pagefleet_operator.domain.spec.scaling import Scaling, in_force
 from pagefleet_operator.domain.spec.schedule import Entry
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading, SpareReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.sample import ServiceLoad
@@ -36,8 +37,8 @@ class Service:
         for record in self.status.revisions:
             pods = tuple(
                 PodReading(
-                    f"{record.hash}-{i}", True, False, self.now - 60, self.now - 50, waiting=self.waiting, running=0,
-                    free_pages=100, total_pages=100, signals_age=1.0, tokens=0.0,
+                    f"{record.hash}-{i}", True, False, self.now - 60, self.now - 50, load_age=1.0,
+                    load=EngineLoad(0, self.waiting, kv_pages_total=100, kv_pages_free=100, tokens=0.0),
                 )
                 for i in range(record.desired)
             )  # fmt: skip
@@ -198,7 +199,9 @@ def test_sleeping_spares_cost_and_do_not_serve_and_tokens_have_a_price() -> None
     seen = service.observe()
     stable, found = service.status.stable, seen.revisions[service.status.stable]
     assert found.pods[0].ready
-    pods = (replace(found.pods[0], tokens=100.0), *found.pods[1:])
+    first = found.pods[0]
+    assert first.load is not None
+    pods = (replace(first, load=replace(first.load, tokens=100.0)), *found.pods[1:])
     spares = tuple(
         SpareReading(
             PodReading(f"spare-{n}", awake, False, NOW, NOW if awake else None), asleep=not awake, loaded=awake
@@ -227,12 +230,12 @@ def test_min_is_never_above_a_scheduled_max() -> None:
 
 def test_the_emptiest_then_the_coldest_pod_goes_first() -> None:
     def pod(name: str, used: int, cached: int, **more: Any) -> PodReading:
-        base = PodReading(name, True, False, NOW, NOW, free_pages=1000 - used, total_pages=1000, cached_pages=cached)
-        return replace(base, **more)
+        load = EngineLoad(kv_pages_total=1000, kv_pages_free=1000 - used, kv_pages_cached=cached)
+        return replace(PodReading(name, True, False, NOW, NOW, load=load), **more)
 
     pods = (
         pod("busy", 30, 0), pod("warm", 3, 500), pod("cold", 3, 20), pod("empty", 0, 900), pod("new", 0, 0, ready=False),
-        pod("gone", 0, 0, terminating=True), pod("deaf", 0, 0, free_pages=None),
+        pod("gone", 0, 0, terminating=True), pod("deaf", 0, 0, load=None),
     )  # fmt: skip
     found = {"a": RevisionReading("a", 6, pods), "b": RevisionReading("b", 1, (pod("other", 1, 1),))}
     told = deletion_cost.costs(found, {"a": 5, "b": 1})

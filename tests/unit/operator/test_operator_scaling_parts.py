@@ -10,18 +10,19 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pagefleet_operator.domain.base.sketch import index
+from pagefleet_contract.sketch import bucket_of
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import throughput
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.scaling.policies import limited, turns
 from pagefleet_operator.domain.spec.scaling import Policy, Scaling
 from pagefleet_operator.domain.spec.schedule import Entry, bounds
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading, Slice
 from pagefleet_operator.domain.status.sample import Sample
 from pagefleet_operator.domain.status.status import ScaleStep
 from pagefleet_operator.kube.readings import refusal
-from pagefleet_operator.metrics.engine_load import parse, rated
+from pagefleet_operator.metrics.engine_readings import parse, rated
 from pagefleet_operator.metrics.gateway_windows import slices
 from pagefleet_operator.metrics.history import Past
 from pagefleet_operator.metrics.wake_ups import keys
@@ -85,7 +86,7 @@ def test_the_curve_is_found_again_and_not_where_nothing_tells_it() -> None:
     base, slope = 0.02, 0.0008
 
     def entry(time: float, running: int) -> Sample:
-        return Sample(time, 2, 2, running=2 * running, tokens=2 * running / (base + slope * running))
+        return Sample(time, 2, 2, EngineLoad(running=2 * running, tokens=2 * running / (base + slope * running)))
 
     varied = [entry(30 * number, running) for number, running in enumerate((4, 8, 16, 24, 30, 12, 20, 6))]
     found = throughput.fit(throughput.means(varied))
@@ -108,7 +109,9 @@ def test_arrivals_are_rates_in_steps_of_ten_seconds() -> None:
         Slice("g", start, 2.0, "", "", 0, 0, arrivals=count)
         for start, count in ((NOW - 6, 4), (NOW - 8, 6), (NOW - 16, 5), (NOW - 4000, 9))
     ]
-    pieces.append(Slice("g", NOW - 6, 2.0, "a", "s", 40, 0, {"ttft": {index(0.2): 38, index(3.0): 2}}, tokens=600))
+    pieces.append(
+        Slice("g", NOW - 6, 2.0, "a", "s", 40, 0, {"ttft": {bucket_of(0.2): 38, bucket_of(3.0): 2}}, tokens=600)
+    )
     load = service_load(pieces, 3, NOW, True)
     assert load.held == 3
     assert load.age == 2.0
@@ -168,10 +171,10 @@ def test_counters_become_rates_and_a_restarted_engine_begins_anew() -> None:
     ) + "\n"  # fmt: skip
     one, two, three = (parse(page.replace("TOKENS", text)) for text in ("100", "160", "30"))
     assert one is not None and two is not None and three is not None
-    assert (one.waiting_tokens, one.free_pages, one.rates) == (55, 5, {})
-    assert rated(two, one, 2.0).rates == {"tokens": 30.0}
-    assert rated(three, two, 2.0).rates == {"tokens": 15.0}
-    assert rated(two, None, 2.0).rates == {}
+    assert one.load == EngineLoad(2, 1, 55, kv_pages_total=10, kv_pages_free=5, kv_pages_cached=2)
+    assert rated(two, one, 2.0).load == replace(one.load, tokens=30.0)
+    assert rated(three, two, 2.0).load == replace(one.load, tokens=15.0)
+    assert rated(two, None, 2.0).load == one.load
 
 
 def test_a_pods_start_up_time_is_that_of_its_first_ready() -> None:

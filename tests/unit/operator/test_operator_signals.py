@@ -14,16 +14,15 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
+from pagefleet_contract import sketch
+from pagefleet_contract.names import ENGINE_PORT, GATEWAY_INTERNAL_PORT
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Outcome, Question
-from pagefleet_operator.domain.base import sketch
-from pagefleet_operator.domain.base.names import PORT
 from pagefleet_operator.domain.spec.rollout import Gate, Guard, LatencyGuard
 from pagefleet_operator.domain.status.observation import GateReading, Observation
 from pagefleet_operator.domain.status.status import Status
-from pagefleet_operator.metrics import gateway_windows
 from pagefleet_operator.metrics.cumulative import Pod, difference, parse
 from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.gateway_windows import GatewayWindows
@@ -164,7 +163,7 @@ BAD_WINDOWS: list[tuple[str, Answer, bool]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("peer", [gateway_windows.PORT], indirect=True)
+@pytest.mark.parametrize("peer", [GATEWAY_INTERNAL_PORT], indirect=True)
 @pytest.mark.parametrize(("answer", "answers"), [bad[1:] for bad in BAD_WINDOWS], ids=[bad[0] for bad in BAD_WINDOWS])
 async def test_a_failing_gateway_is_no_measurement(peer: Peer, answer: Answer, answers: bool) -> None:
     peer.answer = answer
@@ -251,7 +250,7 @@ def test_thinned_tokens_keep_their_distribution() -> None:
     assert slow / kept == pytest.approx(0.1, abs=0.02)
 
 
-@pytest.mark.parametrize("peer", [PORT], indirect=True)
+@pytest.mark.parametrize("peer", [ENGINE_PORT], indirect=True)
 async def test_engines_are_read_and_a_silent_one_is_no_measurement(peer: Peer) -> None:
     metrics, engines = engine(), EngineWindows(peer.session)
     peer.answer = text(served(metrics, 2, 0.1, 5))

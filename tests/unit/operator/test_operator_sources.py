@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.virtual.traffic import lognormal, traffic
 
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import guard, sources
 from pagefleet_operator.domain.analysis.baseline import recorded
 from pagefleet_operator.domain.analysis.guard import Judged, Outcome, Question
-from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout, Source, Step, StepKind
@@ -106,7 +106,7 @@ def coarse(slices: list[Slice], bounds: tuple[float, ...]) -> tuple[Slice, ...]:
         for index, count in piece.latency["ttft"].items():
             place = next(place for place, end in enumerate(ends) if sketch.upper(index) <= end)
             counts[place] = counts.get(place, 0) + count
-        latency = {sketch.index(min(ends[place], 2 * bounds[-1])): count for place, count in counts.items()}
+        latency = {sketch.bucket_of(min(ends[place], 2 * bounds[-1])): count for place, count in counts.items()}
         found.append(replace(piece, stratum="", latency={"ttft": latency}, edged={"ttft": Edged(ends, counts)}))
     return tuple(found)
 

@@ -76,7 +76,7 @@ def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:
     assert [(step.weight, step.hold) for step in parsed.rollout.steps] == [(10, 20.0), (50, 20.0)]
     small = parse(MINIMAL)
     assert isinstance(small, Spec)
-    assert (small.scaling.min, small.scaling.max, small.scaling.queue_depth) == (1, 1, 4.0)
+    assert (small.scaling.min, small.scaling.max, small.scaling.target.queue_depth) == (1, 1, 4.0)
     assert [step.weight for step in small.rollout.steps] == [10, 50]
     assert small.rollout.guard.latency[0].signal == "ttft"
 

@@ -1,5 +1,6 @@
-"""Protects the one thread of the operator: what watches tell is taken in by coroutines. kopf runs a plain function in a
-thread of its own, and hundreds of objects created at once then changed the queue while a worker looked through it."""
+"""Protects the one thread of the operator: events are handled by coroutines (kopf runs a plain function in a thread of
+its own, and hundreds of objects created at once then changed the queue while a worker looked through it). Protects also
+what a watch asks the API server for: of child objects only those with our label, in chunks."""
 
 from __future__ import annotations
 
@@ -7,12 +8,23 @@ import inspect
 
 import kopf
 
-from pagefleet_operator.kube.watching import _handlers
+from pagefleet_operator.kube.watching import CHUNK, configure, register
 
 
-def test_events_are_heard_by_coroutines() -> None:
+def test_events_are_handled_by_coroutines() -> None:
     registry = kopf.OperatorRegistry()
-    _handlers(registry, lambda kind, event, document: None)
-    heard = {handler.id: handler.fn for handler in registry._watching.get_all_handlers()}
-    assert set(heard) == {"InferenceService", "Deployment", "Service", "PodDisruptionBudget", "Pod"}
-    assert all(inspect.iscoroutinefunction(function) for function in heard.values())
+    register(registry, None, lambda kind, event, document: None)
+    handlers = {handler.id: handler.fn for handler in registry._watching.get_all_handlers()}
+    assert set(handlers) == {"InferenceService", "Deployment", "Service", "PodDisruptionBudget", "Pod"}
+    assert all(inspect.iscoroutinefunction(function) for function in handlers.values())
+
+
+def test_child_objects_are_asked_for_by_label_and_in_chunks() -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings)
+    selectors = {
+        selector.any_name or selector.plural: text for selector, text in settings.watching.label_selectors.items()
+    }
+    assert settings.watching.chunk_size == CHUNK
+    assert len(selectors) == 4
+    assert set(selectors.values()) == {"app.kubernetes.io/managed-by=pagefleet"}

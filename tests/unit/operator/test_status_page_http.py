@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from browser import fleet
 
-from pagefleet_operator.domain.base.names import KIND
+from pagefleet_contract.names import KIND
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.web import status_page
 from pagefleet_operator.web.own_metrics import Metrics

@@ -11,6 +11,7 @@ import pytest
 from browser import fleet
 
 from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
 from pagefleet_operator.domain.status.status import (
     Condition,
@@ -66,14 +67,16 @@ def test_a_row_counts_only_pods_that_were_read() -> None:
     assert view.row(document, None)["queue"] is None
     found = view.row(document, snapshots(status, [NOW]))
     readings = [pod for r in fleet.seen("a", "chat", status, NOW).revisions.values() for pod in r.pods]
-    assert found["queue"] == sum(pod.waiting or 0 for pod in readings)
-    fullest = min(pod.free_pages for pod in readings if pod.free_pages is not None)
+    loads = [pod.load for pod in readings if pod.load is not None]
+    assert found["queue"] == sum(load.waiting for load in loads)
+    fullest = min(load.kv_pages_free for load in loads if load.kv_pages_free is not None)
     assert found["used"] == pytest.approx(1 - fullest / 1024)
     assert (found["ready"], found["desired"], found["weight"]) == (11, 11, 25)
 
 
 def test_a_stale_reading_is_no_reading() -> None:
-    stale = PodReading("p", True, False, NOW, NOW, waiting=9, free_pages=1, total_pages=10, signals_age=300.0)
+    load = EngineLoad(waiting=9, kv_pages_total=10, kv_pages_free=1)
+    stale = PodReading("p", True, False, NOW, NOW, load=load, load_age=300.0)
     seen = Observation("a", "b", "u", 1, {}, Status(), {"r": RevisionReading("r", 1, (stale,))})
     (pod,) = taken(None, seen, Status(), NOW).pods
     assert (pod.state, pod.waiting, pod.used) == ("Ready", None, None)

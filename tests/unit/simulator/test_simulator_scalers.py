@@ -2,11 +2,13 @@
 function itself, and the same object."""
 
 from random import Random
+from typing import Any
 
 import pytest
 
 from pagefleet_operator.domain.scaling import autoscale, capacity
 from pagefleet_operator.domain.spec.scaling import Scaling
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_simulator.fleet.view import Bounds, PodView, Sums, View
 from pagefleet_simulator.scalers import dynamo, hpa, keda, kpa, ours, wva
 from pagefleet_simulator.scalers.windows import Reading, add, mean
@@ -34,9 +36,13 @@ def view(now: float = 100.0, desired: int = 1, pods: tuple[PodView, ...] = (), *
     )
 
 
-def pod(number: int, **values: object) -> PodView:
-    fixed = {"ready": True, "draining": False, "created": 0.0, "ready_since": 0.0, "total_pages": 100}
-    return PodView(name=f"pod-{number}", **{**fixed, **values})  # type: ignore[arg-type]
+def pod(number: int, **values: Any) -> PodView:
+    """A pod with 100 KV pages, of which requests hold `used`."""
+    own: dict[str, Any] = {"ready": True, "draining": False, "created": 0.0, "ready_since": 0.0}
+    free = 100 - values.pop("used", 0)
+    reported = {name: values.pop(name) for name in EngineLoad.__dataclass_fields__ if name in values}
+    load = EngineLoad(kv_pages_total=100, kv_pages_free=free, **{"preemptions": 0.0, **reported})
+    return PodView(name=f"pod-{number}", **{**own, **values}, load=load)
 
 
 # -- ours -------------------------------------------------------------------------------------------------------------
@@ -48,7 +54,7 @@ def test_ours_is_the_operators_function() -> None:
 
 
 def test_ours_gives_the_operators_answer() -> None:
-    pods = tuple(pod(i, running=60, waiting=30, pages=90) for i in range(2))
+    pods = tuple(pod(i, running=60, waiting=30, used=90) for i in range(2))
     seen = view(desired=2, pods=pods)
     scaling = Scaling(min=1, max=8)
     decision = ours.Ours(scaling).decide(seen, ours.Memory(), Bounds(1, 8))
@@ -58,7 +64,7 @@ def test_ours_gives_the_operators_answer() -> None:
 
 
 def test_a_large_fleet_summed_up_looks_as_its_pods_do() -> None:
-    pods = tuple(pod(i, running=40, waiting=3, waiting_tokens=90, pages=55, tokens=10.0) for i in range(300))
+    pods = tuple(pod(i, running=40, waiting=3, waiting_tokens=90, used=55, tokens=10.0) for i in range(300))
     seen = view(desired=300, pods=pods)
     from pagefleet_operator.domain.scaling.load import totals
 
@@ -184,10 +190,10 @@ def test_wva_saturation(kv: list[float], queue: list[float], pending: int, chang
 
 def test_wva_decides_each_minute_on_the_peaks_of_the_last() -> None:
     scaler, memory = wva.Wva(), wva.Memory(decided=90.0)
-    busy = (pod(0, pages=78), pod(1, pages=78))
+    busy = (pod(0, used=78), pod(1, used=78))
     decision = scaler.decide(view(105.0, 2, busy), memory, Bounds(1, 9))
     assert decision.replicas == 2
-    calm = (pod(0, pages=10), pod(1, pages=10))
+    calm = (pod(0, used=10), pod(1, used=10))
     decision = scaler.decide(view(150.0, 2, calm), decision.memory, Bounds(1, 9))
     assert decision.replicas == 3
 
@@ -213,7 +219,7 @@ def test_dynamo_moves_by_one_and_only_when_all_agree() -> None:
 
 def test_dynamo_waits_until_its_change_is_in_force() -> None:
     memory = dynamo.Memory(((0.0, 0.1), (1000.0, 1.0)) * 5, ((0.0, 0.01), (50.0, 0.05)) * 5)
-    pods = tuple(pod(i, waiting_tokens=5000, pages=10) for i in range(2))
+    pods = tuple(pod(i, waiting_tokens=5000, used=10) for i in range(2))
     assert dynamo.Dynamo().decide(view(desired=2, pods=pods), memory, Bounds(1, 9)).replicas == 3
     starting = (*pods, pod(2, ready=False, ready_since=None))
     assert dynamo.Dynamo().decide(view(desired=3, pods=starting), memory, Bounds(1, 9)).replicas == 3

@@ -13,10 +13,10 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11, StreamWriter
 
+from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER
 from pagefleet_engine.api.answers.shapes import event
 
 DONE = b"data: [DONE]\n\n"
-TOKENS = "x-pagefleet-output-tokens"  # a trailer of a stream, a header of a whole answer
 
 
 class SlowReader(ConnectionResetError):
@@ -31,7 +31,7 @@ class Events:
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         self._trailers = request.version >= HttpVersion11 and "trailers" in request.headers.get("TE", "").lower()
         if self._trailers:
-            headers["Trailer"] = TOKENS
+            headers["Trailer"] = OUTPUT_TOKENS_HEADER
         self._response = web.StreamResponse(headers=headers)
         self._writer: AbstractStreamWriter | None = None
 
@@ -59,7 +59,7 @@ class Events:
         """aiohttp knows no trailers: the last chunk is ours, and its own is then left out."""
         writer = self._writer
         if self._trailers and isinstance(writer, StreamWriter) and writer.chunked and writer.transport is not None:
-            writer.transport.write(b"0\r\n%s: %d\r\n\r\n" % (TOKENS.encode(), tokens))
+            writer.transport.write(b"0\r\n%s: %d\r\n\r\n" % (OUTPUT_TOKENS_HEADER.encode(), tokens))
             writer.chunked = False
 
     async def _write(self, data: bytes) -> None:

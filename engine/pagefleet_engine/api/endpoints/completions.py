@@ -12,9 +12,10 @@ from typing import Any
 
 from aiohttp import web
 
+from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER
 from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.answers.answer import Piece
-from pagefleet_engine.api.answers.events import TOKENS, Events
+from pagefleet_engine.api.answers.events import Events
 from pagefleet_engine.api.answers.generation import Generation
 from pagefleet_engine.api.answers.logprobs import Vocabulary
 from pagefleet_engine.api.answers.shapes import Shape
@@ -61,7 +62,7 @@ class Completions:
                     for at, piece in batch:
                         got[at].append(piece)
             whole = shapes.answer(await aside(generation.entries(), lambda: _whole(generation, shape, got)))
-            whole.headers[TOKENS] = str(generation.usage.completion)
+            whole.headers[OUTPUT_TOKENS_HEADER] = str(generation.usage.completion)
             return whole
         finally:
             used = generation.usage

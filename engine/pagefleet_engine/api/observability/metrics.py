@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from pagefleet_contract import engine_metrics
 from pagefleet_engine.api.observability.buckets import BATCH, LATENCY, STEP, TOKENS, Histogram
 from pagefleet_engine.core.messages import Step
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, Finish, TokenOutput
@@ -37,42 +38,42 @@ class Metrics:
             self._histograms.append(Histogram(metric, text, model_name, bounds, label))
             return self._histograms[-1]
 
-        self.running = gauge("pagefleet_num_requests_running", "Sequences in the running batch")
-        self.waiting = gauge("pagefleet_num_requests_waiting", "Sequences queued")
-        self.waiting_tokens = gauge("pagefleet_num_tokens_waiting", "Tokens of queued sequences")
-        self.usage = gauge("pagefleet_kv_cache_usage_perc", "Share of KV pages held by requests, 0 to 1")
-        self.pages = gauge("pagefleet_kv_pages", "KV pages in all")
-        self.pages_free = gauge("pagefleet_kv_pages_free", "KV pages free and blank")
-        self.pages_cached = gauge("pagefleet_kv_pages_cached", "KV pages free and holding a reusable prefix")
+        self.running = gauge(engine_metrics.RUNNING, "Sequences in the running batch")
+        self.waiting = gauge(engine_metrics.WAITING, "Sequences queued")
+        self.waiting_tokens = gauge(engine_metrics.WAITING_TOKENS, "Tokens of queued sequences")
+        self.usage = gauge(engine_metrics.KV_USAGE, "Share of KV pages held by requests, 0 to 1")
+        self.pages = gauge(engine_metrics.KV_PAGES, "KV pages in all")
+        self.pages_free = gauge(engine_metrics.KV_PAGES_FREE, "KV pages free and blank")
+        self.pages_cached = gauge(engine_metrics.KV_PAGES_CACHED, "KV pages free and holding a reusable prefix")
         self.waste = gauge("pagefleet_kv_slot_waste_perc", "Share of held KV slots without a token, 0 to 1")
         self.acceptance = gauge("pagefleet_spec_decode_acceptance_rate", "Accepted share of drafted tokens, 0 to 1")
-        self.asleep = gauge("pagefleet_engine_sleeping", "1 while the engine sleeps")
-        self.prompt_tokens = counter("pagefleet_prompt_tokens", "Prompt tokens")
-        self.generation_tokens = counter("pagefleet_generation_tokens", "Generated tokens")
+        self.asleep = gauge(engine_metrics.SLEEPING, "1 while the engine sleeps")
+        self.prompt_tokens = counter(engine_metrics.PROMPT_TOKENS, "Prompt tokens")
+        self.generation_tokens = counter(engine_metrics.GENERATION_TOKENS, "Generated tokens")
         self.cancellations = counter(
             "pagefleet_request_cancellations", "Requests whose client went away or read nothing"
         )
         # From the engine's own counters, by the name of the field.
         self._counters = {
-            "preemptions": counter("pagefleet_num_preemptions", "Requests preempted for want of pages"),
+            "preemptions": counter(engine_metrics.PREEMPTIONS, "Requests preempted for want of pages"),
             "prefix_queries": counter("pagefleet_prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
-            "prefix_hits": counter("pagefleet_prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+            "prefix_hits": counter(engine_metrics.PREFIX_CACHE_HITS, "Prompt tokens found in the prefix cache"),
             "draft_tokens": counter("pagefleet_spec_decode_num_draft_tokens", "Tokens drafted by speculation"),
             "accepted_tokens": counter("pagefleet_spec_decode_num_accepted_tokens", "Drafted tokens that stood"),
         }
-        reasons = [*labels, "finished_reason"]
-        self._success = Counter("pagefleet_request_success", "Finished requests", reasons, registry=self.registry)
-        self.ttft = histogram("pagefleet_time_to_first_token_seconds", "Arrival to first token")
-        self.itl = histogram("pagefleet_inter_token_latency_seconds", "Between two tokens of an answer")
-        self.e2e = histogram("pagefleet_e2e_request_latency_seconds", "Arrival to last token")
-        self.queue = histogram("pagefleet_request_queue_time_seconds", "Arrival to first scheduled")
-        self._step = histogram("pagefleet_step_seconds", "One step of the engine", STEP, "phase")
+        reasons = [*labels, engine_metrics.SUCCESS_REASON]
+        self._success = Counter(engine_metrics.SUCCESS, "Finished requests", reasons, registry=self.registry)
+        self.ttft = histogram(engine_metrics.TTFT, "Arrival to first token")
+        self.itl = histogram(engine_metrics.ITL, "Between two tokens of an answer")
+        self.e2e = histogram(engine_metrics.E2E, "Arrival to last token")
+        self.queue = histogram(engine_metrics.QUEUE_TIME, "Arrival to first scheduled")
+        self._step = histogram(engine_metrics.STEP_SECONDS, "One step of the engine", STEP, "phase")
         self._batch = histogram("pagefleet_batch_size", "Sequences running at the end of a step", BATCH)
         self._prompts = histogram("pagefleet_request_prompt_tokens", "Prompt tokens of a request", TOKENS)
         self._generated = histogram("pagefleet_request_generation_tokens", "Generated tokens of a request", TOKENS)
-        adapters = ["running_lora_adapters", "waiting_lora_adapters", "max_lora"]
+        adapters = [engine_metrics.RUNNING_ADAPTERS, "waiting_lora_adapters", "max_lora"]
         text = "Adapters of running and waiting requests, and how many can be loaded; seconds since 1970"
-        self._adapters = Gauge("pagefleet_lora_requests_info", text, adapters, registry=self.registry)
+        self._adapters = Gauge(engine_metrics.LORA_INFO, text, adapters, registry=self.registry)
         self._info: Gauge | None = None
         self.describe({})
         self._last: EngineStats | None = None

@@ -9,10 +9,10 @@ import copy
 import math
 from dataclasses import dataclass, field
 
+from pagefleet_contract import sketch
+from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis.paired import Block, Paired
-from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.base.edged import Pair, common, of_sketch
-from pagefleet_operator.domain.base.sketch import Histogram
 from pagefleet_operator.domain.status.observation import Slice
 
 BLOCK_SECONDS, LONGEST_BLOCK, BLOCK_REQUESTS = 4.0, 60.0, 10

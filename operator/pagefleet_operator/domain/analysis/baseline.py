@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import sources
-from pagefleet_operator.domain.base import sketch
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.status import BaselineRecord

@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pagefleet_contract import sketch
+from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis import sequential, sources
 from pagefleet_operator.domain.analysis.fold import Compared, Test
 from pagefleet_operator.domain.analysis.paired import Paired, evidence
 from pagefleet_operator.domain.analysis.sequential import Evidence
 from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, blank, told
-from pagefleet_operator.domain.base import sketch
-from pagefleet_operator.domain.base.sketch import Histogram
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, SignalRecord, VerdictRecord

@@ -19,9 +19,15 @@ def free_share(seen: Observation, revision: str) -> float | None:
     free = total = 0
     serving = [pod for pod in reading_of(seen.revisions, revision).pods if pod.ready and not pod.terminating]
     for pod in serving:
-        if pod.free_pages is None or not pod.total_pages or (pod.signals_age or 0.0) > STALE_SECONDS:
+        load = pod.load
+        if (
+            load is None
+            or load.kv_pages_free is None
+            or not load.kv_pages_total
+            or (pod.load_age or 0.0) > STALE_SECONDS
+        ):
             return None
-        free, total = free + pod.free_pages, total + pod.total_pages
+        free, total = free + load.kv_pages_free, total + load.kv_pages_total
     return free / total if total else None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_operator.domain.base import sketch
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.spec.rollout import Guard
 
 SIGNALS = ("ttft", "tpot", "e2e")

@@ -28,9 +28,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pagefleet_operator.domain.base import sketch
+from pagefleet_contract import sketch
+from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.base.edged import Pair
-from pagefleet_operator.domain.base.sketch import Histogram
 
 ODDS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 FIRST, RECENT = 2.0, 20.0  # stable requests above its quantile before the first estimate, and in a running one

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pagefleet_operator.domain.base import sketch
+from pagefleet_contract import sketch
 
 Buckets = Mapping[tuple[float, float], int]  # (above, at most) in seconds
 

@@ -7,10 +7,11 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pagefleet_operator.domain.base.names import Child
+from pagefleet_contract.engine_metrics import annotation
+from pagefleet_contract.names import ENGINE_ANNOTATION
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.runtimes.catalog import launch_of
 from pagefleet_operator.domain.runtimes.launch import Launch
-from pagefleet_operator.domain.runtimes.metrics import ANNOTATION, written
 from pagefleet_operator.domain.runtimes.volumes import volumes
 
 USER = 65532
@@ -21,7 +22,7 @@ def deployment(child: Child, replicas: int) -> dict[str, Any]:
     launch = launch_of(child, release())
     metadata: dict[str, Any] = {"labels": child.labels}
     if launch.engine is not None:
-        metadata["annotations"] = {ANNOTATION: written(launch.engine)}
+        metadata["annotations"] = {ENGINE_ANNOTATION: annotation(launch.engine)}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagefleet_operator.domain.base.names import SPARE_LABEL, Child
+from pagefleet_contract.names import SPARE_LABEL
+from pagefleet_operator.domain.base.child import Child
 
 
 def disruption_budget(child: Child) -> dict[str, Any]:

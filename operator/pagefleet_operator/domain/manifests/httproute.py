@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from pagefleet_operator.domain.base.names import GROUP, KIND, SERVICE_LABEL, VERSION
+from pagefleet_contract.names import API_VERSION, KIND, MANAGED, MANAGED_LABEL, NAME_LABEL, SERVICE_LABEL
 from pagefleet_operator.domain.spec.traffic import GatewayApi, Parent
 from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, POOL_KIND, ROUTE_GROUP, ROUTE_KIND, Features
 
@@ -57,11 +57,11 @@ def http_route(
 
 def metadata_of(namespace: str, service: str, uid: str) -> dict[str, Any]:
     """Of what belongs to a service as a whole: its name, and the InferenceService as its owner."""
-    owner = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "name": service, "uid": uid, "controller": True,
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": service, "uid": uid, "controller": True,
              "blockOwnerDeletion": False}  # fmt: skip
     labels = {
-        "app.kubernetes.io/managed-by": "pagefleet",
-        "app.kubernetes.io/name": "pagefleet-route",
+        MANAGED_LABEL: MANAGED,
+        NAME_LABEL: "pagefleet-route",
         SERVICE_LABEL: service,
     }
     return {"name": service, "namespace": namespace, "labels": labels, "ownerReferences": [owner]}

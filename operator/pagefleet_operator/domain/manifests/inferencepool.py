@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import PORT, SERVICE_LABEL
+from pagefleet_contract.names import ENGINE_PORT, MANAGED, MANAGED_LABEL, SERVICE_LABEL
 from pagefleet_operator.domain.spec.traffic import EndpointPicker
 from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, POOL_KIND
 
@@ -22,9 +22,9 @@ def inference_pool(metadata: Mapping[str, Any], version: str, picker: EndpointPi
         "metadata": dict(metadata),
         "spec": {
             "selector": {
-                "matchLabels": {"app.kubernetes.io/managed-by": "pagefleet", SERVICE_LABEL: metadata["name"]},
+                "matchLabels": {MANAGED_LABEL: MANAGED, SERVICE_LABEL: metadata["name"]},
             },
-            "targetPorts": [{"number": PORT}],
+            "targetPorts": [{"number": ENGINE_PORT}],
             "endpointPickerRef": {
                 "kind": "Service",
                 "name": picker.service,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.parallel import nodes
 from pagefleet_operator.domain.manifests.deployment import AFTER_DRAIN, deployment
 from pagefleet_operator.domain.runtimes.catalog import node_launch_of

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import Child
+from pagefleet_contract.names import LOAD_TEST, LOAD_TEST_LABEL, MANAGED, MANAGED_LABEL, NAME_LABEL
+from pagefleet_operator.domain.base.child import Child
 
-LOAD_TEST_LABEL = "pagefleet.io/load-test"
 CONTAINER = "load"
 KEPT_SECONDS = 3600
 USER = 65532
@@ -22,7 +22,7 @@ def job_name(child: Child, started: float) -> str:
 def load_test(child: Child, image: str, profile: Mapping[str, Any], longest: float, started: float) -> dict[str, Any]:
     """`longest` seconds are left for all of it."""
     metadata = child.metadata()
-    labels = {"app.kubernetes.io/managed-by": "pagefleet", "app.kubernetes.io/name": "pagefleet-load-test"}
+    labels = {MANAGED_LABEL: MANAGED, NAME_LABEL: LOAD_TEST}
     labels[LOAD_TEST_LABEL] = child.name
     arguments = [
         "bench", "--url", f"http://{child.name}.{child.namespace}.svc:80", "--model", served_name(child),

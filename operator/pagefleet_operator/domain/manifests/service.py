@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.base.child import Child
 
 
 def service(child: Child) -> dict[str, Any]:

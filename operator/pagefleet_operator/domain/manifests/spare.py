@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagefleet_operator.domain.base.names import AWAKE_GATE, SPARE_LABEL, Child
+from pagefleet_contract.names import AWAKE_GATE, SPARE_LABEL
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.manifests.deployment import deployment
 
 SPARE = {SPARE_LABEL: "true"}

@@ -12,13 +12,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from pagefleet_contract.names import ACTION_ANNOTATION
 from pagefleet_operator.domain.rollout import rollback, steps
 from pagefleet_operator.domain.status.codec import time_to_the_second
 from pagefleet_operator.domain.status.stage import Stage, begin_phase
 from pagefleet_operator.domain.status.status import ActionRecord, Phase, Rejection
 from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
-ANNOTATION = "pagefleet.io/action"
 ACTIONS = ("promote", "pause", "resume", "abort", "retry", "undo", "skip")
 MAX_ID_LENGTH = 128
 
@@ -58,9 +58,9 @@ def parse(text: str) -> Request | Unreadable | None:
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError):
-        return Unreadable(text_id, f"{ANNOTATION} must be a JSON object")
+        return Unreadable(text_id, f"{ACTION_ANNOTATION} must be a JSON object")
     if not isinstance(raw, Mapping):
-        return Unreadable(text_id, f"{ANNOTATION} must be a JSON object")
+        return Unreadable(text_id, f"{ACTION_ANNOTATION} must be a JSON object")
     own_id = raw.get("id")
     if not isinstance(own_id, str) or not 0 < len(own_id) <= MAX_ID_LENGTH:
         return Unreadable(text_id, f"id must be a text of 1 to {MAX_ID_LENGTH} characters")

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
 
-from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.runtime import runtime_name
 from pagefleet_operator.domain.runtimes import custom, pagefleet, sglang, tgi, vllm
 from pagefleet_operator.domain.runtimes.launch import Launch

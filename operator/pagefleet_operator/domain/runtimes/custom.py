@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_contract.engine_metrics import Engine, metrics_from
+from pagefleet_contract.names import ENGINE_PORT
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
-from pagefleet_operator.domain.runtimes.metrics import Engine, metrics_from
 
 
 def launch(child: Child) -> Launch:
     engine: Mapping[str, Any] = child.snapshot["engine"]
     probes: Mapping[str, str] = engine["probes"]
-    ready, port, told = probes["readiness"], int(engine.get("port", PORT)), engine.get("metrics")
+    ready, port, told = probes["readiness"], int(engine.get("port", ENGINE_PORT)), engine.get("metrics")
     return Launch(
         image="",
         command=tuple(engine.get("command", ())),

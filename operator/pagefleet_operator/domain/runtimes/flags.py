@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.accelerator import gpus, runs_cuda
-from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.parallel import tensor_parallel
 from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes.uris import in_pod, path_in_pod
@@ -81,7 +82,7 @@ def _server(engine: Mapping[str, Any]) -> dict[str, Any]:
     limits = engine.get("limits") or {}
     return {
         "--host": "0.0.0.0",
-        "--port": PORT,
+        "--port": ENGINE_PORT,
         "--api-key-file": API_KEYS.path if "apiKeySecretRef" in engine else None,
         "--max-prompt-tokens": limits.get("promptTokens"),
         "--max-output-tokens": limits.get("outputTokens"),

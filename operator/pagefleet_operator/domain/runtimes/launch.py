@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_contract.engine_metrics import Engine
+from pagefleet_contract.names import ENGINE_PORT
+from pagefleet_contract.quantity import whole
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.parallel import accelerators
-from pagefleet_operator.domain.base.quantity import whole
-from pagefleet_operator.domain.runtimes.metrics import Engine
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
@@ -34,7 +35,7 @@ class Launch:
     readiness_failures: int = 3
     stopping: tuple[str, ...] = ()
     engine: Engine | None = None
-    port: int = PORT
+    port: int = ENGINE_PORT
 
 
 def plain(name: str, value: str) -> dict[str, Any]:

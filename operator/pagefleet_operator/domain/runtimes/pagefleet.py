@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_operator.domain.base.accelerator import gpus
-from pagefleet_operator.domain.base.names import Child
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, engine_part, plain, threads
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch

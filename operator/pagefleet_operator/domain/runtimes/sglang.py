@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_contract.engine_metrics import Engine, EngineMetrics
+from pagefleet_contract.names import ENGINE_PORT
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
-from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch, shares
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
@@ -87,7 +88,7 @@ def _model(child: Child) -> dict[str, object]:
         "--revision": common.hub_revision(model["source"]),
         "--served-model-name": common.served_name(child),
         "--host": "0.0.0.0",
-        "--port": PORT,
+        "--port": ENGINE_PORT,
         "--enable-metrics": True,
         "--device": None if name else "cpu",
         **{flag: size for flag, size in shares(child.snapshot).items() if size > 1},

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import PORT, Child
+from pagefleet_contract.engine_metrics import Engine, EngineMetrics
+from pagefleet_contract.names import ENGINE_PORT
+from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
-from pagefleet_operator.domain.runtimes.metrics import Engine, EngineMetrics
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
 
 IMAGE = "ghcr.io/huggingface/text-generation-inference:3.3.6"
@@ -76,7 +77,7 @@ def _flags(child: Child) -> dict[str, object]:
         "--model-id": common.model_path(model["source"]),
         "--revision": common.hub_revision(model["source"]),
         "--hostname": "0.0.0.0",
-        "--port": PORT,
+        "--port": ENGINE_PORT,
         "--num-shard": count if count > 1 and name != "aws.amazon.com/neuron" else None,
         "--max-total-tokens": model.get("maxLength"),
         "--max-input-tokens": common.engine_part(snapshot, "limits").get("promptTokens"),

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-from pagefleet_operator.domain.base.sketch import quantile
+from pagefleet_contract.sketch import quantile
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 

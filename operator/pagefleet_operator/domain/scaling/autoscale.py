@@ -183,7 +183,7 @@ def _shrink(
     up = policies.last_up(record.steps, now)
     if found.blind or found.peak is None or record.panic_since is not None or (up is not None and now - up < window):
         return stay
-    if scaling.ttft is not None and (found.first_token or 0.0) > NEARLY_LATE * scaling.ttft:
+    if scaling.target.ttft is not None and (found.first_token or 0.0) > NEARLY_LATE * scaling.target.ttft:
         return stay
     present = max(found.now, found.steady, found.ahead)
     least = math.ceil(max(found.peak, present) * CLEARLY - 1e-9)
@@ -220,7 +220,7 @@ def _asleep(seen: Totals, load: ServiceLoad | None, record: ScalingRecord, scali
 def _idle(seen: Totals, load: ServiceLoad | None, record: ScalingRecord, scaling: Scaling, now: float) -> ScalingRecord:
     """Since when nothing arrived, ran or waited; stored once it has lasted a minute, so that traffic writes nothing."""
     latest = seen.latest
-    busy = latest.running or latest.waiting or not latest.complete
+    busy = latest.load.running or latest.load.waiting or not latest.complete
     if scaling.idle_to_zero is None or load is None or load.age > STALE_LOAD or load.held or busy:
         return replace(record, idle_since=None)
     steps = 0

@@ -32,7 +32,7 @@ def cost(pod: PodReading) -> int:
     """A pod that is not ready costs least; one that does not tell its load is taken to be as full as can be."""
     if not pod.ready:
         return 0
-    if pod.total_pages is None or pod.free_pages is None:
+    load = pod.load
+    if load is None or load.kv_pages_total is None or load.kv_pages_free is None:
         return MOST
-    used = pod.total_pages - pod.free_pages
-    return max(1, min(MOST - 1, USED_PAGE * used + min(pod.cached_pages or 0, USED_PAGE - 1)))
+    return max(1, min(MOST - 1, USED_PAGE * load.kv_pages_used + min(load.kv_pages_cached or 0, USED_PAGE - 1)))

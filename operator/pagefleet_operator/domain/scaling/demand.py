@@ -122,14 +122,14 @@ def _load(running: float, tokens: float, replica: Replica) -> float:
 
 def _running(entry: Sample) -> float:
     """Of all that serve: pods that were not read are taken to be like the others."""
-    return entry.running * entry.serving / entry.fresh
+    return entry.load.running * entry.serving / entry.fresh
 
 
 def _movable(entry: Sample, replica: Replica) -> float:
     """What waits in engines that are full together, or each with a queue of its own. Beside a free slot elsewhere more
     replicas would not help it."""
-    full = entry.running >= FULL * replica.sequences * entry.fresh or math.isinf(replica.sequences)
-    return entry.waiting * entry.serving / entry.fresh if full or entry.unqueued == 0 else 0.0
+    full = entry.load.running >= FULL * replica.sequences * entry.fresh or math.isinf(replica.sequences)
+    return entry.load.waiting * entry.serving / entry.fresh if full or entry.unqueued == 0 else 0.0
 
 
 def _backlog(queued: float, replica: Replica, flow: Flow) -> float:
@@ -148,11 +148,11 @@ def _piling(asked: float, serving: int, startup: float) -> float:
 
 
 def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, scaling: Scaling) -> Replica:
-    running, pages = sum(s.running for s in recent), sum(s.pages for s in recent)
-    total = sum(s.total_pages for s in recent) / max(1, sum(s.fresh for s in recent))
+    running, pages = sum(s.load.running for s in recent), sum(s.load.kv_pages_used for s in recent)
+    total = sum(s.load.kv_pages_total or 0 for s in recent) / max(1, sum(s.fresh for s in recent))
     sequences = slots * SLOTS_USED if slots else math.inf
     if running and pages and total:
-        sequences = min(sequences, total * (1 - scaling.free_pages) * running / pages)
+        sequences = min(sequences, total * (1 - scaling.target.free_kv_pages) * running / pages)
     sequences = max(sequences, 0.1)
     if found is None or math.isinf(sequences):
         return Replica(sequences, None)
@@ -162,14 +162,14 @@ def _replica(recent: Sequence[Sample], slots: int | None, found: Curve | None, s
 def _queued(latest: Sample, held: int, replica: Replica, scaling: Scaling) -> float:
     """A queue above its target asks for more than serve now, at most for twice as many."""
     waiting = _movable(latest, replica) + held
-    if waiting <= scaling.queue_depth * max(1, latest.serving):
+    if waiting <= scaling.target.queue_depth * max(1, latest.serving):
         return 0.0
-    return min(waiting / scaling.queue_depth, 2.0 * max(1, latest.serving))
+    return min(waiting / scaling.target.queue_depth, 2.0 * max(1, latest.serving))
 
 
 def _preempting(recent: Sequence[Sample], latest: Sample) -> float:
     """Preemption in half of the recent readings: pages are short whatever their average is."""
-    short = sum(1 for s in recent if s.preemptions > 0)
+    short = sum(1 for s in recent if (s.load.preemptions or 0.0) > 0)
     return latest.serving + 1.0 if len(recent) > 1 and 2 * short >= len(recent) else 0.0
 
 
@@ -181,16 +181,16 @@ def _first_token(latest: Sample, past: Sequence[Sample], load: ServiceLoad | Non
     """
     if any(s.serving < latest.serving for s in past if s.time > latest.time - SETTLING_SECONDS):
         return None
-    if load is None or load.age > STALE_LOAD or not latest.running + latest.waiting:
+    if load is None or load.age > STALE_LOAD or not latest.load.running + latest.load.waiting:
         return None
     return load.ttft
 
 
 def _late(latest: Sample, first: float | None, scaling: Scaling) -> float:
     """First tokens later than `target.ttft`: in proportion, at most half as many again."""
-    if scaling.ttft is None or first is None or first <= scaling.ttft:
+    if scaling.target.ttft is None or first is None or first <= scaling.target.ttft:
         return 0.0
-    return max(latest.serving + 1.0, latest.serving * min(1.5, first / scaling.ttft))
+    return max(latest.serving + 1.0, latest.serving * min(1.5, first / scaling.target.ttft))
 
 
 def _trends(past: Sequence[Sample], load: ServiceLoad | None, startup: float) -> tuple[float, float]:
@@ -266,16 +266,16 @@ def _blind(latest: Sample, load: ServiceLoad | None) -> str:
 
 
 def _why(latest: Sample, held: int, scaling: Scaling, replica: Replica, load: ServiceLoad | None) -> str:
-    parts = [f"{latest.running} requests run and {latest.waiting} wait on {latest.serving} replicas"]
+    parts = [f"{latest.load.running} requests run and {latest.load.waiting} wait on {latest.serving} replicas"]
     parts += [f"{held} are held"] if held else []
-    if latest.total_pages:
-        free = 1 - latest.pages / latest.total_pages
-        parts.append(f"{free:.0%} of KV pages are free (target {scaling.free_pages:.0%})")
+    free = latest.load.kv_share_free
+    if free is not None:
+        parts.append(f"{free:.0%} of KV pages are free (target {scaling.target.free_kv_pages:.0%})")
     else:
         parts.append("the engine does not tell its KV pages")
     if math.isfinite(replica.sequences):
         speed = f" at {replica.tokens:.0f} tokens/s" if replica.tokens else ""
         parts.append(f"a replica carries {replica.sequences:.1f}{speed}")
-    if scaling.ttft is not None and load is not None and load.ttft is not None:
-        parts.append(f"first token after {load.ttft:.2f} s (target {scaling.ttft:g} s)")
+    if scaling.target.ttft is not None and load is not None and load.ttft is not None:
+        parts.append(f"first token after {load.ttft:.2f} s (target {scaling.target.ttft:g} s)")
     return ", ".join(parts)

@@ -33,7 +33,7 @@ class Flow:
 def flow(load: ServiceLoad | None, recent: Sequence[Sample], past: Sequence[Sample], seconds: float) -> Flow:
     """What the replicas generate at least, but for what makes up for a shortage; more when the arrivals of the last
     `seconds`, or of the newest two steps or one (NEWEST), will ask for more at the tokens that a request took so far."""
-    generated = sum(s.tokens * s.serving / s.fresh for s in recent) / len(recent)
+    generated = sum((s.load.tokens or 0.0) * s.serving / s.fresh for s in recent) / len(recent)
     each = _each(load, past) if load is not None and load.age <= STALE_LOAD else None
     if load is None or each is None:
         return Flow(generated, None)
@@ -49,18 +49,21 @@ def _each(load: ServiceLoad, past: Sequence[Sample]) -> float | None:
     ended = sum(steps) * load.step - _inside(told[-1]) + _inside(told[0]) if told else 0.0
     if ended < LEAST_REQUESTS:
         return None
-    return sum(b.tokens * b.serving / b.fresh * (b.time - a.time) for a, b in pairwise(told)) / ended
+    return sum((b.load.tokens or 0.0) * b.serving / b.fresh * (b.time - a.time) for a, b in pairwise(told)) / ended
 
 
 def _inside(entry: Sample) -> float:
-    return (entry.running + entry.waiting) * entry.serving / entry.fresh
+    return (entry.load.running + entry.load.waiting) * entry.serving / entry.fresh
 
 
 def _ending(recent: Sequence[Sample]) -> float:
     """Requests per second by which those in the replicas get fewer, because more end than arrive: 0 when they do not.
     A replica that is removed takes its share along: that is no end."""
     pairs = [(a, b) for a, b in pairwise(recent) if b.fresh]
-    fewer = sum((a.running + a.waiting) * min(1.0, b.fresh / a.fresh) - b.running - b.waiting for a, b in pairs)
+    fewer = sum(
+        (a.load.running + a.load.waiting) * min(1.0, b.fresh / a.fresh) - b.load.running - b.load.waiting
+        for a, b in pairs
+    )
     seconds = recent[-1].time - recent[0].time
     return max(0.0, fewer / seconds) if seconds > 0 else 0.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagefleet_operator.domain.status.engine_load import total
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
 from pagefleet_operator.domain.status.sample import Sample
 
@@ -53,19 +54,13 @@ def sample(found: RevisionReading, now: float) -> Sample:
     pods = (*found.pods, *(spare.pod for spare in found.spares))
     serving = [pod for pod in pods if pod.ready and not pod.terminating]
     fresh = [pod for pod in serving if is_fresh(pod)]
-    total = sum(pod.total_pages or 0 for pod in fresh)
+    loads = [pod.load for pod in fresh if pod.load is not None]
     return Sample(
         time=now,
         serving=len(serving),
         fresh=len(fresh),
-        running=sum(pod.running or 0 for pod in fresh),
-        waiting=sum(pod.waiting or 0 for pod in fresh),
-        waiting_tokens=sum(pod.waiting_tokens or 0 for pod in fresh),
-        pages=total - sum(pod.free_pages or 0 for pod in fresh),
-        total_pages=total,
-        preemptions=sum(pod.preemptions or 0.0 for pod in fresh),
-        tokens=sum(pod.tokens or 0.0 for pod in fresh),
-        unqueued=sum(1 for pod in fresh if not pod.waiting),
+        load=total(loads),
+        unqueued=sum(1 for load in loads if not load.waiting),
     )
 
 
@@ -78,7 +73,8 @@ def remember(history: tuple[Sample, ...], latest: Sample) -> tuple[Sample, ...]:
 
 
 def is_fresh(pod: PodReading) -> bool:
-    """Queue and batch are known; KV pages are both known, or the engine does not tell them."""
-    pages = (pod.free_pages is None) == (pod.total_pages is None)
-    known = None not in (pod.waiting, pod.running, pod.signals_age) and pages
-    return known and (pod.signals_age or 0.0) <= STALE_SECONDS
+    """Whether the pod's load was read lately. A number of KV pages without the other one is no reading."""
+    if pod.load is None or pod.load_age is None:
+        return False
+    pages = (pod.load.kv_pages_free is None) == (pod.load.kv_pages_total is None)
+    return pages and pod.load_age <= STALE_SECONDS

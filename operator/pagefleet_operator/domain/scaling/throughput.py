@@ -31,7 +31,7 @@ class Mean:
     replicas: float
     running: float
     waiting: float
-    pages: float
+    kv_pages_used: float
     tokens: float
     change: float  # requests per second by which `running` grew
     whole: bool  # every serving pod was read in every sample
@@ -127,21 +127,22 @@ def _mean(start: float, group: list[Sample], following: list[Sample]) -> Mean:
     end = following[0] if following is not group else group[-1]
     told = end.time > first.time and end.fresh >= first.fresh  # a replica that is gone took its requests out of the sum
     replicas, whole = 0, True
-    running = waiting = pages = tokens = 0.0
+    running = waiting = used = tokens = 0.0
     for one in group:  # in one pass: this is what a decision does most
         replicas += one.fresh
-        running += one.running
-        waiting += one.waiting
-        pages += one.pages
-        tokens += one.tokens
+        load = one.load
+        running += load.running
+        waiting += load.waiting
+        used += load.kv_pages_used
+        tokens += load.tokens or 0.0
         whole = whole and one.serving == one.fresh
     return Mean(
         start=start,
         replicas=replicas / count,
         running=running / count,
         waiting=waiting / count,
-        pages=pages / count,
+        kv_pages_used=used / count,
         tokens=tokens / count,
-        change=(end.running - first.running) / (end.time - first.time) if told else 0.0,
+        change=(end.load.running - first.load.running) / (end.time - first.time) if told else 0.0,
         whole=whole,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from pagefleet_operator.domain.base.quantity import fraction, seconds
+from pagefleet_contract.quantity import fraction, seconds
 
 DEFAULT_ROLLOUT: Mapping[str, Any] = {
     "steps": [{"weight": 10, "hold": "5m"}, {"weight": 50, "hold": "5m"}],

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pagefleet_operator.domain.base.quantity import fraction, seconds
+from pagefleet_contract.quantity import fraction, seconds
 from pagefleet_operator.domain.spec.schedule import Entry, bounds
+from pagefleet_operator.domain.spec.schema.targets import Targets, targets
+
+DEFAULTS = Targets()
 
 
 @dataclass(frozen=True)
@@ -21,19 +24,14 @@ class Policy:
 
 @dataclass(frozen=True)
 class Scaling:
-    """`queue_depth`: waiting requests per replica; `free_pages`: least free share of KV pages; times in seconds.
-
-    `ttft`, a 95th percentile, is None without `target.ttft`. With several policies of a direction the one that allows most counts.
-    """
+    """Times are in seconds. Of several policies of one direction, the one that allows the largest change counts."""
 
     min: int
     max: int
-    queue_depth: float = 4.0
-    free_pages: float = 0.2
+    target: Targets = DEFAULTS
     panic_threshold: float = 2.0
     panic_window: float = 60.0
     stabilization: float | None = None  # None: from the start-up time
-    ttft: float | None = None
     up_stabilization: float = 0.0
     up_policies: tuple[Policy, ...] = ()
     down_policies: tuple[Policy, ...] = ()
@@ -50,14 +48,12 @@ class Scaling:
 
 def scaling(raw: Mapping[str, Any]) -> Scaling:
     """From `spec.scaling` with its defaults filled in."""
-    up, down, target = raw.get("scaleUp") or {}, raw.get("scaleDown") or {}, raw["target"]
+    up, down = raw.get("scaleUp") or {}, raw.get("scaleDown") or {}
     return Scaling(
         min=raw["min"],
         max=raw["max"],
         external=raw["mode"] == "external",
-        queue_depth=float(target["queueDepth"]),
-        free_pages=fraction(target["freeKVPages"]),
-        ttft=seconds(target["ttft"]["p95"]) if "ttft" in target else None,
+        target=targets(raw["target"]),
         tolerance=fraction(raw["tolerance"]),
         panic_threshold=float(raw["panic"]["threshold"]),
         panic_window=seconds(raw["panic"]["window"]),

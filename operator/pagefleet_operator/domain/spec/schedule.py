@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from pagefleet_operator.domain.base.quantity import seconds
+from pagefleet_contract.quantity import seconds
 
 __all__ = ["Entry", "bounds", "errors", "seconds"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pagefleet_operator.domain.base.quantity import seconds
+from pagefleet_contract.quantity import seconds
 
 
 class Provider(StrEnum):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pagefleet_operator.domain.base.edged import Edged
+from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.gateway_api import FallbackReading, GatewayApiReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import Status
@@ -31,7 +32,7 @@ class PodFault:
 
 @dataclass(frozen=True)
 class PodReading:
-    """One engine pod. `signals_age` is the age of the scrape; queue and pages are None when it failed."""
+    """One engine pod. `load` is None when the engine's metrics page could not be read; `load_age` is in seconds."""
 
     name: str
     ready: bool
@@ -39,15 +40,8 @@ class PodReading:
     created: float
     ready_since: float | None
     fault: PodFault | None = None
-    waiting: int | None = None  # requests queued in the engine
-    running: int | None = None
-    free_pages: int | None = None  # free + cached (reclaimable) KV pages
-    total_pages: int | None = None
-    signals_age: float | None = None
-    cached_pages: int | None = None  # of the free ones, those with a reusable prefix
-    waiting_tokens: int | None = None  # of the queued requests
-    preemptions: float | None = None  # per second, since the scrape before
-    tokens: float | None = None  # generated per second, since the scrape before
+    load: EngineLoad | None = None
+    load_age: float | None = None
     startup: float | None = None  # seconds from created to its first Ready
 
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagefleet_operator.domain.status.engine_load import NO_LOAD, EngineLoad
+
 
 @dataclass(frozen=True)
 class Sample:
-    """A revision's serving pods at `time`, summed up over those that were read.
+    """A revision's serving pods at `time`.
 
-    `serving` counts ready pods that are not terminating, `fresh` those of them that were read lately. `preemptions`
-    and `tokens` (generated) are per second. `pages` are those in use, neither blank nor reusable.
+    `serving` counts the ready pods that are not terminating. `fresh` counts those of them whose load was read lately;
+    `load` is the load of these together.
     """
 
     time: float
     serving: int
     fresh: int
-    running: int = 0
-    waiting: int = 0
-    waiting_tokens: int = 0
-    pages: int = 0
-    total_pages: int = 0
-    preemptions: float = 0.0
-    tokens: float = 0.0
-    unqueued: int | None = None  # of the fresh ones, those where nothing waits; None: not known
+    load: EngineLoad = NO_LOAD
+    unqueued: int | None = None  # fresh pods where no request waits; None: not known
 
     @property
     def complete(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.quantity import fraction
+from pagefleet_contract.quantity import fraction
 from pagefleet_operator.domain.spec.rules.accelerator import ACCELERATOR_RULES
 from pagefleet_operator.domain.spec.rules.guard import GUARD_RULES
 from pagefleet_operator.domain.spec.rules.nodes import NODE_RULES

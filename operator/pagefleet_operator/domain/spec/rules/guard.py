@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pagefleet_contract.engine_metrics import HISTOGRAMS
 from pagefleet_operator.domain.runtimes.catalog import Runtime, runtime_of
-from pagefleet_operator.domain.runtimes.metrics import HISTOGRAMS
 from pagefleet_operator.domain.spec.rollout import ENGINE_SIGNALS, Source, source_of
 from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.names import PORT
+from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.runtimes.catalog import Runtime, images_of, runtime_of
 from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule
 
@@ -80,7 +80,7 @@ def _required(field: str) -> Rule:
 def _other_port(spec: Mapping[str, Any]) -> bool:
     """Whether gateways are to be led to a port that the operator writes no route to."""
     routed = _at(spec, ("traffic", "provider")) == "GatewayAPI"
-    return routed and _at(spec, ("engine", "port")) not in (None, PORT)
+    return routed and _at(spec, ("engine", "port")) not in (None, ENGINE_PORT)
 
 
 VLLM, SGLANG, TGI, CUSTOM = (Runtime.VLLM,), (Runtime.SGLANG,), (Runtime.TGI,), (Runtime.CUSTOM,)
@@ -91,8 +91,8 @@ RUNTIME_RULES = (
     Rule(
         (),
         "spec.engine.port",
-        f"!({ROUTED}) || !(has(self.engine) && has(self.engine.port)) || self.engine.port == {PORT}",
-        f"must be {PORT} with spec.traffic.provider GatewayAPI",
+        f"!({ROUTED}) || !(has(self.engine) && has(self.engine.port)) || self.engine.port == {ENGINE_PORT}",
+        f"must be {ENGINE_PORT} with spec.traffic.provider GatewayAPI",
         lambda spec: not _other_port(spec),
     ),
     Rule(

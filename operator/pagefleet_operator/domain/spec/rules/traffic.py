@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.base.quantity import seconds
+from pagefleet_contract.headers import RESERVED_PREFIXES
+from pagefleet_contract.quantity import seconds
 from pagefleet_operator.domain.spec.rules.rule import Rule
 from pagefleet_operator.domain.spec.schema.traffic import HEADER_NAME, MOST_HOLD_SECONDS
 from pagefleet_operator.domain.spec.structure import SpecError
 
-# The gateway removes what clients send under these names: a request can never carry one.
-RESERVED = ("x-gateway-", "x-pagefleet-", "x-envoy-")
 LONGEST = 86_400
 
 
@@ -112,5 +111,7 @@ def header_errors(traffic: Mapping[str, Any]) -> Iterator[SpecError]:
 
 
 def _reserved(where: str, name: str) -> Iterator[SpecError]:
-    if name.lower().startswith(RESERVED):
-        yield SpecError(where, f"{name[:60]!r}: the gateway removes headers that begin with {', '.join(RESERVED)}")
+    if name.lower().startswith(RESERVED_PREFIXES):
+        yield SpecError(
+            where, f"{name[:60]!r}: the gateway removes headers that begin with {', '.join(RESERVED_PREFIXES)}"
+        )

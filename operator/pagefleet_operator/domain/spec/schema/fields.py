@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from pagefleet_contract.quantity import DURATION, PERCENT
+
 Schema = dict[str, Any]
 
-DURATION = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
-PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
 URI = r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?)$"
 OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 OBJECT_KEY = r"^[-._a-zA-Z0-9]+$"
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
-QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
 
 
 def text(description: str, *, pattern: str | None = None, longest: int = 253, **more: Any) -> Schema:

@@ -5,11 +5,11 @@ own check of objects that were stored without it. What crosses fields is in `rul
 
 from __future__ import annotations
 
+from pagefleet_contract.quantity import QUANTITY
 from pagefleet_operator.domain.spec.schema.engine import ENGINE, MODEL
 from pagefleet_operator.domain.spec.schema.fields import (
     LABEL_VALUE,
     OPEN,
-    QUANTITY,
     array,
     choice,
     integer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.runtimes.metrics import SELECTOR
+from pagefleet_contract.engine_metrics import NUMBERS, SELECTOR
 from pagefleet_operator.domain.spec.schema.fields import Schema, array, integer, record, text
 
 PATH = r"^/[A-Za-z0-9._~/-]*$"
@@ -19,15 +19,7 @@ METRICS = record(
     "guard do without it.",
     {
         "path": text("The page's path; /metrics when omitted.", pattern=PATH, longest=256),
-        "waiting": _selector("Requests that wait."),
-        "running": _selector("Requests in the batch."),
-        "waitingTokens": _selector("Tokens of the prompts that wait."),
-        "kvUsage": _selector("Share of the KV cache in use, 0 to 1."),
-        "kvPages": _selector("KV pages in all."),
-        "kvPagesFree": _selector("KV pages that are free."),
-        "kvPagesCached": _selector("KV pages that are free but hold a reusable prefix, beside kvPagesFree."),
-        "tokens": _selector("Counter of generated tokens."),
-        "preemptions": _selector("Counter of preemptions."),
+        **{name: _selector(description) for name, description in NUMBERS.items()},
         "ttft": _selector("Histogram of seconds to the first token."),
         "e2e": _selector("Histogram of seconds to the last token."),
         "itl": _selector("Histogram of seconds between two tokens."),

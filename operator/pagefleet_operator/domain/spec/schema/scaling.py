@@ -13,6 +13,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     record,
     text,
 )
+from pagefleet_operator.domain.spec.schema.targets import TARGET
 
 REPLICAS = {"min": integer("Fewest replicas.", 0, 1000), "max": integer("Most replicas.", 1, 1000)}
 
@@ -49,14 +50,7 @@ SCALING = record(
             ("internal", "external"),
             default="internal",
         ),
-        "target": record(
-            "What a replica should be kept at.",
-            {
-                "queueDepth": number("Waiting requests per replica.", 0.1, 100000, default=4),
-                "freeKVPages": percent("Least share of free KV pages.", default="20%"),
-                "ttft": record("Time to first token.", {"p95": duration("Its 95th percentile.")}, ("p95",)),
-            },
-        ),
+        "target": TARGET,
         "tolerance": percent("How much more than the load needs is left as it is.", default="10%"),
         "panic": record(
             "Reacting at once to a burst.",

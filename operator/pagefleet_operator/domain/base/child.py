@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-GROUP, VERSION, KIND, PLURAL = "pagefleet.io", "v1alpha1", "InferenceService", "inferenceservices"
-PORT = 8000
-MANAGED_LABEL, MANAGED = "app.kubernetes.io/managed-by", "pagefleet"
-SERVICE_LABEL, REVISION_LABEL = "pagefleet.io/service", "pagefleet.io/revision"
-SPARE_LABEL, AWAKE_GATE = "pagefleet.io/spare", "pagefleet.io/awake"  # of warm spares: label, readiness gate
-# A pod that computes for another one of its group: it serves nobody, so no selector of a service's pods may match it.
-WORKER_LABEL, WORKER_NAME = "pagefleet.io/worker-of", "pagefleet-engine-worker"
+from pagefleet_contract.names import (
+    API_VERSION,
+    ENGINE,
+    KIND,
+    MANAGED,
+    MANAGED_LABEL,
+    NAME_LABEL,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    WORKER,
+    WORKER_LABEL,
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Child:
     def labels(self) -> dict[str, str]:
         return {
             MANAGED_LABEL: MANAGED,
-            "app.kubernetes.io/name": "pagefleet-engine",
+            NAME_LABEL: ENGINE,
             **self.selector,
         }
 
@@ -45,14 +50,14 @@ class Child:
     def worker_labels(self) -> dict[str, str]:
         return {
             MANAGED_LABEL: MANAGED,
-            "app.kubernetes.io/name": WORKER_NAME,
+            NAME_LABEL: WORKER,
             WORKER_LABEL: self.service,
             REVISION_LABEL: self.revision,
         }
 
     def metadata(self) -> dict[str, Any]:
         owner = {
-            "apiVersion": f"{GROUP}/{VERSION}",
+            "apiVersion": API_VERSION,
             "kind": KIND,
             "name": self.service,
             "uid": self.uid,

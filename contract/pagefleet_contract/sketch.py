@@ -1,7 +1,8 @@
-"""Latency histograms in logarithmic buckets, as the gateway measures them (docs/reference/contract/gateway.md).
+"""Latency histograms in logarithmic buckets: the gateway and the load test fill them, the operator reads them
+(docs/reference/contract/gateway.md).
 
-Bucket i holds (1e-4 * 1.02^(i-1), 1e-4 * 1.02^i] seconds: a quantile read from it is within 2 % (the relative-error
-guarantee of DDSketch, Masson et al., VLDB 2019).
+Bucket i holds (1e-4 * 1.02^(i-1), 1e-4 * 1.02^i] seconds, and bucket 0 everything up to 0.1 ms. A quantile read from
+it is within 2 % (the relative-error guarantee of DDSketch, Masson, Rim, Lee, VLDB 2019). Bucket numbers travel as JSON.
 """
 
 from __future__ import annotations
@@ -9,18 +10,34 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-SMALLEST, GROWTH = 1e-4, 1.02
+SMALLEST, GROWTH = 1e-4, 1.02  # seconds; the ratio of a bucket's ends
+LAST = 1163  # ends above a million seconds: no latency is longer
 Histogram = Mapping[int, int]
 
-
-def index(seconds: float) -> int:
-    """The bucket of a latency."""
-    return max(0, math.ceil(math.log(seconds / SMALLEST) / math.log(GROWTH) - 1e-9)) if seconds > SMALLEST else 0
+_SCALE = 1.0 / math.log(GROWTH)
 
 
 def upper(bucket: int) -> float:
     """The bucket's upper end in seconds."""
     return SMALLEST * GROWTH**bucket
+
+
+_LONGEST = upper(LAST)
+
+
+def bucket_of(seconds: float) -> int:
+    """The bucket of a latency in seconds. Raises ValueError for a negative value or NaN."""
+    if not seconds >= 0:
+        raise ValueError(f"a latency must be 0 or more seconds, got {seconds!r}")
+    if seconds <= SMALLEST:
+        return 0
+    if seconds >= _LONGEST:
+        return LAST
+    bucket = math.ceil(math.log(seconds / SMALLEST) * _SCALE)
+    # The logarithm is off by a rounding error at a bucket's end; the end itself decides.
+    if upper(bucket - 1) >= seconds:
+        return bucket - 1
+    return bucket + 1 if upper(bucket) < seconds else bucket
 
 
 def total(histogram: Histogram) -> int:
@@ -42,23 +59,23 @@ def quantile(histogram: Histogram, q: float) -> float | None:
 
 def rank(histogram: Histogram, position: int) -> float | None:
     """The value of the `position`-th smallest (1-based); None beyond the last."""
-    seen = 0
+    counted = 0
     for bucket in sorted(histogram):
-        seen += histogram[bucket]
-        if seen >= max(1, position):
+        counted += histogram[bucket]
+        if counted >= max(1, position):
             return upper(bucket)
     return None
 
 
 def above(histogram: Histogram, bound: float) -> int:
     """How many lie certainly above `bound` seconds: the bucket that holds the bound counts as below."""
-    limit = index(bound)
+    limit = bucket_of(bound)
     return sum(count for bucket, count in histogram.items() if bucket > limit)
 
 
 def share_above(histogram: Histogram, bound: float) -> float:
     """How many lie above `bound` seconds, the bucket that holds it split in proportion (its ends are 2 % apart)."""
-    limit = index(bound)
+    limit = bucket_of(bound)
     inside = histogram.get(limit, 0)
     if not inside or limit == 0:
         return float(above(histogram, bound))

@@ -1,0 +1,14 @@
+"""HTTP headers that more than one piece reads or writes. Header names are lower-case."""
+
+from __future__ import annotations
+
+# The gateway removes what clients send under these prefixes: a client's request can never carry one to an engine.
+RESERVED_PREFIXES = ("x-gateway-", "x-pagefleet-", "x-envoy-")
+
+REVISION_HEADER = "x-pagefleet-revision"  # of an answer: the revision that answered
+OUTPUT_TOKENS_HEADER = (
+    "x-pagefleet-output-tokens"  # of a whole answer a header, of a stream a trailer: its output tokens
+)
+FALLBACK_HEADER = "x-pagefleet-fallback"  # of an answer: namespace/name of the service that answered in another's place
+REQUEST_ID_HEADER = "x-request-id"
+TRACEPARENT_HEADER = "traceparent"  # W3C trace context

@@ -1,0 +1,27 @@
+"""Names of the API, labels, annotations and ports on Kubernetes objects (docs/reference/contract/kubernetes-objects.md)."""
+
+from __future__ import annotations
+
+GROUP, VERSION, KIND, PLURAL = "pagefleet.io", "v1alpha1", "InferenceService", "inferenceservices"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+MANAGED_LABEL, MANAGED = "app.kubernetes.io/managed-by", "pagefleet"
+MANAGED_SELECTOR = f"{MANAGED_LABEL}={MANAGED}"
+NAME_LABEL = "app.kubernetes.io/name"
+SERVICE_LABEL, REVISION_LABEL = "pagefleet.io/service", "pagefleet.io/revision"
+SPARE_LABEL, AWAKE_GATE = "pagefleet.io/spare", "pagefleet.io/awake"  # of warm spares: label, readiness gate
+# A pod that computes for another one of its group: it serves nobody, so no selector of a service's pods may match it.
+WORKER_LABEL = "pagefleet.io/worker-of"
+LOAD_TEST_LABEL = "pagefleet.io/load-test"
+ENGINE_POD_SELECTOR = f"{MANAGED_SELECTOR},{SERVICE_LABEL},{REVISION_LABEL}"
+
+ACTION_ANNOTATION = "pagefleet.io/action"  # on an InferenceService: what a person asks for
+ENGINE_ANNOTATION = "pagefleet.io/engine"  # on a pod: where its engine listens and what its metrics are called
+
+SYSTEM_NAMESPACE = "pagefleet-system"
+OPERATOR, GATEWAY, ENGINE = "pagefleet-operator", "pagefleet-gateway", "pagefleet-engine"
+WORKER, LOAD_TEST = "pagefleet-engine-worker", "pagefleet-load-test"
+
+ENGINE_PORT = 8000
+GATEWAY_PORT, GATEWAY_INTERNAL_PORT = 8080, 9002  # clients; /healthz, /readyz, /metrics, /windows, /held
+OPERATOR_PORT = 8080

@@ -1,0 +1,128 @@
+"""Reads the load of engine pods from their metrics pages. A reading is complete and plausible, or there is none."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+
+from pagefleet_contract.engine_metrics import OURS, SLEEPING, Engine, EngineMetrics, selector
+from pagefleet_operator.domain.status.engine_load import RATES, EngineLoad
+from pagefleet_operator.metrics import metrics_page
+from pagefleet_operator.metrics.bounded_body import TooLongError, body
+
+TIMEOUT_SECONDS = 2.0
+FRESH_SECONDS = 1.0  # a pod is asked at most this often
+MAX_BYTES = 4 << 20
+MAX_PODS = 10_000  # readings that are remembered
+# By the names of EngineMetrics. A page must have every gauge that its engine is known to report; OPTIONAL may be absent.
+GAUGES = ("waiting", "running", "kvUsage", "kvPages", "kvPagesFree", "kvPagesCached")
+OPTIONAL = ("waitingTokens",)
+# How many pages an engine is taken to have that reports only the share in use: hundredths of a percent.
+NOMINAL_PAGES = 10_000
+OUR_ENGINE = Engine()
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EngineReading:
+    """One metrics page. `counters` are since the engine's start, by the names of RATES; `sleeping` is None where the
+    engine does not report whether it sleeps."""
+
+    load: EngineLoad
+    sleeping: bool | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
+    """The reading of a metrics page; None when a number is missing that should be there, negative or not finite."""
+    named = ((name, getattr(metrics, name)) for name in (*GAUGES, *OPTIONAL, *RATES))
+    selectors = {name: selector(words) for name, words in named if words}
+    if not {"waiting", "running"} <= set(selectors):
+        return None
+    try:
+        samples = metrics_page.samples(text, (*(entry.name for entry in selectors.values()), SLEEPING))
+        asleep = metrics_page.number(samples, selector(SLEEPING))
+        read = {name: metrics_page.number(samples, entry) for name, entry in selectors.items()}
+    except ValueError:
+        return None
+    known = {name: value for name, value in read.items() if value is not None}
+    if any(name in selectors and name not in known for name in GAUGES):
+        return None
+    total, free = _pages(known)
+    return EngineReading(
+        EngineLoad(
+            running=int(known["running"]),
+            waiting=int(known["waiting"]),
+            waiting_tokens=int(known["waitingTokens"]) if "waitingTokens" in known else None,
+            kv_pages_total=total,
+            kv_pages_free=free,
+            kv_pages_cached=int(known["kvPagesCached"]) if "kvPagesCached" in known else None,
+        ),
+        sleeping=asleep > 0 if asleep is not None else None,
+        counters={name: known[name] for name in RATES if name in known},
+    )
+
+
+def _pages(known: Mapping[str, float]) -> tuple[int | None, int | None]:
+    """All KV pages and the free ones; None and None when the engine reports neither a count nor a share.
+
+    On a metrics page `kvPagesFree` counts blank pages only; the free pages of a load are blank and cached ones.
+    """
+    total = int(known.get("kvPages", NOMINAL_PAGES))
+    if "kvPagesFree" in known and "kvPages" in known:
+        return total, int(known["kvPagesFree"] + known.get("kvPagesCached", 0.0))
+    if "kvUsage" in known:
+        return total, round(total * (1 - min(1.0, known["kvUsage"])))
+    return None, None
+
+
+def rated(latest: EngineReading, before: EngineReading | None, seconds: float) -> EngineReading:
+    """The reading with the rates of its counters since the reading before. A counter that fell has begun again at 0."""
+    if before is None or seconds <= 0:
+        return latest
+    rates: dict[str, Any] = {
+        name: (value - before.counters[name] if value >= before.counters[name] else value) / seconds
+        for name, value in latest.counters.items()
+        if name in before.counters
+    }
+    return replace(latest, load=replace(latest.load, **rates))
+
+
+class EngineReadings:
+    """Keeps the last reading of each pod for a second, so that many decisions ask once."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self._last: dict[str, tuple[float, EngineReading | None]] = {}
+
+    async def read(self, address: str, engine: Engine = OUR_ENGINE) -> EngineReading | None:
+        """None when the pod does not answer in time or not with plausible numbers, or its engine reports none."""
+        if engine.metrics is None:
+            return None
+        now = time.monotonic()
+        last = self._last.get(address)
+        if last is None or now - last[0] > FRESH_SECONDS:
+            fetched = await self._fetch(address, engine.port, engine.metrics)
+            if fetched is not None and last is not None:
+                fetched = rated(fetched, last[1], now - last[0])
+            last = (now, fetched)
+            if len(self._last) > MAX_PODS:
+                self._last.clear()
+            self._last[address] = last
+        return last[1]
+
+    async def _fetch(self, address: str, port: int, metrics: EngineMetrics) -> EngineReading | None:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        try:
+            async with self._session.get(f"http://{address}:{port}{metrics.path}", timeout=timeout) as response:
+                if response.status != 200:
+                    return None
+                return parse((await body(response, MAX_BYTES)).decode(errors="replace"), metrics)
+        except (aiohttp.ClientError, TimeoutError, OSError, TooLongError) as error:
+            log.debug("engine %s: %s", address, error)
+            return None
