@@ -45,7 +45,7 @@ class Measures:
             *(self._prometheus.read(pods, revisions, wanted) for wanted in asked),
         )
         prometheus = {wanted.own: slices for wanted, slices in zip(asked, kept, strict=True) if slices is not None}
-        silence = {sources.name(Source.PROMETHEUS, wanted.own): self._prometheus.silence(wanted) for wanted in asked}
+        silence = {sources.name_of(Source.PROMETHEUS, wanted.own): self._prometheus.silence(wanted) for wanted in asked}
         silence[sources.ENGINE] = self._engines.silence(namespace, service)
         return Measured(engine, prometheus, {name: why for name, why in silence.items() if why})
 
@@ -62,7 +62,9 @@ class Measures:
 def of_engines(rollout: Rollout) -> tuple[str, ...] | None:
     """The histograms that the engines' pages are read for; None when nothing of theirs is asked for."""
     guard, mirrored = rollout.guard, any(step.kind is StepKind.MIRROR for step in rollout.steps)
-    measured = {copies: [sources.source(entry, copies) for entry in guard.latency] for copies in {False, mirrored}}
+    measured = {
+        copies: [sources.measuring_source(entry, copies) for entry in guard.latency] for copies in {False, mirrored}
+    }
     signals = {
         entry.signal
         for found in measured.values()

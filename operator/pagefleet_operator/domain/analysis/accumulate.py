@@ -1,27 +1,33 @@
-"""Slices of one source added up in the order of time: what the guard's signals ask of a canary and its stable.
+"""Adds one source's slices up in the order of time, into the sums that the guard's signals need.
 
-A fold is carried on with what is new (`folds`), so that a decision costs what has come since the last one, not an hour.
+A memo holds the sums of earlier decisions (`accumulate`), so that a decision costs the slices that are new, not an
+hour of them. With the memo or without it, and whatever was asked before, the result is the same.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from bisect import bisect_left
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
-from pagefleet_operator.domain.analysis.paired import Block, Paired
+from pagefleet_operator.domain.analysis.paired import Block, PairedTest
 from pagefleet_operator.domain.base.edged import Pair, common, of_sketch
 from pagefleet_operator.domain.status.observation import Slice
 
-BLOCK_SECONDS, LONGEST_BLOCK, BLOCK_REQUESTS = 4.0, 60.0, 10
-PERIOD = 10.0  # seconds in which the stable's failures excuse the canary's
+MIN_BLOCK_SECONDS, MAX_BLOCK_SECONDS, BLOCK_REQUESTS = 4.0, 60.0, 10
+PERIOD_SECONDS = 10.0  # the stable's failures excuse the canary's within such a period
+START = attrgetter("start")
+SETTLED_SECONDS = 20.0  # slices of a gateway that answers so much later than the others can still change the order
 
 
 @dataclass(frozen=True)
-class Test:
-    """What one latency signal is tested for; `ceiling` as in `Paired`."""
+class SignalTest:
+    """The test of one latency signal; `ceiling` as in `PairedTest`."""
 
     signal: str
     quantile: float
@@ -31,13 +37,13 @@ class Test:
 
 @dataclass(frozen=True)
 class Scope:
-    """Which slices count: of these revisions, from `begin` on, without the canary's first `warm_up` requests."""
+    """The slices that count: of these revisions, from `begin` on, without the canary's first `warm_up` requests."""
 
     stable: str
     canary: str
     begin: float
     warm_up: int
-    tests: tuple[Test, ...]
+    tests: tuple[SignalTest, ...]
 
 
 @dataclass
@@ -53,9 +59,9 @@ class Side:
     def add(self, signal: str, piece: Slice) -> None:
         histogram, edged = piece.latency.get(signal, {}), piece.edged.get(signal)
         self.count += sketch.total(histogram)
-        _onto(self.latency, histogram)
+        _add_onto(self.latency, histogram)
         if edged is None:
-            _onto(self.fine, histogram)
+            _add_onto(self.fine, histogram)
             return
         self.edges = common(self.edges, edged.bounds)
         for ends, count in edged.buckets().items():
@@ -68,50 +74,50 @@ class Side:
         return Side(dict(self.latency), dict(self.buckets), self.edges, dict(self.fine), self.count)
 
 
-class Compared:
-    """One signal in one stratum: all that either revision had, and the test on closed blocks.
+class StratumSums:
+    """One signal in one stratum: all measurements of both revisions, and the test on closed blocks.
 
-    A block is closed after four seconds with ten requests of each revision, or a minute: when it ends depends on how
+    A block is closed after four seconds with ten requests of each revision, or after a minute. Its end depends on how
     many requests came, never on how slow they were.
     """
 
-    def __init__(self, wanted: Test) -> None:
-        self._signal = wanted.signal
-        self.test = Paired(wanted.quantile, wanted.increase, wanted.ceiling)
+    def __init__(self, test: SignalTest) -> None:
+        self._signal = test.signal
+        self.test = PairedTest(test.quantile, test.increase, test.ceiling)
         self.stable: dict[int, int] = {}
         self.canary: dict[int, int] = {}
-        self.met = False  # whether the canary has slices at all
+        self.has_canary = False  # whether the canary has slices at all
         self.edged = False  # whether some slice has buckets of its own
         self._sides = (Side(), Side())
         self._begin: float | None = None
 
-    def add(self, piece: Slice, ours: bool) -> None:
-        if self._begin is not None and self._full(piece.start):
+    def add(self, piece: Slice, of_canary: bool) -> None:
+        if self._begin is not None and self._block_ends(piece.start):
             stable, canary = self._sides
             self.test.add(Block(stable.latency, canary.latency, _pair(stable, canary)))
             self._sides, self._begin = (Side(), Side()), None
         self._begin = piece.start if self._begin is None else self._begin
-        self._sides[ours].add(self._signal, piece)
-        self.met |= ours
+        self._sides[of_canary].add(self._signal, piece)
+        self.has_canary |= of_canary
         self.edged |= self._signal in piece.edged
-        _onto(self.canary if ours else self.stable, piece.latency.get(self._signal, {}))
+        _add_onto(self.canary if of_canary else self.stable, piece.latency.get(self._signal, {}))
 
-    def copied(self) -> Compared:
+    def copied(self) -> StratumSums:
         result = copy.copy(self)
         result.test = self.test.copied()
         result.stable, result.canary = dict(self.stable), dict(self.canary)
         result._sides = (self._sides[0].copied(), self._sides[1].copied())
         return result
 
-    def _full(self, start: float) -> bool:
+    def _block_ends(self, start: float) -> bool:
         begin = self._begin or 0.0
         enough = min(side.count for side in self._sides) >= BLOCK_REQUESTS
-        return start >= begin + LONGEST_BLOCK or (start >= begin + BLOCK_SECONDS - 1e-6 and enough)
+        return start >= begin + MAX_BLOCK_SECONDS or (start >= begin + MIN_BLOCK_SECONDS - 1e-6 and enough)
 
 
 @dataclass
-class Failures:
-    """Requests and failures of both revisions in one period, and when the canary's failures began."""
+class FailureCounts:
+    """Requests and failures of both revisions in one period, and the starts of the slices with failures of the canary."""
 
     stable: int = 0
     stable_failed: int = 0
@@ -120,15 +126,18 @@ class Failures:
     starts: tuple[float, ...] = ()
 
 
-class Fold:
-    """`strata` by stratum and test, `periods` by number; complete after `flush`. Slices come in the order of time."""
+class Accumulator:
+    """The sums of one source: `strata` by stratum and test, `periods` by number; complete after `flush`.
+
+    Slices must come in the order of time.
+    """
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self.strata: dict[str, dict[Test, Compared]] = {}
-        self.periods: dict[int, Failures] = {}
-        self._warm = 0
-        self._pending: list[Slice] = []  # of one moment: the stable's come first, in whatever order they arrived
+        self.strata: dict[str, dict[SignalTest, StratumSums]] = {}
+        self.periods: dict[int, FailureCounts] = {}
+        self._canary_requests = 0
+        self._pending: list[Slice] = []  # of one time: the stable's are added first, in whatever order they arrived
 
     def add(self, piece: Slice) -> None:
         scope = self._scope
@@ -142,21 +151,21 @@ class Fold:
         pending, self._pending = self._pending, []
         for piece in pending:
             if piece.revision == self._scope.stable:
-                self._take(piece, ours=False)
+                self._count(piece, of_canary=False)
         for piece in pending:
             if piece.revision == self._scope.canary:
-                warm, self._warm = self._warm, self._warm + piece.requests
-                if warm >= self._scope.warm_up:
-                    self._take(piece, ours=True)
+                before, self._canary_requests = self._canary_requests, self._canary_requests + piece.requests
+                if before >= self._scope.warm_up:
+                    self._count(piece, of_canary=True)
 
-    def _take(self, piece: Slice, *, ours: bool) -> None:
+    def _count(self, piece: Slice, *, of_canary: bool) -> None:
         tests = self.strata.get(piece.stratum)
         if tests is None:
-            tests = self.strata[piece.stratum] = {wanted: Compared(wanted) for wanted in self._scope.tests}
-        for compared in tests.values():
-            compared.add(piece, ours)
-        period = self.periods.setdefault(math.floor(piece.start / PERIOD), Failures())
-        if ours:
+            tests = self.strata[piece.stratum] = {test: StratumSums(test) for test in self._scope.tests}
+        for sums in tests.values():
+            sums.add(piece, of_canary)
+        period = self.periods.setdefault(math.floor(piece.start / PERIOD_SECONDS), FailureCounts())
+        if of_canary:
             period.canary += piece.requests
             period.canary_failed += piece.errors
             if piece.errors:
@@ -165,28 +174,59 @@ class Fold:
             period.stable += piece.requests
             period.stable_failed += piece.errors
 
-    def compared(self, wanted: Test) -> dict[str, Compared]:
-        """By stratum, in order, where the canary has been measured."""
-        found = {stratum: tests[wanted] for stratum, tests in sorted(self.strata.items())}
-        return {stratum: one for stratum, one in found.items() if one.met}
+    def strata_of(self, test: SignalTest) -> dict[str, StratumSums]:
+        """A signal's sums by stratum, in order, where the canary has been measured."""
+        strata = {stratum: tests[test] for stratum, tests in sorted(self.strata.items())}
+        return {stratum: sums for stratum, sums in strata.items() if sums.has_canary}
 
-    def copied(self) -> Fold:
+    def copied(self) -> Accumulator:
         result = copy.copy(self)
         result.strata = {
-            stratum: {wanted: one.copied() for wanted, one in tests.items()} for stratum, tests in self.strata.items()
+            stratum: {test: sums.copied() for test, sums in tests.items()} for stratum, tests in self.strata.items()
         }
-        result.periods = {number: copy.copy(one) for number, one in self.periods.items()}
+        result.periods = {number: copy.copy(period) for number, period in self.periods.items()}
         result._pending = list(self._pending)
         return result
 
 
+@dataclass(frozen=True)
+class StoredSums:
+    """`sums` has all of `slices` in it, and nothing else. `added` counts the slices that the last call added."""
+
+    scope: Scope
+    slices: list[Slice]
+    sums: Accumulator
+    added: int
+
+
+def accumulate(memo: MutableMapping[str, object], source: str, scope: Scope, ordered: list[Slice]) -> Accumulator:
+    """Add up slices in the order of time. The sums of old slices come from the memo while these are still the same.
+
+    New slices may still change their order, so they are added to a copy.
+    """
+    stored = memo.pop(source, None)  # not in the memo while it changes: a failure halfway must not leave it there
+    if not isinstance(stored, StoredSums) or stored.scope != scope or ordered[: len(stored.slices)] != stored.slices:
+        stored = StoredSums(scope, [], Accumulator(scope), 0)
+    done = len(stored.slices)
+    settled = bisect_left(ordered, ordered[-1].start - SETTLED_SECONDS, key=START) if ordered else 0
+    for piece in ordered[done:settled]:
+        stored.sums.add(piece)
+    until = max(done, settled)
+    memo[source] = StoredSums(scope, ordered[:until], stored.sums, len(ordered) - done)
+    newest = stored.sums.copied()
+    for piece in ordered[until:]:
+        newest.add(piece)
+    newest.flush()
+    return newest
+
+
 def _pair(stable: Side, canary: Side) -> Pair | None:
-    """None when all of it is in the sketch's own buckets."""
+    """The block in the measurement's own buckets; None when all of it is in the sketch's."""
     if stable.edges is None and canary.edges is None:
         return None
     return Pair(stable.all_buckets(), canary.all_buckets(), canary.edges)
 
 
-def _onto(total: dict[int, int], histogram: Histogram) -> None:
+def _add_onto(total: dict[int, int], histogram: Histogram) -> None:
     for bucket, count in histogram.items():
         total[bucket] = total.get(bucket, 0) + count

@@ -68,5 +68,3 @@ def move_traffic_back(turn: Turn, stage: Stage) -> Stage:
         previous=None if stage.previous and stage.previous.revision == stage.stable else stage.previous,
         baseline=(),
     )
-
-

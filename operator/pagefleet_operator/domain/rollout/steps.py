@@ -34,7 +34,9 @@ def enter(turn: SpecTurn, stage: Stage, step: int) -> Stage:
         return begin_promotion(turn, stage, f"revision {stage.canary} has passed every step")
     entry = rollout.steps[step]
     verdict = f" ({record.verdict.message})" if record.verdict else ""
-    text = f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {_demand(entry, weight_of(rollout, step))}"
+    text = (
+        f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {_demand(entry, weight_of(rollout, step))}"
+    )
     turn.journal.note("StepAdvanced", text + verdict)
     mirror = MirrorRecord(stage.canary, entry.mirror) if entry.kind is StepKind.MIRROR else None
     entered = replace(begin_phase(record, PHASES[entry.kind], turn.now), step=step)
