@@ -56,7 +56,8 @@ def time_to_the_second(seconds: float) -> str:
     """Format UNIX seconds for messages; "an unknown time" for what is no time."""
     if not 0 < seconds <= MAX_TIME:
         return "an unknown time"
-    return time_text(seconds)[:19] + "Z"
+    text = time_text(seconds)
+    return f"{text[:10]} {text[11:19]} UTC"
 
 
 def _dump(value: Any, name: str) -> Any:
