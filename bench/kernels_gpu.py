@@ -21,7 +21,6 @@ from pagefleet_kernels.attention.page_copy import page_copy_triton
 from pagefleet_kernels.attention.paged_attention import paged_attention_reference, paged_attention_triton
 from pagefleet_kernels.attention.rope_write import rope_write_reference, rope_write_triton
 from pagefleet_kernels.quantised.awq_gemm import awq_gemm_reference, awq_gemm_triton
-from pagefleet_kernels.quantised.fp4_gemm import fp4_gemm_reference, fp4_gemm_triton
 from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm_reference, fp8_gemm_triton
 from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise_reference, fp8_quantise_triton
 from pagefleet_kernels.rms_norm import rms_norm_reference, rms_norm_triton
@@ -129,18 +128,12 @@ def products(report: Report, quick: bool) -> None:
         scales = torch.rand(HIDDEN // 128, columns, device="cuda", dtype=torch.float16) * 0.01
         return torch.randn(rows, HIDDEN, device="cuda", dtype=torch.float16), *words, scales
 
-    def fp4(rows: int) -> tuple[Any, ...]:
-        weight = torch.randint(0, 255, (columns, HIDDEN // 2), dtype=torch.uint8, device="cuda")
-        scales = torch.randint(118, 128, (columns, HIDDEN // 32), dtype=torch.uint8, device="cuda")
-        return torch.randn(rows, HIDDEN, device="cuda", dtype=BF16), weight, scales
-
     def fp8(rows: int) -> tuple[Any, ...]:
         x, weight = (torch.randn(n, HIDDEN, device="cuda").to(FP8) for n in (rows, columns))
         return x, torch.rand(rows, device="cuda"), weight, torch.rand(columns, device="cuda"), BF16
 
     cases: list[tuple[str, Callable[..., Any], Callable[..., Any], Callable[[int], tuple[Any, ...]], float]] = [
         ("awq", awq_gemm_triton, awq_gemm_reference, awq, HIDDEN * columns * (0.5 + 2.5 / 128)),
-        ("mxfp4", fp4_gemm_triton, fp4_gemm_reference, fp4, HIDDEN * columns * (0.5 + 1 / 32)),
         ("fp8 W8A8", fp8_gemm_triton, fp8_gemm_reference, fp8, HIDDEN * columns),
     ]
     for name, run, reference, make, weight_bytes in cases:

@@ -107,10 +107,12 @@ class Pagefleet:
         return int(pick.choices[0].uid)
 
     def ended(self, job: Job) -> None:
-        # What the access log tells of a streamed answer.
+        # As the access log reports a streamed answer.
         ticket = self._ledger.close(str(job.key))
         if ticket is not None:
-            self._ledger.backlogs.measured(ticket.choices[0], ticket.fresh, job.first_token - job.arrived)
+            self._ledger.backlogs.record_first_token(
+                ticket.choices[0], ticket.uncached_tokens, job.first_token - job.arrived
+            )
 
     def scrape(self, engines: Sequence[Engine], now: float) -> None:
         for pod, engine in zip(self._pods, engines, strict=True):

@@ -14,9 +14,9 @@ import signal
 
 import uvloop
 
+from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.envoy.processors import default_workers
-from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.settings import Settings
 
 

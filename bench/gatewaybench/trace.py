@@ -7,7 +7,7 @@ import json
 import random
 from dataclasses import dataclass
 
-from pagefleet_gateway.picking.request_cost import TOKEN_BYTES, ask_of
+from pagefleet_gateway.picking.request_cost import TOKEN_BYTES, request_cost
 
 GROUPS = 120  # system prompts; together more than one engine's KV cache holds
 SHARED = 0.8  # of requests begin with one
@@ -35,7 +35,7 @@ def trace(count: int, rate: float, seed: int) -> list[Arrival]:
         prompt = system + _text(rng, _length(rng, 150, 1.0, 3000))
         body = json.dumps({"model": "m", "prompt": prompt, "max_tokens": LIMIT}).encode()
         output = min(_length(rng, 120, 0.8, LIMIT), LIMIT)
-        arrivals.append(Arrival(now, max(2, len(prompt) // TOKEN_BYTES), output, body, ask_of(body).blocks))
+        arrivals.append(Arrival(now, max(2, len(prompt) // TOKEN_BYTES), output, body, request_cost(body).blocks))
     return arrivals
 
 

@@ -11,8 +11,8 @@ import sys
 
 import uvloop
 
+from pagefleet_gateway.app import Gateway, GatewayError
 from pagefleet_gateway.cluster.state import State
-from pagefleet_gateway.gateway import Gateway, GatewayError
 from pagefleet_gateway.limits.api_keys import KeyFileError
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
 from pagefleet_gateway.watching.kube import ClusterWatch, WatchError
@@ -33,7 +33,7 @@ async def serve(settings: Settings) -> None:
         watched = ClusterWatch(state, gateway.metrics, settings.kubeconfig, settings.namespace, gateway.pools)
         async with watched as watch:
             gateway.follow(watch)
-            log.info("serving on port %d, internal on %d", gateway.port, gateway.internal_port)
+            log.info("serving clients on port %d, metrics and windows on port %d", gateway.port, gateway.internal_port)
             await gateway.run(stop)
     finally:
         await gateway.close()
@@ -45,7 +45,7 @@ def _to_stdout(line: bytes) -> None:
 
 
 class _JSONLines(logging.Formatter):
-    """Log records as JSON lines, as the access log's are."""
+    """Formats log records as JSON lines, like those of the access log."""
 
     def format(self, record: logging.LogRecord) -> str:
         document = {

@@ -1,4 +1,4 @@
-"""The gateway's settings, read once from the environment. Decides nothing else; of files only the CPU limit is read."""
+"""The gateway's settings, read once from the environment. Decides nothing else. The only file that it reads is the CPU limit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector_f
 
 
 class SettingError(ValueError):
-    """An environment variable holds what it may not; the message names it and what is allowed."""
+    """An environment variable has a value that is not allowed. The message names the variable and the allowed values."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What can differ between two gateway pods. Ports may be 0: the system then chooses one."""
+    """The values that can differ between two gateway pods. Ports may be 0: the system then chooses one."""
 
     port: int = GATEWAY_PORT  # Envoy's listener
     internal_port: int = GATEWAY_INTERNAL_PORT  # /healthz, /readyz, /metrics, /windows, /held
@@ -27,16 +27,16 @@ class Settings:
     address: str = "0.0.0.0"
     pod_name: str = "pagefleet-gateway"
     kubeconfig: Path | None = None  # None: the pod's service account
-    namespace: str = ""  # whose services and pods are followed; "": of all namespaces
-    pools: str = ""  # Service that InferencePools name as their picker when they mean this gateway; "": none is read
+    namespace: str = ""  # the namespace whose services and pods are watched; "": all
+    pools: str = ""  # the Service that InferencePools name when this gateway is their picker; "": pools are ignored
     max_request_bytes: int = 4 * 1024 * 1024
     drain_seconds: float = 30.0  # how long SIGTERM waits for requests in flight
     settle_seconds: float = 3.0  # how long SIGTERM keeps accepting while the Service forgets this pod
     tls_folder: Path | None = None  # tls.crt and tls.key; None: no listener with TLS
     tls_port: int = 8443
-    plaintext: bool = True  # whether `port` is served at all
-    api_keys_file: Path | None = None  # None: no key is asked for
-    spans: Collector | None = None  # where spans are sent; None: none are made
+    plaintext: bool = True  # whether there is a listener on `port` at all
+    api_keys_file: Path | None = None  # None: clients need no key
+    spans: Collector | None = None  # the collector of spans; None: Envoy makes none
     temporary: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
 
 
@@ -86,7 +86,7 @@ def _pools(environment: Mapping[str, str]) -> str:
     needed = ("PAGEFLEET_GATEWAY_NAMESPACE", "PAGEFLEET_GATEWAY_PICKER_PORT")
     if pools and not all(environment.get(name) for name in needed):
         raise SettingError(
-            f"PAGEFLEET_GATEWAY_POOLS={pools!r}: needs {' and '.join(needed)}: a pool's picker is of its own namespace"
+            f"PAGEFLEET_GATEWAY_POOLS={pools!r}: needs {' and '.join(needed)} too, because a pool's picker is in the pool's own namespace"
         )
     return pools
 

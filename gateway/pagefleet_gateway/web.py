@@ -1,4 +1,4 @@
-"""The internal HTTP on port 9002: health, metrics, windows. Read-only, never on the clients' port."""
+"""The internal HTTP server on port 9002: health, metrics, windows. Read-only, never on the clients' port."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pagefleet_gateway.measuring.windows import Windows
 
 
 def application(
-    ready: Callable[[], str],
+    not_ready_reason: Callable[[], str],
     metrics: Metrics,
     windows: Windows,
     held: Callable[[ServiceKey], int],
-    waited_for: Callable[[], Mapping[ServiceKey, int]],
+    held_by_service: Callable[[], Mapping[ServiceKey, int]],
 ) -> web.Application:
-    """The routes. `ready` says why the gateway is not ready, "" when it is; `held` how many requests wait for a service,
-    `waited_for` the same of every service that some wait for."""
+    """Build the routes. `not_ready_reason` returns why the gateway is not ready, "" when it is. `held` returns how many
+    requests wait for a service, `held_by_service` the same for every service for which any wait."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        reason = ready()
+        reason = not_ready_reason()
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def show_metrics(_: web.Request) -> web.Response:
@@ -37,19 +37,21 @@ def application(
     async def show_windows(request: web.Request) -> web.Response:
         namespace, service = request.query.get("namespace", ""), request.query.get("service", "")
         if not namespace or not service:
-            return _wrong("`namespace` and `service` must both be given")
+            return _bad_request(
+                "`namespace` and `service` must both be given: /windows?namespace=<namespace>&service=<name>"
+            )
         try:
             since = float(request.query.get("since", "0"))
         except ValueError:
             since = math.nan
         if not math.isfinite(since):
-            return _wrong("`since` must be a Unix time in seconds")
-        answer = windows.answer(namespace, service, since, time.time())
-        document = msgspec.json.encode(answer | {"held": held((namespace, service))})
-        return web.Response(body=document, content_type="application/json")
+            return _bad_request("`since` must be a Unix time in seconds")
+        document = windows.document(namespace, service, since, time.time())
+        body = msgspec.json.encode(document | {"held": held((namespace, service))})
+        return web.Response(body=body, content_type="application/json")
 
     async def show_held(_: web.Request) -> web.Response:
-        return web.json_response({"held": {f"{key[0]}/{key[1]}": count for key, count in waited_for().items()}})
+        return web.json_response({"held": {f"{key[0]}/{key[1]}": count for key, count in held_by_service().items()}})
 
     app = web.Application()
     app.add_routes(
@@ -64,5 +66,5 @@ def application(
     return app
 
 
-def _wrong(message: str) -> web.Response:
+def _bad_request(message: str) -> web.Response:
     return web.json_response({"error": message}, status=400)

@@ -1,5 +1,7 @@
-"""gather -> decide -> apply for one InferenceService, and the queue that decides when. Level-triggered: an event only
-says that a service is due, never what happened."""
+"""observe -> decide -> apply for one InferenceService, and the queue that decides when.
+
+Reconciling is level-triggered: an event says only that a service is due, never what happened.
+"""
 
 from __future__ import annotations
 
@@ -18,35 +20,38 @@ from pagefleet_operator.domain.status.plan import SpareOrder
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import ApiError
+from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.observe import Gatherer
 from pagefleet_operator.web.own_metrics import Metrics
 
-Key = tuple[str, str]
 WORKERS = 8
-FIRST_PAUSE, LAST_PAUSE = 0.5, 15.0  # seconds; the last is how late an outage's end may be noticed
+MIN_PAUSE, MAX_PAUSE = 0.5, 15.0  # seconds; the end of an outage is noticed at most MAX_PAUSE late
 CONFLICT = 409
 log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """`asleep` is told after each decision whether the service is at zero, `shown` what was seen and written;
-    `order` tells the warm spares what they are to do."""
+    """Reconciles one service at a time.
+
+    After each decision three callbacks are called: `asleep` with whether the service is at zero replicas, `shown` with
+    the observation, the status and the time (for the status page), `order` with the orders for warm spares.
+    """
 
     def __init__(
         self,
         gatherer: Gatherer,
         applier: Applier,
         metrics: Metrics,
-        asleep: Callable[[Key, bool], None],
+        asleep: Callable[[ServiceKey, bool], None],
         shown: Callable[[Observation, Status, float], None],
-        order: Callable[[Key, tuple[SpareOrder, ...]], Awaitable[None]],
+        order: Callable[[ServiceKey, tuple[SpareOrder, ...]], Awaitable[None]],
     ) -> None:
         self._order = order
         self._gatherer, self._applier, self._metrics = gatherer, applier, metrics
         self._asleep, self._shown = asleep, shown
 
-    async def reconcile(self, key: Key) -> float | None:
-        """Seconds until the next decision is due; None when the service is gone."""
+    async def reconcile(self, key: ServiceKey) -> float | None:
+        """Decide on a service and apply the plan. Returns the seconds until it is due again; None when it is gone."""
         namespace, name = key
         service = self._gatherer.service(namespace, name)
         if service is None or "deletionTimestamp" in service["metadata"]:
@@ -54,32 +59,33 @@ class Reconciler:
             self._gatherer.forget(namespace, name)
             self._asleep(key, False)
             return None
-        seen = await self._gatherer.observe(service)
+        observation = await self._gatherer.observe(service)
         now = time.time()
-        plan = decide(seen, now)
+        plan = decide(observation, now)
         await self._applier.apply(service, plan)
         await self._order(key, plan.spares)
         self._metrics.planned(namespace, name, plan)
-        self._metrics.load.planned(seen, plan)
+        self._metrics.load.planned(observation, plan)
         self._asleep(key, plan.asleep)
-        self._shown(seen, plan.status, now)
+        self._shown(observation, plan.status, now)
         return plan.requeue
 
 
 class Queue:
-    """Services due, each worked on by one worker at a time, soonest first. A failing one waits longer and longer."""
+    """Services that are due, soonest first. One worker at a time handles a service; a failing one is retried more and more
+    slowly."""
 
-    def __init__(self, work: Callable[[Key], Awaitable[float | None]], metrics: Metrics) -> None:
+    def __init__(self, work: Callable[[ServiceKey], Awaitable[float | None]], metrics: Metrics) -> None:
         self._work, self._metrics = work, metrics
-        self._due: dict[Key, float] = {}
-        # The same, soonest first; an entry that `_due` contradicts is out of date. Those of busy services come later.
-        self._heap: list[tuple[float, Key]] = []
-        self._busy: set[Key] = set()
-        self._failures: dict[Key, int] = {}
+        self._due: dict[ServiceKey, float] = {}
+        # The same, soonest first. An entry that `_due` contradicts is out of date. Busy services are pushed when done.
+        self._heap: list[tuple[float, ServiceKey]] = []
+        self._busy: set[ServiceKey] = set()
+        self._failures: dict[ServiceKey, int] = {}
         self._changed = asyncio.Event()
 
-    def add(self, key: Key, delay: float = 0.0, *, first: bool = False) -> None:
-        """Due in `delay` seconds, or sooner when it already is; `first`: before all that is late already."""
+    def add(self, key: ServiceKey, delay: float = 0.0, *, first: bool = False) -> None:
+        """Make a service due in `delay` seconds, or sooner where it already is. `first` puts it before every other one."""
         when = float("-inf") if first else time.monotonic() + delay
         if when < self._due.get(key, math.inf):
             self._due[key] = when
@@ -88,7 +94,7 @@ class Queue:
         self._changed.set()
 
     async def run(self, *needed: asyncio.Event) -> None:
-        """For ever, from when all of `needed` are set; what becomes due before that is kept."""
+        """Work for ever, once all events of `needed` are set. Services that become due earlier wait in the queue."""
         for event in needed:
             await event.wait()
         async with asyncio.TaskGroup() as group:
@@ -107,7 +113,7 @@ class Queue:
                     heapq.heappush(self._heap, (self._due[key], key))
                 self._changed.set()
 
-    async def _next(self) -> Key:
+    async def _next(self) -> ServiceKey:
         while True:
             self._changed.clear()
             now, soonest = time.monotonic(), self._soonest()
@@ -120,8 +126,8 @@ class Queue:
             except TimeoutError:
                 continue
 
-    def _soonest(self) -> tuple[float, Key] | None:
-        """Of the services that nobody works on; it stays in the heap."""
+    def _soonest(self) -> tuple[float, ServiceKey] | None:
+        """The soonest service that no worker handles now. Its entry stays in the heap."""
         while self._heap:
             when, key = self._heap[0]
             if self._due.get(key) == when and key not in self._busy:
@@ -129,7 +135,7 @@ class Queue:
             heapq.heappop(self._heap)
         return None
 
-    async def _one(self, key: Key) -> None:
+    async def _one(self, key: ServiceKey) -> None:
         try:
             with self._metrics.reconciles.time():
                 delay = await self._work(key)
@@ -148,9 +154,11 @@ class Queue:
             if delay is not None:
                 self.add(key, delay)
 
-    def _failed(self, key: Key, error: Exception) -> None:
+    def _failed(self, key: ServiceKey, error: Exception) -> None:
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        pause = min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** (count - 1))
+        pause = min(MAX_PAUSE, MIN_PAUSE * 2.0 ** (count - 1))
         self._metrics.errors.labels(type(error).__name__).inc()
-        log.warning("%s/%s: %s; again in %.1f s", *key, error or type(error).__name__, pause)
+        log.warning(
+            "%s/%s cannot be reconciled: %s; the next try is in %.1f s", *key, error or type(error).__name__, pause
+        )
         self.add(key, pause)

@@ -12,15 +12,15 @@ from typing import Any
 import yaml
 
 from pagefleet_contract.names import GROUP, KIND, PLURAL, VERSION
-from pagefleet_operator.domain.spec.rules.all_rules import RULES
+from pagefleet_operator.domain.spec.rules.check import RULES
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK, OWN_FALLBACK_CEL
 from pagefleet_operator.domain.spec.schema.fields import OPEN, Schema, array, integer, record, text
-from pagefleet_operator.domain.spec.schema.root import SPEC
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 HEADER = """\
-# Made by `python -m pagefleet_operator.crd` from operator/pagefleet_operator/domain/spec/schema/root.py and rules.py; edit those.
+# Made by `python -m pagefleet_operator.crd` from schema/ and rules/ of operator/pagefleet_operator/domain/spec; edit those.
 # kubectl refuses x-kubernetes-validations against API servers older than 1.25: apply with --validate=false there, and
-# the operator holds every object to the same rules itself.
+# the operator evaluates the same rules itself.
 """
 
 

@@ -26,7 +26,7 @@ from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.leader_election import Leadership
 from pagefleet_operator.kube.lists import Lists
 from pagefleet_operator.kube.spares import SpareOrders
-from pagefleet_operator.kube.store import Key, Store
+from pagefleet_operator.kube.store import ObjectKey, Store
 from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.kube.watching import Watching
 from pagefleet_operator.metrics.engine_readings import EngineReadings
@@ -61,8 +61,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
-def due(queue: Queue, store: Store, key: Key) -> None:
-    """Whose decision an object concerns."""
+def enqueue(queue: Queue, store: Store, key: ObjectKey) -> None:
+    """Queue the service that an object is, or belongs to."""
     kind, namespace, name = key
     if kind == KIND:
         queue.add((namespace, name))
@@ -70,33 +70,35 @@ def due(queue: Queue, store: Store, key: Key) -> None:
         queue.add((namespace, owner), delay=CHILD_DELAY)
 
 
-def _found(queue: Queue, store: Store, page: StatusPage, key: Key) -> None:
-    """A whole list brought or lacked what no watch had told of."""
-    due(queue, store, key)
-    if key[0] == KIND:  # soon: what a list lacks leaves the store only after this call
+def _on_list(queue: Queue, store: Store, page: StatusPage, key: ObjectKey) -> None:
+    """Handle a difference that a whole list showed and no watch had reported."""
+    enqueue(queue, store, key)
+    if key[0] == KIND:  # call_soon: an object that a list lacks leaves the store only after this call
         asyncio.get_running_loop().call_soon(page.changed, (key[1], key[2]))
 
 
-def _seen(
+def _on_event(
     store: Store, lists: Lists, queue: Queue, page: StatusPage, kind: str, event: str | None, document: Document
 ) -> None:
     metadata = document["metadata"]
     key = (kind, metadata.get("namespace", ""), metadata["name"])
-    if event == "DELETED":
-        due(queue, store, key)
-    store.took(kind, document, deleted=event == "DELETED")
-    due(queue, store, key)
+    if event == "DELETED":  # its owner is known only while it is in the store
+        enqueue(queue, store, key)
+    store.upsert(kind, document, deleted=event == "DELETED")
+    enqueue(queue, store, key)
     if kind == KIND:
         page.changed((key[1], key[2]))
-    if event is None:  # kopf has listed anew: what vanished meanwhile it does not tell
+    if event is None:  # kopf has listed again; it does not report objects that vanished meanwhile
         lists.soon()
 
 
 async def operate(
     port: int, kubeconfig: str | None, token_file: Path, system: str, lease: str, namespaces: Collection[str]
 ) -> None:
-    """Run until SIGTERM, or until the Lease `lease` ("": none) is lost. Without `namespaces` the services of the whole
-    cluster are looked after."""
+    """Run until SIGTERM, or until the Lease `lease` is lost ("" means that there is only one operator).
+
+    Without `namespaces` the operator handles the services of the whole cluster. `system` is its own namespace.
+    """
     metrics, stop, ready = Metrics(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -120,9 +122,9 @@ async def operate(
         server = Server(metrics, intake.handle, ready.is_set, page)
         secure = _secure()
         runner = await server.start(port, secure)
-        lists = Lists(api, versions, store, namespaces, lambda key: _found(queue, store, page, key))
+        lists = Lists(api, versions, store, namespaces, lambda key: _on_list(queue, store, page, key))
         watch = Watching(
-            lambda kind, event, document: _seen(store, lists, queue, page, kind, event, document),
+            lambda kind, event, document: _on_event(store, lists, queue, page, kind, event, document),
             namespaces,
             kubeconfig,
             ready,
@@ -152,12 +154,12 @@ async def operate(
 
 
 def _page_token() -> Path:
-    """Without the file the status page is off."""
+    """The path of the status page's token. The page is off while there is no such file."""
     return Path(os.environ.get("PAGEFLEET_STATUS_PAGE_TOKEN_FILE", PAGE_TOKEN_FILE))
 
 
 def _secure() -> Secure | None:
-    """HTTPS beside HTTP, where a certificate is mounted."""
+    """HTTPS beside HTTP where a certificate is mounted; None where there is none."""
     folder = Path(os.environ.get("PAGEFLEET_OPERATOR_TLS", TLS_FOLDER))
     if not (folder / "tls.crt").exists():
         return None
@@ -179,11 +181,11 @@ def _sources(session: aiohttp.ClientSession) -> Sources:
 
 
 async def _store(api: Api, store: Store, document: Document) -> None:
-    """Known to the next decision at once: the watch may tell of it later."""
+    """Write a status, and put it into the store at once: the watch may report it only after the next decision."""
     metadata = document["metadata"]
     path = paths.inference_service(metadata["namespace"], metadata["name"]) + "/status"
     try:
-        store.took(KIND, await api.replace(path, document))
+        store.upsert(KIND, await api.replace(path, document))
     except ApiError as error:
         if error.status == CONFLICT:
             raise ConflictError(error.message) from error
@@ -191,13 +193,13 @@ async def _store(api: Api, store: Store, document: Document) -> None:
 
 
 def run() -> None:
-    # kopf asks the system who it runs as; a container's numeric user has no name.
+    # kopf asks the system for the user's name, and a container's numeric user has none.
     os.environ.setdefault("USER", "pagefleet-operator")
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=os.environ.get("PAGEFLEET_LOG_LEVEL", "INFO"), handlers=[handler], force=True)
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    # kopf warns that it cannot take the signals: it is not meant to.
+    # kopf warns that it cannot handle the process' signals. It must not: the operator does.
     logging.getLogger("kopf._core.reactor.running").addFilter(lambda line: "OS signals" not in str(line.msg))
     asyncio.run(
         operate(

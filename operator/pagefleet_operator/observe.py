@@ -34,7 +34,7 @@ from pagefleet_operator.kube.gateway_api import GatewayApis
 from pagefleet_operator.kube.leader_worker_sets import Groups
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
-from pagefleet_operator.metrics.engine_readings import EngineReading, EngineReadings
+from pagefleet_operator.metrics.engine_readings import EngineReading, EngineReadings, Unread
 from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.gateway_windows import GatewayWindows
 from pagefleet_operator.metrics.history import Past
@@ -175,7 +175,7 @@ class Gatherer:
             return spare
         reading = await self._engines.read(spare.address, engine_of(item))
         pod = _loaded(spare.pod, reading) if spare.pod.ready else spare.pod
-        return replace(spare, pod=pod, asleep=reading.sleeping if reading is not None else None)
+        return replace(spare, pod=pod, asleep=reading.sleeping if isinstance(reading, EngineReading) else None)
 
     async def _read_gateway_api(self, namespace: str, name: str) -> GatewayApiReading | None:
         try:
@@ -225,8 +225,10 @@ class Gatherer:
         return readings.load_test(job, listed.get("items") or ())
 
 
-def _loaded(pod: PodReading, reading: EngineReading | None) -> PodReading:
-    return pod if reading is None else replace(pod, load=reading.load, load_age=0.0)
+def _loaded(pod: PodReading, reading: EngineReading | Unread) -> PodReading:
+    if isinstance(reading, Unread):
+        return replace(pod, load_error=reading.cause)
+    return replace(pod, load=reading.load, load_age=0.0)
 
 
 def _pods(listed: Iterable[Document]) -> _Pods:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagefleet_operator.crd import definition
-from pagefleet_operator.domain.spec.rules.all_rules import RULES
+from pagefleet_operator.domain.spec.rules.check import RULES
 from pagefleet_reference.markdown import cell, code, table
 
 Schema = Mapping[str, Any]

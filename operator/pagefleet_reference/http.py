@@ -54,7 +54,7 @@ OPERATOR: dict[Path, str] = {
 }
 HEADERS = (
     (REVISION_HEADER, "answer", "the revision that answered"),
-    (REQUEST_ID_HEADER, "both", "kept, or made where there is none; in every log line of the request"),
+    (REQUEST_ID_HEADER, "answer", "made by the gateway for each request, in place of a client's; in its log lines"),
     (FALLBACK_HEADER, "answer", "`namespace/service` that answered in another's place"),
     (OUTPUT_TOKENS_HEADER, "answer or trailer", "output tokens; a trailer of streams for clients with `TE: trailers`"),
     (TRACEPARENT_HEADER, "request", "W3C trace context: passed on, begun (not sampled) where there is none"),

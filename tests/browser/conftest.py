@@ -57,14 +57,14 @@ class Operator:
         document, now = fleet.document(namespace, name, status, self.versions), time.time()
 
         def told() -> None:
-            self.store.took(KIND, document)
+            self.store.upsert(KIND, document)
             self.page.decided(fleet.seen(namespace, name, status, now, seed), status, now)
 
         self.call(told)
 
     def gone(self, namespace: str, name: str) -> None:
         def told() -> None:
-            self.store.went(KIND, namespace, name)
+            self.store.remove(KIND, namespace, name)
             self.page.changed((namespace, name))
 
         self.call(told)
@@ -116,7 +116,7 @@ def _rollout(operator: Operator, now: float) -> None:
     """`team-00/chat`, whose page is looked at closely, with a past of ten minutes."""
 
     def past() -> None:
-        operator.store.took(KIND, fleet.document("team-00", "chat", fleet.rollout(now)))
+        operator.store.upsert(KIND, fleet.document("team-00", "chat", fleet.rollout(now)))
         for step in range(61):
             status, at = fleet.rollout(now, step / 60), now - 610 + step * 10
             operator.page.decided(fleet.seen("team-00", "chat", status, at), status, at)

@@ -104,7 +104,7 @@ async def test_a_canary_that_no_gateway_sees_is_judged_by_its_engine(plane: Plan
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"signal": "itl", "source": "Gateway"}, "source Gateway sees no itl"),
+        ({"signal": "itl", "source": "Gateway"}, "source Gateway cannot measure itl"),
         ({"signal": "tpot", "source": "Engine"}, "tpot is measured by source Gateway"),
         ({"signal": "ttft", "source": "Prometheus", "histogram": "h{a='b'}"}, "must name $revision"),
     ],

@@ -96,7 +96,7 @@ async def test_a_picker_with_its_shipped_role_follows_the_pools_of_its_namespace
         await meets(state, "bystander", set())
         await plane.kubectl.apply(service("bystander"))
         await meets(state, "bystander", {"8000"})
-        assert watch.reason() == ""
+        assert watch.unsynced_reason() == ""
         await plane.kubectl.run("delete", "inferencepool", "other", "-n", NAMESPACE)
         await meets(state, "~other", set())
     await plane.kubectl.run("delete", "pod", "other-1", "-n", NAMESPACE, "--wait=false")

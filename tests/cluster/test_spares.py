@@ -85,7 +85,7 @@ async def test_a_spare_stands_in_for_a_replica_that_is_not_ready(plane: Plane) -
 
     await until(rests, timeout=90, what="the replica serves and the spare rests")
     kinds = [entry["kind"] for entry in (await view(plane)).status["decisions"]]
-    assert kinds.count("SpareWoken") == kinds.count("SpareRested") == 1
+    assert kinds.count("SpareWoken") == kinds.count("SpareReleased") == 1
 
 
 async def test_spares_go_with_the_field(plane: Plane) -> None:

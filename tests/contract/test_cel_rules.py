@@ -1,169 +1,113 @@
-"""Protects that each rule of the schema says the same in CEL, for the API server, and in Python, for the operator."""
+"""Protects the rules of `.spec` that cross fields: each is written once, in CEL, for the API server and the operator.
+
+`EXAMPLES` (tests/support/rule_examples*.py) has a spec that each rule refuses, and the nearest one that it accepts. A second implementation
+of CEL (celpy) must agree with the operator's on them and on generated objects.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import celpy
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from support.rule_examples import ADAPTERS, SPEC_EXAMPLES, Example, spec
+from support.rule_examples_engine import ENGINE_EXAMPLES
+from support.rule_objects import PARTS
 
-from pagefleet_operator.domain.base.accelerator import NVIDIA
-from pagefleet_operator.domain.spec.rules.all_rules import RULES
-from pagefleet_operator.domain.spec.schema import engine
+from pagefleet_operator import crd
+from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
+from pagefleet_operator.domain.spec.rules.check import RULES
+from pagefleet_operator.domain.spec.rules.evaluate import violations
+from pagefleet_operator.domain.spec.rules.rule import Rule
 
-STEP = st.fixed_dictionaries(
-    {},
-    optional={
-        "weight": st.integers(1, 100),
-        "hold": st.just("1m"),
-        "pause": st.just({"duration": "1m"}),
-        "mirror": st.just("10%"),
-        "preview": st.just({}),
-        "loadTest": st.just({}),
-        "minRequests": st.just(5),
-    },
+EXAMPLES = (*SPEC_EXAMPLES, *ENGINE_EXAMPLES)
+
+
+def shown(example: Example) -> str:
+    return f"{example.field} {json.dumps(example.refused)}"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=shown)
+def test_a_rule_refuses_its_example_by_its_field_and_accepts_the_nearest_other(example: Example) -> None:
+    refused, accepted = parse(spec(example.refused)), parse(spec(example.accepted))
+    assert isinstance(refused, SpecErrors)
+    assert [error.field for error in refused.errors] == [example.field], refused.message
+    assert example.words in refused.errors[0].message
+    assert isinstance(accepted, Spec), accepted
+
+
+def test_every_rule_has_an_example() -> None:
+    results = [parse(spec(example.refused)) for example in EXAMPLES]
+    refused = {(e.field, e.message) for result in results if isinstance(result, SpecErrors) for e in result.errors}
+    assert len({(rule.field, rule.message) for rule in RULES}) == len(RULES), "two rules cannot be told apart"
+    assert [rule for rule in RULES if (rule.field, rule.message) not in refused] == []
+
+
+def test_the_crd_ships_every_rule_where_the_operator_applies_it() -> None:
+    root = crd.definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    shipped = []
+
+    def walk(part: dict[str, Any], at: tuple[str, ...]) -> None:
+        shipped.extend((at, entry["rule"], entry["message"]) for entry in part.get("x-kubernetes-validations", ()))
+        for name, sub in part.get("properties", {}).items():
+            walk(sub, (*at, name))
+
+    walk(root, ())
+    assert sorted(shipped) == sorted((rule.at, rule.cel, f"{rule.field}: {rule.message}") for rule in RULES)
+
+
+@pytest.mark.parametrize(
+    "cel",
+    ["self.missing", "self.model.source > 1", "self.model.source", "duration('x') > duration('0s')", "self.(", "1"],
 )
-GATE = st.fixed_dictionaries(
-    {"name": st.sampled_from(["a", "b"]), "query": st.just("up")}, optional={"min": st.just(0), "max": st.just(1)}
-)
-ROUTE = st.fixed_dictionaries({}, optional={"header": st.just({"x": "y"}), "stickyBy": st.just("header/x")})
-SOURCE = st.sampled_from(["Gateway", "Engine", "Prometheus"])
-SIGNAL = st.fixed_dictionaries(
-    {"signal": st.sampled_from(["ttft", "tpot", "e2e", "itl", "queue"])},
-    optional={"source": SOURCE, "histogram": st.sampled_from(["a", 'a{b="$revision"}'])},
-)
-ERRORS = st.fixed_dictionaries({"maxRate": st.just("1%")}, optional={"source": SOURCE})
-GUARD = st.fixed_dictionaries(
-    {}, optional={"promql": st.lists(GATE, max_size=3), "latency": st.lists(SIGNAL, max_size=3), "errors": ERRORS}
-)
-LENGTH = st.integers(1, 4)
-ADAPTER = st.fixed_dictionaries({"name": st.sampled_from(["a", "b", "c"]), "source": st.just("file:///a")})
-SCHEDULING = {"maxSequences": LENGTH, "tokensPerStep": LENGTH, "chunkTokens": LENGTH}
-SCHEDULE = st.fixed_dictionaries({}, optional={"min": st.integers(0, 6), "max": st.integers(1, 6)})
-ENGINE_GUARD = st.fixed_dictionaries({}, optional={"latency": st.lists(SIGNAL, max_size=2), "errors": ERRORS})
-PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
-    (): st.fixed_dictionaries(
-        {
-            "model": st.fixed_dictionaries(
-                {
-                    "source": st.sampled_from(["file:///m", "python://p/m.gguf"]),
-                    "quantization": st.sampled_from(["none", "int8", "fp8", "awq"]),
-                },
-                optional={
-                    "maxLength": LENGTH,
-                    "speculation": st.sampled_from([{"method": method} for method in ("ngram", "draft", "none")]),
-                    "adapters": st.just([{"name": "a"}]),
-                    "chatTemplate": st.just({}),
-                },
-            )
-        },
-        optional={
-            "resources": st.fixed_dictionaries(
-                {},
-                optional={
-                    "accelerator": st.fixed_dictionaries(
-                        {
-                            "name": st.sampled_from([NVIDIA, "amd.com/gpu", "example.com/npu"]),
-                            "count": st.sampled_from([1, 2, 8, 9]),
-                        }
-                    )
-                },
-            ),
-            "engine": st.fixed_dictionaries(
-                {"runtime": st.sampled_from(["pagefleet", "vllm", "sglang", "tgi", "custom"])},
-                optional={
-                    "image": st.just("x"),
-                    "apiKeySecretRef": st.just({"name": "s", "key": "k"}),
-                    "limits": st.fixed_dictionaries({}, optional=dict.fromkeys(engine.LIMITS["properties"], LENGTH)),
-                    "nodes": st.sampled_from([1, 2, 3]),
-                    "pipelineParallelSize": st.sampled_from([1, 2, 3]),
-                    "kvCache": st.fixed_dictionaries(
-                        {},
-                        optional={
-                            **dict.fromkeys(("pageSize", "pages", "memoryFraction"), LENGTH),
-                            "dtype": st.sampled_from(["auto", "float32", "float16"]),
-                            "prefixCaching": st.booleans(),
-                        },
-                    ),
-                    "scheduling": st.fixed_dictionaries(
-                        {}, optional={**SCHEDULING, "policy": st.sampled_from(["fcfs", "priority"])}
-                    ),
-                    "toolCallParser": st.just("hermes"),
-                    "command": st.just(["x"]),
-                    "port": st.sampled_from([8000, 8001]),
-                    "probes": st.just({"readiness": "/"}),
-                    "preStop": st.just(["x"]),
-                    "metrics": st.sampled_from(
-                        [
-                            {"waiting": "a", "running": "b"},
-                            {"itl": "c"},
-                            {"queue": "d"},
-                            {"ttft": "e", "e2e": "f"},
-                            {"finished": ["g"], "failed": ["h"]},
-                            {"finished": ["g"]},
-                        ]
-                    ),
-                },
-            ),
-            "rollout": st.fixed_dictionaries({}, optional={"guard": ENGINE_GUARD}),
-            "traffic": st.fixed_dictionaries({}, optional={"provider": st.sampled_from(["Gateway", "GatewayAPI"])}),
-            "scaling": st.fixed_dictionaries(
-                {},
-                optional={
-                    "min": LENGTH,
-                    "max": LENGTH,
-                    "mode": st.sampled_from(["internal", "external"]),
-                    "warmSpares": st.integers(0, 2),
-                },
-            ),
-        },
-    ),
-    ("model",): st.fixed_dictionaries(
-        {"source": st.sampled_from(["hf://a/b", "file:///m"])},
-        optional={
-            "servedName": st.sampled_from(["a", "z"]),
-            "adapters": st.lists(ADAPTER, max_size=3),
-            "cache": st.just({"claim": "c"}),
-            "speculation": st.fixed_dictionaries({}, optional={"model": st.sampled_from(["hf://a/c", "file:///d"])}),
-        },
-    ),
-    ("model", "speculation"): st.fixed_dictionaries(
-        {"method": st.sampled_from(["ngram", "draft", "none"])}, optional={"model": st.just("file:///d")}
-    ),
-    ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
-    ("scaling",): st.fixed_dictionaries(
-        {"min": st.integers(0, 5), "max": st.integers(1, 5), "mode": st.sampled_from(["internal", "external"])},
-        optional={"idleToZero": st.just("5m"), "schedule": st.lists(SCHEDULE, max_size=3)},
-    ),
-    ("cost",): st.fixed_dictionaries(
-        {}, optional={"perAcceleratorHour": st.just(2.5), "ceilingPerHour": st.just(10.0)}
-    ),
-    ("rollout",): st.fixed_dictionaries(
-        {}, optional={"steps": st.lists(STEP, max_size=4), "route": ROUTE, "guard": GUARD}
-    ),
-}
+def test_a_rule_that_cannot_be_evaluated_refuses_by_its_field(cel: str) -> None:
+    broken = Rule((), "spec.model.source", cel, "must be readable")
+    [error] = violations([broken], spec({}))
+    assert error.field == "spec.model.source"
+    assert error.message.startswith("must be readable (the rule could not be evaluated: ")
 
 
-# spec.traffic has a file of its own.
-OWN = [rule for rule in RULES if rule.at[:1] != ("traffic",)]
+def test_a_text_that_the_rules_cannot_read_refuses_and_does_not_raise() -> None:
+    result = parse(spec({"model.servedName": "\ud800", "model.adapters": ADAPTERS}))
+    assert isinstance(result, SpecErrors)
+    assert "spec.model.adapters" in {error.field for error in result.errors}
 
 
-def test_every_rule_is_compared() -> None:
-    assert {rule.at for rule in OWN} == set(PARTS)
+def test_a_rule_applies_only_where_its_object_is() -> None:
+    absent = Rule(("rollout", "guard"), "spec.rollout.guard", "false", "is never right")
+    assert list(violations([absent], spec({}))) == []
+    assert len(list(violations([absent], spec({"rollout.guard": {}})))) == 1
+
+
+def placed(at: tuple[str, ...], part: dict[str, Any]) -> dict[str, Any]:
+    """A spec with nothing but `part` at its place."""
+    for name in reversed(at):
+        part = {name: part}
+    return part
+
+
+def agree(programs: dict[Rule, Any], at: tuple[str, ...], part: dict[str, Any]) -> None:
+    value = celpy.json_to_cel(part)
+    refused = {(error.field, error.message) for error in violations(programs, placed(at, part))}
+    for rule, program in programs.items():
+        held = bool(program.evaluate({"self": value}))
+        assert held == ((rule.field, rule.message) not in refused), rule.message
+
+
+def test_every_place_of_a_rule_has_generated_objects() -> None:
+    assert {rule.at for rule in RULES} == set(PARTS)
 
 
 @pytest.mark.parametrize("at", PARTS, ids=lambda at: ".".join(at) or "spec")
-def test_cel_and_python_agree(at: tuple[str, ...]) -> None:
-    environment = celpy.Environment()
-    rules = [(rule, environment.program(environment.compile(rule.cel))) for rule in OWN if rule.at == at]
+def test_another_implementation_of_cel_refuses_the_same(at: tuple[str, ...]) -> None:
+    environment = celpy.Environment()  # sets the recursion limit, which hypothesis watches
+    programs = {rule: environment.program(environment.compile(rule.cel)) for rule in RULES if rule.at == at}
 
     @settings(max_examples=60, deadline=None)
     @given(PARTS[at])
-    def agree(part: dict[str, Any]) -> None:
-        value = celpy.json_to_cel(part)
-        for rule, program in rules:
-            assert bool(program.evaluate({"self": value})) == rule.holds(part), rule.message
+    def same(part: dict[str, Any]) -> None:
+        agree(programs, at, part)
 
-    agree()
+    same()

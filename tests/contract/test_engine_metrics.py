@@ -10,7 +10,7 @@ from support.golden_manifests import child_of, spec_of
 
 from pagefleet_contract.engine_metrics import EngineMetrics, engine_of
 from pagefleet_contract.names import ENGINE_ANNOTATION
-from pagefleet_gateway.cluster.engines import OURS, engine_from
+from pagefleet_gateway.cluster.engines import OWN_ENGINE, engine_from
 from pagefleet_gateway.cluster.objects import pod_from
 from pagefleet_gateway.cluster.readings import reading_in
 from pagefleet_operator.domain.manifests.deployment import deployment
@@ -147,7 +147,7 @@ def test_the_gateway_meets_a_pod_at_its_engines_port() -> None:
     }
     pod = pod_from(raw)
     assert pod is not None
-    assert (pod.address, pod.engine.path, pod.engine.known) == ("10.0.0.7:9090", "/telemetry", True)
+    assert (pod.address, pod.engine.path, pod.engine.scraped) == ("10.0.0.7:9090", "/telemetry", True)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +155,6 @@ def test_the_gateway_meets_a_pod_at_its_engines_port() -> None:
 )
 def test_an_annotation_that_cannot_be_read_hides_the_load_and_not_the_pod(text: str) -> None:
     found = engine_from(text)
-    assert not found.known
+    assert not found.scraped
     assert found.port in (8000, 9)
-    assert engine_from("") is OURS
+    assert engine_from("") is OWN_ENGINE

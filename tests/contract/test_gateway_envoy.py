@@ -240,4 +240,4 @@ async def test_a_stop_drains_what_is_in_flight(fleet: Fleet) -> None:
     stop.set()
     await running
     assert (await request)[0] == 200
-    assert fleet.gateway.reason() == "draining"
+    assert fleet.gateway.not_ready_reason() == "the gateway drains: it is shutting down"

@@ -19,9 +19,9 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 
-from pagefleet_gateway.cluster.state import Limit, Pod, Service, State
+from pagefleet_gateway.app import Gateway
+from pagefleet_gateway.cluster.state import Pod, RateLimit, Service, State
 from pagefleet_gateway.fronts.ext_proc import EndpointPicker, serve
-from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Picker, Request
@@ -39,7 +39,7 @@ class World:
     def __init__(self, channel: grpc.aio.Channel, state: State, ledger: Ledger) -> None:
         self.state, self.ledger = state, ledger
         self.stub = service.ExternalProcessorStub(channel)
-        self.ended: list[access_log.Ended | None] = []
+        self.ended: list[access_log.Completion | None] = []
         self.settled = asyncio.Event()
 
     def pods(self, *pods: Pod) -> None:
@@ -150,11 +150,11 @@ async def world() -> AsyncIterator[World]:
     def decide(request: Request) -> object:
         return picker.decide(request, 0.0)
 
-    def settle(line: access_log.Line) -> None:
-        world.ended.append(access_log.settle(line, ledger, 0.0))
+    def complete(line: access_log.LogLine) -> None:
+        world.ended.append(access_log.complete(line, ledger, 0.0))
         world.settled.set()
 
-    server, port = await serve(EndpointPicker(decide, settle, 65536), "127.0.0.1:0")  # type: ignore[arg-type]
+    server, port = await serve(EndpointPicker(decide, complete, 65536), "127.0.0.1:0")  # type: ignore[arg-type]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         world = World(channel, state, ledger)
         world.pods(pod(1), pod(2), pod(3))
@@ -289,7 +289,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(world: World) -> No
 
 
 async def test_a_shed_request_is_429_with_retry_after(world: World) -> None:
-    limit = Limit("authorization", 1, 0)
+    limit = RateLimit("authorization", 1, 0)
     world.state.put_service(Service("team", "chat", "smol", (("aaaaaaaa", 100),), limits=(limit,)))
     assert await world.call().pick()
     answer = await world.call().refusal()

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 
+from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import State
-from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.limits.api_keys import KeyFileError, parse
 from pagefleet_gateway.settings import Settings
 

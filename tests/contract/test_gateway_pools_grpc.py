@@ -12,8 +12,8 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 
+from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Pod, Service, State
-from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.settings import Settings
 
 DESTINATION = "x-gateway-destination-endpoint"

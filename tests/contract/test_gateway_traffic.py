@@ -10,7 +10,7 @@ import pytest
 from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
 
 from pagefleet_contract.sketch import bucket_of
-from pagefleet_gateway.cluster.state import Limit, Service
+from pagefleet_gateway.cluster.state import RateLimit, Service
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def test_requests_are_held_until_a_pod_is_there_and_given_up_with_their_cl
 
 async def test_limits_and_full_pods_go_through_envoy_as_429(fleet: Fleet) -> None:
     engine = await fleet.engine(STABLE, first_token=0.5)
-    fleet.serve((STABLE, 100), pod_limit=1, hold_seconds=10.0, limits=(Limit("authorization", 3, 0),))
+    fleet.serve((STABLE, 100), pod_limit=1, hold_seconds=10.0, limits=(RateLimit("authorization", 3, 0),))
     key = {"authorization": "Bearer k"}
     answers = await asyncio.gather(*(fleet.chat(headers=key) for _ in range(4)))
     assert sorted(status for status, _, _ in answers) == [200, 200, 200, 429]

@@ -26,7 +26,7 @@ class Gateways:
 
     async def show(self, request: web.Request) -> web.Response:
         windows = self.windows[request.host.partition(":")[0]]
-        answer = windows.answer(*KEY, float(request.query["since"]), self.now)
+        answer = windows.document(*KEY, float(request.query["since"]), self.now)
         return web.Response(body=msgspec.json.encode(answer | {"held": 0}), content_type="application/json")
 
 
@@ -50,7 +50,7 @@ async def test_each_arrival_counts_once_however_often_it_is_told(gateways: Gatew
         for second in range(600):
             gateways.now = float(BEGIN + second)
             for address in ADDRESSES if second < 60 else (late,):
-                gateways.windows[address].arrived(KEY, gateways.now)
+                gateways.windows[address].record_arrival(KEY, gateways.now)
                 told += 1
             if second % 5 == 0:
                 await read.read(list(ADDRESSES), *KEY, judged=judged)

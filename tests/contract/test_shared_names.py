@@ -11,7 +11,7 @@ import pytest
 from support.golden_manifests import child_of, spec_of
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS
-from pagefleet_engine import device_flags, main
+from pagefleet_engine import flags
 from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.api.parameters.generation import MOST_N
@@ -29,7 +29,7 @@ from pagefleet_operator.domain.runtimes.node import MASTER_PORT
 from pagefleet_operator.domain.runtimes.pagefleet import SLOTS
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
-from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.domain.spec.support import OWNED_FLAGS
 from pagefleet_operator.domain.status.engine_load import RATES
 from pagefleet_operator.metrics.engine_readings import GAUGES, OPTIONAL
@@ -119,26 +119,34 @@ def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
 @pytest.mark.parametrize(
     ("path", "taken"),
     [
-        ("engine.kvCache.pageSize", main.PAGE_SIZES),
-        ("engine.kvCache.dtype", device_flags.KV_CACHE_TYPES["cpu"]),
-        ("engine.scheduling.policy", main.POLICIES),
-        ("engine.toolCallParser", tuple(style.value for style in Style)),
-        ("model.speculation.method", main.SPECULATIONS),
+        ("engine.kvCache.pageSize", flags.BY_NAME["--page-size"].values),
+        ("engine.kvCache.dtype", flags.BY_NAME["--kv-cache-dtype"].devices["cpu"]),
+        ("engine.scheduling.policy", flags.BY_NAME["--scheduling-policy"].values),
+        ("engine.toolCallParser", flags.BY_NAME["--tool-call-parser"].values),
+        ("model.speculation.method", flags.BY_NAME["--speculation"].values),
     ],
 )
 def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object, ...]) -> None:
-    offered: Any = root.SPEC
+    offered: Any = SPEC
     for name in path.split("."):
         offered = offered["properties"][name]
     assert sorted(offered["enum"]) == sorted(taken)
 
 
+def test_the_fields_behind_the_operators_flags_are_the_engines() -> None:
+    for name, field in OWNED_FLAGS.items():
+        behind = flags.BY_NAME[name].spec
+        assert field == (f"spec.{behind}" if behind else ""), name
+    for name, path in shared_flags(Runtime.PAGEFLEET).items():
+        assert ".".join(path) == flags.BY_NAME[name].spec
+
+
 def test_the_schema_bounds_are_the_engines() -> None:
     assert EngineConfig.max_adapters == schema_engine.MOST_ADAPTERS
     assert schema_engine.MOST_ANSWERS == MOST_N
-    assert schema_engine.MOST_NODES == device_flags.MOST_NODES
-    assert schema_engine.MOST_NODES * device_flags.MOST_OF_NODE == device_flags.MOST_RANKS
-    assert schema_engine.MOST_SPECULATED == main.MOST_SPECULATED
+    assert schema_engine.MOST_NODES == flags.MAX_NODES
+    assert schema_engine.MOST_NODES * flags.MAX_RANKS_OF_NODE == flags.MAX_RANKS
+    assert schema_engine.MOST_SPECULATED == flags.MAX_DRAFT_TOKENS
     assert schema_engine.SPECULATION["properties"]["tokens"]["default"] == Speculation.tokens
     assert f"^{ADAPTER_NAME.pattern}$" == schema_engine.ADAPTER_NAME
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagefleet_kernels.attention.page_copy import page_copy_reference, page_copy_triton, swap_in, swap_out
+from pagefleet_kernels.attention.page_copy import page_copy_reference, page_copy_triton
 from pagefleet_kernels.build_inputs import Inputs, build_inputs_reference, build_inputs_triton
 from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise, fp8_quantise_triton
 
@@ -51,18 +51,6 @@ def test_a_page_must_be_whole_words_and_contiguous() -> None:
         page_copy_triton(torch.zeros(2, 3, dtype=torch.uint8), pages, torch.zeros(2, 3, dtype=torch.uint8), pages)
     with pytest.raises(ValueError, match="contiguous"):
         page_copy_triton(torch.zeros(2, 4, 6)[..., ::2], pages, torch.zeros(2, 4, 3), pages)
-
-
-def test_pages_swapped_out_and_in_again_are_the_same() -> None:
-    torch.manual_seed(3)
-    pool = torch.randn(8, 16, 2, 4)
-    kept = pool.clone()
-    host = torch.empty(3, 16, 2, 4)
-    swap_out(pool, torch.tensor([6, 0, 3]), host)
-    pool[[6, 0, 3]] = torch.nan
-    swap_in(host, pool, torch.tensor([5, 0, 3]))
-    assert torch.equal(pool[[5, 0, 3]], kept[[6, 0, 3]]) and pool[6].isnan().all()
-    assert torch.equal(pool[[1, 2, 4, 7]], kept[[1, 2, 4, 7]])
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

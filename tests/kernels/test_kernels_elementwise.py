@@ -106,7 +106,7 @@ def test_rope_write_normalises_heads_and_quantises(head_dim: int, fp8: bool) -> 
     v[0, 0, 0] = 1000.0  # saturates
     angles = torch.rand(9, head_dim // 2) * 6
     rest = (angles.cos(), angles.sin(), torch.tensor([8, 0, 3]), torch.tensor([4, -1, 0]))
-    options = {"q_norm": torch.rand(head_dim), "k_norm": torch.rand(head_dim), "key_scale": 0.5, "value_scale": 0.25}
+    options = {"q_norm": torch.rand(head_dim), "k_norm": torch.rand(head_dim)}
     dtype = torch.float8_e4m3fn if fp8 else torch.float32
     caches = [torch.full((6, kv_heads, head_dim), 7.0).to(dtype) for _ in range(4)]
     expected = rope_write_reference(q, k, v, *rest, *caches[:2], **options)

@@ -1,4 +1,4 @@
-"""The products with AWQ, FP4 and FP8 weights equal their references, for any number of rows and with the depth split,
+"""The products with AWQ and FP8 weights equal their references, for any number of rows and with the depth split,
 and the references the formats' definitions.
 """
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from pagefleet_kernels.quantised.awq_gemm import awq_gemm, awq_gemm_triton, awq_unpack
-from pagefleet_kernels.quantised.fp4_gemm import E2M1, fp4_gemm, fp4_gemm_triton, fp4_weights
 from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm, fp8_gemm_triton
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
@@ -42,28 +41,6 @@ def test_awq_gemm(rows: int, inner: int, columns: int, group: int, dtype: torch.
     assert_near(awq_gemm_triton(x, *weights), awq_gemm(x, *weights), TOLERANCE[dtype])
 
 
-def test_fp4_numbers_and_scales_are_what_the_formats_say() -> None:
-    codes = torch.arange(16, dtype=torch.uint8)
-    packed = (codes[0::2] | codes[1::2] << 4).repeat(4)[None]  # 64 numbers: 0 to 15, four times
-    scales = torch.tensor([[127, 130]], dtype=torch.uint8)
-    expected = torch.tensor(E2M1).repeat(4) * torch.tensor([1.0, 8.0]).repeat_interleave(32)
-    assert torch.equal(fp4_weights(packed, scales)[0], expected)
-    eye = torch.eye(64)
-    assert torch.equal(fp4_gemm_triton(eye, packed, scales)[:, 0], expected)
-
-
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 512, 80), (20, 192, 64), (70, 128, 100)])
-@pytest.mark.parametrize("nvidia", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fp4_gemm(rows: int, inner: int, columns: int, nvidia: bool, dtype: torch.dtype) -> None:
-    torch.manual_seed(2)
-    x = torch.randn(2 * rows, inner)[::2].to(dtype)
-    weight = torch.randint(0, 256, (columns, inner // 2), dtype=torch.uint8)
-    powers = torch.randint(120, 130, (columns, inner // 32), dtype=torch.uint8)
-    scales = (torch.rand(columns, inner // 16) * 9).to(torch.float8_e4m3fn) if nvidia else powers
-    assert_near(fp4_gemm_triton(x, weight, scales, 0.3), fp4_gemm(x, weight, scales, 0.3), TOLERANCE[dtype])
-
-
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1024, 72), (40, 300, 130), (150, 128, 64)])
 @pytest.mark.parametrize("per_tensor", [False, True])
 def test_fp8_gemm(rows: int, inner: int, columns: int, per_tensor: bool) -> None:
@@ -78,5 +55,3 @@ def test_fp8_gemm(rows: int, inner: int, columns: int, per_tensor: bool) -> None
 def test_wrong_shapes_are_named() -> None:
     with pytest.raises(ValueError, match="group must be a multiple of 16"):
         awq_gemm_triton(torch.zeros(1, 24), words(24, 1), words(3, 1), torch.zeros(3, 8))
-    with pytest.raises(ValueError, match="3 blocks of 32 for 64"):
-        fp4_gemm_triton(torch.zeros(1, 64), torch.zeros(8, 32).byte(), torch.zeros(8, 3).byte())

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_gateway.cluster.state import Limit, Service
+from pagefleet_gateway.cluster.state import RateLimit, Service
 from pagefleet_gateway.holding.fair_queue import MAX_COST, QUANTUM, Entry, FairQueue
 from pagefleet_gateway.limits.rate_limits import Bucket, RateLimits
 
@@ -100,7 +100,7 @@ def test_a_bucket_never_gives_more_than_its_rate(capacity: int, asked: list[tupl
 
 def test_limits_are_by_header_value_and_a_refused_request_is_not_charged() -> None:
     limits = RateLimits()
-    service = Service("team", "chat", limits=(Limit("authorization", 2, 0), Limit("x-tenant", 0, 1000)))
+    service = Service("team", "chat", limits=(RateLimit("authorization", 2, 0), RateLimit("x-tenant", 0, 1000)))
     one = {"authorization": "key-1", "x-tenant": "t"}
     assert limits.take(service, one, 600, 0.0) == 0
     assert 11.9 < limits.take(service, one, 600, 0.0) < 12.1  # 200 tokens are missing, 1,000 a minute come

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_gateway.picking.prefixes import Prefixes
-from pagefleet_gateway.picking.request_cost import BLOCK_BYTES, chained
-from pagefleet_gateway.picking.score import BOUND, Observation, costs, rank
+from pagefleet_gateway.picking.request_cost import BLOCK_BYTES, block_hashes
+from pagefleet_gateway.picking.score import MAX_LOAD_RATIO, PodLoad, costs, rank
 
 COUNT = st.floats(0, 1e5)
-SEEN = st.builds(
-    Observation,
+LOADS = st.builds(
+    PodLoad,
     COUNT,
     st.floats(0, 100),
     st.floats(0, 100),
@@ -23,21 +23,21 @@ SEEN = st.builds(
     st.floats(0, 1),
     COUNT,
     st.booleans(),
-    backlog=COUNT,
+    backlog_tokens=COUNT,
 )
-PODS = st.lists(SEEN, min_size=1, max_size=12)
+PODS = st.lists(LOADS, min_size=1, max_size=12)
 ANY = st.floats()
-WRONG = st.lists(st.builds(Observation, ANY, ANY, ANY, ANY, ANY, ANY, st.booleans(), st.booleans(), ANY), max_size=8)
+WRONG = st.lists(st.builds(PodLoad, ANY, ANY, ANY, ANY, ANY, ANY, st.booleans(), st.booleans(), ANY), max_size=8)
 TEXT = st.binary(max_size=5 * BLOCK_BYTES)
 
 
-def order(pods: list[Observation], prompt: float, tokens: float, count: int, seed: int = 0) -> list[int]:
+def order(pods: list[PodLoad], prompt: float, tokens: float, count: int, seed: int = 0) -> list[int]:
     return rank(range(len(pods)), pods.__getitem__, prompt, tokens, count, random.Random(seed))
 
 
 @given(WRONG, ANY, ANY, st.integers(0, 10))
 def test_any_observation_gives_an_order_of_the_pods(
-    pods: list[Observation], prompt: float, tokens: float, count: int
+    pods: list[PodLoad], prompt: float, tokens: float, count: int
 ) -> None:
     chosen = order(pods, prompt, tokens, count)
     assert len(chosen) == len(set(chosen)) == min(count, len(pods))
@@ -45,90 +45,90 @@ def test_any_observation_gives_an_order_of_the_pods(
 
 @given(PODS, st.floats(0, 5000), st.floats(0, 2000), st.data())
 def test_an_ejected_pod_comes_after_all_others(
-    pods: list[Observation], prompt: float, output: float, data: st.DataObject
+    pods: list[PodLoad], prompt: float, output: float, data: st.DataObject
 ) -> None:
     out = data.draw(st.sets(st.integers(0, len(pods) - 1)))
-    pods = [replace(seen, ejected=index in out) for index, seen in enumerate(pods)]
+    pods = [replace(load, ejected=index in out) for index, load in enumerate(pods)]
     chosen = order(pods, prompt, prompt + output, len(pods))
     assert set(chosen[: len(pods) - len(out)]).isdisjoint(out)
 
 
 @given(PODS, st.floats(0, 5000), st.floats(0, 2000))
-def test_affinity_changes_nothing_for_a_pod_above_the_bound(
-    pods: list[Observation], prompt: float, output: float
-) -> None:
-    pods = [replace(seen, in_flight=1.0, foreign=0.0) for seen in pods]
-    mean = sum(seen.in_flight_tokens for seen in pods) / len(pods)
-    plain = costs([replace(seen, matched_tokens=0.0, adapter=False) for seen in pods], prompt, prompt + output)
+def test_affinity_changes_nothing_for_a_pod_above_the_bound(pods: list[PodLoad], prompt: float, output: float) -> None:
+    pods = [replace(load, in_flight_requests=1.0, foreign_requests=0.0) for load in pods]
+    mean = sum(load.in_flight_tokens for load in pods) / len(pods)
+    plain = costs([replace(load, matched_tokens=0.0, has_adapter=False) for load in pods], prompt, prompt + output)
     with_affinity = costs(pods, prompt, prompt + output)
-    for seen, before, after in zip(pods, plain, with_affinity, strict=True):
+    for load, before, after in zip(pods, plain, with_affinity, strict=True):
         assert after <= before
-        if seen.in_flight_tokens > BOUND * mean * (1 + 1e-9):
+        if load.in_flight_tokens > MAX_LOAD_RATIO * mean * (1 + 1e-9):
             assert after == before
 
 
 @given(PODS, st.floats(0, 5000), st.floats(0, 2000), st.floats(1, 1e5), st.data())
 def test_more_load_on_a_pod_never_makes_it_dearer_than_less_of_it(
-    pods: list[Observation], prompt: float, output: float, extra: float, data: st.DataObject
+    pods: list[PodLoad], prompt: float, output: float, extra: float, data: st.DataObject
 ) -> None:
     index = data.draw(st.integers(0, len(pods) - 1))
-    pods = [replace(seen, in_flight=1.0, foreign=0.0, waiting=0.0, kv_usage=0.0) for seen in pods]
-    seen = pods[index]
-    fuller = [*pods[:index], replace(seen, in_flight_tokens=seen.in_flight_tokens + extra), *pods[index + 1 :]]
+    pods = [
+        replace(load, in_flight_requests=1.0, foreign_requests=0.0, waiting_requests=0.0, kv_usage=0.0) for load in pods
+    ]
+    load = pods[index]
+    fuller = [*pods[:index], replace(load, in_flight_tokens=load.in_flight_tokens + extra), *pods[index + 1 :]]
     before, after = costs(pods, prompt, prompt + output), costs(fuller, prompt, prompt + output)
     assert after[index] >= before[index] - 1e-6
 
 
 def test_equal_pods_share_and_a_crowd_with_one_prefix_is_spread() -> None:
     rng = random.Random(3)
-    same = [Observation() for _ in range(4)]
+    same = [PodLoad() for _ in range(4)]
     firsts = Counter(rank(range(4), same.__getitem__, 100, 200, 1, rng)[0] for _ in range(4000))
     assert all(abs(count - 1000) < 150 for count in firsts.values())
     # 400 requests at once, between two scrapes, whose prefix only pod 0 has: it takes a bounded part of them.
     tokens = [0.0] * 4
     for sent in range(400):
-        seen = [Observation(tokens[i], sent / 4, matched_tokens=1000.0 * (i == 0)) for i in range(4)]
-        tokens[rank(range(4), seen.__getitem__, 1000, 1200, 1, rng)[0]] += 1200
-        assert tokens[0] <= BOUND * sum(tokens) / 4 + 1200
+        loads = [PodLoad(tokens[i], sent / 4, matched_tokens=1000.0 * (i == 0)) for i in range(4)]
+        tokens[rank(range(4), loads.__getitem__, 1000, 1200, 1, rng)[0]] += 1200
+        assert tokens[0] <= MAX_LOAD_RATIO * sum(tokens) / 4 + 1200
     assert max(tokens) <= 1.3 * min(tokens)
 
 
 def test_what_decides_between_two_pods() -> None:
-    idle = Observation()
-    assert order([Observation(20_000, 10), idle], 100, 300, 1) == [1]
-    assert order([Observation(waiting=20), idle], 100, 300, 1) == [1]
-    assert order([Observation(foreign=20), idle], 100, 300, 1) == [1]
-    assert order([Observation(kv_usage=1.0), idle], 100, 300, 1) == [1]
-    assert order([Observation(matched_tokens=2000), idle], 2000, 2200, 1) == [0]
-    assert order([Observation(adapter=True), idle], 100, 300, 1) == [0]
+    idle = PodLoad()
+    assert order([PodLoad(20_000, 10), idle], 100, 300, 1) == [1]
+    assert order([PodLoad(waiting_requests=20), idle], 100, 300, 1) == [1]
+    assert order([PodLoad(foreign_requests=20), idle], 100, 300, 1) == [1]
+    assert order([PodLoad(kv_usage=1.0), idle], 100, 300, 1) == [1]
+    assert order([PodLoad(matched_tokens=2000), idle], 2000, 2200, 1) == [0]
+    assert order([PodLoad(has_adapter=True), idle], 100, 300, 1) == [0]
 
 
 @given(TEXT, TEXT, TEXT, st.sampled_from(["", "m", "adapter"]))
 def test_hashes_are_equal_exactly_as_far_as_the_text_is(shared: bytes, one: bytes, two: bytes, salt: str) -> None:
-    first, second = chained(shared + one, salt), chained(shared + two, salt)
+    first, second = block_hashes(shared + one, salt), block_hashes(shared + two, salt)
     assert len(first) == len(shared + one) // BLOCK_BYTES
     for index, (left, right) in enumerate(zip(first, second, strict=False)):
         end = (index + 1) * BLOCK_BYTES
         assert (left == right) == ((shared + one)[:end] == (shared + two)[:end])
-    assert not set(first) & set(chained(shared + one, salt + "x"))
+    assert not set(first) & set(block_hashes(shared + one, salt + "x"))
 
 
 def test_a_block_after_different_text_is_another_block() -> None:
     same = b"c" * BLOCK_BYTES
-    assert chained(b"a" * BLOCK_BYTES + same, "m")[1] != chained(b"b" * BLOCK_BYTES + same, "m")[1]
+    assert block_hashes(b"a" * BLOCK_BYTES + same, "m")[1] != block_hashes(b"b" * BLOCK_BYTES + same, "m")[1]
 
 
 @given(st.lists(TEXT, max_size=8), TEXT)
 def test_the_cache_estimate_matches_what_was_sent_and_stays_bounded(sent: list[bytes], text: bytes) -> None:
     whole, small = Prefixes(), Prefixes(capacity=3)
     for each in sent:
-        whole.record("1", chained(each, "m"))
-        small.record("1", chained(each, "m"))
-    blocks = chained(text, "m")
-    known = {block for each in sent for block in chained(each, "m")}
+        whole.record("1", block_hashes(each, "m"))
+        small.record("1", block_hashes(each, "m"))
+    blocks = block_hashes(text, "m")
+    known = {block for each in sent for block in block_hashes(each, "m")}
     expected = next((index for index, block in enumerate(blocks) if block not in known), len(blocks))
     assert whole.matched("1", blocks) == expected
     assert small.matched("1", blocks) <= min(3, expected)
     assert whole.matched("2", blocks) == 0
-    whole.keep({"2"})
+    whole.retain({"2"})
     assert whole.matched("1", blocks) == 0

@@ -173,7 +173,7 @@ def test_missing_readings_never_shrink_a_fleet() -> None:
         setattr(fleet, blind, True)
         fleet.run(2400)
         assert fleet.desired == held
-        assert fleet.wishes[-1].limit == "SignalsMissing"
+        assert fleet.recommendations[-1].limit == "SignalsMissing"
         setattr(fleet, blind, False)
         fleet.run(2400)
         assert fleet.desired == 1, "and shrinks once they are back"
@@ -187,7 +187,7 @@ def test_no_thrash_while_nodes_are_full() -> None:
     stuck = fleet.desired - 4
     assert 0 < stuck <= 4, "asks once, and not again while that cannot be had"
     assert len(fleet.changes) <= 2
-    assert fleet.wishes[-1].limit == "Refused"
+    assert fleet.recommendations[-1].limit == "Refused"
 
 
 def test_an_idle_fleet_sleeps_and_the_first_request_wakes_it() -> None:

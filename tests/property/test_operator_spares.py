@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.virtual.spares import SpareCluster
 
-from pagefleet_operator.domain.scaling.spares import HEARD_SECONDS, LEAST_AWAKE
+from pagefleet_operator.domain.scaling.spares import MIN_AWAKE_SECONDS, PROPAGATION_SECONDS
 from pagefleet_operator.domain.status.status import Phase
 
 EVENTS = st.lists(
@@ -79,7 +79,7 @@ def check(cluster: SpareCluster) -> None:
         if order.asleep:
             assert not spare.opened, "asleep behind an open gate"
             clock = cluster.now - cluster.real
-            assert spare.since is None or not 0 <= cluster.now - (spare.since + clock) < HEARD_SECONDS
+            assert spare.since is None or not 0 <= cluster.now - (spare.since + clock) < PROPAGATION_SECONDS
     opened = [order for order in plan.spares if order.opened]
     assert len(opened) <= missing
     kept = not any(gone.uid == f"uid-{stable}" for gone in plan.withdrawn)
@@ -130,9 +130,9 @@ def test_a_growing_service_is_helped_at_once_and_the_helper_sleeps_again() -> No
     cluster.until(lambda s: s.spares is not None and s.spares.awake == 1)
     assert cluster.real - began <= 8, "a wake, not a start"
     cluster.until(lambda s: s.spares is not None and s.spares.asleep == 1)
-    assert cluster.real - began >= LEAST_AWAKE
+    assert cluster.real - began >= MIN_AWAKE_SECONDS
     kinds = [entry.kind for entry in cluster.status.decisions]
-    assert kinds.count("SpareWoken") == kinds.count("SpareRested") == 1
+    assert kinds.count("SpareWoken") == kinds.count("SpareReleased") == 1
 
 
 def test_a_lost_replica_is_stood_in_for_and_the_service_never_says_it_is_down() -> None:

@@ -38,7 +38,7 @@ def test_the_store_ends_as_the_server(data: st.DataObject) -> None:
     store = Store()
     for delivery in data.draw(st.permutations([*events, *lists])):
         if isinstance(delivery[0], bool):
-            store.took(KIND, delivery[1], deleted=delivery[0])  # type: ignore[arg-type]
+            store.upsert(KIND, delivery[1], deleted=delivery[0])  # type: ignore[arg-type]
         else:
             told(store, delivery[1], delivery[0])  # type: ignore[arg-type]
     told(store, list(live.values()), len(events))
@@ -52,15 +52,15 @@ def test_the_store_ends_as_the_server(data: st.DataObject) -> None:
 
 
 def told(store: Store, documents: list[dict[str, Any]], version: int) -> None:
-    _, gone = store.listed(KIND, documents, version)
+    _, gone = store.replace_listed(KIND, documents, version)
     for key in gone:
-        store.went(*key)
+        store.remove(*key)
 
 
 def test_a_list_of_one_namespace_says_nothing_about_another() -> None:
     store = Store()
-    store.took(KIND, document("a", 1, "s"))
-    brought, gone = store.listed(KIND, [], 9, ["other"])
+    store.upsert(KIND, document("a", 1, "s"))
+    brought, gone = store.replace_listed(KIND, [], 9, ["other"])
     assert (brought, gone) == (set(), [])
     assert store.find(KIND, "n", "a") is not None
-    assert store.listed(KIND, [], 9, ["n"])[1] == [(KIND, "n", "a")]
+    assert store.replace_listed(KIND, [], 9, ["n"])[1] == [(KIND, "n", "a")]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.spec.schema import root
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 Path = tuple[str | int, ...]
 DEEP: Any = 0
@@ -46,4 +46,4 @@ def changed(spec: Any, path: Path, value: Any) -> Any:
     return fields
 
 
-LEAVES = tuple(leaves(root.SPEC))
+LEAVES = tuple(leaves(SPEC))

@@ -17,8 +17,8 @@ from pagefleet_operator.domain.base.revision import POD_AFFECTING
 from pagefleet_operator.domain.manifests import deployment as module
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.runtimes.volumes import CACHE, CACHE_FOLDER, shares_memory
-from pagefleet_operator.domain.spec.schema import root
-from pagefleet_operator.domain.spec.schema.runtime import CUSTOM
+from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 
 class Plain(yaml.SafeDumper):
@@ -69,7 +69,7 @@ def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
     full["engine"] |= {name: custom["engine"][name] for name in CUSTOM if name != "metrics"}
     full["engine"]["metrics"] = dict.fromkeys(CUSTOM["metrics"]["properties"], "x")
     for name in POD_AFFECTING:
-        assert absent(full[name], root.SPEC["properties"][name], name) == []
+        assert absent(full[name], SPEC["properties"][name], name) == []
 
 
 def pods() -> list[Any]:

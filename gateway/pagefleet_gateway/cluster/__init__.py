@@ -1,5 +1,5 @@
-"""What the gateway knows of the cluster: services, revisions, pods, and what each engine reports about its load.
+"""The cluster as the gateway knows it: services, revisions, pods, and the load that each engine reports.
 
-Decides nothing: it holds an immutable snapshot and the readers of Kubernetes objects.
+Decides which pods may get requests. Holds an immutable snapshot and the readers of Kubernetes objects.
 Never picks a pod and never talks to the API server.
 """

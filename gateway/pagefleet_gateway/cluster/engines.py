@@ -1,4 +1,4 @@
-"""Where a pod's engine listens and how its numbers are found on its metrics page, by the annotation that the operator wrote.
+"""The engine of a pod: its port, and the readers of its metrics page, from the annotation that the operator wrote.
 
 Total: an annotation that cannot be read makes a pod whose load is not known, never one that gets no requests.
 """
@@ -17,57 +17,58 @@ _VALUE = rb"(?:\{[^}\n]*\})? ([0-9.eE+-]+)(?: [0-9]+)?[ \t\r]*$"
 
 @dataclass(frozen=True)
 class Reader:
-    """Finds one number on a metrics page: `pattern` has its value, of each series, as the only group."""
+    """Reads one number from a metrics page. The only group of `pattern` is the number's value, once for each series."""
 
     pattern: re.Pattern[bytes]
 
     def values(self, text: bytes) -> list[float]:
-        """Raises ValueError for what is no number."""
+        """Return the values of all series. Raises ValueError when one is not a number."""
         return [float(value) for value in self.pattern.findall(text)]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """`known` False: nobody says what the metrics are called, so they are not asked for. None: the engine does not tell
-    that number. All None: Pagefleet's own engine, or vLLM behind an InferencePool, read by their well-known names."""
+    """The address and the metrics of an engine. A reader of None: the engine does not report that number. All None:
+    Pagefleet's own engine, or vLLM behind an InferencePool, whose metrics have well-known names.
+    """
 
     port: int = ENGINE_PORT
     path: str = engine_metrics.METRICS_PATH
-    known: bool = True
+    scraped: bool = True  # False: the names of its metrics are not known
     running: Reader | None = None
     waiting: Reader | None = None
-    usage: Reader | None = None
-    pages: Reader | None = None
-    free: Reader | None = None
-    cached: Reader | None = None
+    kv_usage: Reader | None = None
+    kv_pages_total: Reader | None = None
+    kv_pages_blank: Reader | None = None
+    kv_pages_cached: Reader | None = None
 
 
-OURS = Engine()
+OWN_ENGINE = Engine()
 
 
 @functools.lru_cache(1024)
 def engine_from(text: str) -> Engine:
-    """Of an annotation's text; "" is ours."""
+    """Return the engine of an annotation's text; "" is Pagefleet's own."""
     if not text:
-        return OURS
+        return OWN_ENGINE
     engine = engine_metrics.engine_from(text)
     metrics = engine.metrics
     if metrics is None or not metrics.running or not metrics.waiting:
-        return Engine(engine.port, known=False)
+        return Engine(engine.port, scraped=False)
     return Engine(
         engine.port,
         metrics.path,
         running=_reader(metrics.running),
         waiting=_reader(metrics.waiting),
-        usage=_reader(metrics.kvUsage),
-        pages=_reader(metrics.kvPages),
-        free=_reader(metrics.kvPagesFree),
-        cached=_reader(metrics.kvPagesCached),
+        kv_usage=_reader(metrics.kvUsage),
+        kv_pages_total=_reader(metrics.kvPages),
+        kv_pages_blank=_reader(metrics.kvPagesFree),
+        kv_pages_cached=_reader(metrics.kvPagesCached),
     )
 
 
 def _reader(text: str) -> Reader | None:
-    """None for a number that the engine does not report."""
+    """Return the reader of a selector; None for "", a number that the engine does not report."""
     if not text:
         return None
     selector = engine_metrics.selector(text)

@@ -1,7 +1,6 @@
-"""Reads InferenceServices and engine pods as the API server sends them. Total: a field of a wrong type counts
-as absent.
+"""Reads InferenceServices and engine pods as the API server sends them. Total: a field of a wrong type counts as absent.
 
-Validation is the operator's work; a poisoned object must not stop its neighbours' traffic.
+The operator validates. Here an invalid object must not stop the traffic of the others.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from pagefleet_contract.names import ENGINE_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
 from pagefleet_gateway.cluster.engines import engine_from
-from pagefleet_gateway.cluster.state import Limit, Pod, Service
+from pagefleet_gateway.cluster.state import Pod, RateLimit, Service
 
 MAX_RETRIES = 10
 IDLE_HOLD_SECONDS = 60.0
@@ -19,7 +18,7 @@ MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker (envoy/ti
 
 
 def service_from(raw: Mapping[str, object]) -> Service:
-    """The routing part of an InferenceService."""
+    """Return the routing part of an InferenceService."""
     metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
     route, traffic = _map(_map(spec, "rollout"), "route"), _map(spec, "traffic")
     sticky = _text(route, "stickyBy")
@@ -43,7 +42,7 @@ def service_from(raw: Mapping[str, object]) -> Service:
         tenant_header=_text(_map(traffic, "queue"), "tenantHeader").lower(),
         priorities=tuple(_headers(entry) for entry in _maps(traffic, "priorities") if _headers(entry)),
         limits=tuple(
-            Limit(
+            RateLimit(
                 _text(entry, "header").lower(),
                 _count(entry, "requestsPerMinute", 0),
                 _count(entry, "tokensPerMinute", 0),
@@ -62,15 +61,15 @@ def _mirror(raw: Mapping[str, object]) -> tuple[str, float]:
 
 
 def _hold_seconds(spec: Mapping[str, object]) -> float:
-    """As `traffic.queue.timeout` says; without it only a service that may sleep holds requests."""
-    wanted = duration(_text(_map(_map(spec, "traffic"), "queue"), "timeout"))
-    if wanted is None:
-        wanted = IDLE_HOLD_SECONDS if "idleToZero" in _map(spec, "scaling") else 0.0
-    return min(wanted, MAX_HOLD_SECONDS)
+    """Return `traffic.queue.timeout`. Without it only a service that may scale to zero holds requests."""
+    timeout = duration(_text(_map(_map(spec, "traffic"), "queue"), "timeout"))
+    if timeout is None:
+        timeout = IDLE_HOLD_SECONDS if "idleToZero" in _map(spec, "scaling") else 0.0
+    return min(timeout, MAX_HOLD_SECONDS)
 
 
 def pod_from(raw: Mapping[str, object]) -> Pod | None:
-    """An engine pod; None while it has no address, and when it has ended."""
+    """Return an engine pod; None while it has no address, and when it has ended."""
     metadata, status = _map(raw, "metadata"), _map(raw, "status")
     labels, address = _map(metadata, "labels"), _text(status, "podIP")
     if not address or _text(status, "phase") in ("Succeeded", "Failed"):
@@ -91,20 +90,20 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
 
 def is_ready(raw: Mapping[str, object]) -> bool:
     """Whether a pod's condition Ready is true and it does not terminate."""
-    return "Ready" in _true(raw) and "deletionTimestamp" not in _map(raw, "metadata")
+    return "Ready" in _true_conditions(raw) and "deletionTimestamp" not in _map(raw, "metadata")
 
 
 def is_silent(raw: Mapping[str, object]) -> bool:
-    """Whether a pod is not Ready for no reason of its own: a kubelet takes ContainersReady away together with Ready, the
-    node controller, when it hears nothing of the node, only Ready. (Kubernetes, MarkPodsNotReady)"""
-    true = _true(raw)
+    """Whether a pod is not Ready only because its node stopped reporting. A kubelet removes ContainersReady together with
+    Ready. The node controller removes only Ready when a node stops reporting. (Kubernetes, MarkPodsNotReady)"""
+    true = _true_conditions(raw)
     gates = {_text(gate, "conditionType") for gate in _maps(_map(raw, "spec"), "readinessGates")}
     terminating = "deletionTimestamp" in _map(raw, "metadata")
     return not terminating and "Ready" not in true and {"ContainersReady", *gates} <= true
 
 
-def _true(raw: Mapping[str, object]) -> set[str]:
-    """The types of a pod's conditions that are true."""
+def _true_conditions(raw: Mapping[str, object]) -> set[str]:
+    """Return the types of a pod's conditions that are true."""
     conditions = _maps(_map(raw, "status"), "conditions")
     return {_text(condition, "type") for condition in conditions if condition.get("status") == "True"}
 
@@ -129,7 +128,7 @@ def _weights(raw: object) -> tuple[tuple[str, int], ...]:
 
 
 def _headers(raw: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """The headers to match under `header`: lower-case name, exact value."""
+    """Return the headers to match under `header`: lower-case name, exact value."""
     return tuple(sorted((name.lower(), value) for name, value in _map(raw, "header").items() if isinstance(value, str)))
 
 

@@ -1,7 +1,7 @@
-"""What each engine says of itself on /metrics: queue, KV pages, adapters. It knows of other gateways' requests too.
+"""The readings of each engine's metrics page: queue, KV pages, adapters. They count other gateways' requests too.
 
-Reads and remembers; never chooses. A reading is forgotten when it is old: a pod that does not answer counts as
-idle here, because its readiness and the ejection after failures already keep requests away from it.
+Reads and remembers; never chooses. An old reading is forgotten: a pod that does not answer counts as idle here, because its
+readiness and the ejection after failures already keep requests away from it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 import aiohttp
 
 from pagefleet_contract import engine_metrics
-from pagefleet_gateway.cluster.engines import OURS, Engine, Reader
+from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine, Reader
 from pagefleet_gateway.cluster.state import Pod, State
 
 PERIOD_SECONDS = 1.0
 TIMEOUT_SECONDS = 1.0
-FRESH_SECONDS = 5.0
+MAX_AGE_SECONDS = 5.0
 MAX_BYTES = 1024 * 1024
-AT_ONCE = 32  # pods asked at the same time
+MAX_SCRAPES = 32  # at the same time
 # vLLM's names, and ours that mirror them.
 _RUNNING, _WAITING, _KV_USAGE, _LORA_INFO = (
     name.removeprefix(engine_metrics.PREFIX).encode()
@@ -40,11 +40,13 @@ _ADAPTERS = re.compile(
 
 @dataclass(frozen=True)
 class Reading:
+    """One engine's load at one scrape."""
+
     running: float = 0.0  # requests
     waiting: float = 0.0  # requests
-    foreign: float = 0.0  # requests, running or waiting, that this gateway did not send
+    foreign: float = 0.0  # requests, running or waiting, of other gateways
     kv_usage: float = 0.0  # share of KV pages in use, 0 to 1
-    adapters: frozenset[str] = frozenset()  # LoRA adapters it serves now
+    adapters: frozenset[str] = frozenset()  # LoRA adapters that it serves now
 
 
 UNKNOWN = Reading()
@@ -53,31 +55,32 @@ UNKNOWN = Reading()
 class Readings:
     """The last reading of each pod."""
 
-    def __init__(self, own: Callable[[Pod], float] = lambda _: 0.0) -> None:
-        """`own`: how many requests this gateway has in flight on a pod."""
-        self._own = own
+    def __init__(self, in_flight: Callable[[Pod], float] = lambda _: 0.0) -> None:
+        """`in_flight` returns how many requests this gateway has in flight on a pod."""
+        self._in_flight = in_flight
         self._readings: dict[str, tuple[Reading, float]] = {}  # uid -> (reading, steady seconds)
 
     def of(self, pod: Pod, now: float) -> Reading:
-        """The pod's reading; all zero when nothing fresh is known."""
-        reading, taken = self._readings.get(pod.uid, (UNKNOWN, -FRESH_SECONDS))
-        return reading if now - taken < FRESH_SECONDS else UNKNOWN
+        """Return the pod's reading; all zero when there is none or it is too old."""
+        reading, at = self._readings.get(pod.uid, (UNKNOWN, -MAX_AGE_SECONDS))
+        return reading if now - at < MAX_AGE_SECONDS else UNKNOWN
 
     def put(self, pod: Pod, text: bytes, now: float) -> None:
         reading = reading_in(text, pod.engine)
         if reading is not None:
-            foreign = max(0.0, reading.running + reading.waiting - self._own(pod))
+            foreign = max(0.0, reading.running + reading.waiting - self._in_flight(pod))
             self._readings[pod.uid] = (replace(reading, foreign=foreign), now)
 
-    def keep(self, alive: Mapping[str, Pod]) -> None:
-        self._readings = {uid: reading for uid, reading in self._readings.items() if uid in alive}
+    def retain(self, pods: Mapping[str, Pod]) -> None:
+        """Forget pods that are not among `pods`, by uid."""
+        self._readings = {uid: reading for uid, reading in self._readings.items() if uid in pods}
 
     async def follow(self, state: State) -> None:
-        """Ask every ready pod once a second until cancelled."""
+        """Scrape every ready pod once a second until cancelled."""
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        slots = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(MAX_SCRAPES)
 
-        async def ask(session: aiohttp.ClientSession, pod: Pod) -> None:
+        async def scrape(session: aiohttp.ClientSession, pod: Pod) -> None:
             try:
                 async with slots, session.get(f"http://{pod.address}{pod.engine.path}") as response:
                     if response.status == 200:
@@ -87,14 +90,14 @@ class Readings:
 
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                pods = {pod.uid: pod for pod in state.pods if pod.may_answer and pod.engine.known}
-                self.keep(pods)
-                await asyncio.gather(*(ask(session, pod) for pod in pods.values()))
+                pods = {pod.uid: pod for pod in state.pods if pod.may_answer and pod.engine.scraped}
+                self.retain(pods)
+                await asyncio.gather(*(scrape(session, pod) for pod in pods.values()))
                 await asyncio.sleep(PERIOD_SECONDS)
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """The answer's first MAX_BYTES."""
+    """Return the answer's first MAX_BYTES."""
     parts, size = [], 0
     async for part in response.content.iter_chunked(65536):
         parts.append(part)
@@ -104,31 +107,31 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def reading_in(text: bytes, engine: Engine = OURS) -> Reading | None:
-    """The reading in a Prometheus text, requests summed over its label sets; None when it has none."""
+def reading_in(text: bytes, engine: Engine = OWN_ENGINE) -> Reading | None:
+    """Return the reading in a Prometheus text, with requests summed over label sets; None when it has none."""
     if engine.running is not None and engine.waiting is not None:
-        return _named(text, engine, engine.running, engine.waiting)
-    found: dict[bytes, list[float]] = {}
+        return _configured_reading(text, engine, engine.running, engine.waiting)
+    samples: dict[bytes, list[float]] = {}
     try:
         for name, value in _SAMPLE.findall(text):
-            found.setdefault(name, []).append(float(value))
+            samples.setdefault(name, []).append(float(value))
     except ValueError:
         return None
-    if not found:
+    if not samples:
         return None
     return Reading(
-        running=sum(found.get(_RUNNING, ())),
-        waiting=sum(found.get(_WAITING, ())),
-        kv_usage=max(found.get(_KV_USAGE, (0.0,))),
+        running=sum(samples.get(_RUNNING, ())),
+        waiting=sum(samples.get(_WAITING, ())),
+        kv_usage=max(samples.get(_KV_USAGE, (0.0,))),
         adapters=_adapters(text),
     )
 
 
-def _named(text: bytes, engine: Engine, running: Reader, waiting: Reader) -> Reading | None:
-    """By the names that the operator gave; without KV pages the pod's cache counts as empty."""
+def _configured_reading(text: bytes, engine: Engine, running: Reader, waiting: Reader) -> Reading | None:
+    """Read the metrics by the names in the pod's annotation. Without KV pages the pod's cache counts as empty."""
     try:
         run, wait = running.values(text), waiting.values(text)
-        usage = max(engine.usage.values(text), default=0.0) if engine.usage else _used(text, engine)
+        usage = max(engine.kv_usage.values(text), default=0.0) if engine.kv_usage else _usage_by_pages(text, engine)
     except ValueError:
         return None
     if not run or not wait:
@@ -136,15 +139,15 @@ def _named(text: bytes, engine: Engine, running: Reader, waiting: Reader) -> Rea
     return Reading(running=sum(run), waiting=sum(wait), kv_usage=min(1.0, max(0.0, usage)), adapters=_adapters(text))
 
 
-def _used(text: bytes, engine: Engine) -> float:
-    """The share of KV pages in use, by their counts."""
-    if engine.pages is None or engine.free is None:
+def _usage_by_pages(text: bytes, engine: Engine) -> float:
+    """Return the share of KV pages in use, from their counts."""
+    if engine.kv_pages_total is None or engine.kv_pages_blank is None:
         return 0.0
-    total, free = sum(engine.pages.values(text)), sum(engine.free.values(text))
-    cached = sum(engine.cached.values(text)) if engine.cached else 0.0
-    return 1.0 - (free + cached) / total if total > 0 else 0.0
+    total, blank = sum(engine.kv_pages_total.values(text)), sum(engine.kv_pages_blank.values(text))
+    cached = sum(engine.kv_pages_cached.values(text)) if engine.kv_pages_cached else 0.0
+    return 1.0 - (blank + cached) / total if total > 0 else 0.0
 
 
 def _adapters(text: bytes) -> frozenset[str]:
-    names = {name for found in _ADAPTERS.findall(text) for name in found.decode("utf-8", "replace").split(",")}
+    names = {name for listed in _ADAPTERS.findall(text) for name in listed.decode("utf-8", "replace").split(",")}
     return frozenset(names - {""})

@@ -1,7 +1,7 @@
-"""What the gateway knows of the cluster: services and pods, and the immutable snapshot the picker reads.
+"""The cluster as the gateway knows it: services and pods, and the immutable snapshot that the picker reads.
 
-`State` is fed by the watch (or by a test) and is the only mutable thing here; a snapshot never changes. It
-decides nothing about a request and does no I/O.
+The watch (or a test) feeds `State`, the only mutable object here; a snapshot never changes. Decides nothing about a request
+and does no I/O.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pagefleet_gateway.cluster.engines import OURS, Engine
+from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine
 
 ServiceKey = tuple[str, str]  # namespace, name
 
 
 @dataclass(frozen=True)
-class Limit:
-    """What one value of a header (an API key, a tenant) may ask for in a minute; 0: as much as it likes."""
+class RateLimit:
+    """The allowance of one value of a header (an API key, a tenant); 0: no limit."""
 
     header: str  # lower case; requests without it share one allowance
     requests_per_minute: int = 0
@@ -41,18 +41,18 @@ class Service:
     hold_seconds: float = 0.0  # how long a request may be held; 0: never
     hold_requests: int = 256
     hold_bytes: int = 64 * 1024 * 1024
-    tenant_header: str = ""  # lower case; whose value fairness between held requests goes by
+    tenant_header: str = ""  # lower case; held requests are queued fairly between its values
     priorities: tuple[tuple[tuple[str, str], ...], ...] = ()  # most important first; header names lower case
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[RateLimit, ...] = ()
     fallback: str = ""  # service of the same namespace that answers when this one cannot
-    mirror: tuple[str, float] = ("", 0.0)  # revision that gets a copy, and of how many requests in 100
-    first_token_seconds: float | None = None  # how long a pod may take to a stream's first token, in each attempt
-    next_token_seconds: float | None = None  # how long a stream may pause once it has begun
+    mirror: tuple[str, float] = ("", 0.0)  # revision that gets a copy of so many requests in 100
+    first_token_seconds: float | None = None  # for a pod to send a stream's first token, in each attempt
+    next_token_seconds: float | None = None  # for each further token of a stream
 
     def priority(self, headers: Mapping[str, str]) -> int:
-        """The first class whose headers all match, 0 the most important; what matches none comes last."""
-        for index, wanted in enumerate(self.priorities):
-            if all(headers.get(name) == value for name, value in wanted):
+        """Return the first class whose headers all match, 0 the most important. A request that matches none comes last."""
+        for index, required in enumerate(self.priorities):
+            if all(headers.get(name) == value for name, value in required):
                 return index
         return len(self.priorities)
 
@@ -64,7 +64,7 @@ class Service:
 @dataclass(frozen=True)
 class Pod:
     """An engine pod that has an address. `ready` is false as soon as it terminates or its Ready condition is
-    not True. `silent`: it is not Ready only because nothing is heard of its node, for its containers were ready.
+    not True. `silent`: the pod is not Ready only because its node stopped reporting; its containers were ready.
     """
 
     uid: str
@@ -74,7 +74,7 @@ class Pod:
     revision: str
     address: str  # ip:port
     ready: bool = True
-    engine: Engine = OURS
+    engine: Engine = OWN_ENGINE
     silent: bool = False
 
     @property
@@ -84,10 +84,10 @@ class Pod:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One consistent view. `pods` holds only pods that may be sent a request now, by service and revision: those that
-    are ready. Where none of the revisions that have traffic has one, those that are silent too: an API server that was away
-    for a while marks the pods of every node so, one after another, and pods that do answer are better than an error for
-    everybody.
+    """One consistent view. `pods` has only pods that may get requests now, by service and revision: the ready ones.
+
+    Where no revision with traffic has a ready pod, it has the silent ones too. After an outage the API server marks the pods
+    of every node as silent, one node after another. Pods that may answer are then better than an error for every request.
     """
 
     services: Mapping[ServiceKey, Service] = field(default_factory=dict)
@@ -98,9 +98,8 @@ class Snapshot:
 class State:
     """The latest objects, by key. Writers call put/remove/replace; readers take `snapshot`.
 
-    A pod enters the snapshot only after `confirm` has named it: Envoy must know its address before it is
-    chosen. The snapshot is rebuilt when it is first read after a change, so a change is in force at the next
-    request.
+    A pod enters the snapshot only after `confirm` has named it, because Envoy must know its address before the picker
+    chooses it. The snapshot is rebuilt at the first read after a change, so a change is in force at the next request.
     """
 
     def __init__(self) -> None:
@@ -109,7 +108,7 @@ class State:
         self._confirmed: frozenset[Pod] = frozenset()
         self._snapshot: Snapshot | None = None
         self.pods_changed = asyncio.Event()
-        self.changed: Callable[[], None] = lambda: None  # called when the next snapshot will differ
+        self.on_change: Callable[[], None] = lambda: None  # called when the next snapshot will differ
 
     @property
     def snapshot(self) -> Snapshot:
@@ -119,47 +118,47 @@ class State:
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """Every pod with an address, ready or not, confirmed or not."""
+        """Return every pod with an address, ready or not, confirmed or not."""
         return tuple(self._pods.values())
 
     def put_service(self, service: Service) -> None:
         if self._services.get(service.key) != service:
             self._services[service.key] = service
-            self._moved()
+            self._invalidate()
 
     def remove_service(self, key: ServiceKey) -> None:
         if self._services.pop(key, None) is not None:
-            self._moved()
+            self._invalidate()
 
     def replace_services(self, services: Iterable[Service]) -> None:
         self._services = {service.key: service for service in services}
-        self._moved()
+        self._invalidate()
 
     def put_pod(self, pod: Pod) -> None:
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
-            self._pods_moved()
+            self._invalidate_pods()
 
     def remove_pod(self, uid: str) -> None:
         if self._pods.pop(uid, None) is not None:
-            self._pods_moved()
+            self._invalidate_pods()
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         self._pods = {pod.uid: pod for pod in pods}
-        self._pods_moved()
+        self._invalidate_pods()
 
     def confirm(self, pods: Iterable[Pod]) -> None:
-        """Envoy now knows exactly these pods."""
+        """Record that Envoy now knows exactly these pods."""
         self._confirmed = frozenset(_identity(pod) for pod in pods)
-        self._moved()
+        self._invalidate()
 
-    def _pods_moved(self) -> None:
+    def _invalidate_pods(self) -> None:
         self.pods_changed.set()
-        self._moved()
+        self._invalidate()
 
-    def _moved(self) -> None:
+    def _invalidate(self) -> None:
         self._snapshot = None
-        self.changed()
+        self.on_change()
 
     def _build(self) -> Snapshot:
         by_model: dict[str, list[ServiceKey]] = {}
@@ -167,9 +166,9 @@ class State:
             if service.served_name:
                 by_model.setdefault(service.served_name, []).append(key)
         pods: dict[ServiceKey, dict[str, list[Pod]]] = {}
-        known = [pod for pod in self._pods.values() if pod.may_answer and _identity(pod) in self._confirmed]
-        served = {(pod.namespace, pod.service) for pod in known if pod.ready and self._has_traffic(pod)}
-        for pod in known:
+        candidates = [pod for pod in self._pods.values() if pod.may_answer and _identity(pod) in self._confirmed]
+        served = {(pod.namespace, pod.service) for pod in candidates if pod.ready and self._has_traffic(pod)}
+        for pod in candidates:
             if pod.ready or (pod.namespace, pod.service) not in served:
                 revisions = pods.setdefault((pod.namespace, pod.service), {})
                 revisions.setdefault(pod.revision, []).append(pod)
@@ -185,5 +184,5 @@ class State:
 
 
 def _identity(pod: Pod) -> Pod:
-    """The pod without its readiness, which Envoy is not told."""
+    """Return the pod without its readiness, which Envoy's endpoints do not have."""
     return pod if pod.ready else replace(pod, ready=True, silent=False)

@@ -1,5 +1,5 @@
 """The two protocols by which a proxy asks the picker: ext_authz over HTTP, and ext_proc over gRPC.
 
-Decides how questions and answers are read and written.
+Decides how requests are read and decisions are written. Holds one connection or stream each.
 Never chooses a pod.
 """

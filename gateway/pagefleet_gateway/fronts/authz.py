@@ -1,7 +1,7 @@
-"""Envoy's front to the picker: its ext_authz questions over HTTP/1.1 on a Unix socket.
+"""The picker's front for Envoy: ext_authz over HTTP/1.1 on a Unix socket.
 
-Reads a request, asks for a decision, writes the answer. Decides nothing itself. A raw protocol with
-httptools: an HTTP framework costs more than the decision.
+Reads a request, asks for a decision and writes it. Decides nothing itself. It is a raw protocol with httptools, because an
+HTTP framework costs more than the decision.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pagefleet_gateway.envoy.answer_tokens import USAGE
 from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS
 from pagefleet_gateway.envoy.replies import REFUSED_503
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
-from pagefleet_gateway.measuring.trace_context import begun
+from pagefleet_gateway.measuring.trace_context import new_traceparent
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
 
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 Decide = Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
 
 
-class Front(asyncio.Protocol):
+class AuthzConnection(asyncio.Protocol):
     """One connection from Envoy; requests on it come one after the other."""
 
     def __init__(self, decide: Decide, rng: random.Random) -> None:
         self._decide, self._rng = decide, rng
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
-        self._waiting: asyncio.Future[Pick | Refusal] | None = None
+        self._pending: asyncio.Future[Pick | Refusal] | None = None
         self._reset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -45,14 +45,14 @@ class Front(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._waiting is not None:
-            self._waiting.cancel()  # Envoy gave up: its client went away
+        if self._pending is not None:
+            self._pending.cancel()  # Envoy gave up because its client went away
 
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            log.warning("a question that is not HTTP: %s", error)
+            log.warning("closing a connection of Envoy to the picker whose bytes are not HTTP: %s", error)
             if self._transport is not None:
                 self._transport.close()
 
@@ -74,25 +74,27 @@ class Front(asyncio.Protocol):
             body=b"".join(self._body),
         )
         self._reset()
-        trace = begun(request.headers, self._rng)
+        trace = new_traceparent(request.headers, self._rng)
         try:
             decision = self._decide(request)
             if isinstance(decision, asyncio.Future):
-                self._waiting = decision
-                decision.add_done_callback(partial(self._held_no_more, trace))
+                self._pending = decision
+                decision.add_done_callback(partial(self._on_decision, trace))
             else:
-                self._answer(rendered(decision, trace))
+                self._write(http_response(decision, trace))
         except Exception:
-            # Whatever went wrong with this one question, the others on this connection must go on.
-            log.exception("no decision for request %s", request.id)
-            self._answer(_message(500, b"Internal Server Error", [], b""))
+            # The other requests on this connection must go on.
+            log.exception(
+                "the picker failed at request %s (%s %s): answering 503", request.id, request.method, request.path
+            )
+            self._write(_message(500, b"Internal Server Error", [], b""))
 
-    def _held_no_more(self, trace: str | None, decision: asyncio.Future[Pick | Refusal]) -> None:
-        self._waiting = None
+    def _on_decision(self, trace: str | None, decision: asyncio.Future[Pick | Refusal]) -> None:
+        self._pending = None
         if not decision.cancelled():
-            self._answer(rendered(decision.result(), trace))
+            self._write(http_response(decision.result(), trace))
 
-    def _answer(self, message: bytes) -> None:
+    def _write(self, message: bytes) -> None:
         if self._transport is not None:
             self._transport.write(message)
 
@@ -102,8 +104,8 @@ class Front(asyncio.Protocol):
         self._body: list[bytes] = []
 
 
-def rendered(decision: Pick | Refusal, trace: str | None = None) -> bytes:
-    """The HTTP answer: 200 with Envoy's headers for a pick, the refusal itself otherwise. `trace`: one begun here."""
+def http_response(decision: Pick | Refusal, trace: str | None = None) -> bytes:
+    """Return the HTTP answer: 200 with Envoy's headers for a pick, else the refusal. `trace`: a traceparent begun here."""
     match decision:
         case Pick():
             headers = [
@@ -117,13 +119,13 @@ def rendered(decision: Pick | Refusal, trace: str | None = None) -> bytes:
                 headers.append(("x-envoy-upstream-rq-per-try-timeout-ms", str(milliseconds)))
             if decision.stream_timeout.route:
                 headers.append((STREAM_TIMEOUT, decision.stream_timeout.route))
-            if decision.usage:
+            if decision.include_usage:
                 headers.append((USAGE, "1"))
             if decision.mirror is not None:
                 headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
             if trace is not None:
                 headers.append(("traceparent", trace))
-            if decision.key:
+            if decision.api_key:
                 headers.append(("x-envoy-auth-headers-to-remove", "authorization"))
             if decision.fallback:
                 headers.append((FALLBACK_HEADER, decision.fallback))

@@ -1,9 +1,9 @@
 """The endpoint-picker front: Envoy's ext_proc over gRPC, for any gateway that conforms to the Gateway API Inference
-Extension. The same picker decides; this only speaks the protocol.
+Extension. The same picker decides; this module only speaks the protocol.
 
-The pick is made when the request is known as far as it will be: with the headers when no body follows, else with the
-whole body, buffered or in full-duplex pieces. What the gateway reports back (served endpoint, status, end) becomes the
-line that Envoy's access log would have held.
+The picker decides with the request's headers when no body follows, else with the whole body, buffered or in full-duplex
+pieces. The gateway reports the served endpoint, the status and the end of each request. These become the line that Envoy's
+access log would have had.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
 from pagefleet_gateway.fronts.ext_proc_messages import (
-    answered,
+    body_pieces,
     headers_of,
-    picked,
-    refused,
+    immediate_response,
+    pick_response,
+    response_headers,
     served_of,
-    streamed,
     subset_of,
     tokens_of,
 )
-from pagefleet_gateway.measuring.access_log import Line
+from pagefleet_gateway.measuring.access_log import LogLine
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
 
 Decide = Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
-Settle = Callable[[Line], object]
-_names = itertools.count(1)
+Complete = Callable[[LogLine], object]
+_ids = itertools.count(1)
+MIB = 1024 * 1024
 
 
 @dataclass
 class Exchange:
-    """One HTTP request: its messages come in order; `answers` gives ours."""
+    """One HTTP request: the gateway's messages come in order, and `responses` answers each."""
 
     decide: Decide
-    settle: Settle
-    limit: int  # bytes of a body
-    id: str = field(default_factory=lambda: f"endpoint-picker-{next(_names)}")
+    complete: Complete
+    max_request_bytes: int
+    id: str = field(default_factory=lambda: f"endpoint-picker-{next(_ids)}")
     began: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.time)
     headers: dict[str, str] = field(default_factory=dict)
@@ -58,30 +59,30 @@ class Exchange:
     code: int = 0
     streams: bool = False
     first_byte: float | None = None
-    silent: bool = True  # whether the gateway will not show us the answer's body
+    headers_only: bool = True  # the gateway does not send us the answer's body
     ended: bool = False
-    tokens: int | None = None  # output tokens, where the engine says them
-    _asked: asyncio.Future[Pick | Refusal] | None = None
+    tokens: int | None = None  # output tokens, where the engine reports them
+    _pending: asyncio.Future[Pick | Refusal] | None = None
 
-    async def answers(self, message: proto.ProcessingRequest) -> list[proto.ProcessingResponse]:
-        """What to send back for one message; a refusal ends the request."""
+    async def responses(self, message: proto.ProcessingRequest) -> list[proto.ProcessingResponse]:
+        """Return the answers to one message; a refusal ends the request."""
         match message.WhichOneof("request"):
             case "request_headers":
                 return await self._request_headers(message)
             case "request_body":
                 return await self._request_body(message.request_body)
             case "request_trailers":
-                early = await self._undecided() if self.pick is None else []
+                early = await self._decide_in_full_duplex() if self.pick is None else []
                 return [*early, proto.ProcessingResponse(request_trailers=proto.TrailersResponse())]
             case "response_headers":
-                self._response_headers(message)
-                common = answered(self.pick, self.served) if self.pick is not None else proto.CommonResponse()
+                self._read_response_headers(message)
+                common = response_headers(self.pick, self.served) if self.pick is not None else proto.CommonResponse()
                 return [proto.ProcessingResponse(response_headers=proto.HeadersResponse(response=common))]
             case "response_body":
-                part = message.response_body
-                self.ended |= part.end_of_stream
-                back = streamed(part.body, part.end_of_stream) if self.duplex[1] else [proto.CommonResponse()]
-                return [proto.ProcessingResponse(response_body=proto.BodyResponse(response=one)) for one in back]
+                body = message.response_body
+                self.ended |= body.end_of_stream
+                pieces = body_pieces(body.body, body.end_of_stream) if self.duplex[1] else [proto.CommonResponse()]
+                return [proto.ProcessingResponse(response_body=proto.BodyResponse(response=piece)) for piece in pieces]
             case "response_trailers":
                 self.ended = True
                 self.tokens = tokens_of(message.response_trailers.trailers) or self.tokens
@@ -89,17 +90,17 @@ class Exchange:
         return []
 
     def close(self) -> None:
-        """The stream is over: report the request. Before the answer's end: the client went away, as far as we know."""
-        asked = self._asked
-        if self.pick is None and asked is not None and asked.done() and not asked.cancelled():
-            # Let go and given up in the same moment.
-            answer = asked.result()
-            self.pick = answer if isinstance(answer, Pick) else None
+        """Report the request when its stream is over. Before the answer's end this means that the client went away."""
+        pending = self._pending
+        if self.pick is None and pending is not None and pending.done() and not pending.cancelled():
+            # The decision came in the moment in which the client went away.
+            decision = pending.result()
+            self.pick = decision if isinstance(decision, Pick) else None
         if self.pick is None:
             return
         choices = [pod.address for pod in self.pick.choices]
-        self.settle(
-            Line(
+        self.complete(
+            LogLine(
                 id=self.id,
                 started=self.started,
                 code=self.code,
@@ -119,51 +120,52 @@ class Exchange:
         config = message.protocol_config
         full = ProcessingMode.FULL_DUPLEX_STREAMED
         self.duplex = (config.request_body_mode == full, config.response_body_mode == full)
-        # A gateway that does not say how it sends bodies sends them buffered; one that streams sends headers on at once.
-        early = (ProcessingMode.NONE, ProcessingMode.STREAMED)
-        bare = message.HasField("protocol_config") and config.request_body_mode in early
-        self.silent = config.response_body_mode == ProcessingMode.NONE
-        if message.request_headers.end_of_stream or bare:
-            return await self._decided(_in_headers)
+        # Without a protocol_config bodies come buffered. A gateway that streams bodies sends the headers on at once.
+        unbuffered = (ProcessingMode.NONE, ProcessingMode.STREAMED)
+        headers_decide = message.HasField("protocol_config") and config.request_body_mode in unbuffered
+        self.headers_only = config.response_body_mode == ProcessingMode.NONE
+        if message.request_headers.end_of_stream or headers_decide:
+            return await self._decide(_in_headers)
         return [] if self.duplex[0] else [proto.ProcessingResponse(request_headers=proto.HeadersResponse())]
 
     async def _request_body(self, part: proto.HttpBody) -> list[proto.ProcessingResponse]:
         self.body += part.body
-        if len(self.body) > self.limit:
-            message = f"the request's body is larger than {self.limit} bytes"
-            return [refused(Refusal(413, "invalid_request_error", "request_too_large", message))]
+        if len(self.body) > self.max_request_bytes:
+            limit = f"{self.max_request_bytes / MIB:g} MiB"
+            message = f"the request's body is larger than {limit}, the limit of this gateway"
+            return [immediate_response(Refusal(413, "invalid_request_error", "request_too_large", message))]
         if self.duplex[0]:
-            return await self._undecided() if part.end_of_stream else []
+            return await self._decide_in_full_duplex() if part.end_of_stream else []
         if part.end_of_stream:
-            return await self._decided(_in_body)
+            return await self._decide(_in_body)
         return [proto.ProcessingResponse(request_body=proto.BodyResponse())]
 
-    async def _undecided(self) -> list[proto.ProcessingResponse]:
-        """Full duplex: the headers' answer was kept back until the body has come; then both go."""
-        answers = await self._decided(_in_headers)
+    async def _decide_in_full_duplex(self) -> list[proto.ProcessingResponse]:
+        """Answer headers and body together, when the whole body has come."""
+        answers = await self._decide(_in_headers)
         if self.pick is not None and self.duplex[0]:
             answers += [
-                proto.ProcessingResponse(request_body=proto.BodyResponse(response=one))
-                for one in streamed(bytes(self.body), ends=True)
+                proto.ProcessingResponse(request_body=proto.BodyResponse(response=piece))
+                for piece in body_pieces(bytes(self.body), ends=True)
             ]
         return answers
 
-    async def _decided(
-        self, placed: Callable[[proto.CommonResponse, struct_pb2.Struct], proto.ProcessingResponse]
+    async def _decide(
+        self, in_message: Callable[[proto.CommonResponse, struct_pb2.Struct], proto.ProcessingResponse]
     ) -> list[proto.ProcessingResponse]:
         path, method = self.headers.get(":path", ""), self.headers.get(":method", "")
-        asked = self.decide(Request(self.id, method, path, self.headers, bytes(self.body), self.subset))
-        if isinstance(asked, asyncio.Future):
-            self._asked = asked
-        decision = await asked if isinstance(asked, asyncio.Future) else asked
+        decision = self.decide(Request(self.id, method, path, self.headers, bytes(self.body), self.subset))
+        if isinstance(decision, asyncio.Future):
+            self._pending = decision
+            decision = await decision
         match decision:
             case Pick():
                 self.pick = decision
-                return [placed(*picked(decision))]
+                return [in_message(*pick_response(decision))]
             case Refusal():
-                return [refused(decision)]
+                return [immediate_response(decision)]
 
-    def _response_headers(self, message: proto.ProcessingRequest) -> None:
+    def _read_response_headers(self, message: proto.ProcessingRequest) -> None:
         headers = headers_of(message.response_headers)
         status = headers.get(":status", "")
         self.code = int(status) if status.isdigit() else 0
@@ -171,7 +173,7 @@ class Exchange:
         self.first_byte = time.monotonic() - self.began
         self.served = served_of(message)
         self.tokens = tokens_of(message.response_headers.headers)
-        self.ended = self.silent or message.response_headers.end_of_stream
+        self.ended = self.headers_only or message.response_headers.end_of_stream
 
 
 def _in_headers(common: proto.CommonResponse, metadata: struct_pb2.Struct) -> proto.ProcessingResponse:
@@ -185,16 +187,16 @@ def _in_body(common: proto.CommonResponse, metadata: struct_pb2.Struct) -> proto
 class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]  # generated, without types
     """One stream per HTTP request."""
 
-    def __init__(self, decide: Decide, settle: Settle, limit: int) -> None:
-        self._decide, self._settle, self._limit = decide, settle, limit
+    def __init__(self, decide: Decide, complete: Complete, max_request_bytes: int) -> None:
+        self._decide, self._complete, self._max_request_bytes = decide, complete, max_request_bytes
 
     async def Process(  # noqa: N802 - gRPC's name
         self, messages: AsyncIterator[proto.ProcessingRequest], _: object
     ) -> AsyncIterator[proto.ProcessingResponse]:
-        exchange = Exchange(self._decide, self._settle, self._limit)
+        exchange = Exchange(self._decide, self._complete, self._max_request_bytes)
         try:
             async for message in messages:
-                for answer in await exchange.answers(message):
+                for answer in await exchange.responses(message):
                     yield answer
                     if answer.HasField("immediate_response"):
                         return
@@ -203,7 +205,7 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]  
 
 
 async def serve(picker: EndpointPicker, address: str) -> tuple[grpc.aio.Server, int]:
-    """Listen on `address` (host:port). Returns the server and its port; `await server.stop(seconds)` ends it."""
+    """Listen on `address` (host:port). Return the server and its port; `await server.stop(seconds)` ends it."""
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     service.add_ExternalProcessorServicer_to_server(picker, server)
     port = server.add_insecure_port(address)

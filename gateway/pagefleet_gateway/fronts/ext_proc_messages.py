@@ -21,18 +21,18 @@ METADATA = "envoy.lb"  # namespace of the picked and of the served endpoint
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET_METADATA = "envoy.lb.subset_hint"
 SUBSET = "x-gateway-destination-endpoint-subset"
-STREAM_BYTES = 60_000  # a body goes back in pieces below Envoy's and gRPC's usual limits
+PIECE_BYTES = 60_000  # below Envoy's and gRPC's usual limits on a message
 
 
 def headers_of(message: proto.HttpHeaders) -> dict[str, str]:
-    """Header values by lower-case name; of a repeated one the last."""
+    """Return the header values by lower-case name; of a repeated header the last."""
     return {
         header.key.lower(): header.raw_value.decode("latin-1") or header.value for header in message.headers.headers
     }
 
 
 def tokens_of(headers: base_pb2.HeaderMap) -> int | None:
-    """The output tokens that an engine says its answer had, in its headers or trailers."""
+    """Return the output tokens that an engine reports in its headers or trailers; None without them."""
     for header in headers.headers:
         if header.key.lower() == OUTPUT_TOKENS_HEADER:
             text = header.raw_value.decode("latin-1") or header.value
@@ -41,9 +41,9 @@ def tokens_of(headers: base_pb2.HeaderMap) -> int | None:
 
 
 def subset_of(request: proto.ProcessingRequest) -> frozenset[str] | None:
-    """The endpoints that the pick must be one of; None when the gateway gives no such hint.
+    """Return the endpoints that the pick must be one of; None when the gateway gives no such hint.
 
-    The hint is a list of `ip:port`, or one text of them with commas; one that is empty allows nothing.
+    The hint is a list of `ip:port`, or one text of them with commas. An empty hint allows nothing.
     """
     fields = _metadata(request, SUBSET_METADATA)
     if SUBSET not in fields:
@@ -54,25 +54,25 @@ def subset_of(request: proto.ProcessingRequest) -> frozenset[str] | None:
 
 
 def served_of(request: proto.ProcessingRequest) -> str:
-    """The `ip:port` that answered, "" when the gateway does not say."""
+    """Return the `ip:port` that answered, "" when the gateway does not report it."""
     fields = _metadata(request, METADATA)
     return fields[SERVED].string_value.strip() if SERVED in fields else ""
 
 
-def picked(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
-    """The picked endpoint and its fallbacks, in order, as a header and as metadata: the two must be equal."""
+def pick_response(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
+    """Return the picked endpoint and those of its retries, in order, as a header and as metadata: the two must be equal."""
     value = ",".join(dict.fromkeys(pod.address for pod in pick.choices))
     option = _header(DESTINATION, value)
     metadata = struct_pb2.Struct()
     metadata.get_or_create_struct(METADATA)[DESTINATION] = value
-    removed = ["authorization"] if pick.key else []
+    removed = ["authorization"] if pick.api_key else []
     mutation = proto.HeaderMutation(set_headers=[option], remove_headers=removed)
     common = proto.CommonResponse(header_mutation=mutation, clear_route_cache=True)
     return common, metadata
 
 
-def answered(pick: Pick, served: str) -> proto.CommonResponse:
-    """What the client is told: the revision that answered, and the service when it is not the one asked."""
+def response_headers(pick: Pick, served: str) -> proto.CommonResponse:
+    """Return the headers for the client: the revision that answered, and the service when a fallback did."""
     revision = next((pod.revision for pod in pick.choices if pod.address == served), pick.revision)
     options = [_header(REVISION_HEADER, revision)]
     if pick.fallback:
@@ -80,8 +80,8 @@ def answered(pick: Pick, served: str) -> proto.CommonResponse:
     return proto.CommonResponse(header_mutation=proto.HeaderMutation(set_headers=options))
 
 
-def refused(refusal: Refusal) -> proto.ProcessingResponse:
-    """The answer that goes to the client at once."""
+def immediate_response(refusal: Refusal) -> proto.ProcessingResponse:
+    """Return the answer that goes to the client at once."""
     headers = {"content-type": "application/json"}
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
@@ -98,13 +98,13 @@ def refused(refusal: Refusal) -> proto.ProcessingResponse:
     )
 
 
-def streamed(body: bytes, ends: bool) -> Iterator[proto.CommonResponse]:
-    """A body given back as it came: the full-duplex mode takes what we send in place of what it sent."""
-    pieces = [body[start : start + STREAM_BYTES] for start in range(0, len(body), STREAM_BYTES)] or [b""]
+def body_pieces(body: bytes, ends: bool) -> Iterator[proto.CommonResponse]:
+    """Return a body as it came. In full-duplex mode the gateway passes on the body that we send, not the one it got."""
+    pieces = [body[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)] or [b""]
     for index, piece in enumerate(pieces):
         last = ends and index == len(pieces) - 1
-        back = proto.StreamedBodyResponse(body=piece, end_of_stream=last)
-        yield proto.CommonResponse(body_mutation=proto.BodyMutation(streamed_response=back))
+        returned = proto.StreamedBodyResponse(body=piece, end_of_stream=last)
+        yield proto.CommonResponse(body_mutation=proto.BodyMutation(streamed_response=returned))
 
 
 def _header(key: str, value: str) -> base_pb2.HeaderValueOption:

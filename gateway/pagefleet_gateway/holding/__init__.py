@@ -1,5 +1,5 @@
-"""Requests that no pod can take now: they wait here, and go on in fair order.
+"""The queue of requests that no pod can take now.
 
-Decides who waits, who goes first and who is refused.
+Decides which requests wait, which goes first and which is refused. Holds one fair queue per service.
 Never chooses a pod.
 """

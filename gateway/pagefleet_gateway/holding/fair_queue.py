@@ -1,7 +1,7 @@
-"""The order in which held requests go on: strict priority between classes, deficit round robin between tenants. Pure.
+"""The order of held requests: strict priority between classes, deficit round robin between tenants. Pure.
 
 Source: Shreedhar and Varghese, "Efficient Fair Queueing Using Deficit Round Robin", SIGCOMM 1995, with tokens as the
-cost: a tenant with many or with long requests takes its share of the work, and no more while others wait.
+cost. A tenant with many or with long requests takes its share of the work, and no more while others wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 QUANTUM = 512  # tokens a tenant may send in a round
-MAX_COST = 32 * QUANTUM  # a longer request counts as this: a round must end
+MAX_COST = 32 * QUANTUM  # a longer request counts as this much, because a round must end
 
 T = TypeVar("T")
 
@@ -30,14 +30,14 @@ class Entry(Generic[T]):
 
 @dataclass
 class _Class(Generic[T]):
-    """One priority's tenants, the first one's turn first."""
+    """The tenants of one priority; the first of them has the turn."""
 
     tenants: OrderedDict[str, deque[Entry[T]]] = field(default_factory=OrderedDict)
     deficits: dict[str, int] = field(default_factory=dict)
 
 
 class FairQueue(Generic[T]):
-    """Bounded by entries and bytes. A full queue gives up its last entry of a lower class for one of a higher."""
+    """Bounded by entries and bytes. A full queue gives up its last entry of a lower class for one of a higher class."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max_entries, self._max_bytes = max_entries, max_bytes
@@ -48,12 +48,12 @@ class FairQueue(Generic[T]):
         return self._count
 
     def __iter__(self) -> Iterator[Entry[T]]:
-        for kind in self._classes.values():
-            for entries in kind.tenants.values():
+        for group in self._classes.values():
+            for entries in group.tenants.values():
                 yield from entries
 
     def push(self, entry: Entry[T]) -> list[Entry[T]] | None:
-        """Take an entry in. Returns those displaced by it, or None when there is no room for it."""
+        """Add an entry. Return the entries that it displaced, or None when there is no room for it."""
         displaced: list[Entry[T]] = []
         count, size = self._count + 1, self.bytes + entry.size
         lower: list[Entry[T]] = []
@@ -68,48 +68,48 @@ class FairQueue(Generic[T]):
             count, size = count - 1, size - displaced[-1].size
         for other in displaced:
             self.remove(other)
-        kind = self._classes.setdefault(entry.priority, _Class())
-        kind.tenants.setdefault(entry.tenant, deque()).append(entry)
+        group = self._classes.setdefault(entry.priority, _Class())
+        group.tenants.setdefault(entry.tenant, deque()).append(entry)
         self._count, self.bytes = count, size
         return displaced
 
     def peek(self) -> Entry[T] | None:
-        """The entry whose turn it is; it stays. None when the queue is empty."""
+        """Return the entry whose turn it is, and leave it there. None when the queue is empty."""
         if not self._classes:
             return None
-        kind = self._classes[min(self._classes)]
+        group = self._classes[min(self._classes)]
         while True:
-            tenant, entries = next(iter(kind.tenants.items()))
-            if kind.deficits.get(tenant, 0) >= _cost(entries[0]):
+            tenant, entries = next(iter(group.tenants.items()))
+            if group.deficits.get(tenant, 0) >= _cost(entries[0]):
                 return entries[0]
-            kind.deficits[tenant] = kind.deficits.get(tenant, 0) + QUANTUM
-            if kind.deficits[tenant] < _cost(entries[0]):
-                kind.tenants.move_to_end(tenant)
+            group.deficits[tenant] = group.deficits.get(tenant, 0) + QUANTUM
+            if group.deficits[tenant] < _cost(entries[0]):
+                group.tenants.move_to_end(tenant)
 
     def pop(self) -> Entry[T] | None:
-        """Take out the entry whose turn it is and charge its tenant."""
+        """Remove the entry whose turn it is, and charge its tenant."""
         entry = self.peek()
         if entry is not None:
-            kind = self._classes[entry.priority]
-            kind.deficits[entry.tenant] -= _cost(entry)
-            following = list(kind.tenants[entry.tenant])[1:2]
-            if following and kind.deficits[entry.tenant] < _cost(following[0]):
-                kind.tenants.move_to_end(entry.tenant)
+            group = self._classes[entry.priority]
+            group.deficits[entry.tenant] -= _cost(entry)
+            following = list(group.tenants[entry.tenant])[1:2]
+            if following and group.deficits[entry.tenant] < _cost(following[0]):
+                group.tenants.move_to_end(entry.tenant)
             self.remove(entry)
         return entry
 
     def remove(self, entry: Entry[T]) -> None:
-        """Take out an entry wherever it is; nothing when it is not there any more."""
-        kind = self._classes.get(entry.priority)
-        if kind is None or entry not in kind.tenants.get(entry.tenant, ()):
+        """Remove an entry wherever it is. Does nothing when the entry is not there any more."""
+        group = self._classes.get(entry.priority)
+        if group is None or entry not in group.tenants.get(entry.tenant, ()):
             return
-        kind.tenants[entry.tenant].remove(entry)
+        group.tenants[entry.tenant].remove(entry)
         self._count, self.bytes = self._count - 1, self.bytes - entry.size
-        if not kind.tenants[entry.tenant]:
-            # An idle tenant saves nothing up.
-            del kind.tenants[entry.tenant]
-            kind.deficits.pop(entry.tenant, None)
-        if not kind.tenants:
+        if not group.tenants[entry.tenant]:
+            # An idle tenant saves up no deficit.
+            del group.tenants[entry.tenant]
+            group.deficits.pop(entry.tenant, None)
+        if not group.tenants:
             del self._classes[entry.priority]
 
 

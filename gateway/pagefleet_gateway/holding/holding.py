@@ -1,7 +1,7 @@
-"""Holds requests that no pod can take now, and lets them go on in fair order. Decides nothing about pods.
+"""Holds requests that no pod can take now, and releases them in fair order. Decides nothing about pods.
 
-A service's requests are held while it has no ready pod (it scales from zero) or every pod is at its limit: bounded in
-number, bytes and time, per service and altogether. Pods' changes and requests' ends let the next ones go.
+A service's requests are held while it has no ready pod (it scales from zero) or every pod is at its limit. They are bounded
+in number, bytes and time, per service and altogether. Changes of the pods and ends of requests release the next ones.
 """
 
 from __future__ import annotations
@@ -10,20 +10,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.cluster.state import Service, ServiceKey
 from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
-from pagefleet_gateway.picking.picker import (
-    NO_READY_POD,
-    OVERLOADED,
-    RETRY_AFTER_SECONDS,
-    Admitted,
-    Pick,
-    Picker,
-    Request,
-)
+from pagefleet_gateway.picking import refusals
+from pagefleet_gateway.picking.picker import Admitted, Pick, Picker, Request
+from pagefleet_gateway.picking.refusals import NO_READY_POD, OVERLOADED
 from pagefleet_gateway.picking.routing import Refusal
 
-Answer = Pick | Refusal
+Decision = Pick | Refusal
 
 
 @dataclass(frozen=True)
@@ -35,68 +29,72 @@ class Bounds:
 
 
 @dataclass(eq=False)
-class Held:
+class HeldRequest:
     admitted: Admitted
-    answer: asyncio.Future[Answer]
+    decision: asyncio.Future[Decision]
 
 
 class Holding:
-    """`decide` answers at once, or with a future; who cancels it gives the request up. `wake(service)` is called when
-    a request first finds a service that holds requests without a pod, and not again before it had one; `arrived` for
-    every request within its limits, before it may have to wait.
+    """Decides at once, or later by a future. Cancelling the future gives the request up.
+
+    `on_wake(service)` is called when a request first needs a pod of a service that holds requests and has none, and not
+    again before the service had one. `on_arrival` is called for every request within its limits, before it may have to wait.
     """
 
     def __init__(
         self,
         picker: Picker,
         clock: Callable[[], float],
-        wake: Callable[[ServiceKey], None],
+        on_wake: Callable[[ServiceKey], None],
         bounds: Bounds = Bounds(),
-        arrived: Callable[[Admitted], None] = lambda _: None,
+        on_arrival: Callable[[Admitted], None] = lambda _: None,
     ) -> None:
-        self._picker, self._clock, self._wake, self._bounds = picker, clock, wake, bounds
-        self._arrived = arrived
-        self._queues: dict[ServiceKey, FairQueue[Held]] = {}
-        self._woken: set[ServiceKey] = set()  # without pods, and called for
+        self._picker, self._clock, self._on_wake, self._bounds = picker, clock, on_wake, bounds
+        self._on_arrival = on_arrival
+        self._queues: dict[ServiceKey, FairQueue[HeldRequest]] = {}
+        self._woken: set[ServiceKey] = set()  # services without pods whose wake-up was sent
         self._closed = False
 
     def held(self, key: ServiceKey) -> int:
-        """Requests that wait; at least 1 for a service without pods since its fallback had to take one."""
+        """Return the number of requests that wait. It is at least 1 for a service without pods since its fallback had to
+        take a request.
+        """
         return len(self._queues.get(key, ())) or int(key in self._woken)
 
-    def waited_for(self) -> dict[ServiceKey, int]:
-        """`held` of the services it is not 0 for."""
+    def held_by_service(self) -> dict[ServiceKey, int]:
+        """Return `held` of every service for which it is not 0."""
         return {key: count for key in (*self._queues, *self._woken) if (count := self.held(key))}
 
-    def by_service(self) -> dict[ServiceKey, int]:
+    def queued_by_service(self) -> dict[ServiceKey, int]:
+        """Return the length of every queue."""
         return {key: len(queue) for key, queue in self._queues.items()}
 
-    def decide(self, request: Request) -> Answer | asyncio.Future[Answer]:
+    def decide(self, request: Request) -> Decision | asyncio.Future[Decision]:
         now = self._clock()
         admitted = self._picker.admit(request, now)
         if isinstance(admitted, Refusal):
             return admitted
-        self._arrived(admitted)
-        # Who comes later must not overtake who waits.
+        self._on_arrival(admitted)
+        # A new request must not overtake those that wait.
         if self._closed or not self._queues.get(admitted.service.key):
-            answer = self._picker.choose(admitted, now)
-            if not self._may_wait(admitted, answer):
-                if isinstance(answer, Pick) and answer.fallback:
-                    self._call_for(admitted)
-                return answer
+            decision = self._picker.choose(admitted, now)
+            if not self._may_wait(admitted, decision):
+                if isinstance(decision, Pick) and decision.fallback:
+                    self._wake(admitted.service)
+                return decision
         return self._hold(admitted)
 
-    def pump(self) -> None:
+    def release(self) -> None:
         """Let go what can go now. Call it after every change of the pods and every request's end."""
         self._woken = {key for key in self._woken if not self._picker.has_pods(key)}
         for key, queue in list(self._queues.items()):
             while (entry := queue.peek()) is not None:
                 held = entry.item
-                if not held.answer.done():
-                    answer = self._picker.choose(held.admitted, self._clock())
-                    if self._may_wait(held.admitted, answer):
+                if not held.decision.done():
+                    decision = self._picker.choose(held.admitted, self._clock())
+                    if self._may_wait(held.admitted, decision):
                         break
-                    held.answer.set_result(answer)
+                    held.decision.set_result(decision)
                 queue.pop()
             self._forget_empty(key)
 
@@ -105,61 +103,55 @@ class Holding:
         self._closed = True
         for queue in list(self._queues.values()):
             for entry in list(queue):
-                _shed(entry, "gateway_draining", "the gateway stops: try again")
+                _refuse(entry, refusals.draining(entry.item.admitted.service))
 
-    def _may_wait(self, admitted: Admitted, answer: Answer) -> bool:
-        waits = isinstance(answer, Refusal) and answer.code in (NO_READY_POD, OVERLOADED)
+    def _may_wait(self, admitted: Admitted, decision: Decision) -> bool:
+        waits = isinstance(decision, Refusal) and decision.code in (NO_READY_POD, OVERLOADED)
         return waits and admitted.service.hold_seconds > 0 and not self._closed
 
-    def _hold(self, admitted: Admitted) -> Answer | asyncio.Future[Answer]:
+    def _hold(self, admitted: Admitted) -> Decision | asyncio.Future[Decision]:
         service, size = admitted.service, len(admitted.request.body)
         entries = sum(len(queue) for queue in self._queues.values())
         stored = sum(queue.bytes for queue in self._queues.values())
         if entries >= self._bounds.entries or stored + size > self._bounds.bytes:
-            return _full(service.key, "the gateway holds as many requests as it may")
+            return refusals.all_queues_full(service, self._bounds.entries, self._bounds.bytes)
         queue = self._queues.setdefault(service.key, FairQueue(service.hold_requests, service.hold_bytes))
         loop = asyncio.get_running_loop()
-        held = Held(admitted, loop.create_future())
+        held = HeldRequest(admitted, loop.create_future())
         tenant = admitted.request.headers.get(service.tenant_header, "") if service.tenant_header else ""
-        entry = Entry(held, service.priority(admitted.request.headers), tenant, admitted.ask.tokens, size)
+        entry = Entry(held, service.priority(admitted.request.headers), tenant, admitted.cost.tokens, size)
         displaced = queue.push(entry)
         if displaced is None:
             self._forget_empty(service.key)
-            return _full(service.key, f"{service.hold_requests} requests or {service.hold_bytes} bytes wait already")
+            return refusals.queue_full(service)
         for other in displaced:
-            _shed(other, "displaced", "a request of a higher priority took this one's place")
-        self._call_for(admitted)
+            _refuse(other, refusals.displaced(other.item.admitted.service))
+        self._wake(service)
         timer = loop.call_later(service.hold_seconds, self._expire, held)
 
-        def over(_: asyncio.Future[Answer]) -> None:
+        def clean_up(_: asyncio.Future[Decision]) -> None:
             timer.cancel()
             queue.remove(entry)
             self._forget_empty(service.key)
 
-        held.answer.add_done_callback(over)
-        return held.answer
+        held.decision.add_done_callback(clean_up)
+        return held.decision
 
-    def _call_for(self, admitted: Admitted) -> None:
-        key = admitted.service.key
-        if admitted.service.hold_seconds > 0 and key not in self._woken and not self._picker.has_pods(key):
-            self._woken.add(key)
-            self._wake(key)
+    def _wake(self, service: Service) -> None:
+        """Send the wake-up of a service without pods, once."""
+        if service.hold_seconds > 0 and service.key not in self._woken and not self._picker.has_pods(service.key):
+            self._woken.add(service.key)
+            self._on_wake(service.key)
 
-    def _expire(self, held: Held) -> None:
-        if not held.answer.done():
-            held.answer.set_result(self._picker.choose(held.admitted, self._clock()))
+    def _expire(self, held: HeldRequest) -> None:
+        if not held.decision.done():
+            held.decision.set_result(self._picker.choose(held.admitted, self._clock()))
 
     def _forget_empty(self, key: ServiceKey) -> None:
         if not self._queues.get(key, True):
             del self._queues[key]
 
 
-def _shed(entry: Entry[Held], code: str, message: str) -> None:
-    key, draining = entry.item.admitted.service.key, code == "gateway_draining"
-    status, kind = (503, "server_error") if draining else (429, "rate_limit_error")
-    if not entry.item.answer.done():
-        entry.item.answer.set_result(Refusal(status, kind, code, message, retry_after=RETRY_AFTER_SECONDS, service=key))
-
-
-def _full(key: ServiceKey, message: str) -> Refusal:
-    return Refusal(429, "rate_limit_error", "queue_full", message, retry_after=RETRY_AFTER_SECONDS, service=key)
+def _refuse(entry: Entry[HeldRequest], refusal: Refusal) -> None:
+    if not entry.item.decision.done():
+        entry.item.decision.set_result(refusal)

@@ -1,5 +1,5 @@
-"""Who may ask how much: API keys, and requests and tokens a minute.
+"""API keys, and limits on requests and tokens a minute.
 
-Decides 401, 403 and 429.
+Decides 401, 403 and 429. Holds the keys in force and a token bucket per client.
 Never chooses a pod.
 """

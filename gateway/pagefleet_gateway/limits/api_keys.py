@@ -1,13 +1,13 @@
-"""API keys: who may ask which service, and how much a minute. Read from a file, a Secret mounted into the pod.
+"""API keys: the services that each may use, and its limits a minute. Read from a file, a Secret mounted into the pod.
 
-    - name: team-a                  # what logs and metrics show; the key itself appears nowhere
+    - name: team-a                  # shown in logs and metrics; the key itself appears nowhere
       sha256: 9f86d081884c7d65...   # of the key, in hexadecimal; or `key: sk-...` itself
-      namespaces: [team-a]          # services it may ask: all of these namespaces,
+      namespaces: [team-a]          # services that it may use: all of these namespaces,
       services: [shared/chat]       # and these; neither: every service
       requestsPerMinute: 600        # per gateway pod; 0 or absent: no limit
       tokensPerMinute: 200000
 
-Decides whether a key may; never routes. Only digests are kept in memory.
+Decides whether a key may use a service; never routes. Only digests stay in memory.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pagefleet_gateway.cluster.state import ServiceKey
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _FIELDS = {"name", "key", "sha256", "namespaces", "services", "requestsPerMinute", "tokensPerMinute"}
-SHORTEST = 16  # characters of a key
+MIN_KEY_CHARACTERS = 16
 
 
 class KeyFileError(ValueError):
-    """The file holds what it may not; the message names entry and field, and never a key."""
+    """The file has a value that is not allowed. The message names the entry and the field, and never a key."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class APIKey:
     requests_per_minute: int = 0  # 0: no limit
     tokens_per_minute: int = 0
 
-    def may_ask(self, service: ServiceKey) -> bool:
+    def allows(self, service: ServiceKey) -> bool:
         if not self.namespaces and not self.services:
             return True
         return service[0] in self.namespaces or service in self.services
@@ -55,7 +55,7 @@ class APIKeys:
         return len(self._keys)
 
     def find(self, headers: Mapping[str, str]) -> APIKey | None:
-        """The key in `authorization: Bearer <key>`; None when it is missing or unknown."""
+        """Return the key in `authorization: Bearer <key>`; None when it is missing or unknown."""
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -63,18 +63,18 @@ class APIKeys:
 
 
 def parse(text: str) -> APIKeys:
-    """Raises KeyFileError."""
+    """Read the file's text. Raises KeyFileError."""
     try:
         entries = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)  # the error's own text may quote a key
-        raise KeyFileError(f"is not YAML{f' (line {where.line + 1})' if where is not None else ''}") from None
+        mark = getattr(error, "problem_mark", None)  # the error's own text may quote a key
+        raise KeyFileError(f"is not YAML{f' (line {mark.line + 1})' if mark is not None else ''}") from None
     if not isinstance(entries, list) or not entries:
         raise KeyFileError("must be a list with at least one entry of {name, key or sha256, ...}")
     keys = tuple(_key(f"[{index}]", entry) for index, entry in enumerate(entries))
-    for what, values in (("name", [key.name for key in keys]), ("key", [key.digest for key in keys])):
+    for field, values in (("name", [key.name for key in keys]), ("key", [key.digest for key in keys])):
         if len(set(values)) < len(values):
-            raise KeyFileError(f"two entries have the same {what}")
+            raise KeyFileError(f"two entries have the same {field}")
     return APIKeys(keys)
 
 
@@ -83,7 +83,7 @@ def _key(where: str, entry: object) -> APIKey:
         raise KeyFileError(f"{where}: must be a mapping")
     unknown = sorted(str(name) for name in set(entry) - _FIELDS)
     if unknown:
-        raise KeyFileError(f"{where}.{unknown[0]}: unknown; known are {', '.join(sorted(_FIELDS))}")
+        raise KeyFileError(f"{where}.{unknown[0]}: unknown field; allowed are {', '.join(sorted(_FIELDS))}")
     name = entry.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise KeyFileError(f"{where}.name: must be 1 to 63 letters, digits, '-', '_' or '.'")
@@ -104,8 +104,13 @@ def _digest(where: str, key: object, digest: object) -> bytes:
     if (key is None) == (digest is None):
         raise KeyFileError(f"{where}: must have either `key` or `sha256`")
     if key is not None:
-        if not isinstance(key, str) or len(key) < SHORTEST or not key.isascii() or any(c.isspace() for c in key):
-            raise KeyFileError(f"{where}.key: must be at least {SHORTEST} ASCII characters without spaces")
+        if (
+            not isinstance(key, str)
+            or len(key) < MIN_KEY_CHARACTERS
+            or not key.isascii()
+            or any(c.isspace() for c in key)
+        ):
+            raise KeyFileError(f"{where}.key: must be at least {MIN_KEY_CHARACTERS} ASCII characters without spaces")
         return hashlib.sha256(key.encode()).digest()
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
         raise KeyFileError(f"{where}.sha256: must be 64 hexadecimal digits")
@@ -122,5 +127,5 @@ def _texts(where: str, value: object) -> list[str]:
 
 def _limit(where: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise KeyFileError(f"{where}: must be a whole number from 0")
+        raise KeyFileError(f"{where}: must be a whole number of at least 0")
     return value

@@ -1,6 +1,6 @@
-"""The API keys in force: read at start, read anew when their file changes. Decides nothing about a request.
+"""The API keys in force: read at start, and again when their file changes. Decides nothing about a request.
 
-A file that becomes wrong changes nothing: the keys before it stay in force, and the log and a metric say so.
+A file that becomes invalid changes nothing: the keys before it stay in force, and the log and a metric report it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 class Keyring:
-    """`keys` is None when no file was given: no key is then asked for."""
+    """`keys` is None when no file was given: the gateway then demands none."""
 
     def __init__(self, file: Path | None, valid: Gauge) -> None:
         """Raises KeyFileError when the file cannot be used. `valid` is 1 while the file's content is in force."""
         self._file, self._valid = file, valid
-        self._text, self._wrong = "", False
+        self._text, self._invalid = "", False
         self.keys: APIKeys | None = None
         if file is not None:
             self._text = _read(file)
@@ -33,7 +33,7 @@ class Keyring:
             valid.set(1)
 
     async def follow(self) -> None:
-        """Look at the file once a second until cancelled. A mounted Secret is swapped whole: half a file is never seen."""
+        """Read the file once a second until cancelled. The kubelet swaps a mounted Secret whole, so it is never half a file."""
         while self._file is not None:
             await asyncio.sleep(PERIOD_SECONDS)
             try:
@@ -43,12 +43,12 @@ class Keyring:
                 self._text = text
                 self.keys = _parsed(self._file, text)
             except KeyFileError as error:
-                if not self._wrong:
-                    log.error("the keys read before stay in force: %s", error)
-                self._wrong = True
+                if not self._invalid:
+                    log.error("the API keys read before stay in force: %s", error)
+                self._invalid = True
                 self._valid.set(0)
             else:
-                self._wrong = False
+                self._invalid = False
                 self._valid.set(1)
                 log.info("%d API keys are in force", len(self.keys))
         await asyncio.Event().wait()
@@ -59,9 +59,13 @@ def _read(file: Path) -> str:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise KeyFileError(f"PAGEFLEET_GATEWAY_API_KEYS_FILE: {file} cannot be read: {error.strerror}") from error
+        raise KeyFileError(
+            f"PAGEFLEET_GATEWAY_API_KEYS_FILE: the file {file} cannot be read: {error.strerror}"
+        ) from error
     if len(data) > MAX_BYTES:
-        raise KeyFileError(f"PAGEFLEET_GATEWAY_API_KEYS_FILE: {file} is larger than {MAX_BYTES} bytes")
+        raise KeyFileError(
+            f"PAGEFLEET_GATEWAY_API_KEYS_FILE: the file {file} is larger than {MAX_BYTES // (1024 * 1024)} MiB"
+        )
     return data.decode("utf-8", "replace")
 
 

@@ -1,6 +1,6 @@
-"""Reads Envoy's access log: what a line means for the windows, the ledger and the metrics.
+"""Reads Envoy's access log: the effect of a line on the windows, the ledger and the metrics.
 
-Pure but for the ledger it closes. Never judges a revision: it only counts.
+Pure except for the ledger, where it closes tickets. Never judges a revision: it only counts.
 """
 
 from __future__ import annotations
@@ -16,28 +16,32 @@ from pagefleet_gateway.measuring.windows import Outcome
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.routing import Refusal
 
-# Envoy's response flags. Downstream: the client went away or broke the protocol, which says nothing about a
-# revision.
+# Envoy's response flags. Downstream: the client went away or broke the protocol, which is no revision's failure.
 CANCELLED = frozenset({"DC", "DR", "DPE"})
-TOKENS = ("tokens_trailer", "tokens_header", "tokens_usage")  # where a line may hold an answer's output tokens
+TOKEN_FIELDS = (
+    "tokens_trailer",
+    "tokens_header",
+    "tokens_usage",
+)  # a line has an answer's output tokens in one of them
+# Upstream: the pod was not reached, or it ended the connection before its answer was whole.
 UNREACHED = frozenset({"UF", "UH", "UC", "UR", "UO", "LR", "UPE"})
 
 
 @dataclass(frozen=True)
-class Ended:
+class Completion:
     """A request that was sent to a pod and is over."""
 
     namespace: str
     service: str
-    revision: str  # the one that answered, or the one picked when none did
+    revision: str  # the one that answered, or the picked one when none did
     code: int
     cancelled: bool
     outcome: Outcome | None  # None: it does not count in the windows
-    key: str = ""  # name of the API key that asked
+    api_key: str = ""  # the name of the client's API key
 
 
 @dataclass(frozen=True)
-class Line:
+class LogLine:
     """One access-log line. Times in seconds; `started` is Unix time."""
 
     id: str
@@ -50,12 +54,12 @@ class Line:
     upstream: str
     streamed: bool
     fields: Mapping[str, object]
-    tokens: int | None = None  # output tokens; None: the engine did not say
-    trace_id: str | None = None  # of the trace that the request is in
+    tokens: int | None = None  # output tokens; None: the engine did not report them
+    trace_id: str | None = None
 
 
-def parse(text: bytes) -> Line | None:
-    """A line of LOG_FIELDS; None when it is not one (Envoy was cut off)."""
+def parse(text: bytes) -> LogLine | None:
+    """Read a line with LOG_FIELDS; None when it is not one (Envoy was cut off)."""
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError):
@@ -64,7 +68,7 @@ def parse(text: bytes) -> Line | None:
         return None
     flags = str(fields.get("flags") or "")
     ttft = fields.get("ttft_us")
-    return Line(
+    return LogLine(
         id=fields["id"],
         started=_number(fields.get("start")),
         code=int(_number(fields.get("code"))),
@@ -76,36 +80,35 @@ def parse(text: bytes) -> Line | None:
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
         fields=fields,
         tokens=_tokens(fields),
-        trace_id=_trace(fields),
+        trace_id=_trace_id(fields),
     )
 
 
-def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
-    """Close the request's ticket, eject pods that failed it, and say how it counts; None for a refused
-    request.
+def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
+    """Close the request's ticket, record which pods failed, and return how it counts; None for a refused request.
 
-    When another revision had to answer, the picked one has failed the request: it is counted there as an
-    error, and not at the other, whose latency would hold the failed attempt's time.
+    When another revision had to answer, the picked one has failed the request. It then counts there as an error. It does
+    not count at the other revision, whose latency would include the failed attempt's time.
     """
     ticket = ledger.close(line.id)
     if ticket is None:
         return None
-    answered = _answering(ticket, line)
+    answered = _answering_pod(ticket, line)
     cancelled = bool(line.flags & CANCELLED)
-    failing = _failed(ticket, line, cancelled)
-    for pod in failing:
-        ledger.outliers.failed(pod.uid, now)
-    if answered is not None and answered not in failing and not cancelled and line.code:
-        judge = ledger.outliers.errored if line.code >= 500 else ledger.outliers.answered
-        judge(answered.uid, now)
+    failed_pods = _failed_pods(ticket, line, cancelled)
+    for pod in failed_pods:
+        ledger.outliers.record_failure(pod.uid, now)
+    if answered is not None and answered not in failed_pods and not cancelled and line.code:
+        record = ledger.outliers.record_error if line.code >= 500 else ledger.outliers.record_success
+        record(answered.uid, now)
     ledger.retries.settle(ticket.service.key, max(line.attempts - 1, 0), answered=0 < line.code < 500)
-    moved = answered is not None and answered.revision != ticket.revision
-    failed = moved or line.code >= 500 or bool(line.flags - CANCELLED)
+    answered_elsewhere = answered is not None and answered.revision != ticket.revision
+    failed = answered_elsewhere or line.code >= 500 or bool(line.flags - CANCELLED)
     counts = not cancelled and (failed or not 400 <= line.code < 500)
     service = ticket.service
-    ttft = line.ttft - ticket.held if line.streamed and line.ttft is not None else None
+    ttft = line.ttft - ticket.held_seconds if line.streamed and line.ttft is not None else None
     if ttft is not None and not failed and answered is ticket.choices[0]:
-        ledger.backlogs.measured(answered, ticket.fresh, ttft)
+        ledger.backlogs.record_first_token(answered, ticket.uncached_tokens, ttft)
     outcome = Outcome(
         namespace=service.namespace,
         service=service.name,
@@ -114,61 +117,67 @@ def settle(line: Line, ledger: Ledger, now: float) -> Ended | None:
         ended=line.started + line.duration,
         failed=failed,
         ttft=ttft,
-        e2e=line.duration - ticket.held,
+        e2e=line.duration - ticket.held_seconds,
         tokens=line.tokens,
     )
     revision = answered.revision if answered else ticket.revision
-    return Ended(
-        service.namespace, service.name, revision, line.code, cancelled, outcome if counts else None, ticket.key
+    return Completion(
+        namespace=service.namespace,
+        service=service.name,
+        revision=revision,
+        code=line.code,
+        cancelled=cancelled,
+        outcome=outcome if counts else None,
+        api_key=ticket.api_key,
     )
 
 
-def shown(line: Line, ended: Ended | None, refusal: Refusal | None = None) -> bytes:
-    """The line as the gateway's own log shows it: Envoy's fields and what the picker knows, or why it refused."""
+def rendered(line: LogLine, completion: Completion | None, refusal: Refusal | None = None) -> bytes:
+    """Return the line of the gateway's own log: Envoy's fields and the picker's decision, or its refusal's code."""
     document: dict[str, object] = {"request_id": line.id, "trace_id": line.trace_id}
-    document |= {name: value for name, value in line.fields.items() if name not in (*TOKENS, *document, "id")}
+    document |= {name: value for name, value in line.fields.items() if name not in (*TOKEN_FIELDS, *document, "id")}
     document["output_tokens"] = line.tokens
-    if ended is not None:
-        document |= {"namespace": ended.namespace, "service": ended.service, "revision": ended.revision}
-        if ended.outcome is not None:
-            document |= {"stratum": ended.outcome.stratum, "picked": ended.outcome.revision}
-        if ended.key:
-            document["key"] = ended.key
+    if completion is not None:
+        document |= {"namespace": completion.namespace, "service": completion.service, "revision": completion.revision}
+        if completion.outcome is not None:
+            document |= {"stratum": completion.outcome.stratum, "picked": completion.outcome.revision}
+        if completion.api_key:
+            document["key"] = completion.api_key
     elif refusal is not None:
         document["refused"] = refusal.code
         if refusal.service is not None:
             document |= {"namespace": refusal.service[0], "service": refusal.service[1]}
-        if refusal.key:
-            document["key"] = refusal.key
+        if refusal.api_key:
+            document["key"] = refusal.api_key
     document["streamed"] = line.streamed
     return msgspec.json.encode(document) + b"\n"
 
 
 def _tokens(fields: Mapping[str, object]) -> int | None:
-    """As our engine says them, else as OpenAI's `usage` does."""
-    for name in TOKENS:
+    """Return the output tokens that our engine reports, else those of OpenAI's `usage`."""
+    for name in TOKEN_FIELDS:
         value = fields.get(name)
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
             return int(value)
     return None
 
 
-def _trace(fields: Mapping[str, object]) -> str | None:
-    """As Envoy's own span says where it makes any, else as the request's `traceparent` does."""
-    told, parent = fields.get("trace_id"), fields.get("traceparent")
-    if isinstance(told, str) and told not in ("", "-"):
-        return told
+def _trace_id(fields: Mapping[str, object]) -> str | None:
+    """Return the trace of Envoy's own span where it makes any, else that of the request's `traceparent`."""
+    own, parent = fields.get("trace_id"), fields.get("traceparent")
+    if isinstance(own, str) and own not in ("", "-"):
+        return own
     return trace_id(parent) if isinstance(parent, str) else None
 
 
-def _answering(ticket: Ticket, line: Line) -> Pod | None:
+def _answering_pod(ticket: Ticket, line: LogLine) -> Pod | None:
     return next((pod for pod in ticket.choices if pod.address == line.upstream), None)
 
 
-def _failed(ticket: Ticket, line: Line, cancelled: bool) -> list[Pod]:
-    """The pods of the attempts before the last, and the last one's too if it was not reached, not ready or too slow."""
+def _failed_pods(ticket: Ticket, line: LogLine, cancelled: bool) -> list[Pod]:
+    """Return the pods of the attempts before the last; with the last one's if it was not reached, not ready or too slow."""
     tried = max(1, min(line.attempts, len(ticket.choices)))
-    # Not every timeout: a long answer that its service's whole `timeout` cut says nothing of the pod.
+    # Not every timeout: a long answer that the service's `traffic.timeout` cut off is not the pod's failure.
     silent = str(line.fields.get("details") or "").startswith("upstream_per_try")
     last_failed = not cancelled and (bool(line.flags & UNREACHED) or line.code == 503 or silent)
     return list(ticket.choices[: tried if last_failed else tried - 1])

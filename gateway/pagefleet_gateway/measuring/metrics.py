@@ -1,4 +1,4 @@
-"""The gateway's Prometheus metrics. Counts what it is told; decides nothing."""
+"""The gateway's Prometheus metrics. Counts, and decides nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pagefleet_gateway.holding.holding import Holding
-from pagefleet_gateway.measuring.access_log import Ended
+from pagefleet_gateway.measuring.access_log import Completion
 from pagefleet_gateway.picking.ledger import Ledger
 
 _LABELS = ("namespace", "service", "revision")
@@ -18,20 +18,20 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 
 class Metrics:
-    """One registry per gateway; names are the contract's."""
+    """One registry per gateway. The names are part of the contract."""
 
     def __init__(self, ledger: Ledger, holding: Holding) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_InFlight(ledger, holding))
         self.wakeups = Counter(
             "pagefleet_gateway_wakeups",
-            "Times a service without a pod got a request that waits for one",
+            "Wake-ups: a request had to wait for a pod of a service that had none",
             _LABELS[:2],
             registry=self.registry,
         )
         self._requests = Counter(
             "pagefleet_gateway_requests",
-            "Requests that ended, by the answer's code; 0: the client went away before one",
+            "Requests that ended, by the answer's status code; 0: the client went away before an answer",
             (*_LABELS, "code"),
             registry=self.registry,
         )
@@ -42,36 +42,38 @@ class Metrics:
         self._e2e = self._times(
             "pagefleet_gateway_e2e_seconds", "Time from a request's first byte to its answer's last byte"
         )
-        self._by_key = Counter(
+        self._key_requests = Counter(
             "pagefleet_gateway_key_requests",
-            "Requests by the API key's name, and the answer's code",
+            "Requests that ended, by the API key's name and the answer's status code",
             ("key", "code"),
             registry=self.registry,
         )
         self._key_tokens = Counter(
             "pagefleet_gateway_key_output_tokens",
-            "Output tokens by the API key's name, where the engine says them",
+            "Output tokens by the API key's name, of answers whose engine reports them",
             ("key",),
             registry=self.registry,
         )
         self.keys_valid = Gauge(
             "pagefleet_gateway_api_keys_valid",
-            "1 while the API keys in force are those of the file, 0 when it cannot be used or there is none",
+            "1 while the API keys of the file are in force, 0 when the file is invalid or not configured",
             registry=self.registry,
         )
         self._ejected = Gauge(
-            "pagefleet_gateway_pods_ejected", "Pods left alone after failures", registry=self.registry
+            "pagefleet_gateway_pods_ejected",
+            "Pods that get no requests for a while because they failed",
+            registry=self.registry,
         )
         self._ejected.set_function(lambda: ledger.outliers.count(time.monotonic()))
         self.watch_synced = Gauge(
             "pagefleet_gateway_watch_synced",
-            "1 once the objects of a kind were listed",
+            "1 once all objects of a kind were listed",
             ("kind",),
             registry=self.registry,
         )
         self.watch_restarts = Counter(
             "pagefleet_gateway_watch_restarts",
-            "Watches that had to start again after an error",
+            "Watches of the API server that began again after an error",
             ("kind",),
             registry=self.registry,
         )
@@ -79,21 +81,21 @@ class Metrics:
     def _times(self, name: str, text: str) -> Histogram:
         return Histogram(name, text, _LABELS, registry=self.registry, buckets=_BUCKETS)
 
-    def ended(self, ended: Ended) -> None:
-        labels = (ended.namespace, ended.service, ended.revision)
-        self._requests.labels(*labels, str(ended.code)).inc()
-        if ended.outcome is not None and not ended.outcome.failed:
-            self._e2e.labels(*labels).observe(ended.outcome.e2e)
-            if ended.outcome.ttft is not None:
-                self._ttft.labels(*labels).observe(ended.outcome.ttft)
+    def record_completion(self, completion: Completion) -> None:
+        labels = (completion.namespace, completion.service, completion.revision)
+        self._requests.labels(*labels, str(completion.code)).inc()
+        if completion.outcome is not None and not completion.outcome.failed:
+            self._e2e.labels(*labels).observe(completion.outcome.e2e)
+            if completion.outcome.ttft is not None:
+                self._ttft.labels(*labels).observe(completion.outcome.ttft)
 
-    def key_asked(self, key: str, code: int, tokens: int | None) -> None:
-        self._by_key.labels(key, str(code)).inc()
+    def record_key_request(self, key: str, code: int, tokens: int | None) -> None:
+        self._key_requests.labels(key, str(code)).inc()
         if tokens is not None:
             self._key_tokens.labels(key).inc(tokens)
 
-    def refused(self, namespace: str, service: str, code: int) -> None:
-        """A request the picker answered itself; it met no revision."""
+    def record_refusal(self, namespace: str, service: str, code: int) -> None:
+        """Count a request that the picker refused; it was sent to no revision."""
         self._requests.labels(namespace, service, "", str(code)).inc()
 
     def text(self) -> bytes:
@@ -106,12 +108,14 @@ class _InFlight(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
-            "pagefleet_gateway_in_flight", "Requests sent to a revision and not over yet", labels=_LABELS
+            "pagefleet_gateway_in_flight", "Requests that were sent to a revision and have not ended", labels=_LABELS
         )
         for key, count in self._ledger.by_revision().items():
             family.add_metric(key, count)
         yield family
-        held = GaugeMetricFamily("pagefleet_gateway_held", "Requests that wait in the gateway", labels=_LABELS[:2])
-        for service, waiting in self._holding.by_service().items():
-            held.add_metric(service, waiting)
+        held = GaugeMetricFamily(
+            "pagefleet_gateway_held", "Requests that wait in the gateway for a pod", labels=_LABELS[:2]
+        )
+        for service, count in self._holding.queued_by_service().items():
+            held.add_metric(service, count)
         yield held

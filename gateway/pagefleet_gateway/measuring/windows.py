@@ -1,6 +1,6 @@
-"""What this gateway pod measured, in closed slices per service, revision and stratum, kept for an hour.
+"""The latency windows of this gateway pod: closed slices per service, revision and stratum, stored for an hour.
 
-Decides which slice a request counts in; never changes a slice that was closed. Times are Unix seconds.
+Decides which slice a request counts in; never changes a closed slice. Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pagefleet_gateway.cluster.state import ServiceKey
 
 SLICE_SECONDS = 2
 CLOSE_SECONDS = 2  # a slice is closed this long after its end
-KEEP_SECONDS = 3600
+RETENTION_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Outcome:
     failed: bool
     ttft: float | None  # seconds
     e2e: float  # seconds
-    tokens: int | None = None  # output tokens; None: the engine did not say
+    tokens: int | None = None  # output tokens; None: the engine did not report them
 
     @property
     def tpot(self) -> float | None:
@@ -48,12 +48,12 @@ class _Slice:
     errors: int = 0
     arrivals: int = 0
     tokens: int = 0
-    counted: int = 0  # requests whose tokens are known
+    with_tokens: int = 0  # requests whose output tokens are known
     ttft: Counter[int] = field(default_factory=Counter)
     e2e: Counter[int] = field(default_factory=Counter)
     tpot: Counter[int] = field(default_factory=Counter)
 
-    def shown(self, start: int, revision: str, stratum: str) -> dict[str, object]:
+    def document(self, start: int, revision: str, stratum: str) -> dict[str, object]:
         if not revision:
             head: dict[str, object] = {"start": start, "revision": "", "stratum": "", "arrivals": self.arrivals}
             return head | {"requests": 0, "errors": 0}
@@ -66,15 +66,15 @@ class _Slice:
             "ttft": _histogram(self.ttft),
             "e2e": _histogram(self.e2e),
         }
-        # Without a single request whose tokens are known these are not 0 but not measured.
-        return document | ({"tpot": _histogram(self.tpot), "tokens": self.tokens} if self.counted else {})
+        # Without a request whose tokens are known, these values are unknown and not 0.
+        return document | ({"tpot": _histogram(self.tpot), "tokens": self.tokens} if self.with_tokens else {})
 
 
 class Windows:
-    """Slices by service. The clock may step back: the latest time seen decides what is closed.
+    """Slices by service. The clock may step back: the latest time so far decides which slices are closed.
 
-    A closed slice is kept as the JSON that it is shown as, a sixth to an eighth of its counters' size: hundreds of
-    busy services have 1,800 each.
+    A closed slice is stored as its JSON, which takes a sixth to an eighth of its counters' size: hundreds of busy
+    services have 1,800 slices each.
     """
 
     def __init__(self, instance: str) -> None:
@@ -86,47 +86,46 @@ class Windows:
     def record(self, outcome: Outcome, now: float) -> None:
         """Count a request in the slice in which it ended, or in the present one if that is closed already.
 
-        A request that failed counts in `requests` and `errors` only: its latency says nothing about the
-        model.
+        A failed request counts in `requests` and `errors` only: its latency is not the model's.
         """
         self._latest = max(self._latest, now)
         start = _start(outcome.ended)
         if self._is_closed(start) or outcome.ended > self._latest:
             start = _start(self._latest)
         key = (outcome.namespace, outcome.service)
-        piece = self._piece(key, start, outcome.revision, outcome.stratum)
-        piece.requests += 1
+        slice_ = self._open_slice(key, start, outcome.revision, outcome.stratum)
+        slice_.requests += 1
         if outcome.tokens is not None:
-            piece.tokens += outcome.tokens
-            piece.counted += 1
+            slice_.tokens += outcome.tokens
+            slice_.with_tokens += 1
         if outcome.failed:
-            piece.errors += 1
+            slice_.errors += 1
             return
-        piece.e2e[bucket_of(max(outcome.e2e, 0.0))] += 1
+        slice_.e2e[bucket_of(max(outcome.e2e, 0.0))] += 1
         if outcome.ttft is not None:
-            piece.ttft[bucket_of(max(outcome.ttft, 0.0))] += 1
+            slice_.ttft[bucket_of(max(outcome.ttft, 0.0))] += 1
         if outcome.tpot is not None:
-            piece.tpot[bucket_of(outcome.tpot)] += 1
+            slice_.tpot[bucket_of(outcome.tpot)] += 1
 
-    def arrived(self, key: ServiceKey, now: float) -> None:
-        """A request for the service came in and is within its limits, whatever becomes of it."""
+    def record_arrival(self, key: ServiceKey, now: float) -> None:
+        """Count a request for the service that came in within its limits, whatever its end."""
         self._latest = max(self._latest, now)
-        self._piece(key, _start(self._latest), "", "").arrivals += 1
+        self._open_slice(key, _start(self._latest), "", "").arrivals += 1
 
-    def _piece(self, key: ServiceKey, start: int, revision: str, stratum: str) -> _Slice:
+    def _open_slice(self, key: ServiceKey, start: int, revision: str, stratum: str) -> _Slice:
         slices = self._open.setdefault(key, {}).setdefault(start, {})
-        piece = slices.get((revision, stratum))
-        if piece is None:
-            piece = slices[revision, stratum] = _Slice()
-        return piece
+        slice_ = slices.get((revision, stratum))
+        if slice_ is None:
+            slice_ = slices[revision, stratum] = _Slice()
+        return slice_
 
-    def answer(self, namespace: str, service: str, since: float, now: float) -> dict[str, object]:
-        """The closed slices of a service with `start >= since`, oldest first, as `/windows` shows them; for msgspec."""
+    def document(self, namespace: str, service: str, since: float, now: float) -> dict[str, object]:
+        """Return the document of `/windows`, for msgspec: a service's closed slices with `start >= since`, oldest first."""
         self._latest = max(self._latest, now)
         key = (namespace, service)
         self._close(key)
         newest = takewhile(lambda closed: closed[0] >= since, reversed(self._closed.get(key, ())))
-        slices = msgspec.Raw(b"[" + b",".join([shown for _, shown in newest][::-1]) + b"]")
+        slices = msgspec.Raw(b"[" + b",".join([encoded for _, encoded in newest][::-1]) + b"]")
         return {"instance": self.instance, "now": now, "sliceSeconds": SLICE_SECONDS, "slices": slices}
 
     def sweep(self, now: float) -> None:
@@ -134,7 +133,7 @@ class Windows:
         self._latest = max(self._latest, now)
         for key in list(self._open):
             self._close(key)
-        oldest = self._latest - KEEP_SECONDS
+        oldest = self._latest - RETENTION_SECONDS
         for key, closed in list(self._closed.items()):
             while closed and closed[0][0] < oldest:
                 closed.popleft()
@@ -144,11 +143,11 @@ class Windows:
     def _close(self, key: ServiceKey) -> None:
         slices = self._open.get(key, {})
         for start in sorted(start for start in slices if self._is_closed(start)):
-            pieces = sorted(slices.pop(start).items())
-            shown = (
-                msgspec.json.encode(piece.shown(start, revision, stratum)) for (revision, stratum), piece in pieces
+            ending = sorted(slices.pop(start).items())
+            encoded = (
+                msgspec.json.encode(slice_.document(start, revision, stratum)) for (revision, stratum), slice_ in ending
             )
-            self._closed.setdefault(key, deque()).append((start, b",".join(shown)))
+            self._closed.setdefault(key, deque()).append((start, b",".join(encoded)))
         if not slices:
             self._open.pop(key, None)
 

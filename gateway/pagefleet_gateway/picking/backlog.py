@@ -1,9 +1,10 @@
-"""How much of the prompts sent to each pod it has probably not computed yet: what a next prompt would wait behind.
+"""The backlog of each pod: the tokens of prompts sent there that it has probably not computed yet. Pure.
 
-An estimate between scrapes: a prompt's uncached tokens count from its pick on, and are worked off at the pace that
-answers' first tokens have shown for the pod's revision. The pace follows the quicker answers (an expectile: Newey and
-Powell, "Asymmetric Least Squares Estimation", Econometrica 1987), because the slower ones have waited for others. Without
-a streamed answer nothing is known, and then nothing is counted. Pure; times are seconds of any steady clock.
+It is an estimate between scrapes. A prompt's uncached tokens count from its pick on. The pod works them off at the
+throughput that the first tokens of answers have shown for its revision. The throughput follows the quicker answers (an
+expectile: Newey and Powell, "Asymmetric Least Squares Estimation", Econometrica 1987), because the slower ones have waited
+for others. Before the first streamed answer the throughput is not known, and the backlog counts as 0.
+Times are seconds of any steady clock.
 """
 
 from __future__ import annotations
@@ -12,42 +13,44 @@ from collections.abc import Collection
 
 from pagefleet_gateway.cluster.state import Pod
 
-UP, DOWN = 0.1, 0.01  # how far the pace follows a quicker and a slower answer
-LEAST_TOKENS = 256  # a shorter prompt's time is mostly not its computing
+GAIN_QUICKER, GAIN_SLOWER = 0.1, 0.01  # how far the throughput follows a quicker and a slower answer
+MIN_TOKENS = 256  # the time of a shorter prompt is mostly not its computation
 
-Key = tuple[str, str, str]  # namespace, service, revision
+RevisionKey = tuple[str, str, str]  # namespace, service, revision
 
 
 class Backlogs:
     def __init__(self) -> None:
         self._levels: dict[str, tuple[float, float]] = {}  # pod uid -> tokens, and when they were that many
-        self._paces: dict[Key, float] = {}  # tokens a second
+        self._throughputs: dict[RevisionKey, float] = {}  # tokens a second
 
-    def sent(self, pod: Pod, tokens: float, now: float) -> None:
-        self._levels[pod.uid] = (self.waiting(pod, now) + tokens, now)
+    def add_prompt(self, pod: Pod, tokens: float, now: float) -> None:
+        """Count a prompt of so many uncached tokens that is sent to the pod."""
+        self._levels[pod.uid] = (self.tokens(pod, now) + tokens, now)
 
-    def waiting(self, pod: Pod, now: float) -> float:
-        """Tokens that the pod has still to compute before the next prompt's."""
+    def tokens(self, pod: Pod, now: float) -> float:
+        """Return the tokens that the pod has still to compute before the next prompt's."""
         level, at = self._levels.get(pod.uid, (0.0, now))
         if not level:
             return 0.0
-        pace = self._paces.get(_key(pod))
-        return 0.0 if pace is None else max(0.0, level - (now - at) * pace)
+        throughput = self._throughputs.get(_revision_key(pod))
+        return 0.0 if throughput is None else max(0.0, level - (now - at) * throughput)
 
-    def measured(self, pod: Pod, tokens: float, seconds: float) -> None:
-        """A prompt of so many uncached tokens had its first token after so many seconds."""
-        if tokens < LEAST_TOKENS or seconds <= 0:
+    def record_first_token(self, pod: Pod, tokens: float, seconds: float) -> None:
+        """Learn from a prompt of so many uncached tokens whose first token came after so many seconds."""
+        if tokens < MIN_TOKENS or seconds <= 0:
             return
-        seen, key = tokens / seconds, _key(pod)
-        pace = self._paces.setdefault(key, seen)
-        self._paces[key] = pace + (UP if seen > pace else DOWN) * (seen - pace)
+        measured, key = tokens / seconds, _revision_key(pod)
+        estimate = self._throughputs.setdefault(key, measured)
+        gain = GAIN_QUICKER if measured > estimate else GAIN_SLOWER
+        self._throughputs[key] = estimate + gain * (measured - estimate)
 
-    def keep(self, pods: Collection[Pod]) -> None:
-        """Forget pods and revisions that are gone."""
-        uids, keys = {pod.uid for pod in pods}, {_key(pod) for pod in pods}
+    def retain(self, pods: Collection[Pod]) -> None:
+        """Forget pods and revisions that are not among `pods`."""
+        uids, keys = {pod.uid for pod in pods}, {_revision_key(pod) for pod in pods}
         self._levels = {uid: level for uid, level in self._levels.items() if uid in uids}
-        self._paces = {key: pace for key, pace in self._paces.items() if key in keys}
+        self._throughputs = {key: value for key, value in self._throughputs.items() if key in keys}
 
 
-def _key(pod: Pod) -> Key:
+def _revision_key(pod: Pod) -> RevisionKey:
     return (pod.namespace, pod.service, pod.revision)

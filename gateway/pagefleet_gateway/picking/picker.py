@@ -1,6 +1,6 @@
-"""One request's decision: service, revision, pods, or a refusal. No I/O; the time is an argument.
+"""The decision for one request: its service, revision and pods, or a refusal. No I/O; the time is an argument.
 
-Never waits and never proxies: it names the pods, Envoy does the rest.
+Never waits and never proxies: it names the pods, and Envoy sends the request there.
 """
 
 from __future__ import annotations
@@ -18,39 +18,40 @@ from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.rate_limits import RateLimits
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
-from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, Ask, ask_of
+from pagefleet_gateway.picking.refusals import overloaded, rate_limited, service_not_allowed, unready, wrong_api_key
+from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, RequestCost, request_cost
 from pagefleet_gateway.picking.routing import Refusal, route
-from pagefleet_gateway.picking.score import Observation, rank
-from pagefleet_gateway.picking.split import Splits, Weights, forced
+from pagefleet_gateway.picking.score import PodLoad, rank
+from pagefleet_gateway.picking.split import Splits, Weights, canary_forced
 
-RETRY_AFTER_SECONDS = 5
 LOG_LINE_SECONDS = 60  # after a request's time limit, for its log line to arrive
-NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that waiting can mend
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the picker sees of a request. Header names are lower case."""
+    """A client's request. Header names are lower case."""
 
     id: str
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes = b""
-    subset: frozenset[str] | None = None  # the addresses it may be sent to; None: any
+    subset: frozenset[str] | None = None  # the pod addresses that it may go to; None: any
 
 
 @dataclass(frozen=True)
 class Pick:
+    """The decision to send a request on: `choices` are the pods in the order in which Envoy tries them."""
+
     revision: str
     choices: tuple[Pod, ...]
     timeout_seconds: float | None  # None: the gateway's default
     retries: int
-    fallback: str = ""  # namespace/name of the service that answers in place of the one asked, "" when none does
+    fallback: str = ""  # namespace/name of the service that answers instead of the requested one, "" for none
     mirror: Pod | None = None  # gets a copy, whose answer is thrown away
     stream_timeout: StreamTimeout = NO_STREAM_TIMEOUT
-    key: str = ""  # name of the API key that asked: the key itself goes no further
-    usage: bool = False  # the end of its streamed answer says how many tokens it had
+    api_key: str = ""  # the name of the client's API key; the key itself does not reach the engine
+    include_usage: bool = False  # the end of its streamed answer has the number of its tokens
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ class Admitted:
 
     request: Request
     service: Service
-    ask: Ask
+    cost: RequestCost
     arrived: float
-    key: str = ""  # name of the API key that asked
+    api_key: str = ""  # the name of the client's API key
 
 
 class Picker:
@@ -73,10 +74,10 @@ class Picker:
         ledger: Ledger,
         rng: random.Random,
         readings: Readings | None = None,
-        keys: Callable[[], APIKeys | None] = lambda: None,
+        api_keys: Callable[[], APIKeys | None] = lambda: None,
     ) -> None:
-        """`keys`: those in force; None when none is asked for."""
-        self._keys = keys
+        """`api_keys` returns those in force; None when the gateway demands none."""
+        self._api_keys = api_keys
         self._state = state
         self._ledger = ledger
         self._rng = rng
@@ -92,129 +93,142 @@ class Picker:
 
     def admit(self, request: Request, now: float) -> Admitted | Refusal:
         """Find the request's service and charge its limits: once per request."""
-        keys, key = self._keys(), None
+        keys, key = self._api_keys(), None
         if keys is not None:
-            # First of all: who has no key is not told which services there are.
+            # Before the service is looked up: without a key nobody learns which services exist.
             key = keys.find(request.headers)
             if key is None:
-                return UNKNOWN_KEY
+                return wrong_api_key(request.headers)
         name = key.name if key is not None else ""
         service = route(self._state.snapshot, request.method, request.path, request.body)
         if isinstance(service, Refusal):
-            return replace(service, key=name)
-        if key is not None and not key.may_ask(service.key):
-            return _forbidden(service, name)
-        ask = ask_of(request.body)
-        limited = service.limits or key is not None
-        wait = self._limits.take(service, request.headers, ask.tokens, now, key) if limited else 0.0
-        if wait > 0:
-            message = f"too many requests or tokens: try again in {math.ceil(wait)} s"
-            return replace(_busy(service, "rate_limit_exceeded", message, math.ceil(wait)), key=name)
-        return Admitted(request, service, ask, now, name)
+            return replace(service, api_key=name)
+        if key is not None and not key.allows(service.key):
+            return service_not_allowed(service, name)
+        cost = request_cost(request.body)
+        if service.limits or key is not None:
+            wait = self._limits.take(service, request.headers, cost.tokens, now, key)
+            if wait > 0:
+                return replace(rate_limited(service, math.ceil(wait)), api_key=name)
+        return Admitted(request, service, cost, now, name)
 
     def choose(self, admitted: Admitted, now: float) -> Pick | Refusal:
-        """Choose pods and open the request's ticket. May be asked again after a refusal."""
-        request, ask = admitted.request, admitted.ask
+        """Choose pods and open the request's ticket. After a refusal it may be called again."""
+        request, cost = admitted.request, admitted.cost
         snapshot = self._state.snapshot
         service = snapshot.services.get(admitted.service.key, admitted.service)
-        pick = self._pick(snapshot, service, request, ask, now)
+        pick = self._pick(snapshot, service, request, cost, now)
         # One step only: a fallback's own fallback could lead in a circle.
         other = snapshot.services.get((service.namespace, service.fallback))
         if isinstance(pick, Refusal) and other is not None and other.key != service.key:
-            instead = self._pick(snapshot, other, request, ask, now)
+            instead = self._pick(snapshot, other, request, cost, now)
             if isinstance(instead, Pick):
                 pick, service = replace(instead, fallback=f"{other.namespace}/{other.name}"), other
         if isinstance(pick, Pick):
-            deadline = now + (pick.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
-            first = pick.choices[0].uid
-            fresh = max(0, ask.prompt_tokens - self.prefixes.matched(first, ask.blocks) * BLOCK_TOKENS)
-            tokens = fresh + ask.output_tokens
-            self.prefixes.record(first, ask.blocks)
-            self._ledger.backlogs.sent(pick.choices[0], fresh, now)
-            size, held = stratum(len(request.body)), now - admitted.arrived
-            ticket = Ticket(service, pick.revision, size, pick.choices, deadline, tokens, held, admitted.key, fresh)
-            self._ledger.open(request.id, ticket)
+            self._ledger.open(request.id, self._ticket(admitted, service, pick, now))
         # The gateway's keys are no engine's business.
-        return replace(pick, key=admitted.key) if admitted.key else pick
+        return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
 
     def has_pods(self, key: ServiceKey) -> bool:
         return any(self._state.snapshot.pods.get(key, {}).values())
 
     def sweep(self) -> None:
         """Forget services and pods that are gone."""
-        self.splits.keep(self._state.snapshot.services)
-        self._ledger.retries.keep(self._state.snapshot.services.keys())
-        self.prefixes.keep({pod.uid for pod in self._state.pods})
+        self.splits.retain(self._state.snapshot.services)
+        self._ledger.retries.retain(self._state.snapshot.services.keys())
+        self.prefixes.retain({pod.uid for pod in self._state.pods})
 
-    def _pick(self, snapshot: Snapshot, service: Service, request: Request, ask: Ask, now: float) -> Pick | Refusal:
+    def _ticket(self, admitted: Admitted, service: Service, pick: Pick, now: float) -> Ticket:
+        """Record the prompt with its first choice and return the request's ticket."""
+        first, cost = pick.choices[0], admitted.cost
+        uncached = max(0, cost.prompt_tokens - self.prefixes.matched(first.uid, cost.blocks) * BLOCK_TOKENS)
+        self.prefixes.record(first.uid, cost.blocks)
+        self._ledger.backlogs.add_prompt(first, uncached, now)
+        return Ticket(
+            service=service,
+            revision=pick.revision,
+            stratum=stratum(len(admitted.request.body)),
+            choices=pick.choices,
+            deadline=now + (pick.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS,
+            tokens=uncached + cost.output_tokens,
+            held_seconds=now - admitted.arrived,
+            api_key=admitted.api_key,
+            uncached_tokens=uncached,
+        )
+
+    def _pick(
+        self, snapshot: Snapshot, service: Service, request: Request, cost: RequestCost, now: float
+    ) -> Pick | Refusal:
         pods, headers = snapshot.pods.get(service.key, {}), request.headers
         if request.subset is not None:
             pods = {name: tuple(pod for pod in own if pod.address in request.subset) for name, own in pods.items()}
         live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
-        # Only a client that asks for it by header may meet a canary that has no weight.
+        # Only the canary's header leads to a canary that has no weight.
         canary_live = bool(service.canary and pods.get(service.canary))
-        if not live and not (canary_live and forced(service, headers)):
-            return _unready(service)
-        if service.pod_limit and self._full(service.pod_limit, [pods[name] for name, _ in live]):
-            return _busy(service, OVERLOADED, f"every pod of {service.namespace}/{service.name} is at its limit")
+        if not live and not (canary_live and canary_forced(service, headers)):
+            return unready(service)
+        if service.pod_limit and self._all_at_limit(service.pod_limit, [pods[name] for name, _ in live]):
+            return overloaded(service)
         revision = self.splits.choose(service, live, headers, canary_live)
         retries = service.retries if self._ledger.retries.allows(service.key) else 0
         attempts = retries + 1
-        own = self._order(pods[revision], ask, attempts, now)
+        own = self._rank(pods[revision], cost, attempts, now)
         spare: list[Pod] = []
         if len(own) < attempts:
             rest = [pod for name, _ in live if name != revision for pod in pods[name]]
-            spare = self._order(rest, ask, attempts - len(own), now)
+            spare = self._rank(rest, cost, attempts - len(own), now)
         chosen = candidates(own, spare, attempts)
-        mirror = self._mirror(service, revision, pods, ask, now)
+        mirror = self._mirror(service, revision, pods, cost, now)
         return Pick(
             revision,
             tuple(chosen),
             service.timeout_seconds,
             retries,
             mirror=mirror,
-            # The first byte of an answer that is not streamed is its end: `timeout` is for that.
+            # The first byte of an answer that is not streamed is its end: `traffic.timeout` bounds that.
             stream_timeout=stream_timeout(service.first_token_seconds, service.next_token_seconds, retries)
-            if ask.streams
+            if cost.streams
             else NO_STREAM_TIMEOUT,
-            usage=ask.streams and ask.usage,
+            include_usage=cost.streams and cost.include_usage,
         )
 
     def _mirror(
-        self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]], ask: Ask, now: float
+        self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]], cost: RequestCost, now: float
     ) -> Pod | None:
-        """The pod that gets a copy, for `percent` of the requests that the mirrored revision does not get anyway."""
-        copied, percent = service.mirror
-        own = pods.get(copied, ())
-        if not own or copied == revision or self._rng.random() * 100 >= percent:
+        """Return the pod that gets a copy, for `percent` of the requests that do not go to the mirrored revision anyway."""
+        mirrored, percent = service.mirror
+        own = pods.get(mirrored, ())
+        if not own or mirrored == revision or self._rng.random() * 100 >= percent:
             return None
-        return self._order(own, ask, 1, now)[0]
+        return self._rank(own, cost, 1, now)[0]
 
-    def _full(self, limit: int, revisions: Sequence[Sequence[Pod]]) -> bool:
-        """Asked of all revisions together, before the draw: a full one must not lose its share to the other."""
+    def _all_at_limit(self, limit: int, revisions: Sequence[Sequence[Pod]]) -> bool:
+        """Whether every pod of every revision is at its limit. It is one question for all revisions, before the draw: a
+        full revision must not lose its share to another.
+        """
         pods = [pod for own in revisions for pod in own]
         return bool(pods) and all(self._ledger.in_flight(pod) >= limit for pod in pods)
 
-    def _order(self, pods: Sequence[Pod], ask: Ask, count: int, now: float) -> list[Pod]:
-        return rank(pods, lambda pod: self._observe(pod, ask, now), ask.prompt_tokens, ask.tokens, count, self._rng)
+    def _rank(self, pods: Sequence[Pod], cost: RequestCost, count: int, now: float) -> list[Pod]:
+        return rank(pods, lambda pod: self._load(pod, cost, now), cost.prompt_tokens, cost.tokens, count, self._rng)
 
-    def _observe(self, pod: Pod, ask: Ask, now: float) -> Observation:
+    def _load(self, pod: Pod, cost: RequestCost, now: float) -> PodLoad:
         reading = self._readings.of(pod, now)
-        return Observation(
+        return PodLoad(
             in_flight_tokens=self._ledger.tokens(pod),
-            backlog=self._ledger.backlogs.waiting(pod, now),
-            in_flight=self._ledger.in_flight(pod),
-            foreign=reading.foreign,
-            waiting=reading.waiting,
+            backlog_tokens=self._ledger.backlogs.tokens(pod, now),
+            in_flight_requests=self._ledger.in_flight(pod),
+            foreign_requests=reading.foreign,
+            waiting_requests=reading.waiting,
             kv_usage=reading.kv_usage,
-            matched_tokens=self.prefixes.matched(pod.uid, ask.blocks) * BLOCK_TOKENS,
-            adapter=ask.model in reading.adapters,
+            matched_tokens=self.prefixes.matched(pod.uid, cost.blocks) * BLOCK_TOKENS,
+            has_adapter=cost.model in reading.adapters,
             ejected=self._ledger.ejected(pod, now),
         )
 
 
 def candidates(own: Sequence[Pod], other: Sequence[Pod], attempts: int) -> list[Pod]:
-    """The ordered choices for `attempts` tries: other pods of the revision, else of another one, else again
+    """Return the ordered choices for `attempts` tries: other pods of the revision, else of another one, else again
     the same.
 
     The list is as long as the attempts, because Envoy has no further host to try once it is used up.
@@ -225,33 +239,7 @@ def candidates(own: Sequence[Pod], other: Sequence[Pod], attempts: int) -> list[
 
 
 def stratum(body_bytes: int) -> str:
-    """The prompt-length class of a request, by its body's size: s < 1 KiB, m < 8 KiB, l above."""
+    """Return the prompt-length class of a request, by its body's size: s < 1 KiB, m < 8 KiB, l above."""
     if body_bytes < 1024:
         return "s"
     return "m" if body_bytes < 8192 else "l"
-
-
-UNKNOWN_KEY = Refusal(
-    401,
-    "invalid_request_error",
-    "invalid_api_key",
-    "an API key is required here: send a known one as `Authorization: Bearer <key>`",
-)
-
-
-def _forbidden(service: Service, key: str) -> Refusal:
-    message = f"the API key {key} may not ask {service.namespace}/{service.name}"
-    return Refusal(403, "permission_error", "service_not_allowed", message, service=service.key, key=key)
-
-
-def _busy(service: Service, code: str, message: str, wait: int = 1) -> Refusal:
-    return Refusal(429, "rate_limit_error", code, message, retry_after=wait, service=service.key)
-
-
-def _unready(service: Service) -> Refusal:
-    name = f"{service.namespace}/{service.name}"
-    if not service.weights:
-        message, code = f"InferenceService {name} is not ready: no revision serves yet", "service_not_ready"
-    else:
-        message, code = f"InferenceService {name} has no ready pod", NO_READY_POD
-    return Refusal(503, "server_error", code, message, retry_after=RETRY_AFTER_SECONDS, service=service.key)

@@ -1,6 +1,6 @@
-"""Which text each pod was sent lately, as block hashes: an estimate of what its prefix cache holds.
+"""The text that each pod got lately, as block hashes: an estimate of what its prefix cache holds.
 
-Remembers, and never chooses. Bounded per pod, least recently used first out, as the engines' caches are.
+Remembers, and never chooses. Bounded per pod; the least recently used block leaves first, as in the engines' caches.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ CAPACITY = 8192  # blocks per pod: 512k tokens, about a GPU's KV cache
 
 
 class Prefixes:
-    """An LRU of block hashes per pod. Kept by pod uid, so a restarted pod starts cold."""
+    """An LRU of block hashes per pod uid, so a restarted pod starts cold."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._pods: dict[str, OrderedDict[bytes, None]] = {}
 
     def matched(self, uid: str, blocks: Sequence[bytes]) -> int:
-        """How many blocks from the first on the pod was sent already."""
-        known = self._pods.get(uid)
-        if known is None:
+        """Return how many blocks, from the first on, the pod got already."""
+        cached = self._pods.get(uid)
+        if cached is None:
             return 0
         for count, block in enumerate(blocks):
-            if block not in known:
+            if block not in cached:
                 return count
         return len(blocks)
 
     def record(self, uid: str, blocks: Sequence[bytes]) -> None:
-        """The pod is sent these blocks now. The last is touched first: a prefix outlives what follows it."""
-        known = self._pods.setdefault(uid, OrderedDict())
+        """Count that the pod gets these blocks now. The last is touched first: a prefix outlives what follows it."""
+        cached = self._pods.setdefault(uid, OrderedDict())
         for block in reversed(blocks):
-            known[block] = None
-            known.move_to_end(block)
-        while len(known) > self._capacity:
-            known.popitem(last=False)
+            cached[block] = None
+            cached.move_to_end(block)
+        while len(cached) > self._capacity:
+            cached.popitem(last=False)
 
-    def keep(self, uids: Collection[str]) -> None:
-        """Forget pods that are gone."""
-        self._pods = {uid: known for uid, known in self._pods.items() if uid in uids}
+    def retain(self, uids: Collection[str]) -> None:
+        """Forget pods that are not among `uids`."""
+        self._pods = {uid: cached for uid, cached in self._pods.items() if uid in uids}

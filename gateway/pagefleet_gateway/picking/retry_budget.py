@@ -1,4 +1,4 @@
-"""Retries as a share of requests, by service: a fleet that fails as a whole is not asked three times as much. Pure.
+"""Retries as a share of requests, by service: a fleet that fails as a whole does not get three times the requests. Pure.
 
 Source: retry budgets of Finagle (Twitter, RetryBudget), without its clock.
 """
@@ -10,17 +10,17 @@ from collections.abc import Collection
 from pagefleet_gateway.cluster.state import ServiceKey
 
 CAPACITY = 100.0  # retries that may come at once
-DEPOSIT = 0.5  # of a retry, for each request that was answered
+DEPOSIT = 0.5  # of a retry, for each answered request
 
 
 class RetryBudgets:
-    """A service begins with a full budget; each answered request fills it, each retry takes 1."""
+    """A service begins with a full budget. Each answered request adds DEPOSIT to it, each retry takes 1."""
 
     def __init__(self) -> None:
         self._levels: dict[ServiceKey, float] = {}
 
     def settle(self, key: ServiceKey, retries: int, answered: bool) -> None:
-        """A request is over after `retries` retries."""
+        """Account for a request that is over after `retries` retries."""
         if not retries and (answered and key not in self._levels):
             return  # full, and stays full
         level = self._levels.get(key, CAPACITY) + (DEPOSIT if answered else 0.0) - retries
@@ -29,6 +29,6 @@ class RetryBudgets:
     def allows(self, key: ServiceKey) -> bool:
         return self._levels.get(key, CAPACITY) >= 1.0
 
-    def keep(self, keys: Collection[ServiceKey]) -> None:
-        """Forget services that are gone."""
+    def retain(self, keys: Collection[ServiceKey]) -> None:
+        """Forget services that are not among `keys`."""
         self._levels = {key: level for key, level in self._levels.items() if key in keys}

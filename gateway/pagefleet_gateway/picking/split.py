@@ -1,6 +1,4 @@
-"""Which revision a request meets: exact weights, sticky sessions, forced canaries. Never looks at a pod's
-load.
-"""
+"""The revision of a request: exact weights, sticky sessions, forced canaries. Never looks at a pod's load."""
 
 from __future__ import annotations
 
@@ -17,10 +15,10 @@ Weights = tuple[tuple[str, int], ...]
 class Split:
     """The weighted draw of one service: permuted blocks.
 
-    A block holds every revision exactly as often as its weight says (weights divided by their greatest common
-    divisor) in random order; the next block starts when it is used up. So the realised split is exact at the
-    end of each block and never further off than one block, tighter than independent draws, while the order
-    stays random and cannot fall in step with a client's pattern. Source: permuted-block randomisation of
+    A block holds every revision as often as its weight (weights divided by their greatest common divisor), in
+    random order. The next block starts when it is used up. So the realised split is exact at the end of each
+    block and never further off than one block, which is tighter than independent draws. The order stays random
+    and cannot fall in step with a client's pattern. Source: permuted-block randomisation of
     clinical trials (Zelen, "The randomization and stratification of patients to clinical trials", J. Chronic
     Diseases 27, 1974).
     """
@@ -31,14 +29,14 @@ class Split:
         self._block: list[str] = []
 
     def draw(self, weights: Weights) -> str:
-        """The next revision. Weights are whole and at least one is above 0, else ValueError."""
+        """Return the next revision. Raises ValueError unless the weights are whole and at least one is above 0."""
         if weights != self._weights:
             self._weights, self._block = weights, []
         if not self._block:
-            self._block = self._fresh(weights)
+            self._block = self._new_block(weights)
         return self._block.pop()
 
-    def _fresh(self, weights: Weights) -> list[str]:
+    def _new_block(self, weights: Weights) -> list[str]:
         divisor = math.gcd(*(weight for _, weight in weights))
         if divisor <= 0:
             raise ValueError(f"weights must hold a whole number above 0, got {weights!r}")
@@ -55,33 +53,33 @@ class Splits:
         self._splits: dict[ServiceKey, Split] = {}
 
     def choose(self, service: Service, live: Weights, headers: Mapping[str, str], canary_live: bool) -> str:
-        """The revision for one request. `live`: the weights above 0 whose revision has a pod; must not be
+        """Return the revision for one request. `live`: the weights above 0 whose revision has a pod; must not be
         empty.
         """
-        if canary_live and forced(service, headers):
+        if canary_live and canary_forced(service, headers):
             return service.canary
         value = headers.get(service.sticky_header, "") if service.sticky_header else ""
         if value:
-            return sticky(live, f"{service.namespace}/{service.name}/{value}")
+            return sticky_revision(live, f"{service.namespace}/{service.name}/{value}")
         if len(live) == 1:
             return live[0][0]
         return self._splits.setdefault(service.key, Split(self._rng)).draw(live)
 
-    def keep(self, services: Mapping[ServiceKey, Service]) -> None:
-        """Forget services that are gone."""
+    def retain(self, services: Mapping[ServiceKey, Service]) -> None:
+        """Forget services that are not among `services`."""
         self._splits = {key: split for key, split in self._splits.items() if key in services}
 
 
-def forced(service: Service, headers: Mapping[str, str]) -> bool:
-    """Whether every header of `rollout.route.header` is there with its value."""
+def canary_forced(service: Service, headers: Mapping[str, str]) -> bool:
+    """Whether the request has every header of `rollout.route.header` with its value."""
     return bool(service.canary_headers) and all(headers.get(name) == value for name, value in service.canary_headers)
 
 
-def sticky(weights: Weights, key: str) -> str:
-    """The revision whose part of [0, 1) the key's hash falls into.
+def sticky_revision(weights: Weights, key: str) -> str:
+    """Return the revision whose part of [0, 1) has the key's hash.
 
-    Parts lie in order of the revision's name, so a weight change moves only the boundary: nobody changes
-    sides but the share that has to.
+    Parts lie in order of the revision's name. So a weight change moves only the boundary, and only the share of
+    clients that must change sides does.
     """
     ordered = sorted(weights)
     total = sum(weight for _, weight in ordered)

@@ -1,5 +1,5 @@
-"""The watches on InferenceServices, pods and InferencePools, which keep the gateway's state that of the cluster.
+"""The watches on InferenceServices, pods and InferencePools, which keep the gateway's state equal to the cluster's.
 
-Decides when a list or a watch begins again.
+Decides when a list or a watch begins again. Holds one watch per kind.
 Never writes to the API server.
 """

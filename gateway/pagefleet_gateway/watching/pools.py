@@ -1,10 +1,10 @@
-"""InferencePools that name this gateway as their endpoint picker: which service a request to one means, and the pods of
-those that hold no InferenceService's pods (any model server with vLLM's metrics). Never chooses a pod.
+"""InferencePools that name this gateway as their endpoint picker: their services, and the pods of foreign pools (any model
+server with vLLM's metrics). Never chooses a pod.
 
-A pool whose selector has the label pagefleet.io/service holds an InferenceService: its pods and its split are known
-already. Any other pool becomes a service `~<pool>` of its own with one revision. The endpoint-picker protocol does not
-say which pool a request was sent to; it is found by host name, by path, by the body's `model`, and else it is the only
-other pool there is.
+A pool whose selector has the label pagefleet.io/service is an InferenceService's: the gateway knows its pods and its split
+already. Any other pool is foreign. It becomes a service `~<pool>` of its own with one revision. The endpoint-picker protocol
+does not name the pool of a request. The gateway finds it by host name, by path, or by the body's `model`. Else it is the
+only foreign pool, if there is only one.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, State
 from pagefleet_gateway.picking.picker import Request
 
 GROUP, VERSION, PLURAL = "inference.networking.k8s.io", "v1", "inferencepools"
-REVISION = "pool"  # the only one of a pool that holds no InferenceService
-MARK = "~"  # in no object's name: such a service is in nobody's way
+REVISION = "pool"  # the only revision of a foreign pool
+MARK = "~"  # not allowed in names of objects, so such a service hides no other
 
 Raw = Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """`ports`: each is an endpoint of its own on every pod. Selects pods that have all of `labels`."""
+    """A foreign pool. It selects pods that have all of `labels`; each of `ports` is an endpoint of its own on every pod."""
 
     namespace: str
     name: str
@@ -42,7 +42,7 @@ class Pool:
         return Service(self.namespace, MARK + self.name, weights=((REVISION, 100),))
 
     def pods(self, raw: Raw) -> list[Pod]:
-        """The endpoints that a pod gives the pool; none when it is not selected, has no address or has ended."""
+        """Return a pod's endpoints in the pool; none when it is not selected, has no address or has ended."""
         metadata, status = _map(raw, "metadata"), _map(raw, "status")
         labels, address = _map(metadata, "labels"), status.get("podIP")
         if metadata.get("namespace") != self.namespace or any(labels.get(k) != v for k, v in self.labels):
@@ -66,11 +66,10 @@ class Pool:
 
 
 def pool_from(raw: Raw, picker: str) -> Pool | None:
-    """A pool that the Service `picker` of its namespace picks for, and that holds no InferenceService; else None.
-    Total."""
+    """Return a foreign pool that names the Service `picker` of its namespace as its picker; else None. Total."""
     metadata, spec = _map(raw, "metadata"), _map(raw, "spec")
-    told = _map(spec, "endpointPickerRef")
-    if told.get("name") != picker or told.get("kind", "Service") != "Service" or told.get("group"):
+    reference = _map(spec, "endpointPickerRef")
+    if reference.get("name") != picker or reference.get("kind", "Service") != "Service" or reference.get("group"):
         return None
     labels = {k: v for k, v in _map(_map(spec, "selector"), "matchLabels").items() if isinstance(v, str)}
     listed = spec.get("targetPorts")
@@ -91,7 +90,7 @@ def pool_from(raw: Raw, picker: str) -> Pool | None:
 
 
 def hostnames_of(raw: Raw) -> tuple[str, ...]:
-    """The host names that an InferenceService's HTTPRoute has."""
+    """Return the host names of an InferenceService's HTTPRoute."""
     traffic = _map(_map(raw, "spec"), "traffic")
     names = _map(traffic, "gatewayAPI").get("hostnames")
     if traffic.get("provider") != "GatewayAPI" or not isinstance(names, list):
@@ -100,8 +99,8 @@ def hostnames_of(raw: Raw) -> tuple[str, ...]:
 
 
 class Pools:
-    """Fed by the watch: InferencePools, every pod, and InferenceServices for their host names. Keeps `state` as if the
-    other pools were services."""
+    """The foreign pools, and the host names of InferenceServices. The watch feeds it InferencePools, every pod and
+    InferenceServices. It keeps `state` as if the foreign pools were services."""
 
     def __init__(self, state: State, picker: str) -> None:
         self._state, self._picker = state, picker
@@ -118,39 +117,39 @@ class Pools:
         return [pod for raw in self._raw.values() for pod in self._endpoints(raw)]
 
     def replace(self, items: Iterable[Raw]) -> None:
-        before, found = set(self._pools), [pool for raw in items if (pool := pool_from(raw, self._picker)) is not None]
-        present = {(pool.namespace, pool.name): pool for pool in found}
-        for name in before - set(present):
-            self._drop(name)
-        for pool in present.values():
-            self._take(pool)
+        listed = [pool for raw in items if (pool := pool_from(raw, self._picker)) is not None]
+        pools = {(pool.namespace, pool.name): pool for pool in listed}
+        for name in set(self._pools) - set(pools):
+            self._remove_pool(name)
+        for pool in pools.values():
+            self._upsert_pool(pool)
 
     def put(self, raw: Raw) -> None:
         pool = pool_from(raw, self._picker)
         if pool is None:
             self.remove(raw)
         else:
-            self._take(pool)
+            self._upsert_pool(pool)
 
     def remove(self, raw: Raw) -> None:
         metadata = _map(raw, "metadata")
-        self._drop((str(metadata.get("namespace")), str(metadata.get("name"))))
+        self._remove_pool((str(metadata.get("namespace")), str(metadata.get("name"))))
 
     def replace_pods(self, items: Iterable[Raw]) -> None:
-        """Before the state's own list is replaced by one that has `pods` in it."""
+        """Replace the pods of foreign pools. The caller then replaces the state's pods by a list that has `self.pods`."""
         self._raw = {_uid(raw): raw for raw in items if SERVICE_LABEL not in _map(_map(raw, "metadata"), "labels")}
 
     def put_pod(self, raw: Raw) -> None:
         if SERVICE_LABEL in _map(_map(raw, "metadata"), "labels"):
             self.remove_pod(raw)
             return
-        old, fresh = self._raw.get(_uid(raw)), self._endpoints(raw)
-        kept = {pod.uid for pod in fresh}
+        old, endpoints = self._raw.get(_uid(raw)), self._endpoints(raw)
+        present = {pod.uid for pod in endpoints}
         for pod in self._endpoints(old) if old is not None else ():
-            if pod.uid not in kept:
+            if pod.uid not in present:
                 self._state.remove_pod(pod.uid)
         self._raw[_uid(raw)] = raw
-        for pod in fresh:
+        for pod in endpoints:
             self._state.put_pod(pod)
 
     def remove_pod(self, raw: Raw) -> None:
@@ -164,23 +163,22 @@ class Pools:
     def remove_hosts(self, key: ServiceKey) -> None:
         self._hosts.pop(key, None)
 
-    def addressed(self, request: Request) -> Request:
-        """The request with a path that names its service, where host name or lack of another choice tells it."""
-        at = request.path.find("/v1")
-        if at != 0:
+    def with_service_path(self, request: Request) -> Request:
+        """Return the request with a path that names its service, where the host name or the lack of another choice gives it."""
+        if not request.path.startswith("/v1"):
             return request
-        key = self._by_host(request.headers.get(":authority", "")) or self._only(request)
+        key = self._by_host(request.headers.get(":authority", "")) or self._only_pool(request)
         return request if key is None else replace(request, path=f"/{key[0]}/{key[1]}{request.path}")
 
     def _by_host(self, authority: str) -> ServiceKey | None:
-        """The most specific match, as HTTPRoutes are matched: a whole name before `*.` and a longer suffix."""
+        """Return the most specific match, in the order of HTTPRoutes: a whole name first, then the longest `*.` suffix."""
         host = authority.rsplit(":", 1)[0].lower() if not authority.endswith("]") else authority
         matches = [(name, key) for key, names in self._hosts.items() for name in names if _matches(name, host)]
         best = max(matches, key=lambda match: (not match[0].startswith("*"), len(match[0])), default=None)
         return best[1] if best else None
 
-    def _only(self, request: Request) -> ServiceKey | None:
-        """The other pool, when it is the only one and no InferenceService serves what the body asks for."""
+    def _only_pool(self, request: Request) -> ServiceKey | None:
+        """Return the foreign pool when it is the only one and no InferenceService serves the body's model."""
         if len(self._pools) != 1 or _model(request.body) in self._state.snapshot.by_model:
             return None
         return next(iter(self._pools.values())).key
@@ -188,18 +186,18 @@ class Pools:
     def _endpoints(self, raw: Raw) -> list[Pod]:
         return [pod for pool in self._pools.values() for pod in pool.pods(raw)]
 
-    def _take(self, pool: Pool) -> None:
+    def _upsert_pool(self, pool: Pool) -> None:
         key = (pool.namespace, pool.name)
         if self._pools.get(key) == pool:
             return
-        self._drop(key)
+        self._remove_pool(key)
         self._pools[key] = pool
         self._state.put_service(pool.service())
         for raw in self._raw.values():
             for pod in pool.pods(raw):
                 self._state.put_pod(pod)
 
-    def _drop(self, key: tuple[str, str]) -> None:
+    def _remove_pool(self, key: tuple[str, str]) -> None:
         pool = self._pools.pop(key, None)
         if pool is not None:
             self._state.remove_service(pool.key)

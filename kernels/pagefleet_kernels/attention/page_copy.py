@@ -1,8 +1,8 @@
-"""Copies of whole pages: inside a pool (a fork's partly filled page), between pools, and to and from host memory.
+"""Copies of whole pages: inside a pool (a fork's partly filled page), and between pools.
 
-Floor: a page is read once and written once, 2 * pages * page bytes; no flops. To the host, the pages are gathered into
-one buffer so that the bus sees one long transfer, which adds 2 * pages * page bytes of device memory and is hidden
-behind it (the bus is some fifty times slower).
+Floor: a page is read once and written once, 2 * pages * page bytes; no flops. For the host, pages are copied into one
+buffer so that the bus sees one long transfer. That adds 2 * pages * page bytes of device memory and is hidden behind the
+transfer (the bus is some fifty times slower).
 
 Tolerance: none, bytes are moved as they are.
 """
@@ -46,19 +46,6 @@ def page_copy_triton(
         _kernel[(count, -(-words // WORDS))](
             one, source_pages, other, target_pages, one.stride(0), other.stride(0), words, BLOCK=WORDS, num_warps=8
         )
-
-
-def swap_out(pool: torch.Tensor, pages: torch.Tensor, host: torch.Tensor) -> None:
-    """host[i] = pool[pages[i]]; host [n, ...] in host memory, pinned for the transfer to overlap with other work."""
-    staging = torch.empty_like(host, device=pool.device)
-    page_copy(pool, pages, staging, torch.arange(len(host), device=pool.device))
-    host.copy_(staging, non_blocking=host.is_pinned())
-
-
-def swap_in(host: torch.Tensor, pool: torch.Tensor, pages: torch.Tensor) -> None:
-    """pool[pages[i]] = host[i]."""
-    staging = host.to(pool.device, non_blocking=host.is_pinned())
-    page_copy(staging, torch.arange(len(host), device=pool.device), pool, pages)
 
 
 def _words(pool: torch.Tensor) -> torch.Tensor:

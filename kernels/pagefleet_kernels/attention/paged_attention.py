@@ -37,23 +37,20 @@ def paged_attention(
     *,
     longest_kv: int | None = None,
     window: int = 0,
-    soft_cap: float = 0.0,
-    key_scale: float = 1.0,
-    value_scale: float = 1.0,
 ) -> torch.Tensor:
     """[tokens, heads, head_dim] of q's dtype, for q of that shape: the sequences' newest tokens, one after the other.
 
-    keys and values [pages, page_size, kv_heads, head_dim] of q's dtype or float8_e4m3fn, then multiplied by key_scale
-    and value_scale; block_tables [sequences, most pages] int32, pages in order of position, anything after the last;
-    query_starts [sequences + 1] int32, the rows of q where each begins and the end; kv_lens [sequences] int32, tokens
-    with the new ones, 0 for a sequence that only pads the batch (its rows come out 0); longest_query is the most rows
-    of one sequence, longest_kv an upper bound of kv_lens (the tables' width if None), of which only the split count
-    follows. A token sees itself and the window - 1 before it (0: all); soft_cap c bends scores s to c * tanh(s / c).
+    keys and values [pages, page_size, kv_heads, head_dim] of q's dtype or float8_e4m3fn; block_tables [sequences, most
+    pages] int32, pages in order of position, anything after the last; query_starts [sequences + 1] int32, the rows of q
+    where each begins and the end; kv_lens [sequences] int32, tokens with the new ones, 0 for a sequence that only pads
+    the batch (its rows come out 0); longest_query is the most rows of one sequence, longest_kv an upper bound of kv_lens
+    (the tables' width if None), of which only the split count follows. A token attends to itself and the window - 1
+    tokens before it (0: all).
     """
     run = paged_attention_triton if runs_on(q) else paged_attention_reference
     return run(
         q, keys, values, block_tables, query_starts, kv_lens, scale, longest_query, longest_kv=longest_kv,
-        window=window, soft_cap=soft_cap, key_scale=key_scale, value_scale=value_scale,
+        window=window,
     )  # fmt: skip
 
 
@@ -69,9 +66,6 @@ def paged_attention_reference(
     *,
     longest_kv: int | None = None,
     window: int = 0,
-    soft_cap: float = 0.0,
-    key_scale: float = 1.0,
-    value_scale: float = 1.0,
 ) -> torch.Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     page_size, group = keys.shape[1], q.shape[1] // keys.shape[2]
@@ -80,10 +74,8 @@ def paged_attention_reference(
         begin, end = starts[sequence], starts[sequence + 1]
         pages = block_tables[sequence, : -(-length // page_size)].long()
         k = keys[pages].flatten(0, 1)[:length].float().repeat_interleave(group, dim=1)
-        v = values[pages].flatten(0, 1)[:length].float().repeat_interleave(group, dim=1) * value_scale
-        scores = torch.einsum("thd,shd->hts", q[begin:end].float(), k) * (scale * key_scale)
-        if soft_cap:
-            scores = soft_cap * torch.tanh(scores / soft_cap)
+        v = values[pages].flatten(0, 1)[:length].float().repeat_interleave(group, dim=1)
+        scores = torch.einsum("thd,shd->hts", q[begin:end].float(), k) * scale
         seen = torch.ones(end - begin, length, dtype=torch.bool, device=q.device).tril(length - (end - begin))
         if window:
             seen = seen.triu(length - (end - begin) - window + 1)
@@ -104,9 +96,6 @@ def paged_attention_triton(
     *,
     longest_kv: int | None = None,
     window: int = 0,
-    soft_cap: float = 0.0,
-    key_scale: float = 1.0,
-    value_scale: float = 1.0,
     splits: int | None = None,
 ) -> torch.Tensor:
     """`splits` overrides the split count that follows from the shapes and the device."""
@@ -131,10 +120,9 @@ def paged_attention_triton(
     stats = torch.empty(2, splits, tokens, heads, dtype=torch.float32, device=q.device) if splits > 1 else out
     attend[(blocks, kv_heads, splits)](
         q, keys, values, block_tables, query_starts, kv_lens, partial, stats, *q.stride(), *keys.stride(),
-        *values.stride(), *block_tables.stride(), heads, tokens, sequences, splits, scale * key_scale,
-        soft_cap, window, value_scale, HEAD=head_dim, GROUP=group, PAGE=page_size, SPLIT=splits > 1, ROWS=plan.rows,
-        TILE=plan.tile, DIM=dim, ONE=longest_query == 1, CAPPED=bool(soft_cap), WINDOWED=bool(window),
-        WIDEN=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
+        *values.stride(), *block_tables.stride(), heads, tokens, sequences, splits, scale, window, HEAD=head_dim,
+        GROUP=group, PAGE=page_size, SPLIT=splits > 1, ROWS=plan.rows, TILE=plan.tile, DIM=dim, ONE=longest_query == 1,
+        WINDOWED=bool(window), WIDEN=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
     if splits > 1:
         reduce[(tokens, heads)](

@@ -11,9 +11,9 @@ from pagefleet_kernels.launch.language import jit, jit_varying, tl
 @jit
 def _tile(
     query, highest, total, summed, begin, stop, position, keys, values, table, table_column,
-    k_page, k_token, k_dim, v_page, v_token, v_dim, scale, soft_cap, window,
-    HEAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, DIM: tl.constexpr, CAPPED: tl.constexpr,
-    WINDOWED: tl.constexpr, MASKED: tl.constexpr, WIDEN: tl.constexpr,
+    k_page, k_token, k_dim, v_page, v_token, v_dim, scale, window,
+    HEAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, DIM: tl.constexpr, WINDOWED: tl.constexpr,
+    MASKED: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """One step of the online softmax over the tokens begin to begin + TILE; with MASKED, only what each row sees."""
     seen = begin + tl.arange(0, TILE)
@@ -42,8 +42,6 @@ def _tile(
     else:
         key, value = key.to(query.dtype), value.to(query.dtype)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-    if CAPPED:  # tanh(x) = 2 / (1 + exp(-2 x)) - 1
-        scores = soft_cap * (2.0 / (1.0 + tl.exp(scores * (-2.0 / soft_cap))) - 1.0)
     scores *= 1.4426950408889634  # exp(x) = exp2(x / ln 2)
     if MASKED:
         visible = (seen[None, :] <= position[:, None]) & real[None, :]
@@ -78,9 +76,9 @@ def _sequence_of(block, query_starts, sequences, block_tokens):
 def attend(
     q, keys, values, block_tables, query_starts, kv_lens, out, stats, q_token, q_head, q_dim,
     k_page, k_token, k_head, k_dim, v_page, v_token, v_head, v_dim, table_row, table_column,
-    heads, tokens, sequences, splits, scale, soft_cap, window, value_scale, HEAD: tl.constexpr, GROUP: tl.constexpr,
+    heads, tokens, sequences, splits, scale, window, HEAD: tl.constexpr, GROUP: tl.constexpr,
     PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DIM: tl.constexpr,
-    ONE: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, WIDEN: tl.constexpr,
+    ONE: tl.constexpr, WINDOWED: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """One program per block of a sequence's new tokens, KV head and split; row r is token r // GROUP, head r % GROUP.
 
@@ -130,14 +128,14 @@ def attend(
         for tile in range(begin, masked_from, TILE):
             highest, total, summed = _tile(
                 query, highest, total, summed, tile, end, position, keys, values, table, table_column,
-                k_page, k_token, k_dim, v_page, v_token, v_dim, scale, soft_cap, window,
-                HEAD, PAGE, TILE, DIM, CAPPED, WINDOWED, False, WIDEN,
+                k_page, k_token, k_dim, v_page, v_token, v_dim, scale, window,
+                HEAD, PAGE, TILE, DIM, WINDOWED, False, WIDEN,
             )  # fmt: skip
     for tile in range(masked_from, end, TILE):
         highest, total, summed = _tile(
             query, highest, total, summed, tile, end, position, keys, values, table, table_column,
-            k_page, k_token, k_dim, v_page, v_token, v_dim, scale, soft_cap, window,
-            HEAD, PAGE, TILE, DIM, CAPPED, WINDOWED, True, WIDEN,
+            k_page, k_token, k_dim, v_page, v_token, v_dim, scale, window,
+            HEAD, PAGE, TILE, DIM, WINDOWED, True, WIDEN,
         )  # fmt: skip
 
     if SPLIT:
@@ -147,7 +145,7 @@ def attend(
     else:
         summed = summed / tl.where(total > 0, total, 1.0)[:, None]
     out_at = (at * heads + head)[:, None] * HEAD + dims[None, :]
-    tl.store(out + out_at, (summed * value_scale).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + out_at, summed.to(out.dtype.element_ty), mask=inside)
 
 
 @jit_varying("tokens", "splits")

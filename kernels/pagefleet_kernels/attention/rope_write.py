@@ -1,7 +1,7 @@
 """Rotary position embedding (Su et al., 2021) of queries and keys, and the write of keys and values to their KV pages.
 
-With norm weights, each head of q and k goes through RMSNorm first (Qwen3's q/k norm); into float8_e4m3fn pages, keys
-and values are divided by a scale of the tensor and rounded.
+With norm weights, each head of q and k goes through RMSNorm first (Qwen3's q/k norm). Keys and values are rounded to
+the pages' dtype; beyond the largest number of float8_e4m3fn they saturate.
 
 Floor: q is read and written, k and v are read once and written once into their slots, so
 n * head_dim * (itemsize * (2 * heads + 2 * kv_heads) + 2 * kv_heads * page itemsize) bytes, plus n * head_dim of the
@@ -37,19 +37,16 @@ def rope_write(
     q_norm: torch.Tensor | None = None,
     k_norm: torch.Tensor | None = None,
     eps: float = 1e-6,
-    key_scale: float = 1.0,
-    value_scale: float = 1.0,
 ) -> torch.Tensor:
     """Rotated q [n, heads, head_dim]; `keys` and `values` [slots, kv_heads, head_dim] are written at `slots` [n].
 
     q [n, heads, head_dim]; k and v [n, kv_heads, head_dim]; cos and sin [positions, head_dim / 2] float32, halves as
     Hugging Face lays them out; positions and slots [n] integers. A token whose slot is negative is not written: it
-    pads the batch. q_norm and k_norm [head_dim], both or neither; the scales are for float8_e4m3fn keys and values.
+    pads the batch. q_norm and k_norm [head_dim], both or neither.
     """
     run = rope_write_triton if runs_on(q) else rope_write_reference
     return run(
-        q, k, v, cos, sin, positions, slots, keys, values, q_norm=q_norm, k_norm=k_norm, eps=eps, key_scale=key_scale,
-        value_scale=value_scale,
+        q, k, v, cos, sin, positions, slots, keys, values, q_norm=q_norm, k_norm=k_norm, eps=eps,
     )  # fmt: skip
 
 
@@ -67,15 +64,13 @@ def rope_write_reference(
     q_norm: torch.Tensor | None = None,
     k_norm: torch.Tensor | None = None,
     eps: float = 1e-6,
-    key_scale: float = 1.0,
-    value_scale: float = 1.0,
 ) -> torch.Tensor:
     c, s = cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)
     real = slots >= 0
     if q_norm is not None and k_norm is not None:
         q, k = _normed(q, q_norm, eps), _normed(k, k_norm, eps)
-    keys[slots[real].long()] = _stored(_rotated(k, c, s)[real], keys.dtype, key_scale)
-    values[slots[real].long()] = _stored(v[real], values.dtype, value_scale)
+    keys[slots[real].long()] = _stored(_rotated(k, c, s)[real], keys.dtype)
+    values[slots[real].long()] = _stored(v[real], values.dtype)
     return _rotated(q, c, s)
 
 
@@ -89,10 +84,10 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1).to(x.dtype)
 
 
-def _stored(x: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor:
+def _stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype != torch.float8_e4m3fn:
         return x.to(dtype)
-    return (x.float() / scale).clamp(-FP8_MOST, FP8_MOST).to(dtype)
+    return x.float().clamp(-FP8_MOST, FP8_MOST).to(dtype)
 
 
 def rope_write_triton(
@@ -109,8 +104,6 @@ def rope_write_triton(
     q_norm: torch.Tensor | None = None,
     k_norm: torch.Tensor | None = None,
     eps: float = 1e-6,
-    key_scale: float = 1.0,
-    value_scale: float = 1.0,
 ) -> torch.Tensor:
     tokens, heads, head_dim = q.shape
     kv_heads = k.shape[1]
@@ -121,7 +114,7 @@ def rope_write_triton(
         normed = q_norm is not None and k_norm is not None
         norms = (q_norm.contiguous(), k_norm.contiguous()) if q_norm is not None and k_norm is not None else (q, q)
         _kernel[(tokens, -(-heads // HEADS) + -(-kv_heads // HEADS))](
-            *tensors, *norms, positions, slots, out, *strides, heads, kv_heads, eps, 1.0 / key_scale, 1.0 / value_scale,
+            *tensors, *norms, positions, slots, out, *strides, heads, kv_heads, eps,
             HALF=head_dim // 2, NORMED=normed, FP8=keys.dtype == torch.float8_e4m3fn, GROUP=HEADS,
             BLOCK=power_of_two(head_dim // 2), WIDEN=INTERPRETED, num_warps=4,
         )  # fmt: skip
@@ -129,9 +122,9 @@ def rope_write_triton(
 
 
 @jit
-def _stored_as(x, scale, kind: tl.constexpr, FP8: tl.constexpr, WIDEN: tl.constexpr):
+def _stored_as(x, kind: tl.constexpr, FP8: tl.constexpr, WIDEN: tl.constexpr):
     if FP8:
-        return to_fp8(x.to(tl.float32) * scale, WIDEN)
+        return to_fp8(x.to(tl.float32), WIDEN)
     return x.to(kind)
 
 
@@ -139,7 +132,7 @@ def _stored_as(x, scale, kind: tl.constexpr, FP8: tl.constexpr, WIDEN: tl.conste
 def _kernel(
     q, k, v, cos, sin, keys, values, q_norm, k_norm, positions, slots, out,
     q_token, q_head, q_dim, k_token, k_head, k_dim, v_token, v_head, v_dim, cos_row, cos_column, sin_row, sin_column,
-    keys_slot, keys_head, keys_dim, values_slot, values_head, values_dim, heads, kv_heads, eps, key_scale, value_scale,
+    keys_slot, keys_head, keys_dim, values_slot, values_head, values_dim, heads, kv_heads, eps,
     HALF: tl.constexpr, NORMED: tl.constexpr, FP8: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
@@ -181,10 +174,10 @@ def _kernel(
     else:
         kind: tl.constexpr = keys.dtype.element_ty
         place = keys + slot * keys_slot + (head * keys_head)[:, None] + (pair * keys_dim)[None, :]
-        tl.store(place, _stored_as(turned_low, key_scale, kind, FP8, WIDEN), mask=inside)
-        tl.store(place + HALF * keys_dim, _stored_as(turned_high, key_scale, kind, FP8, WIDEN), mask=inside)
+        tl.store(place, _stored_as(turned_low, kind, FP8, WIDEN), mask=inside)
+        tl.store(place + HALF * keys_dim, _stored_as(turned_high, kind, FP8, WIDEN), mask=inside)
         source = v + token * v_token + (head * v_head)[:, None] + (pair * v_dim)[None, :]
         place = values + slot * values_slot + (head * values_head)[:, None] + (pair * values_dim)[None, :]
         lower, upper = tl.load(source, mask=inside, other=0.0), tl.load(source + HALF * v_dim, mask=inside, other=0.0)
-        tl.store(place, _stored_as(lower, value_scale, kind, FP8, WIDEN), mask=inside)
-        tl.store(place + HALF * values_dim, _stored_as(upper, value_scale, kind, FP8, WIDEN), mask=inside)
+        tl.store(place, _stored_as(lower, kind, FP8, WIDEN), mask=inside)
+        tl.store(place + HALF * values_dim, _stored_as(upper, kind, FP8, WIDEN), mask=inside)

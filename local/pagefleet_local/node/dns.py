@@ -8,20 +8,20 @@ the ready addresses of their Endpoints. Names outside the cluster are refused: n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-from kubernetes.aio import client, config, watch
+from kubernetes.aio import client, config
 
+from pagefleet_contract.reflector import Feed, Reflector
 from pagefleet_local.base.paths import Layout
 from pagefleet_local.base.processes import Daemon
 
 DOMAIN = "cluster.local"
-WATCH_SECONDS = 240
-BACKOFF_SECONDS = 1.0
+Document = Mapping[str, Any]
 
 
 def start(layout: Layout) -> list[Daemon]:
@@ -44,7 +44,7 @@ def start(layout: Layout) -> list[Daemon]:
     return [server, watcher]
 
 
-def records(service: dict[str, Any], addresses: list[str]) -> str:
+def records(service: Document, addresses: list[str]) -> str:
     """The hosts file of one Service. `addresses` are its ready endpoints (used when it is headless)."""
     metadata, spec = service["metadata"], service["spec"]
     cluster_ip = spec.get("clusterIP") or ""
@@ -53,75 +53,79 @@ def records(service: dict[str, Any], addresses: list[str]) -> str:
     return "".join(f"{address} {name}.{DOMAIN} {name}\n" for address in sorted(targets))
 
 
-def ready_addresses(endpoints: dict[str, Any]) -> list[str]:
+def ready_addresses(endpoints: Document) -> list[str]:
     return [entry["ip"] for subset in endpoints.get("subsets") or [] for entry in subset.get("addresses") or []]
 
 
 class Records:
-    """The folder of hosts files, kept equal to the Services and Endpoints seen."""
+    """The folder of hosts files, kept equal to the Services and Endpoints of the cluster."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._services: dict[str, dict[str, Any]] = {}
+        self._services: dict[str, Document] = {}
         self._addresses: dict[str, list[str]] = {}
 
-    def service(self, kind: str, document: dict[str, Any]) -> None:
-        key = _key(document)
-        if kind == "DELETED":
-            self._services.pop(key, None)
-        else:
-            self._services[key] = document
-        self._write(key)
+    def replace_services(self, documents: list[Document]) -> None:
+        old, self._services = self._services, {_key(document): document for document in documents}
+        self._write(old.keys() | self._services.keys())
 
-    def endpoints(self, kind: str, document: dict[str, Any]) -> None:
-        key = _key(document)
-        self._addresses[key] = [] if kind == "DELETED" else ready_addresses(document)
-        self._write(key)
+    def upsert_service(self, document: Document) -> None:
+        self._services[_key(document)] = document
+        self._write((_key(document),))
 
-    def keep(self, keys: set[str]) -> None:
-        """After a fresh list: forget Services that are gone."""
-        for key in set(self._services) - keys:
-            self._services.pop(key)
-            self._write(key)
+    def remove_service(self, document: Document) -> None:
+        self._services.pop(_key(document), None)
+        self._write((_key(document),))
 
-    def _write(self, key: str) -> None:
-        service, path = self._services.get(key), self._folder / key
-        text = records(service, self._addresses.get(key, [])) if service else ""
-        if not text:
-            path.unlink(missing_ok=True)
-        elif not path.exists() or path.read_text() != text:
-            path.write_text(text)
+    def replace_endpoints(self, documents: list[Document]) -> None:
+        old, self._addresses = self._addresses, {_key(document): ready_addresses(document) for document in documents}
+        self._write(old.keys() | self._addresses.keys())
+
+    def upsert_endpoints(self, document: Document) -> None:
+        self._addresses[_key(document)] = ready_addresses(document)
+        self._write((_key(document),))
+
+    def remove_endpoints(self, document: Document) -> None:
+        self._addresses.pop(_key(document), None)
+        self._write((_key(document),))
+
+    def _write(self, keys: Iterable[str]) -> None:
+        """Write the hosts files that differ from the records."""
+        for key in keys:
+            service, path = self._services.get(key), self._folder / key
+            text = records(service, self._addresses.get(key, [])) if service else ""
+            if not text:
+                path.unlink(missing_ok=True)
+            elif not path.exists() or path.read_text() != text:
+                path.write_text(text)
 
 
-def _key(document: dict[str, Any]) -> str:
+def _key(document: Document) -> str:
     return f"{document['metadata']['namespace']}.{document['metadata']['name']}"
 
 
 async def follow(kubeconfig: str, folder: Path) -> None:
-    """List and watch Services and Endpoints for ever."""
+    """Follow Services and Endpoints until cancelled."""
     await config.load_kube_config(kubeconfig)
     async with client.ApiClient() as api:
-        core, kept = client.CoreV1Api(api), Records(folder)
-        await asyncio.gather(
-            _loop(api, core.list_endpoints_for_all_namespaces, kept.endpoints, None),
-            _loop(api, core.list_service_for_all_namespaces, kept.service, kept.keep),
+        core, stored = client.CoreV1Api(api), Records(folder)
+        feeds = (
+            Feed(
+                "Endpoints",
+                core.list_endpoints_for_all_namespaces_without_preload_content,
+                stored.replace_endpoints,
+                stored.upsert_endpoints,
+                stored.remove_endpoints,
+            ),
+            Feed(
+                "Service",
+                core.list_service_for_all_namespaces_without_preload_content,
+                stored.replace_services,
+                stored.upsert_service,
+                stored.remove_service,
+            ),
         )
-
-
-async def _loop(api: Any, lister: Any, apply: Any, keep: Any) -> None:
-    while True:
-        with contextlib.suppress(client.ApiException, aiohttp.ClientError, TimeoutError, OSError):
-            listed = await lister()
-            documents = [api.sanitize_for_serialization(item) for item in listed.items]
-            for document in documents:
-                apply("ADDED", document)
-            if keep:
-                keep({_key(document) for document in documents})
-            async with watch.Watch() as stream:
-                version = listed.metadata.resource_version
-                async for event in stream.stream(lister, resource_version=version, timeout_seconds=WATCH_SECONDS):
-                    apply(event["type"], event["raw_object"])
-        await asyncio.sleep(BACKOFF_SECONDS)
+        await asyncio.gather(*(Reflector(feed, aiohttp.ClientError).run() for feed in feeds))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ GUARD = Row(
         Panel(
             "Evidence against the canary",
             ((f"max by (revision, signal, stratum) (pagefleet_guard_evidence{{{OF}}})", EACH),),
-            "An e-value: 100 convicts at a confidence of 99 %. It may be looked at whenever one likes.",
+            "An e-value. A rollback at 99 % confidence needs 200 for each signal of the guard (400 for two), and more when "
+            "early slices were deleted. You may look at it at any time.",
             width=6,
         ),
         Panel(

@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from pagefleet_operator.domain.status.status import AlertRecord
+from pagefleet_operator.kube.store import ServiceKey
 
-Key = tuple[str, str]
 Identity = tuple[str, float, bool]
 KNOWN_SECONDS = 5.0  # how long a stored alert is known to be stored without another look
 PAUSE_SECONDS = 0.2  # between two writes for one service
@@ -21,10 +21,10 @@ class Coalescer:
 
     def __init__(self, keep: Callable[[str, str, list[AlertRecord]], Awaitable[int]]) -> None:
         self._keep = keep
-        self._locks: dict[Key, asyncio.Lock] = {}
-        self._waiting: dict[Key, dict[Identity, AlertRecord]] = {}
-        self._known: dict[Key, dict[Identity, float]] = {}
-        self._written: dict[Key, float] = {}
+        self._locks: dict[ServiceKey, asyncio.Lock] = {}
+        self._waiting: dict[ServiceKey, dict[Identity, AlertRecord]] = {}
+        self._known: dict[ServiceKey, dict[Identity, float]] = {}
+        self._written: dict[ServiceKey, float] = {}
 
     async def add(self, namespace: str, service: str, alerts: Iterable[AlertRecord]) -> None:
         """Returns when all of `alerts` are stored. Raises what the write raised."""
@@ -41,7 +41,7 @@ class Coalescer:
                 self._waiting.setdefault(key, {}).update(fresh)  # their write failed: ours is the next try
             await self._write(key)
 
-    async def _write(self, key: Key) -> None:
+    async def _write(self, key: ServiceKey) -> None:
         pause = PAUSE_SECONDS - (time.monotonic() - self._written.get(key, -PAUSE_SECONDS))
         if pause > 0:
             await asyncio.sleep(pause)

@@ -64,24 +64,15 @@ def decide(observation: Observation, now: float) -> Plan:
 
 def _move(turn: SpecTurn) -> Plan:
     """Take one step of the rollout and size every revision for it."""
-    observation, spec, now = turn.observation, turn.spec, turn.now
+    spec = turn.spec
     stage = machine.advance(turn)
-    sized = capacity.decide(
-        stage,
-        observation.revisions,
-        observation.status,
-        spec.scaling,
-        spec.rollout,
-        now,
-        turn.journal,
-        observation.load,
-    )
+    sized = capacity.decide(turn, stage)
     replicas = carrying_capacity.raise_for_rollback(turn, stage, sized.replicas, spec.scaling.max)
     _retain_previous(turn, stage, replicas)
     drained = draining.decide(turn, replicas)
     fresh = {turn.target: snapshot(spec.raw)}
     history = _history(turn, stage, {**drained.replicas, **replicas}, fresh, spec.rollout.history)
-    warm = spares.decide(observation, stage, replicas, spec.scaling.spares, now, turn.journal)
+    warm = spares.decide(turn, stage, replicas, spec.scaling.spares)
     plan = _plan(turn, Decisions(stage, replicas, drained, history, sized.records, warm, sized.limit))
     plan = replace(plan, needed=sized.needed or {}, replica_cost=spec.replica_cost)
     return replace(plan, job=_load_test_job(turn, stage, history))
@@ -95,7 +86,7 @@ def _hold(turn: Turn, invalid: Problem) -> Plan:
     replicas = carrying_capacity.raise_for_rollback(turn, stage, running, stage.record.needed)
     history = _history(turn, stage, replicas, {}, MAX_HISTORY_WITHOUT_SPEC)
     unchanged = Draining({}, status.draining, ())
-    warm = spares.decide(observation, stage, replicas, None, turn.now, turn.journal)
+    warm = spares.decide(turn, stage, replicas, None)
     return _plan(turn, Decisions(stage, replicas, unchanged, history, status.scaling, warm, invalid=invalid))
 
 

@@ -1,8 +1,8 @@
-"""Carries a plan out: children first, then the status with the weights and at once the routes that follow it, then
-deletions, then Events. When a revision loses its weight, status and routes come before everything else.
+"""Carries a plan out, in this order: children, the status with the weights, the routes that follow from it, deletions,
+Events. When a revision loses all its weight, status and routes come before everything else.
 
-A write that would change nothing is not made. The status is written under the resourceVersion that was decided on:
-who comes second decides again. A failing child never keeps the weights from being written.
+A write that would change nothing is not made. The status is written under the resourceVersion that the decision was
+based on: a second writer gets a conflict and decides again. A child that fails never keeps the weights from being written.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ MANAGER = OPERATOR
 APPLIED = "pagefleet.io/applied-hash"
 CONFLICT, NOT_FOUND = 409, 404
 GROUPED = (f"{groups.GROUP}/{groups.VERSION}", groups.KIND)
-REFUSALS = (400, 403, 422)  # for what is in it, or by an admission or a quota: a user has to mend it
+REFUSALS = (400, 403, 422)  # because of its content, an admission webhook or a quota: a user has to fix it
 WORKLOADS = ("Deployment", groups.KIND)
 CHILD_KINDS = (("apps/v1", "Deployment"), GROUPED, ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"))
 log = logging.getLogger(__name__)
 
 
 class Applier:
-    """Writes to one cluster. `may_write` raises when this process is not the one to write (any more). `policy_version` is what it serves PodDisruptionBudgets under, found out once."""
+    """Writes to one cluster. `may_write` raises when this process does not hold the lease (any more)."""
 
     def __init__(
         self, api: Api, versions: Versions, store: Store, may_write: Callable[[], None] = lambda: None
     ) -> None:
         self._api, self._versions, self._store, self._may_write = api, versions, store, may_write
-        self._told: dict[tuple[str, str], str] = {}  # by uid and reason: the last refusal of a route or a child
+        self._last_refusals: dict[tuple[str, str], str] = {}  # by uid and reason
 
     async def apply(self, service: Document, plan: Plan) -> None:
-        """Raises ApiError or aiohttp.ClientError for the first write that failed, after trying the rest."""
+        """Carry out a plan. Raises ApiError or aiohttp.ClientError for the first write that failed, after trying the rest."""
         failures: list[Exception] = []
         moved = False
         live = self._live(service)
-        # The present weights are still in force while children are applied: what they need is never taken away here,
-        # because a plan that shrinks a revision was made when its weight was already gone.
+        # The old weights are in force while children are applied. Applying never takes away replicas that they need,
+        # because a plan shrinks a revision only when its weight was gone before.
         status_first = self._takes_weight_away(service, plan)
         if status_first:
             moved = await self._split(service, plan, failures)
-        await self._victims(service, plan.deletion_costs)
+        await self._deletion_costs(service, plan.deletion_costs)
         failures += await self._children(service, plan, live)
         if plan.job is not None:
             await self._job(dict(plan.job))
         if not status_first:
             moved = await self._split(service, plan, failures)
-        # Who serves a route goes on by the old one until it has seen the new one: `routing` waits for its answer.
+        # A gateway goes on with the old route until it has read the new one, so nothing is deleted in the same round.
         for revision in () if moved else plan.delete:
             await self._delete(service, revision, live)
         for event in plan.events:
@@ -70,15 +70,18 @@ class Applier:
     async def _children(
         self, service: Document, plan: Plan, live: Mapping[tuple[str, str], Document]
     ) -> list[ApiError]:
-        """Apply what can be applied; what failed. What a deleted revision has left is known by its Deployment or
-        LeaderWorkerSet: while that is refused and not there, its Service and budget are not made, or they would stay."""
+        """Apply every child that can be applied. Returns the failures.
+
+        A revision's remaining children are found by its Deployment or LeaderWorkerSet. So while that one is refused and
+        does not exist, the revision's Service and PodDisruptionBudget are not made: nobody would delete them.
+        """
         failures: list[ApiError] = []
-        unborn: set[str] = set()
+        without_workload: set[str] = set()
         for child in plan.children:
             manifest: Document = dict(child)
             kind, metadata = manifest["kind"], manifest["metadata"]
             revision = metadata["labels"][REVISION_LABEL]
-            if revision in unborn:
+            if revision in without_workload:
                 continue
             try:
                 await self._child(manifest, live)
@@ -86,17 +89,18 @@ class Applier:
                 log.error("%s cannot be applied: %s", kind, error)
                 failures.append(error)
                 if kind in WORKLOADS and (kind, metadata["name"]) not in live:
-                    unborn.add(revision)
+                    without_workload.add(revision)
                 if error.status in REFUSALS:
-                    said = f"the {kind} of revision {revision} is refused: {error.message}"
-                    await self._tell(service, "ChildRefused", said)
+                    message = f"the API server refuses the {kind} of revision {revision}: {error.message}"
+                    await self._refused(service, "ChildRefused", message)
         return failures
 
     async def _split(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
-        """Write the status, then the routes. Whether a route was written, or could not be.
+        """Write the status, then the routes. Returns whether a route was written or could not be written.
 
-        In this order because the status is written under the resourceVersion that was decided on: who decided on an
-        old state moves no route, and who dies between the two leaves a status from which the route follows.
+        The status comes first because it is written under the resourceVersion that the decision was based on. An
+        operator with an old view therefore moves no route, and one that dies between the two writes leaves a status
+        from which the next one writes the route.
         """
         await self._status(service, plan)
         moved = False
@@ -106,8 +110,8 @@ class Applier:
             except ApiError as error:
                 log.error("%s cannot be applied: %s", manifest["kind"], error)
                 failures.append(error)
-                said = f"spec.traffic: the {manifest['kind']} is refused: {error.message}"
-                await self._tell(service, "RouteRefused", said)
+                message = f"spec.traffic: the API server refuses the {manifest['kind']}: {error.message}"
+                await self._refused(service, "RouteRefused", message)
                 return True
         for gone in () if moved else plan.withdrawn:
             path = paths.collection(gone.api_version, gone.kind, service["metadata"]["namespace"])
@@ -115,11 +119,11 @@ class Applier:
             await self._api.delete(f"{path}/{gone.name}", gone.uid)
         return moved
 
-    async def _tell(self, service: Document, reason: str, message: str) -> None:
-        """An Event for what no later decision can see; not again while it stays the same."""
+    async def _refused(self, service: Document, reason: str, message: str) -> None:
+        """Write an Event about a refusal, which no later decision can see. The same refusal is reported once."""
         key = service["metadata"]["uid"], reason
-        if self._told.get(key) != message:
-            self._told[key] = message
+        if self._last_refusals.get(key) != message:
+            self._last_refusals[key] = message
             await self._event(service, Event("Warning", reason, message))
 
     async def _route(self, manifest: dict[str, Any]) -> bool:
@@ -132,7 +136,7 @@ class Applier:
         return True
 
     def _takes_weight_away(self, service: Document, plan: Plan) -> bool:
-        """Whether a revision loses all its weight: that write waits for nothing."""
+        """Whether a revision loses all its weight. Such a status is written before anything else."""
         before = {
             entry["revision"] for entry in (service.get("status") or {}).get("traffic") or () if entry.get("weight")
         }
@@ -153,18 +157,18 @@ class Applier:
         kind, metadata = manifest["kind"], manifest["metadata"]
         found = live.get((kind, metadata["name"]))
         if found is None or drifted(manifest, found):
-            if found is not None:  # what was decided on, or not at all
+            if found is not None:  # the version that the decision was based on, or no write
                 metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
             self._may_write()
             try:
-                self._store.took(kind, await self._api.apply(paths.of(manifest), manifest, MANAGER))
+                self._store.upsert(kind, await self._api.apply(paths.of(manifest), manifest, MANAGER))
             except ApiError as error:
                 if error.status in (CONFLICT, NOT_FOUND):
                     await self._refresh(kind, metadata["namespace"], metadata["name"], paths.of(manifest))
                 raise
 
     async def _job(self, manifest: dict[str, Any]) -> None:
-        """A Job is created once: its name tells the attempt, and its template cannot change."""
+        """Create a Job once: its name identifies the attempt, and its template cannot change."""
         path = paths.collection(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
         if await self._api.find(f"{path}/{manifest['metadata']['name']}") is not None:
             return
@@ -175,8 +179,8 @@ class Applier:
             if error.status != CONFLICT:  # it exists by now
                 raise
 
-    async def _victims(self, service: Document, costs: Mapping[str, int]) -> None:
-        """Advice to the ReplicaSet controller: without it another pod goes, which is no reason not to shrink."""
+    async def _deletion_costs(self, service: Document, costs: Mapping[str, int]) -> None:
+        """Advise the ReplicaSet controller which pods to delete first. A write that fails is no reason not to scale down."""
         pods = paths.collection("v1", "Pod", service["metadata"]["namespace"])
         for name, cost in costs.items():
             self._may_write()
@@ -186,30 +190,31 @@ class Applier:
                 log.info("pod %s keeps its deletion cost: %s", name, error)
 
     async def _status(self, service: Document, plan: Plan) -> None:
-        wanted = codec.dump(plan.status)
-        if wanted == (service.get("status") or {}):
+        status = codec.dump(plan.status)
+        if status == (service.get("status") or {}):
             return
-        body = {**service, "status": wanted}
+        body = {**service, "status": status}
         metadata = service["metadata"]
         path = paths.inference_service(metadata["namespace"], metadata["name"])
         self._may_write()
         try:
-            self._store.took(KIND, await self._api.replace(f"{path}/status", body))
+            self._store.upsert(KIND, await self._api.replace(f"{path}/status", body))
         except ApiError as error:
             if error.status in (CONFLICT, NOT_FOUND):
                 await self._refresh(KIND, metadata["namespace"], metadata["name"], path)
             raise
 
     async def _refresh(self, kind: str, namespace: str, name: str, path: str) -> None:
-        """The store said otherwise than the API server: take what there is."""
+        """Read an object again where the API server contradicted the store."""
         found = await self._api.find(path)
         if found is None:
-            self._store.went(kind, namespace, name)
+            self._store.remove(kind, namespace, name)
         else:
-            self._store.took(kind, found)
+            self._store.upsert(kind, found)
 
     async def _delete(self, service: Document, revision: str, live: Mapping[tuple[str, str], Document]) -> None:
-        """The Deployment or LeaderWorkerSet last: as long as it is there, a restarted operator sees that the rest is still to be deleted."""
+        """Delete a revision's children, its Deployment or LeaderWorkerSet last: while that one exists, a restarted operator
+        knows that the others still have to be deleted."""
         for version, kind in reversed(CHILD_KINDS):
             path = paths.collection(await self._versions.of(version, kind), kind, service["metadata"]["namespace"])
             for (found, name), item in live.items():
@@ -243,31 +248,31 @@ class Applier:
         try:
             await self._api.create(paths.collection("v1", "Event", metadata["namespace"]), body)
         except ApiError as error:
-            # An Event is for reading only; a namespace that is being deleted takes none.
+            # Nothing depends on an Event, and a namespace that is being deleted accepts none.
             log.warning("event %s of %s is lost: %s", event.reason, metadata["name"], error)
 
 
 def _stamp(manifest: dict[str, Any]) -> None:
-    """Note in the manifest what it was made from, so that a field that is left out one day is drift too."""
+    """Write the manifest's digest into it, so that leaving a field out one day counts as drift too."""
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
     manifest["metadata"] = {**manifest["metadata"], "annotations": {APPLIED: digest}}
 
 
-def drifted(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+def drifted(desired: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     """Whether the live object differs from what we would apply, or was last applied from something else."""
-    applied = (found["metadata"].get("annotations") or {}).get(APPLIED)
-    return applied != wanted["metadata"]["annotations"][APPLIED] or not contains(found.get("spec"), wanted["spec"])
+    applied = (live["metadata"].get("annotations") or {}).get(APPLIED)
+    return applied != desired["metadata"]["annotations"][APPLIED] or not contains(live.get("spec"), desired["spec"])
 
 
-def contains(found: Any, wanted: Any) -> bool:
-    """Whether every field of `wanted` stands in `found`; fields that others or defaults added do not matter."""
-    if isinstance(wanted, Mapping):
-        return isinstance(found, Mapping) and all(contains(found.get(key), value) for key, value in wanted.items())
-    if isinstance(wanted, list):
+def contains(live: Any, desired: Any) -> bool:
+    """Whether every field of `desired` is in `live`. Fields that defaults or others added do not matter."""
+    if isinstance(desired, Mapping):
+        return isinstance(live, Mapping) and all(contains(live.get(key), value) for key, value in desired.items())
+    if isinstance(desired, list):
         return (
-            isinstance(found, list)
-            and len(found) == len(wanted)
-            and all(contains(one, other) for one, other in zip(found, wanted, strict=True))
+            isinstance(live, list)
+            and len(live) == len(desired)
+            and all(contains(one, other) for one, other in zip(live, desired, strict=True))
         )
     # The API server leaves false and empty out, and keeps quantities as they were written.
-    return bool(found == wanted) or (found is None and wanted in (False, "", 0))
+    return bool(live == desired) or (live is None and desired in (False, "", 0))

@@ -36,10 +36,10 @@ class Groups:
                 served = False  # it was taken away meanwhile
         present = {item["metadata"]["name"] for item in found}
         for item in found:
-            self._store.took(KIND, item)
+            self._store.upsert(KIND, item)
         for known in self._store.children(KIND, namespace, service):
             if known["metadata"]["name"] not in present:
-                self._store.went(KIND, namespace, known["metadata"]["name"])
+                self._store.remove(KIND, namespace, known["metadata"]["name"])
         return served
 
     async def _list(self, namespace: str, service: str) -> list[Document]:

@@ -1,5 +1,8 @@
-"""Whole lists of everything the operator watches: at the start, so that the first decision sees all there is, and every few
-minutes after it, for what no watch has told."""
+"""Whole lists of every kind that the operator watches.
+
+They are read at the start, so that the first decision sees every object, and every few minutes after that, because a
+broken watch reports no deletions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import aiohttp
 from pagefleet_contract.names import GROUP, KIND, MANAGED, MANAGED_LABEL, VERSION
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
-from pagefleet_operator.kube.store import Key, Store
+from pagefleet_operator.kube.store import ObjectKey, Store
 from pagefleet_operator.kube.versions import Versions
 
 RELIST_SECONDS = 300.0
@@ -23,41 +26,47 @@ log = logging.getLogger(__name__)
 
 
 class Lists:
-    """`synced` is set when everything has been listed once. `changed` hears of what a list changed in the store."""
+    """Keeps the store complete. `synced` is set when every kind has been listed once. `changed` is called with the key of
+    each object that a list added, changed or lacked."""
 
     def __init__(
-        self, api: Api, versions: Versions, store: Store, namespaces: Collection[str], changed: Callable[[Key], None]
+        self,
+        api: Api,
+        versions: Versions,
+        store: Store,
+        namespaces: Collection[str],
+        changed: Callable[[ObjectKey], None],
     ) -> None:
         self._api, self._versions, self._store, self._changed = api, versions, store, changed
         self._namespaces = tuple(namespaces)
         self.synced, self._soon = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
-        """For ever."""
+        """List now, every RELIST_SECONDS, and whenever `soon` was called."""
         while True:
             try:
                 await self.once()
             except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
-                log.warning("lists: %s", error or type(error).__name__)
+                log.warning("the API server does not answer lists: %s", error or type(error).__name__)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self.synced.set()
             try:
                 async with asyncio.timeout(RELIST_SECONDS):
                     await self._soon.wait()
-                await asyncio.sleep(RETRY_SECONDS)  # one list for everything that asks for one
+                await asyncio.sleep(RETRY_SECONDS)  # so that several calls of `soon` share one list
             except TimeoutError:
                 continue
             finally:
                 self._soon.clear()
 
     def soon(self) -> None:
-        """Something may have vanished untold."""
+        """List again soon: objects may have vanished without an event."""
         self._soon.set()
 
     async def once(self) -> None:
         """Raises ApiError or aiohttp.ClientError."""
-        # Children first: who sees a service must not find it without those that it has.
+        # Children come first: a decision on a service must see the children that it has.
         for version, kind in CHILDREN:
             await self._list(await self._versions.of(version, kind), kind)
         await self._list(f"{GROUP}/{VERSION}", KIND)
@@ -68,14 +77,14 @@ class Lists:
             for document in documents:  # items of a list do not name their kind
                 document.setdefault("apiVersion", version)
                 document.setdefault("kind", kind)
-            brought, gone = self._store.listed(kind, documents, at, (namespace,) if namespace else ())
+            brought, gone = self._store.replace_listed(kind, documents, at, (namespace,) if namespace else ())
             for key in (*brought, *gone):
                 self._changed(key)
             for key in gone:
-                self._store.went(*key)
+                self._store.remove(*key)
 
     async def _pages(self, path: str, ours: bool) -> tuple[list[Document], int]:
-        """All items, and the version of the list's first page: what is newer may lie on a later one."""
+        """All items, and the resourceVersion of the first page: later pages may hold newer objects."""
         query = {"limit": str(PAGE)} | ({"labelSelector": f"{MANAGED_LABEL}={MANAGED}"} if ours else {})
         documents: list[Document] = []
         at = 0

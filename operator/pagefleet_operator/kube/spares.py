@@ -18,9 +18,8 @@ from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.domain.status.plan import SpareOrder
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError
-from pagefleet_operator.kube.store import Store
+from pagefleet_operator.kube.store import ServiceKey, Store
 
-Key = tuple[str, str]
 ENGINE_SECONDS = 120.0  # weights come back from where sleep has put them
 BUSY = 409  # requests are open, or pages in use
 SLEEP, WAKE = "/sleep?level=1", "/wake_up"
@@ -36,13 +35,13 @@ class SpareOrders:
         store: Store,
         session: aiohttp.ClientSession,
         may_write: Callable[[], None],
-        answered: Callable[[Key], None],
+        answered: Callable[[ServiceKey], None],
     ) -> None:
         self._api, self._store, self._session = api, store, session
         self._may_write, self._answered = may_write, answered
         self._asking: dict[str, asyncio.Task[None]] = {}
 
-    async def carry_out(self, key: Key, orders: Iterable[SpareOrder]) -> None:
+    async def carry_out(self, key: ServiceKey, orders: Iterable[SpareOrder]) -> None:
         """Returns when the gates are written; engines are asked in the background. Raises aiohttp.ClientError."""
         for order in orders:
             self._may_write()
@@ -65,11 +64,11 @@ class SpareOrders:
         }
         path = f"{paths.collection('v1', 'Pod', namespace)}/{pod}/status"
         try:
-            self._store.took("Pod", await self._api.merge_lists(path, {"status": {"conditions": [condition]}}))
+            self._store.upsert("Pod", await self._api.merge_lists(path, {"status": {"conditions": [condition]}}))
         except ApiError as error:  # it is gone, or going: the next decision sees what is there
             log.warning("spare %s keeps its readiness gate: %s", pod, error)
 
-    async def _ask(self, key: Key, address: str, path: str) -> None:
+    async def _ask(self, key: ServiceKey, address: str, path: str) -> None:
         host = f"[{address}]" if ":" in address else address
         try:
             timeout = aiohttp.ClientTimeout(total=ENGINE_SECONDS)

@@ -14,8 +14,9 @@ from typing import Any
 from pagefleet_contract.names import KIND, SERVICE_LABEL, WORKER_LABEL
 
 Document = dict[str, Any]
-Key = tuple[str, str, str]  # kind, namespace, name
-MOST_TOMBSTONES = 10_000
+ObjectKey = tuple[str, str, str]  # kind, namespace, name
+ServiceKey = tuple[str, str]  # namespace and name of an InferenceService
+MAX_TOMBSTONES = 10_000
 
 
 def version_of(document: Mapping[str, Any]) -> int:
@@ -26,46 +27,46 @@ def version_of(document: Mapping[str, Any]) -> int:
 
 class Store:
     def __init__(self) -> None:
-        self._objects: dict[Key, Document] = {}
+        self._objects: dict[ObjectKey, Document] = {}
         self._owned: dict[tuple[str, str, str], set[str]] = {}  # kind, namespace, service -> names
-        self._gone: dict[Key, int] = {}  # the version at which an object went
+        self._gone: dict[ObjectKey, int] = {}  # the version at which an object went
 
-    def took(self, kind: str, document: Document, *, deleted: bool = False) -> None:
-        """An event, or what the API server answered to a write."""
+    def upsert(self, kind: str, document: Document, *, deleted: bool = False) -> None:
+        """Store an object from an event, or from the API server's answer to a write, unless a newer version is known."""
         metadata = document["metadata"]
         key, version = (kind, metadata.get("namespace", ""), metadata["name"]), version_of(document)
         known = self._objects.get(key)
         if version < max(version_of(known) if known else 0, self._gone.get(key, 0)):
             return
         if deleted:
-            self.went(kind, key[1], key[2], version)
+            self.remove(kind, key[1], key[2], version)
             return
         self._forget_index(key)
         self._objects[key] = document
         if owner := _owner(kind, document):
             self._owned.setdefault((kind, key[1], owner), set()).add(key[2])
 
-    def went(self, kind: str, namespace: str, name: str, version: int = 0) -> None:
-        """An object is gone; `version` 0: whatever version it had."""
+    def remove(self, kind: str, namespace: str, name: str, version: int = 0) -> None:
+        """Remove an object that was deleted at `version`; 0 stands for the version that is known."""
         key = (kind, namespace, name)
         self._forget_index(key)
         known = self._objects.pop(key, None)
         self._gone[key] = max(version, version_of(known) if known else 0)
-        while len(self._gone) > MOST_TOMBSTONES:
+        while len(self._gone) > MAX_TOMBSTONES:
             del self._gone[next(iter(self._gone))]
 
-    def listed(
+    def replace_listed(
         self, kind: str, documents: Iterable[Document], version: int, namespaces: Iterable[str] = ()
-    ) -> tuple[set[Key], list[Key]]:
+    ) -> tuple[set[ObjectKey], list[ObjectKey]]:
         """A whole list taken at `version`: what it brought anew, and what it lacks and is not newer: that is gone, but
         still here until `went` is told."""
-        present, scope, changed, gone = set(), set(namespaces), set[Key](), list[Key]()
+        present, scope, changed, gone = set(), set(namespaces), set[ObjectKey](), list[ObjectKey]()
         for document in documents:
             metadata = document["metadata"]
             key = (kind, metadata.get("namespace", ""), metadata["name"])
             present.add(key)
             known = self._objects.get(key)
-            self.took(kind, document)
+            self.upsert(kind, document)
             if self._objects.get(key) is not known:
                 changed.add(key)
         for key, known in list(self._objects.items()):
@@ -86,12 +87,12 @@ class Store:
         """Namespace and name of every object of a kind, sorted."""
         return sorted(key[1:] for key in self._objects if key[0] == kind)
 
-    def owner(self, key: Key) -> str:
+    def owner(self, key: ObjectKey) -> str:
         """The service that an object is labelled with; "" when it is unknown or labelled with none."""
         known = self._objects.get(key)
         return _owner(key[0], known) if known is not None else ""
 
-    def _forget_index(self, key: Key) -> None:
+    def _forget_index(self, key: ObjectKey) -> None:
         known = self._objects.get(key)
         if known is not None and (owner := _owner(key[0], known)):
             names = self._owned.get((key[0], key[1], owner), set())

@@ -38,6 +38,13 @@ class EngineReading:
     counters: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Unread:
+    """No reading, and the cause in words."""
+
+    cause: str
+
+
 def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
     """The reading of a metrics page; None when a number is missing that should be there, negative or not finite."""
     named = ((name, getattr(metrics, name)) for name in (*GAUGES, *OPTIONAL, *RATES))
@@ -81,9 +88,9 @@ def _pages(known: Mapping[str, float]) -> tuple[int | None, int | None]:
     return None, None
 
 
-def rated(latest: EngineReading, before: EngineReading | None, seconds: float) -> EngineReading:
+def rated(latest: EngineReading, before: EngineReading, seconds: float) -> EngineReading:
     """The reading with the rates of its counters since the reading before. A counter that fell has begun again at 0."""
-    if before is None or seconds <= 0:
+    if seconds <= 0:
         return latest
     rates: dict[str, Any] = {
         name: (value - before.counters[name] if value >= before.counters[name] else value) / seconds
@@ -98,17 +105,17 @@ class EngineReadings:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._last: dict[str, tuple[float, EngineReading | None]] = {}
+        self._last: dict[str, tuple[float, EngineReading | Unread]] = {}
 
-    async def read(self, address: str, engine: Engine = OUR_ENGINE) -> EngineReading | None:
-        """None when the pod does not answer in time or not with plausible numbers, or its engine reports none."""
+    async def read(self, address: str, engine: Engine = OUR_ENGINE) -> EngineReading | Unread:
+        """Unread when the pod does not answer in time or not with plausible numbers, or its engine reports none."""
         if engine.metrics is None:
-            return None
+            return Unread("its engine reports no metrics")
         now = time.monotonic()
         last = self._last.get(address)
         if last is None or now - last[0] > FRESH_SECONDS:
             fetched = await self._fetch(address, engine.port, engine.metrics)
-            if fetched is not None and last is not None:
+            if isinstance(fetched, EngineReading) and last is not None and isinstance(last[1], EngineReading):
                 fetched = rated(fetched, last[1], now - last[0])
             last = (now, fetched)
             if len(self._last) > MAX_PODS:
@@ -116,13 +123,17 @@ class EngineReadings:
             self._last[address] = last
         return last[1]
 
-    async def _fetch(self, address: str, port: int, metrics: EngineMetrics) -> EngineReading | None:
+    async def _fetch(self, address: str, port: int, metrics: EngineMetrics) -> EngineReading | Unread:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        url = f"http://{address}:{port}{metrics.path}"
         try:
-            async with self._session.get(f"http://{address}:{port}{metrics.path}", timeout=timeout) as response:
+            async with self._session.get(url, timeout=timeout) as response:
                 if response.status != 200:
-                    return None
-                return parse((await body(response, MAX_BYTES)).decode(errors="replace"), metrics)
-        except (aiohttp.ClientError, TimeoutError, OSError, TooLongError) as error:
-            log.debug("engine %s: %s", address, error)
-            return None
+                    return Unread(f"{url} answers {response.status}")
+                reading = parse((await body(response, MAX_BYTES)).decode(errors="replace"), metrics)
+                return reading or Unread(f"{url} lacks a number that the engine should report")
+        except TimeoutError:
+            return Unread(f"{url} does not answer within {TIMEOUT_SECONDS:g} s")
+        except (aiohttp.ClientError, OSError, TooLongError) as error:
+            log.debug("engine %s: %s", url, error)
+            return Unread(f"{url} cannot be read: {type(error).__name__}")

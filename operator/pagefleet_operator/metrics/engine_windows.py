@@ -11,13 +11,13 @@ import aiohttp
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS
 from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics.bounded_body import TooLongError, body
 from pagefleet_operator.metrics.cumulative import Counts, Past, Pod, counts, names
 from pagefleet_operator.metrics.metrics_page import samples
 
 TIMEOUT_SECONDS = 2.0
 MOST_BYTES = 4 << 20
-Key = tuple[str, str]
 log = logging.getLogger(__name__)
 
 
@@ -26,8 +26,8 @@ class EngineWindows:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._kept: dict[Key, Past] = {}
-        self._silence: dict[Key, str] = {}
+        self._kept: dict[ServiceKey, Past] = {}
+        self._silence: dict[ServiceKey, str] = {}
 
     async def read(
         self, pods: Sequence[Pod], namespace: str, service: str, signals: Collection[str] = HISTOGRAMS

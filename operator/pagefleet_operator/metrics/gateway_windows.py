@@ -19,6 +19,7 @@ from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
+from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics.bounded_body import body
 
 TIMEOUT_SECONDS = 2.0
@@ -27,7 +28,6 @@ KEPT_SECONDS, MOST_SLICES = 72 * 3600.0, 12_000  # what a long rollout is judged
 LEFT_SLICES = 10_000  # when there are too many: the guard adds all of them up anew, which must be rare
 MOST_BUCKET = 2000
 SIGNALS = ("ttft", "e2e", "tpot")
-Key = tuple[str, str]
 Id = tuple[str, float, str, str]
 log = logging.getLogger(__name__)
 
@@ -113,9 +113,9 @@ class GatewayWindows:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._kept: dict[Key, dict[Id, Slice]] = {}
-        self._newest: dict[Key, dict[str, float]] = {}  # by address
-        self._loads: dict[Key, ServiceLoad] = {}
+        self._kept: dict[ServiceKey, dict[Id, Slice]] = {}
+        self._newest: dict[ServiceKey, dict[str, float]] = {}  # by address
+        self._loads: dict[ServiceKey, ServiceLoad] = {}
 
     async def read(
         self, addresses: list[str], namespace: str, service: str, *, judged: bool
@@ -157,7 +157,7 @@ class GatewayWindows:
         self._newest.pop((namespace, service), None)
         self._loads.pop((namespace, service), None)
 
-    async def _fetch(self, address: str, key: Key) -> Answer | None:
+    async def _fetch(self, address: str, key: ServiceKey) -> Answer | None:
         query = {"namespace": key[0], "service": key[1], "since": str(self._newest.get(key, {}).get(address, 0.0))}
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         try:

@@ -9,16 +9,17 @@ from dataclasses import replace
 from pagefleet_operator.domain.scaling.load import remember, sample
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
 from pagefleet_operator.domain.status.sample import Sample
-
-Key = tuple[str, str]
+from pagefleet_operator.kube.store import ServiceKey
 
 
 class Past:
     def __init__(self) -> None:
-        self._histories: dict[Key, dict[str, tuple[Sample, ...]]] = {}
-        self._startups: dict[Key, dict[str, float]] = {}
+        self._histories: dict[ServiceKey, dict[str, tuple[Sample, ...]]] = {}
+        self._startups: dict[ServiceKey, dict[str, float]] = {}
 
-    def remembered(self, key: Key, found: Mapping[str, RevisionReading], now: float) -> dict[str, RevisionReading]:
+    def remembered(
+        self, key: ServiceKey, found: Mapping[str, RevisionReading], now: float
+    ) -> dict[str, RevisionReading]:
         """The readings with their past, which they become part of."""
         before, startups = self._histories.get(key, {}), self._startups.get(key, {})
         names = {pod.name for reading in found.values() for pod in reading.pods}
@@ -31,7 +32,7 @@ class Past:
         self._histories[key] = histories
         return result
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ServiceKey) -> None:
         self._histories.pop(key, None)
         self._startups.pop(key, None)
 

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import aiohttp
 
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
+from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics.bounded_body import body
 
-Key = tuple[str, str]
 EVERY_SECONDS, LISTED_SECONDS, TIMEOUT_SECONDS = 0.5, 5.0, 2.0
 MOST_BYTES = 4 << 20
 log = logging.getLogger(__name__)
@@ -28,13 +28,13 @@ class Wakes:
         self,
         session: aiohttp.ClientSession,
         gateways: Callable[[], Awaitable[list[str]]],
-        wake: Callable[[Key], None],
+        wake: Callable[[ServiceKey], None],
     ) -> None:
         self._session, self._gateways, self._wake = session, gateways, wake
-        self._asleep: set[Key] = set()
+        self._asleep: set[ServiceKey] = set()
         self._some = asyncio.Event()
 
-    def note(self, key: Key, asleep: bool) -> None:
+    def note(self, key: ServiceKey, asleep: bool) -> None:
         """What the last decision about a service left it as."""
         if asleep:
             self._asleep.add(key)
@@ -59,7 +59,7 @@ class Wakes:
                 self._wake(key)
             await asyncio.sleep(EVERY_SECONDS)
 
-    async def _held(self, address: str) -> set[Key]:
+    async def _held(self, address: str) -> set[ServiceKey]:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         try:
             async with self._session.get(f"http://{address}:{GATEWAY_INTERNAL_PORT}/held", timeout=timeout) as response:
@@ -71,7 +71,7 @@ class Wakes:
             return set()
 
 
-def keys(document: object) -> set[Key]:
+def keys(document: object) -> set[ServiceKey]:
     """The services of `{"held": {"<namespace>/<service>": count}}`; what cannot be read is left out."""
     held = document.get("held") if isinstance(document, Mapping) else None
     found = set()

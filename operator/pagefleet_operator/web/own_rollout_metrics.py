@@ -32,7 +32,10 @@ class RolloutMetrics:
             ),
             "samples": gauge("pagefleet_guard_samples", "Requests the guard has judged by revision", *judged),
             "evidence": gauge(
-                "pagefleet_guard_evidence", "Evidence (e-value) against the canary; 100 convicts at 99 %", *judged
+                "pagefleet_guard_evidence",
+                "Evidence (e-value) against the canary; a rollback at 99 % confidence needs 200 for each signal of the "
+                "guard (400 for two), and more when early slices were deleted",
+                *judged,
             ),
         }
         self._shown: dict[Key, set[Series]] = {}

@@ -1,6 +1,6 @@
 """Pagefleet's own autoscaler: the operator's function itself, fed through the operator's own observation types.
 
-Nothing is decided here. `WISH` and `SIZE` are the very objects that the operator calls (a test holds that).
+Nothing is decided here. `RECOMMEND` and `SIZE` are the very objects that the operator calls (a test holds that).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pagefleet_operator.domain.status.status import ScalingRecord
 from pagefleet_simulator.fleet.pods import Victim
 from pagefleet_simulator.fleet.view import Bounds, Decision, PodView, View
 
-WISH, SIZE = autoscale.wish, autoscale.size
+RECOMMEND, SIZE = autoscale.recommend, autoscale.size
 REVISION = "simulated"
 LARGE = 256  # replicas from which on pods are summed up by the simulation
 
@@ -46,11 +46,13 @@ class Ours:
         if view.sums.ready + view.sums.starting <= LARGE:
             found = reading(view, memory.history)
             seen = totals(found, view.now)
-            wish = WISH(found, service, view.desired, memory.record, scaling, view.now)
+            recommended = RECOMMEND(found, service, view.desired, memory.record, scaling, view.now)
         else:
             seen = summed(view, memory.history)
-            wish = SIZE(seen, service, view.desired, memory.record, scaling, view.now)
-        return Decision(wish.replicas, Memory(wish.record, remember(memory.history, seen.latest)), wish.message)
+            recommended = SIZE(seen, service, view.desired, memory.record, scaling, view.now)
+        return Decision(
+            recommended.replicas, Memory(recommended.record, remember(memory.history, seen.latest)), recommended.message
+        )
 
 
 def reading(view: View, history: tuple[Sample, ...]) -> RevisionReading:

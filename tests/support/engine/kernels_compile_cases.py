@@ -13,7 +13,6 @@ from pagefleet_kernels.attention.paged_attention import paged_attention_triton
 from pagefleet_kernels.attention.rope_write import rope_write_triton
 from pagefleet_kernels.build_inputs import build_inputs_triton
 from pagefleet_kernels.quantised.awq_gemm import awq_gemm_triton
-from pagefleet_kernels.quantised.fp4_gemm import fp4_gemm_triton
 from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm_triton
 from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise_triton
 from pagefleet_kernels.rms_norm import rms_norm_triton
@@ -47,11 +46,6 @@ def awq(rows: int, dtype: torch.dtype) -> None:
     awq_gemm_triton(torch.zeros(rows, 4096, dtype=dtype), packed, zeros, torch.zeros(32, 4096, dtype=FP16))
 
 
-def fp4(rows: int, scales: torch.dtype, block: int) -> None:
-    weight = torch.zeros(4096, 2048, dtype=torch.uint8)
-    fp4_gemm_triton(torch.zeros(rows, 4096, dtype=BF16), weight, torch.zeros(4096, 4096 // block, dtype=scales))
-
-
 def fp8(rows: int) -> None:
     x, weight = torch.zeros(rows, 4096, dtype=FP8), torch.zeros(4096, 4096, dtype=FP8)
     fp8_gemm_triton(x, torch.ones(rows), weight, torch.ones(4096), BF16)
@@ -76,7 +70,7 @@ CASES: dict[str, Callable[[], object]] = {
     "decode": partial(attention, 1, 16, 128, splits=4),
     "decode fp8": partial(attention, 1, 64, 128, FP8, splits=4),
     "decode fp32": partial(attention, 1, 16, 64, torch.float32, splits=1),
-    "decode window cap": partial(attention, 1, 16, 256, window=1024, soft_cap=30.0),
+    "decode window": partial(attention, 1, 16, 256, window=1024),
     "prefill": partial(attention, 512, 64, 128, splits=1),
     "prefill 80": partial(attention, 512, 16, 80, splits=1),
     "prefill fp8": partial(attention, 512, 16, 128, FP8, splits=1),
@@ -94,8 +88,6 @@ CASES: dict[str, Callable[[], object]] = {
     "inputs": inputs,
     "awq 1": partial(awq, 1, FP16),
     "awq 64": partial(awq, 64, BF16),
-    "mxfp4 1": partial(fp4, 1, torch.uint8, 32),
-    "nvfp4 64": partial(fp4, 64, FP8, 16),
     "fp8 1": partial(fp8, 1),
     "fp8 256": partial(fp8, 256),
     "sample bf16": partial(sampling, BF16),

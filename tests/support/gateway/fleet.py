@@ -12,8 +12,8 @@ import aiohttp
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
+from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Pod, Service, State
-from pagefleet_gateway.gateway import Gateway
 from pagefleet_gateway.settings import Settings
 
 STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"

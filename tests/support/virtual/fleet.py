@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pagefleet_operator.domain.scaling.autoscale import Wish, wish
+from pagefleet_operator.domain.scaling.autoscale import Recommendation, recommend
 from pagefleet_operator.domain.scaling.load import remember, sample
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_operator.domain.status.engine_load import EngineLoad
@@ -70,7 +70,7 @@ class VirtualFleet:
         self.arrivals: list[float] = []
         self.held: deque[Request] = deque()
         self.changes: list[tuple[float, int, int, str]] = []
-        self.wishes: list[Wish] = []
+        self.recommendations: list[Recommendation] = []
         self.hours = 0.0
         self.met = self.total = 0
         self.numbers = len(self.replicas)
@@ -183,9 +183,9 @@ class VirtualFleet:
         if self.decide is not None:
             wanted = self.decide(self)
         else:
-            answer = wish(found, self.load(), self.desired, self.record, self.scaling, self.now)
+            answer = recommend(found, self.load(), self.desired, self.record, self.scaling, self.now)
             self.record, wanted = answer.record, answer.replicas
-            self.wishes.append(answer)
+            self.recommendations.append(answer)
             if self.desired is not None and wanted != self.desired:
                 self.changes.append((self.now - self.start, self.desired, wanted, answer.message))
         self.desired = wanted

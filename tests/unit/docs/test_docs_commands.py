@@ -15,7 +15,7 @@ from support import docs_blocks as docs_blocks
 from support.docs_blocks import CHECKOUT, Shell, blocks, fenced, unseen
 
 from pagefleet_operator.domain.spec.parse import Spec, parse
-from pagefleet_operator.domain.spec.schema.root import SPEC
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 HERE = docs_blocks.of("here")
 NOT_RUN = [block for found in docs_blocks.of("no-run").values() for block in found]

@@ -146,6 +146,15 @@ def test_values_and_tensors_of_a_gguf_header(tmp_path: Path) -> None:
     assert found.data.view(numpy.float32).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+def test_a_tensor_without_rows_cannot_have_endless_columns(tmp_path: Path) -> None:
+    """The product of its dimensions is 0, which no length of a file contradicts."""
+    path, name = tmp_path / "small.gguf", b"blk.0.attn_q_norm.weight"
+    usual, endless = (name + struct.pack("<IQQ", 2, columns, rows) for columns, rows in ((4, 2), (1 << 62, 0)))
+    path.write_bytes(small_gguf().replace(usual, endless))
+    with pytest.raises(ModelError, match="ends behind the file's end"):
+        GGUF(path).stored("model.layers.0.self_attn.q_norm.weight", 1, 1)
+
+
 @given(st.data())
 @settings(max_examples=400, deadline=None)
 def test_damaged_gguf_files_are_refused_or_read_but_never_crash(data: st.DataObject) -> None:

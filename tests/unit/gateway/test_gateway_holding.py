@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 
-from pagefleet_gateway.cluster.state import Limit, Pod, Service, ServiceKey, State
+from pagefleet_gateway.cluster.state import Pod, RateLimit, Service, ServiceKey, State
 from pagefleet_gateway.holding.holding import Bounds, Holding
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
@@ -22,7 +22,7 @@ class World:
         self.holding = Holding(
             Picker(self.state, self.ledger, random.Random(1)), lambda: 0.0, self.woken.append, bounds
         )
-        self.state.changed = self.holding.pump
+        self.state.on_change = self.holding.release
         settings: dict[str, object] = {"weights": (("a", 100),), "hold_seconds": 30.0, **options}
         self.state.put_service(Service("team", "chat", "smol", **settings))  # type: ignore[arg-type]
         self.count = 0
@@ -55,7 +55,7 @@ async def test_held_from_zero_let_go_by_the_first_pod_with_one_wake_up() -> None
     world.up(POD)
     answers = await asyncio.gather(*held)
     assert all(isinstance(answer, Pick) for answer in answers)
-    assert world.holding.by_service() == {} and len(world.ledger) == 20
+    assert world.holding.queued_by_service() == {} and len(world.ledger) == 20
     assert isinstance(world.ask(), Pick)
     world.up()
     world.hold()
@@ -71,7 +71,7 @@ async def test_no_pod_in_time_is_a_503() -> None:
     world = World(hold_seconds=0.01)
     answer = await world.hold()
     assert isinstance(answer, Refusal) and (answer.status, answer.code) == (503, "no_ready_pod")
-    assert answer.retry_after and world.holding.by_service() == {}
+    assert answer.retry_after and world.holding.queued_by_service() == {}
 
 
 async def test_a_full_queue_is_a_429_in_count_and_bytes_and_over_all_services() -> None:
@@ -95,7 +95,7 @@ async def test_a_higher_priority_goes_first_and_displaces_a_lower_one() -> None:
     await asyncio.sleep(0)
     assert not first.done()
     world.ledger.close("r3")
-    world.holding.pump()
+    world.holding.release()
     assert isinstance(await first, Pick)
 
 
@@ -108,12 +108,12 @@ async def test_pods_at_their_limit_hold_what_comes_and_nobody_overtakes() -> Non
     assert world.woken == []  # there are pods: nothing to wake
     world.ledger.close("r1")
     late = world.hold()  # a place is free, but two came before
-    world.holding.pump()
+    world.holding.release()
     await asyncio.sleep(0)
     assert waiting[0].done() and not waiting[1].done() and not late.done()
     for name in ("r2", "r3"):
         world.ledger.close(name)
-    world.holding.pump()
+    world.holding.release()
     assert isinstance(await late, Pick)
     assert world.ledger.in_flight(POD) == 2
 
@@ -128,7 +128,7 @@ async def test_tenants_share_what_becomes_free() -> None:
     for _ in range(4):
         for number in range(1, world.count + 1):
             world.ledger.close(f"r{number}")
-        world.holding.pump()
+        world.holding.release()
         await asyncio.sleep(0)
     assert single.done() and sum(one.done() for one in crowd) <= 3
 
@@ -138,7 +138,7 @@ async def test_who_gives_up_leaves_no_trace() -> None:
     held = world.hold()
     held.cancel()
     await asyncio.sleep(0)
-    assert world.holding.by_service() == {}
+    assert world.holding.queued_by_service() == {}
     world.up(POD)
     assert len(world.ledger) == 0
 
@@ -165,10 +165,10 @@ async def test_a_stopping_gateway_refuses_what_it_holds() -> None:
 
 
 async def test_a_rate_limit_is_charged_once_however_long_the_request_waits() -> None:
-    world = World(limits=(Limit("authorization", 2, 0),))
+    world = World(limits=(RateLimit("authorization", 2, 0),))
     held = world.hold(authorization="k")
     for _ in range(5):
-        world.holding.pump()
+        world.holding.release()
     world.up(POD)
     assert isinstance(await held, Pick) and isinstance(world.ask(authorization="k"), Pick)
     refused = world.ask(authorization="k")

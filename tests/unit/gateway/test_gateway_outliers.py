@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from pagefleet_gateway.picking.outliers import ERRORS, Outliers
+from pagefleet_gateway.picking.outliers import ERRORS_TO_EJECT, Outliers
 from pagefleet_gateway.picking.retry_budget import CAPACITY, RetryBudgets
 
 
 def test_a_pod_that_fails_again_stays_out_longer_and_a_good_answer_forgives() -> None:
     pods = Outliers()
-    pods.failed("a", 0.0)
-    pods.failed("a", 1.0)  # the same failure, met by another request
+    pods.record_failure("a", 0.0)
+    pods.record_failure("a", 1.0)  # the same failure, met by another request
     assert pods.ejected("a", 0, 4.9) and not pods.ejected("a", 0, 5.0)
-    pods.failed("a", 6.0)
+    pods.record_failure("a", 6.0)
     assert pods.ejected("a", 0, 15.9) and not pods.ejected("a", 0, 16.0)
-    pods.answered("a", 15.0)  # began before it failed
+    pods.record_success("a", 15.0)  # began before it failed
     assert pods.ejected("a", 0, 15.9) and pods.count(15.9) == 1
     assert pods.ejected("a", 1, 16.0)  # on trial: one at a time
-    pods.answered("a", 17.0)
+    pods.record_success("a", 17.0)
     assert not pods.ejected("a", 9, 17.0)
     for turn in range(20):
-        pods.failed("b", turn * 100.0)
+        pods.record_failure("b", turn * 100.0)
     assert pods.ejected("b", 0, 1959.0) and not pods.ejected("b", 0, 1961.0)  # a minute at most
-    pods.keep(())
+    pods.retain(())
     assert not pods.ejected("b", 0, 1959.0)
 
 
 def test_errors_eject_only_in_a_row() -> None:
     pods = Outliers()
     for _ in range(3):
-        for _ in range(ERRORS - 1):
-            pods.errored("a", 0.0)
+        for _ in range(ERRORS_TO_EJECT - 1):
+            pods.record_error("a", 0.0)
         assert not pods.ejected("a", 3, 0.0)
-        pods.answered("a", 0.0)
-    for _ in range(ERRORS):
-        pods.errored("a", 0.0)
+        pods.record_success("a", 0.0)
+    for _ in range(ERRORS_TO_EJECT):
+        pods.record_error("a", 0.0)
     assert pods.ejected("a", 0, 1.0)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, State
-from pagefleet_gateway.measuring.access_log import Line, parse, settle
+from pagefleet_gateway.measuring.access_log import LogLine, complete, parse
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request, stratum
 from pagefleet_gateway.picking.routing import Refusal
@@ -54,9 +54,9 @@ class World:
             "attempts": 1,
         }
         parsed = parse(json.dumps(line | fields).encode())
-        if not isinstance(parsed, Line):
+        if not isinstance(parsed, LogLine):
             raise TypeError("not a line")
-        return settle(parsed, self.ledger, 0.0)
+        return complete(parsed, self.ledger, 0.0)
 
 
 def test_the_least_loaded_pod_is_first_and_the_rest_are_the_retries() -> None:

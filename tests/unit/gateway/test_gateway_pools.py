@@ -140,12 +140,12 @@ def world(*pools_of: str) -> tuple[State, Pools]:
 )
 def test_the_service_is_found_by_host_path_model_or_because_it_is_the_only_pool(request_: Request, path: str) -> None:
     _, pools = world("qwen")
-    assert pools.addressed(request_).path == path
+    assert pools.with_service_path(request_).path == path
 
 
 def test_two_other_pools_are_not_guessed_between() -> None:
     _, pools = world("qwen", "llama")
-    assert pools.addressed(asked("/v1/completions", "qwen2")).path == "/v1/completions"
+    assert pools.with_service_path(asked("/v1/completions", "qwen2")).path == "/v1/completions"
 
 
 def test_a_request_to_a_pool_meets_one_of_its_ready_pods() -> None:
@@ -155,10 +155,10 @@ def test_a_request_to_a_pool_meets_one_of_its_ready_pods() -> None:
     state.put_pod(Pod("9", "p", "team", "chat", "a", "10.0.0.9:8000"))
     state.confirm(state.pods)
     picker = Picker(state, Ledger(), random.Random(1))
-    pick = picker.decide(pools.addressed(asked("/v1/completions", "qwen2")), 0.0)
+    pick = picker.decide(pools.with_service_path(asked("/v1/completions", "qwen2")), 0.0)
     assert isinstance(pick, Pick)
     assert {chosen.address for chosen in pick.choices} == {"10.0.0.1:9000"}
-    own = picker.decide(pools.addressed(asked("/v1/completions", "smol")), 0.0)
+    own = picker.decide(pools.with_service_path(asked("/v1/completions", "smol")), 0.0)
     assert isinstance(own, Pick)
     assert {chosen.address for chosen in own.choices} == {"10.0.0.9:8000"}
 

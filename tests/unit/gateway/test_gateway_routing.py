@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagefleet_gateway.cluster.objects import duration, pod_from, service_from
-from pagefleet_gateway.cluster.state import Limit, Pod, Service, Snapshot, State
+from pagefleet_gateway.cluster.state import Pod, RateLimit, Service, Snapshot, State
 from pagefleet_gateway.picking.routing import Refusal, route
 
 CHAT = Service("team", "chat", "smol", (("a", 100),))
@@ -97,7 +97,7 @@ def test_holding_priorities_and_limits_are_read() -> None:
     assert (service.hold_requests, service.hold_bytes, service.tenant_header) == (9, 1000, "x-tenant")
     assert service.priorities == ((("x-priority", "high"),),)
     assert [service.priority({"x-priority": value}) for value in ("high", "low")] == [0, 1]
-    assert service.limits == (Limit("authorization", 60, 9000),)
+    assert service.limits == (RateLimit("authorization", 60, 9000),)
     assert service_from({"spec": {}}).hold_seconds == 0.0
     assert service_from({"spec": {"scaling": {"idleToZero": "15m"}}}).hold_seconds == 60.0
     assert service_from({"spec": {"traffic": {"queue": {"timeout": "9h"}}}}).hold_seconds == 300.0

@@ -15,12 +15,12 @@ ONE = Outcome("team", "chat", "a", "s", ended=1001.0, failed=False, ttft=0.2, e2
 
 
 def slices(windows: Windows, now: float, since: float = 0.0) -> list[dict[str, object]]:
-    answer: list[dict[str, object]] = shown(windows, "chat", now, since)["slices"]
-    return answer
+    document: list[dict[str, object]] = shown(windows, "chat", now, since)["slices"]
+    return document
 
 
 def shown(windows: Windows, service: str, now: float, since: float = 0.0) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(windows.answer("team", service, since, now)))
+    return msgspec.json.decode(msgspec.json.encode(windows.document("team", service, since, now)))
 
 
 def test_a_slice_shows_two_seconds_after_its_end_and_holds_what_was_measured() -> None:
@@ -83,7 +83,7 @@ def test_an_hour_of_a_service_takes_little_memory_whether_anybody_reads_it_or_no
     tracemalloc.start()
     try:
         for second in range(3600):
-            windows.arrived(("team", "chat"), second)
+            windows.record_arrival(("team", "chat"), second)
             windows.record(replace(ONE, ended=second, ttft=0.1 + second / 9000, e2e=1 + second / 900), second)
             if second % 10 == 0:
                 windows.sweep(second)

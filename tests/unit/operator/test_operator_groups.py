@@ -205,7 +205,7 @@ def test_a_worker_that_cannot_run_is_its_leaders_fault() -> None:
     other = pod("a-1", "1", {"pagefleet.io/service": "a"})
     assert group_members.blamed(readings.pod(other), other, workers, NOW).fault is None
     store = Store()
-    store.took("Pod", workers[0])
+    store.upsert("Pod", workers[0])
     assert store.owner(("Pod", "ns", "a-0-1")) == "a"
 
 

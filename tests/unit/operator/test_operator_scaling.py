@@ -29,7 +29,7 @@ class Service:
         self.spec |= spec
         self.status, self.now = Status(), NOW
         self.load: ServiceLoad | None = ServiceLoad(2.0, arrivals=(0.0,) * 360)
-        self.waiting, self.refused = 0, ""
+        self.waiting, self.refused, self.load_error = 0, "", ""
         self.plan: Plan | None = None
 
     def observe(self) -> Observation:
@@ -42,6 +42,8 @@ class Service:
                 )
                 for i in range(record.desired)
             )  # fmt: skip
+            if self.load_error:  # the first pod's page cannot be read
+                pods = (replace(pods[0], load=None, load_age=None, load_error=self.load_error), *pods[1:])
             revisions[record.hash] = RevisionReading(record.hash, record.desired, pods, refused=self.refused)
         return Observation("ns", "chat", "uid", 1, self.spec, self.status, revisions, (), load=self.load)
 
@@ -167,15 +169,33 @@ def test_a_refusal_is_a_condition_and_stops_the_growth() -> None:
     service.run(10)
     assert sum(service.replicas().values()) == 1
     assert service.condition("Scaling")[1:] == (
-        "Refused", "the load needs more replicas; exceeded quota: gpus")  # fmt: skip
+        "Refused", "the load needs more than 1 replica, and no more can be created: exceeded quota: gpus")  # fmt: skip
+
+
+def test_a_replica_that_cannot_be_read_is_named_with_the_cause() -> None:
+    service = Service(scaling={"min": 1, "max": 9})
+    service.waiting = 9
+    service.run(3)
+    (before,) = service.replicas().values()
+    assert before > 1
+    service.waiting, service.load_error = 0, "http://10.0.0.5:8000/metrics does not answer within 2 s"
+    service.run(3)
+    assert service.condition("Scaling")[1:] == (
+        "SignalsMissing",
+        f"1 of {before} replicas report no load (pod {service.status.stable}-0: {service.load_error}); "
+        "no replica is removed until every one reports",
+    )
+    service.load_error = ""
+    service.run(1)
+    assert service.condition("Scaling")[1] == "Stable"
 
 
 def test_a_canarys_load_is_its_share_of_what_arrives() -> None:
     load = ServiceLoad(2.0, held=10, arrivals=(8.0, 4.0))
-    part = capacity._part(load, 0.25)
+    part = capacity.part(load, 0.25)
     assert part is not None
     assert (part.held, part.arrivals) == (3, (2.0, 1.0))
-    assert capacity._part(None, 0.25) is None
+    assert capacity.part(None, 0.25) is None
 
 
 def test_metrics_tell_need_and_cost_and_go_with_the_service() -> None:

@@ -174,7 +174,7 @@ def test_counters_become_rates_and_a_restarted_engine_begins_anew() -> None:
     assert one.load == EngineLoad(2, 1, 55, kv_pages_total=10, kv_pages_free=5, kv_pages_cached=2)
     assert rated(two, one, 2.0).load == replace(one.load, tokens=30.0)
     assert rated(three, two, 2.0).load == replace(one.load, tokens=15.0)
-    assert rated(two, None, 2.0).load == one.load
+    assert rated(two, one, 0.0).load == one.load
 
 
 def test_a_pods_start_up_time_is_that_of_its_first_ready() -> None:

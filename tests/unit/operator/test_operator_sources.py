@@ -173,7 +173,7 @@ def spec(latency: list[dict[str, str]]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("latency", "words"),
     [
-        ([{"signal": "itl", "source": "Gateway"}], "sees no itl"),
+        ([{"signal": "itl", "source": "Gateway"}], "cannot measure itl"),
         ([{"signal": "tpot", "source": "Engine"}], "tpot is measured by source Gateway"),
         ([{"signal": "tpot", "source": "Prometheus"}], "tpot is measured by source Gateway"),
         ([{"signal": "ttft", "histogram": MESH.replace("$service", "x")}], "belongs to source Prometheus"),

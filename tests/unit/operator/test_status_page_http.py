@@ -140,18 +140,18 @@ async def events(answer: aiohttp.ClientResponse) -> tuple[str, Any]:
 
 async def test_the_stream_tells_all_then_what_changed(served: Served) -> None:
     now = time.time()
-    served.store.took(KIND, fleet.document("a", "one", fleet.idle(now)))
+    served.store.upsert(KIND, fleet.document("a", "one", fleet.idle(now)))
     async with served.http.get(served.url + "/events", headers=TOKEN) as answer:
         name, data = await events(answer)
         assert (name, data["leads"], [row["name"] for row in data["rows"]]) == ("fleet", False, ["one"])
         status = fleet.rollout(now)
-        served.store.took(KIND, fleet.document("a", "two", status, 2))
+        served.store.upsert(KIND, fleet.document("a", "two", status, 2))
         served.page.decided(fleet.seen("a", "two", status, now), status, now)
         name, data = await events(answer)
         assert (name, data["gone"], [row["name"] for row in data["rows"]]) == ("rows", [], ["two"])
         assert data["rows"][0]["queue"] is not None
         served.page.changed(("a", "two"))  # nothing new about it: not sent
-        served.store.went(KIND, "a", "one")
+        served.store.remove(KIND, "a", "one")
         served.page.changed(("a", "one"))
         name, data = await events(answer)
         assert (name, data["rows"], data["gone"]) == ("rows", [], ["a/one"])
@@ -159,10 +159,10 @@ async def test_the_stream_tells_all_then_what_changed(served: Served) -> None:
 
 async def test_the_stream_of_a_service_and_its_end(served: Served) -> None:
     now = time.time()
-    served.store.took(KIND, fleet.document("a", "one", fleet.idle(now)))
+    served.store.upsert(KIND, fleet.document("a", "one", fleet.idle(now)))
     async with served.http.get(served.url + "/events?service=a/one", headers=TOKEN) as answer:
         assert (await events(answer))[1]["headline"] == f"Revision {fleet.STABLE} serves all traffic."
-        served.store.went(KIND, "a", "one")
+        served.store.remove(KIND, "a", "one")
         served.page.changed(("a", "one"))
         assert (await events(answer))[1] == {"gone": True}
         served.token.write_text("another")  # who read with the old one reads no more

@@ -49,7 +49,7 @@ def pod(number: int, **values: Any) -> PodView:
 
 
 def test_ours_is_the_operators_function() -> None:
-    assert ours.WISH is autoscale.wish is capacity.autoscale.wish
+    assert ours.RECOMMEND is autoscale.recommend is capacity.autoscale.recommend
     assert ours.SIZE is autoscale.size
 
 
@@ -58,8 +58,8 @@ def test_ours_gives_the_operators_answer() -> None:
     seen = view(desired=2, pods=pods)
     scaling = Scaling(min=1, max=8)
     decision = ours.Ours(scaling).decide(seen, ours.Memory(), Bounds(1, 8))
-    wish = autoscale.wish(ours.reading(seen, ()), ours.load(seen), 2, ours.Memory().record, scaling, 100.0)
-    assert (decision.replicas, decision.memory.record) == (wish.replicas, wish.record)
+    recommended = autoscale.recommend(ours.reading(seen, ()), ours.load(seen), 2, ours.Memory().record, scaling, 100.0)
+    assert (decision.replicas, decision.memory.record) == (recommended.replicas, recommended.record)
     assert decision.replicas > 2
 
 

@@ -1,20 +1,20 @@
-"""The shape of a Llama, Mistral, Qwen2 or Qwen3 model, read from config.json; gguf_config.py reads GGUF. No torch."""
+"""The shape of a model of one of the registered families, read from config.json; gguf_config.py reads GGUF. No torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pagefleet_engine.model.checkpoint import quantization, rope_scaling
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.families import registry
+from pagefleet_engine.model.families.family import Family, NotSupported, slides
 
-SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 # Settings that change the arithmetic, with the values that this implementation computes.
 COMPUTED = {"hidden_act": ("silu", None), "partial_rotary_factor": (1.0, None)}
-QWEN3_HEAD_DIM, WINDOW, MAX_WINDOW_LAYERS = 128, 4096, 28  # what transformers takes when config.json does not say
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,13 @@ def from_json(folder: Path) -> ModelConfig:
         raise ModelError(SOURCE, f"{folder / 'config.json'} cannot be used: {error!r}") from error
 
 
-def _from_document(folder: Path, document: dict[str, Any]) -> ModelConfig:
-    kind = document.get("model_type")
-    if kind not in SUPPORTED:
-        raise ModelError(SOURCE, f"model_type {kind!r} is not supported; supported: {', '.join(SUPPORTED)}")
+def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
+    model_type = document.get("model_type")
+    family = registry.of_model_type(model_type)
+    if family is None:
+        supported = ", ".join(registry.model_types())
+        raise ModelError(SOURCE, f"model_type {model_type!r} is not supported; supported: {supported}")
+    document = family.config(document)
     rope: dict[str, Any] = document.get("rope_scaling") or document.get("rope_parameters") or {}
     _check(document)
     _check(rope)
@@ -107,14 +110,14 @@ def _from_document(folder: Path, document: dict[str, Any]) -> ModelConfig:
         raise ModelError(SOURCE, "config.json: rope_parameters of each layer type apart are not supported")
     heads, layers = int(document["num_attention_heads"]), int(document["num_hidden_layers"])
     hidden, longest = int(document["hidden_size"]), int(document["max_position_embeddings"])
-    head_dim = int(document.get("head_dim") or (QWEN3_HEAD_DIM if kind == "qwen3" else hidden // heads))
+    head_dim = int(document.get("head_dim") or family.head_dim or hidden // heads)
     theta = float(rope.get("rope_theta") or document.get("rope_theta") or 10000.0)
     scaling = rope_scaling.from_parameters(
         rope, head_dim, theta, longest, document.get("original_max_position_embeddings")
     )
-    window, sliding = _sliding(str(kind), document, layers)
+    window, sliding = _sliding(family, document, layers)
     return ModelConfig(
-        kind=str(kind),
+        kind=family.model_type,
         vocab_size=int(document["vocab_size"]),
         hidden_size=hidden,
         intermediate_size=int(document["intermediate_size"]),
@@ -129,8 +132,8 @@ def _from_document(folder: Path, document: dict[str, Any]) -> ModelConfig:
         eos_token_ids=_eos(folder, document),
         rope_divisors=scaling.divisors,
         rope_scale=scaling.scale,
-        qk_norm=kind == "qwen3",
-        attention_bias=kind == "qwen2" or bool(document.get("attention_bias", False)),
+        qk_norm=family.qk_norm,
+        attention_bias=family.attention_bias or bool(document.get("attention_bias", False)),
         sliding_window=window,
         sliding_layers=sliding,
         stored=quantization.parse(document.get("quantization_config")),
@@ -145,49 +148,21 @@ def _check(document: Mapping[str, Any]) -> None:
             )
 
 
-def _sliding(kind: str, document: Mapping[str, Any], layers: int) -> tuple[int | None, tuple[bool, ...]]:
-    """The window, and for each layer whether it slides, with transformers' defaults for what is left out."""
-    given: Sequence[str] | None = document.get("layer_types")
-    window = None
-    match kind:
-        case "mistral":
-            window = document.get("sliding_window", WINDOW)
-            slides = [window is not None] * layers
-        case "qwen2" | "qwen3":
-            if document.get("use_sliding_window", False):
-                window = document.get("sliding_window", WINDOW)
-            first = int(document.get("max_window_layers", MAX_WINDOW_LAYERS))
-            slides = [window is not None and index >= first for index in range(layers)]
-            if given is not None:
-                slides, given = [_slides(name, window) for name in given], None
-        case _:
-            if document.get("sliding_window") is not None:
-                raise ModelError(
-                    SOURCE,
-                    f"config.json: sliding_window {document['sliding_window']!r} of a {kind} model is not supported; "
-                    "supported: null",
-                )
-            slides = [False] * layers
-    if len(slides) != layers or (given is not None and [_slides(name, window) for name in given] != slides):
-        raise ModelError(SOURCE, f"config.json: these layer_types of a {kind} model are not supported")
-    if not any(slides):
+def _sliding(family: Family, document: Mapping[str, Any], layers: int) -> tuple[int | None, tuple[bool, ...]]:
+    """The window, and for each layer whether it slides, with the family's defaults for missing entries."""
+    types = document.get("layer_types")
+    try:
+        window, sliding = family.sliding(document, layers)
+        differ = types is not None and [slides(layer_type, window) for layer_type in types] != list(sliding)
+    except NotSupported as error:
+        raise ModelError(SOURCE, f"config.json: {error}") from error
+    if len(sliding) != layers or differ:
+        raise ModelError(SOURCE, f"config.json: these layer_types of a {family.model_type} model are not supported")
+    if not any(sliding):
         return None, ()
     if not isinstance(window, int) or window < 1:
         raise ModelError(SOURCE, f"config.json: sliding_window {window!r} must be a whole number above 0")
-    return window, tuple(slides)
-
-
-def _slides(layer_type: str, window: int | None) -> bool:
-    match layer_type:
-        case "full_attention":
-            return False
-        case "sliding_attention":
-            return window is not None
-        case _:
-            raise ModelError(
-                SOURCE,
-                f"config.json: layer type {layer_type!r} is not supported; supported: full_attention, sliding_attention",
-            )
+    return window, tuple(sliding)
 
 
 def _eos(folder: Path, document: Mapping[str, Any]) -> tuple[int, ...]:

@@ -9,8 +9,9 @@ from typing import Any
 from pagefleet_engine.model.checkpoint.config import ModelConfig, check_shape
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.rope_scaling import yarn_divisors, yarn_scale
+from pagefleet_engine.model.families import registry
+from pagefleet_engine.model.families.family import Family
 
-SUPPORTED = ("llama", "qwen2", "qwen3")  # Mistral's files say "llama"
 # Settings that change the arithmetic, with the values that this implementation computes.
 COMPUTED: dict[str, tuple[Any, ...]] = {
     "expert_count": (None, 0),
@@ -36,13 +37,16 @@ Field = Callable[[str], Any]
 def from_gguf(field: Field, vocab_size: int, divisors: tuple[float, ...], tied: bool) -> ModelConfig:
     """`field(name)` answers a metadata value or None. Raises ModelError.
 
-    `vocab_size` is the length of the token list, which need not be decoded for it; `divisors` come from the file's rope table; the file of a `tied` model holds no output matrix.
+    `vocab_size` is the length of the token list, which need not be decoded for it. `divisors` come from the file's rope
+    table. The file of a `tied` model holds no output matrix.
     """
     architecture = field("general.architecture")
-    if architecture not in SUPPORTED:
-        raise ModelError(SOURCE, f"architecture {architecture!r} is not supported; supported: {', '.join(SUPPORTED)}")
+    family = registry.of_architecture(architecture)
+    if family is None:
+        supported = ", ".join(registry.architectures())
+        raise ModelError(SOURCE, f"architecture {architecture!r} is not supported; supported: {supported}")
     try:
-        return check_shape(_config(str(architecture), field, vocab_size, divisors, tied))
+        return check_shape(_config(family, field, vocab_size, divisors, tied))
     except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
         raise ModelError(SOURCE, f"the GGUF file's metadata cannot be used: {error!r}") from error
 
@@ -53,7 +57,9 @@ def eos_token_ids(field: Field) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(token) for token in found if token is not None))
 
 
-def _config(kind: str, field: Field, vocab_size: int, divisors: tuple[float, ...], tied: bool) -> ModelConfig:
+def _config(family: Family, field: Field, vocab_size: int, divisors: tuple[float, ...], tied: bool) -> ModelConfig:
+    kind = family.gguf
+
     def get(name: str, default: Any = None) -> Any:
         value = field(f"{kind}.{name}")
         return default if value is None else value
@@ -83,11 +89,11 @@ def _config(kind: str, field: Field, vocab_size: int, divisors: tuple[float, ...
     if divisors and scaled:
         scaled = tuple(one * other for one, other in zip(divisors, scaled, strict=True))
     window = int(get("attention.sliding_window", 0))
-    if window and kind != "llama":
+    if window and not family.gguf_window:
         raise ModelError(SOURCE, f"the GGUF file's {kind}.attention.sliding_window is not supported; supported: 0")
     layers = int(need("block_count"))
     return ModelConfig(
-        kind=kind,
+        kind=family.model_type,
         vocab_size=vocab_size,
         hidden_size=hidden,
         intermediate_size=int(need("feed_forward_length")),
@@ -102,8 +108,8 @@ def _config(kind: str, field: Field, vocab_size: int, divisors: tuple[float, ...
         eos_token_ids=eos_token_ids(field),
         rope_divisors=scaled or divisors,
         rope_scale=scale,
-        qk_norm=kind == "qwen3",
-        attention_bias=kind == "qwen2",
+        qk_norm=family.qk_norm,
+        attention_bias=family.attention_bias,
         sliding_window=window or None,
         sliding_layers=(True,) * layers if window else (),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -12,25 +13,11 @@ import numpy
 
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_metadata import Header, TensorInfo
+from pagefleet_engine.model.families import registry
+from pagefleet_engine.model.families.family import GGUF_TENSORS
 
 Bytes = numpy.ndarray[Any, numpy.dtype[numpy.uint8]]
 
-NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 ROPE_DIVISORS = "rope_freqs.weight"
 # ggml's numbers of the types that are dequantised here: (name, elements of a block, bytes of a block).
 # https://github.com/ggml-org/ggml/blob/master/include/ggml.h
@@ -57,9 +44,10 @@ class GGUF:
 
     def __init__(self, path: Path) -> None:
         self._header, self._where = Header(path), path.name
-        self._tensors = {hugging_face_name(name): info for name, info in self._header.tensors.items()}
-        # llama.cpp interleaves the rotary halves of this architecture's q and k only.
-        self._permuted = self.field("general.architecture") == "llama"
+        family = registry.of_architecture(self.field("general.architecture"))
+        names = family.gguf_tensors if family else GGUF_TENSORS
+        self._tensors = {hugging_face_name(name, names): info for name, info in self._header.tensors.items()}
+        self._permuted = family is not None and family.gguf_interleaved
 
     @property
     def names(self) -> list[str]:
@@ -112,13 +100,13 @@ class GGUF:
         return Stored(kind, info.shape, data.reshape(rows, stride))
 
 
-def hugging_face_name(name: str) -> str:
-    """ "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; a name not known here stays as it is."""
+def hugging_face_name(name: str, names: Mapping[str, str] = GGUF_TENSORS) -> str:
+    """ "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; a name that is not in `names` stays as it is."""
     match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
-    if not match or match[2] not in NAMES:
+    if not match or match[2] not in names:
         return name
     prefix = f"model.layers.{match[1]}." if match[1] else ""
-    return f"{prefix}{NAMES[match[2]]}.{match[3]}"
+    return f"{prefix}{names[match[2]]}.{match[3]}"
 
 
 def unpermute(stored: Stored, heads: int) -> Stored:

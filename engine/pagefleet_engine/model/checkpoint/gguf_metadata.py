@@ -105,8 +105,8 @@ class Header:
             raise Damaged(f"tensor {name} has {dimensions} dimensions")
         shape = struct.unpack(f"<{dimensions}Q", self._take(8 * dimensions))
         kind, start = TENSOR_TAIL.unpack(self._take(TENSOR_TAIL.size))
-        # A quantised element takes at least an eighth of a byte.
-        if start > len(self.data) or prod(shape) > 8 * len(self.data):
+        # A quantised element takes at least an eighth of a byte. A product of 0 says nothing of the other dimensions.
+        if start > len(self.data) or max((prod(shape), *shape)) > 8 * len(self.data):
             raise Damaged(f"tensor {name} {shape} ends behind the file's end")
         return TensorInfo(name, tuple(reversed(shape)), kind, start)
 

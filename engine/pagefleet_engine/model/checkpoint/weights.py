@@ -15,6 +15,7 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_config import from_gguf
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF
 from pagefleet_engine.model.checkpoint.source import Format, ModelSource
+from pagefleet_engine.model.families import registry
 from pagefleet_kernels.cpu import Coded
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -145,6 +146,8 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
 
 def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
     config, tensors = from_json(source.path), shards.readers(source.path)
+    if (family := registry.of_model_type(config.kind)) is not None:
+        tensors = {family.tensor(name): reader for name, reader in tensors.items()}
     packed: dict[str, Callable[[], dequantise.Packed]] = {}
     stored = config.stored
     kept = max((read.bytes for name, read in tensors.items() if name.endswith(MATRICES)), default=4)

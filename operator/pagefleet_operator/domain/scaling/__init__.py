@@ -1,5 +1,5 @@
-"""The replicas of every revision: what the load needs, made steady; warm spares; which pods go first.
+"""Replica counts: how many replicas each revision should have, which pods are deleted first, and the warm spares.
 
-Decides replica counts.
-Never splits traffic.
+It holds the signals, the demand that they add up to, and the rules that keep the replica count steady.
+It never splits traffic and never writes to the cluster.
 """

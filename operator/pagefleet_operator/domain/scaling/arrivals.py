@@ -1,4 +1,4 @@
-"""What arrives at a service, from the gateways' slices: rates in steps of ten seconds, time to first token, tokens."""
+"""The arrivals of a service, from the gateways' slices: rates in steps of ten seconds, time to first token, tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 
 STEP, STEPS = 10.0, 360
+SLICE_SECONDS = 2.0
 FULL_SECONDS = 120.0
-RECENT_SECONDS, LEAST_SAMPLES = 60.0, 20
+RECENT_SECONDS, MIN_SAMPLES = 60.0, 20
 CLOSED_AFTER = 4.0  # a slice of two seconds is closed two seconds after its end
 
 
 def thinned(slices: Collection[Slice], latest: float) -> list[Slice]:
-    """What `service_load` still reads of these slices, when the newest begins at `latest`, in the order of time: the last
-    minutes as they are, of the rest of the hour only what arrived, all gateways together, in slices of STEP seconds.
+    """Reduce the slices to the data that `service_load` uses, in the order of time; the newest slice begins at `latest`.
+
+    The last two minutes stay as they are. Of the rest of the hour only the arrivals stay, of all gateways together, in
+    slices of STEP seconds.
     """
     full = math.floor((latest - FULL_SECONDS) / STEP) * STEP
     counting, counts = _counting(slices), Counter[float]()
@@ -30,15 +33,16 @@ def thinned(slices: Collection[Slice], latest: float) -> list[Slice]:
 
 
 def service_load(slices: Collection[Slice], held: int, now: float, whole: bool) -> ServiceLoad:
-    """`now` by the gateways' clock; `whole`: every gateway has answered. Without that the load is older than any limit.
+    """The load of a service.
 
-    A gateway that counts no arrivals (an older one) counts as many as requests that ended.
+    `now` is the time by the gateways' clock. `whole` says that every gateway has answered; without it the load is older
+    than any limit. For a gateway of an older version, which counts no arrivals, the requests that ended count instead.
     """
-    end = math.floor((now - CLOSED_AFTER) / 2) * 2 + 2.0
+    end = math.floor((now - CLOSED_AFTER) / SLICE_SECONDS) * SLICE_SECONDS + SLICE_SECONDS
     counts = [0.0] * STEPS
     counting = _counting(slices)
     latency: dict[int, int] = {}
-    tokens, told = 0, False
+    tokens, tokens_reported = 0, False
     for piece in slices:
         step = math.floor((end - piece.start - piece.seconds) / STEP)
         if 0 <= step < STEPS:
@@ -46,15 +50,15 @@ def service_load(slices: Collection[Slice], held: int, now: float, whole: bool) 
         if end - RECENT_SECONDS <= piece.start:
             for bucket, count in piece.latency.get("ttft", {}).items():
                 latency[bucket] = latency.get(bucket, 0) + count
-            told = told or piece.tokens is not None
+            tokens_reported = tokens_reported or piece.tokens is not None
             tokens += piece.tokens or 0
     return ServiceLoad(
         age=now - end if whole else math.inf,
         held=held,
         arrivals=tuple(count / STEP for count in counts),
         step=STEP,
-        ttft=quantile(latency, 0.95) if sum(latency.values()) >= LEAST_SAMPLES else None,
-        tokens=tokens / RECENT_SECONDS if told else None,
+        ttft=quantile(latency, 0.95) if sum(latency.values()) >= MIN_SAMPLES else None,
+        tokens=tokens / RECENT_SECONDS if tokens_reported else None,
     )
 
 

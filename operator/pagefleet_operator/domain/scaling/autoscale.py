@@ -1,10 +1,14 @@
-"""How many replicas a revision should have: what `demand` needs, made steady.
+"""The recommendation: the number of replicas that a revision should have. It makes the demand steady.
 
-Up at once when the load needs it now (a panic) or will need it when a replica started now is ready; never while pods
-cannot be had. Down to what carried the highest load of the window with a margin, never on a missing or stale reading,
-never in a panic, never below what the replicas that serve now can carry. To zero after `idleToZero` without a request,
-from zero at the first held one. The window before a decrease is what a replica costs to get back: its start-up time,
-doubled for each small decrease that had to be taken back lately.
+A revision grows at once when the load needs more replicas now (a panic), or will need them when a replica that is
+started now is ready. It does not grow while pods cannot be created.
+
+A revision shrinks to the number of replicas that carried the highest load of the window, with a margin. It never shrinks
+while a reading is missing or stale, during a panic, or below the number that the serving replicas can make up for. The
+window is as long as a lost replica takes to come back: its start-up time. It doubles for each small decrease that had to
+be taken back lately.
+
+A revision goes to zero after `idleToZero` without a request, and leaves zero with the first request that is held.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import math
 from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain.scaling import policies
-from pagefleet_operator.domain.scaling.demand import Demand, demand
+from pagefleet_operator.domain.scaling.demand import Demand, demand, unread
 from pagefleet_operator.domain.scaling.inflow import STALE_LOAD
 from pagefleet_operator.domain.scaling.load import Totals, totals
 from pagefleet_operator.domain.scaling.policies import bounded
@@ -22,22 +26,22 @@ from pagefleet_operator.domain.status.observation import RevisionReading
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.domain.status.status import ScalingRecord
 
-SHORTEST_WINDOW, LONGEST_WINDOW = 30.0, 300.0
-LEARNED_SHARE = 0.3  # of a new start-up time in the learned one
-CLEARLY = 1.25  # the noise of +-10 % has 1.1 / 0.9 between its ends: fewer replicas than that margin asks for time
-CALM_WINDOW, CALM_LONGEST = 900.0, 1700.0
-CLOSE = 0.02  # of a replica too little is not worth one
-NEARLY_LATE = 0.8  # of target.ttft: nothing shrinks above it
-IDLE_NOTED = 60.0
+MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 30.0, 300.0
+LEARNED_SHARE = 0.3  # weight of a new start-up time in the mean
+MARGIN = 1.25  # above the highest need: noise of +-10 % has a factor of 1.1 / 0.9 between its ends
+CALM_WINDOW_SECONDS, MAX_CALM_WINDOW_SECONDS = 900.0, 1700.0
+CLOSE = 0.02  # of a replica: a smaller lack does not justify another one
+NEARLY_LATE = 0.8  # of target.ttft: above it nothing shrinks
+IDLE_STORED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Wish:
-    """`replicas` within the bounds; `message` says on what numbers, when it differs from what is there.
+class Recommendation:
+    """`replicas` are within the bounds. `message` gives the numbers behind a change, "" when nothing changes.
 
-    `limit` is why there are not as many as the load needs ("AtMaximum", "Refused") or why nothing may shrink
-    ("SignalsMissing"), with `limit_message`; "" when nothing stands in the way. `needed` is the load's need in
-    replicas, None when it is not known.
+    `limit` is the reason why there are fewer replicas than the load needs ("AtMaximum", "CostCeiling", "Refused") or why
+    nothing may shrink ("SignalsMissing"), with `limit_message`; "" when nothing is in the way. `needed` is the need of
+    the load in replicas, None when it is not known.
     """
 
     replicas: int
@@ -48,72 +52,90 @@ class Wish:
     needed: float | None = None
 
 
-def wish(
-    found: RevisionReading,
+@dataclass(frozen=True)
+class _Case:
+    """The data of one recommendation. `current` is the number of replicas that was decided last."""
+
+    totals: Totals
+    load: ServiceLoad | None
+    current: int
+    record: ScalingRecord
+    scaling: Scaling
+    now: float
+
+    def stay(self, needed: float | None = None) -> Recommendation:
+        """Recommend the present number."""
+        return Recommendation(self.current, self.record, needed=needed)
+
+    def change(self, replicas: int, reason: str, needed: float | None = None) -> Recommendation:
+        """Recommend another number and store the change."""
+        steps = policies.remembered(self.record.steps, replicas - self.current, self.now)
+        message = f"{self.current} -> {_replicas(replicas)}: {reason}"
+        return Recommendation(replicas, replace(self.record, steps=steps), message, needed=needed)
+
+
+def recommend(
+    reading: RevisionReading,
     load: ServiceLoad | None,
     desired: int | None,
     before: ScalingRecord,
     scaling: Scaling,
     now: float,
-) -> Wish:
-    """`size` of a revision as the cluster has it."""
-    return size(totals(found, now), load, desired, before, scaling, now)
+) -> Recommendation:
+    """`size` of a revision as it was read in the cluster."""
+    return size(totals(reading, now), load, desired, before, scaling, now)
 
 
 def size(
-    seen: Totals,
+    totals: Totals,
     load: ServiceLoad | None,
     desired: int | None,
     before: ScalingRecord,
     scaling: Scaling,
     now: float,
-) -> Wish:
-    """`desired` is what was last decided (None before the first time): not what somebody else made of it since.
+) -> Recommendation:
+    """Recommend a number of replicas.
 
-    `before` is the record of the last decision about this revision; `load` is None when no gateway answered: then
-    nothing shrinks, because what waits in a gateway is not seen.
+    `desired` is the last decision, None before the first one; a number that somebody else set since does not count.
+    `before` is the record of the last decision about this revision. `load` is None when no gateway answered; then
+    nothing shrinks, because the requests that wait in a gateway are not known.
     """
-    answer = _sized(seen, load, desired, before, scaling, now)
-    if seen.refused and not answer.limit:
-        return replace(answer, limit="Refused", limit_message=f"replicas cannot be had: {seen.refused}")
-    return answer
+    current = desired if desired is not None else max(1, scaling.min)
+    case = _Case(totals, load, current, _learn(totals, before), scaling, now)
+    recommended = _woken(case) if desired == 0 and scaling.idle_to_zero is not None else _sized(case)
+    if totals.refused and not recommended.limit:
+        message = f"no more replicas can be created: {totals.refused}"
+        return replace(recommended, limit="Refused", limit_message=message)
+    return recommended
 
 
-def _sized(
-    seen: Totals,
-    load: ServiceLoad | None,
-    desired: int | None,
-    before: ScalingRecord,
-    scaling: Scaling,
-    now: float,
-) -> Wish:
-    record = _learned(seen, before)
-    if desired == 0 and scaling.idle_to_zero is not None:
-        return _asleep(seen, load, record, scaling, now)
-    current = bounded(desired if desired is not None else max(1, scaling.min), scaling)
-    if not seen.latest.fresh:
-        blind = "no replica tells its load" if seen.latest.serving else ""
-        return Wish(current, replace(record, idle_since=None), limit=_missing(blind), limit_message=blind)
-    record = _idle(seen, load, record, scaling, now)
-    if _sleeps(record, scaling, now):
-        slept = now - (record.idle_since or now)
-        return _changed(current, 0, f"no request for {slept:.0f} s", record, now, None)
-    startup = record.startup if record.startup is not None else scaling.startup
+def _sized(case: _Case) -> Recommendation:
+    scaling, now = case.scaling, case.now
+    case = replace(case, current=bounded(case.current, scaling))
+    if not case.totals.latest.fresh:
+        stay = replace(case, record=replace(case.record, idle_since=None)).stay()
+        return _not_shrinking(stay, unread(case.totals) if case.totals.latest.serving else "")
+    case = replace(case, record=_idle(case))
+    if _sleeps(case):
+        slept = now - (case.record.idle_since or now)
+        return case.change(0, f"no request for {slept:.0f} s")
+    startup = case.record.startup if case.record.startup is not None else scaling.startup
     window = _window(startup, scaling)
-    calm = window if scaling.stabilization is not None else max(window, CALM_WINDOW)
-    calm = min(CALM_LONGEST, calm * 2 ** policies.turns(record.steps, current, now))
-    found = demand(seen, load, scaling, startup, window, calm)
-    panicking, record = _panic(found, seen, record, scaling, now)
-    wanted = math.ceil(max(found.steady, found.ahead, found.now if panicking else 0.0) - CLOSE)
-    if wanted > current:
-        return _grow(wanted, panicking, current, found, seen, record, scaling, now)
-    return _shrink(current, found, seen, load, record, scaling, now, window)
+    calm = window if scaling.stabilization is not None else max(window, CALM_WINDOW_SECONDS)
+    calm = min(MAX_CALM_WINDOW_SECONDS, calm * 2 ** policies.turns(case.record.steps, case.current, now))
+    need = demand(case.totals, case.load, scaling, startup, window, calm)
+    panicking, record = _panic(case, need)
+    case = replace(case, record=record)
+    needed = math.ceil(max(need.steady, need.ahead, need.now if panicking else 0.0) - CLOSE)
+    if needed > case.current:
+        return _grow(case, need, needed, panicking)
+    return _shrink(case, need, window)
 
 
-def _learned(seen: Totals, before: ScalingRecord) -> ScalingRecord:
-    """The start-up time with the pods that became ready since: an exponentially weighted mean."""
+def _learn(totals: Totals, before: ScalingRecord) -> ScalingRecord:
+    """The record with the start-up times of new pods: an exponentially weighted mean."""
     record = before
-    for when, seconds in sorted(seen.startups):
+    for when, seconds in sorted(totals.startups):
         if (before.learned is None or when > before.learned) and seconds >= 0:
             old = record.startup if record.startup is not None else seconds
             record = replace(record, startup=round(old + LEARNED_SHARE * (seconds - old), 1), learned=when)
@@ -123,14 +145,16 @@ def _learned(seen: Totals, before: ScalingRecord) -> ScalingRecord:
 def _window(startup: float, scaling: Scaling) -> float:
     if scaling.stabilization is not None:
         return scaling.stabilization
-    return min(LONGEST_WINDOW, max(SHORTEST_WINDOW, startup))
+    return min(MAX_WINDOW_SECONDS, max(MIN_WINDOW_SECONDS, startup))
 
 
-def _panic(
-    found: Demand, seen: Totals, record: ScalingRecord, scaling: Scaling, now: float
-) -> tuple[bool, ScalingRecord]:
-    """Whether the load needs at least `panic.threshold` times what serves; noted a few times in a window."""
-    panicking = math.ceil(found.now - CLOSE) >= scaling.panic_threshold * seen.latest.serving
+def _panic(case: _Case, need: Demand) -> tuple[bool, ScalingRecord]:
+    """Whether the load needs at least `panic.threshold` times the serving replicas.
+
+    The record stores the time of the panic; it is written only a few times in a window.
+    """
+    record, scaling, now = case.record, case.scaling, case.now
+    panicking = math.ceil(need.now - CLOSE) >= scaling.panic_threshold * case.totals.latest.serving
     since = record.panic_since if record.panic_since is not None and record.panic_since <= now else None
     if panicking and (since is None or now - since > scaling.panic_window / 4):
         return True, replace(record, panic_since=now)
@@ -139,116 +163,114 @@ def _panic(
     return panicking, replace(record, panic_since=since)
 
 
-def _grow(
-    wanted: int,
-    panicking: bool,
-    current: int,
-    found: Demand,
-    seen: Totals,
-    record: ScalingRecord,
-    scaling: Scaling,
-    now: float,
-) -> Wish:
-    stay = Wish(current, record, needed=max(found.steady, found.ahead))
+def _grow(case: _Case, need: Demand, needed: int, panicking: bool) -> Recommendation:
+    current, record, scaling = case.current, case.record, case.scaling
+    stay = case.stay(max(need.steady, need.ahead))
     if current >= scaling.max:
         most = scaling.capped or f"spec.scaling.max is {scaling.max}"
         kind = "CostCeiling" if scaling.capped else "AtMaximum"
-        return replace(stay, limit=kind, limit_message=f"the load needs more than {current} replicas; {most}")
-    if seen.refused or seen.stuck:
-        return replace(stay, limit="Refused", limit_message=f"the load needs more replicas; {seen.refused}")
+        message = f"the load needs more than {_replicas(current)}; {most}: raise it or reduce the load"
+        return replace(stay, limit=kind, limit_message=message)
+    if case.totals.refused or case.totals.stuck:
+        message = f"the load needs more than {_replicas(current)}, and no more can be created: {case.totals.refused}"
+        return replace(stay, limit="Refused", limit_message=message)
     if not panicking and scaling.up_stabilization:
-        since = record.above_since if record.above_since is not None and record.above_since <= now else now
-        if now - since < scaling.up_stabilization:
+        since = record.above_since if record.above_since is not None and record.above_since <= case.now else case.now
+        if case.now - since < scaling.up_stabilization:
             return replace(stay, record=replace(record, above_since=since))
-    limited = policies.limited(bounded(wanted, scaling), current, record.steps, scaling, now)
+    limited = policies.limited(bounded(needed, scaling), current, record.steps, scaling, case.now)
     if limited == current:
         return stay
-    return _changed(current, limited, found.why, replace(record, above_since=None), now, stay.needed)
+    return replace(case, record=replace(record, above_since=None)).change(limited, need.why, stay.needed)
 
 
-def _shrink(
-    current: int,
-    found: Demand,
-    seen: Totals,
-    load: ServiceLoad | None,
-    record: ScalingRecord,
-    scaling: Scaling,
-    now: float,
-    window: float,
-) -> Wish:
-    record = replace(record, above_since=None)
-    stay = Wish(
-        current, record, limit=_missing(found.blind), limit_message=found.blind, needed=max(found.steady, found.ahead)
-    )
+def _shrink(case: _Case, need: Demand, window: float) -> Recommendation:
+    case = replace(case, record=replace(case.record, above_since=None))
+    current, record, scaling, now = case.current, case.record, case.scaling, case.now
+    stay = _not_shrinking(case.stay(max(need.steady, need.ahead)), need.missing)
     up = policies.last_up(record.steps, now)
-    if found.blind or found.peak is None or record.panic_since is not None or (up is not None and now - up < window):
+    if need.missing or need.peak is None or record.panic_since is not None or (up is not None and now - up < window):
         return stay
-    if scaling.target.ttft is not None and (found.first_token or 0.0) > NEARLY_LATE * scaling.target.ttft:
+    target = scaling.target.ttft
+    if target is not None and (need.first_token or 0.0) > NEARLY_LATE * target:
         return stay
-    present = max(found.now, found.steady, found.ahead)
-    least = math.ceil(max(found.peak, present) * CLEARLY - 1e-9)
-    if least * CLEARLY > current and scaling.stabilization is None and policies.noisy(record.steps, current, now):
-        least = current  # noise has raised the fleet lately, and would take so small a decrease back
-    if found.calm_peak is not None:
-        least = min(least, math.ceil(max(found.calm_peak, present) * (1 + scaling.tolerance) - 1e-9))
-    if found.replica.tokens is None:
-        least = max(least, current - 1)
-    least = bounded(max(1, least), scaling)
-    if least >= current or seen.latest.serving < least:
+    least = _least(case, need, need.peak)
+    if least >= current or case.totals.latest.serving < least:
         return stay
     limited = policies.limited(least, current, record.steps, scaling, now)
-    why = f"{found.why}; the highest need of {window:.0f} s was {found.peak:.2f} replicas"
-    return stay if limited == current else _changed(current, limited, why, record, now, found.steady)
+    reason = f"{need.why}; the highest need of {window:.0f} s was {need.peak:.2f} replicas"
+    return stay if limited == current else case.change(limited, reason, need.steady)
 
 
-def _changed(current: int, replicas: int, why: str, record: ScalingRecord, now: float, needed: float | None) -> Wish:
-    record = replace(record, steps=policies.remembered(record.steps, replicas - current, now))
-    return Wish(replicas, record, f"{current} -> {replicas} replicas: {why}", needed=needed)
+def _least(case: _Case, need: Demand, peak: float) -> int:
+    """The fewest replicas that the load allows, within the bounds."""
+    current, steps, scaling = case.current, case.record.steps, case.scaling
+    present = max(need.now, need.steady, need.ahead)
+    least = math.ceil(max(peak, present) * MARGIN - 1e-9)
+    if least * MARGIN > current and scaling.stabilization is None and policies.noisy(steps, current, case.now):
+        least = current  # noise has raised the fleet lately, and would take so small a decrease back
+    if need.calm_peak is not None:
+        least = min(least, math.ceil(max(need.calm_peak, present) * (1 + scaling.tolerance) - 1e-9))
+    if need.replica.tokens is None:
+        least = max(least, current - 1)
+    return bounded(max(1, least), scaling)
 
 
-def _asleep(seen: Totals, load: ServiceLoad | None, record: ScalingRecord, scaling: Scaling, now: float) -> Wish:
-    """Zero replicas: one for the first held request, more when many are held already."""
-    record = replace(record, idle_since=None, panic_since=None)
-    if scaling.wake or (load is not None and load.held):
-        held = load.held if load is not None else 0
-        wanted = math.ceil(held / seen.slots) if seen.slots else 1
-        woken = bounded(max(1, wanted), scaling)
-        return _changed(0, woken, f"{held} requests are held" if held else "a schedule asks for it", record, now, None)
-    return Wish(0, record)
+def _not_shrinking(stay: Recommendation, missing: str) -> Recommendation:
+    return replace(stay, limit="SignalsMissing" if missing else "", limit_message=missing)
 
 
-def _idle(seen: Totals, load: ServiceLoad | None, record: ScalingRecord, scaling: Scaling, now: float) -> ScalingRecord:
-    """Since when nothing arrived, ran or waited; stored once it has lasted a minute, so that traffic writes nothing."""
-    latest = seen.latest
+def _woken(case: _Case) -> Recommendation:
+    """From zero replicas: one for the first held request, more when many requests are held already."""
+    case = replace(case, record=replace(case.record, idle_since=None, panic_since=None))
+    held = case.load.held if case.load is not None else 0
+    if not (case.scaling.wake or held):
+        return case.stay()
+    slots = case.totals.slots
+    replicas = bounded(max(1, math.ceil(held / slots) if slots else 1), case.scaling)
+    reason = f"{held} requests wait in the gateways" if held else "an entry of spec.scaling.schedule asks for replicas"
+    return case.change(replicas, reason)
+
+
+def _idle(case: _Case) -> ScalingRecord:
+    """The record with the time since when no request arrived, ran or waited.
+
+    The time is stored once it has lasted a minute, so that ordinary traffic does not write to the status.
+    """
+    record, scaling, load, now = case.record, case.scaling, case.load, case.now
+    latest = case.totals.latest
     busy = latest.load.running or latest.load.waiting or not latest.complete
     if scaling.idle_to_zero is None or load is None or load.age > STALE_LOAD or load.held or busy:
         return replace(record, idle_since=None)
     steps = 0
     while steps < len(load.arrivals) and load.arrivals[-1 - steps] <= 0:
         steps += 1
-    seen_arrival, last = steps < len(load.arrivals), now - load.age - steps * load.step
-    last = max(last, _awake_since(seen, record, now) if not seen_arrival else last)
+    arrived, last = steps < len(load.arrivals), now - load.age - steps * load.step
+    last = max(last, _awake_since(case)) if not arrived else last
     before = record.idle_since if record.idle_since is not None and record.idle_since <= now else None
-    if before is not None and (not seen_arrival or last <= before + load.step):
+    if before is not None and (not arrived or last <= before + load.step):
         return replace(record, idle_since=before)
-    noted = min(IDLE_NOTED, scaling.idle_to_zero) if seen_arrival else 0.0
-    return replace(record, idle_since=last if now - last >= noted else None)
+    lasted = min(IDLE_STORED_SECONDS, scaling.idle_to_zero) if arrived else 0.0
+    return replace(record, idle_since=last if now - last >= lasted else None)
 
 
-def _awake_since(seen: Totals, record: ScalingRecord, now: float) -> float:
-    """Windows reach back to before the service was made or woken, and what woke it is not in a closed one yet."""
-    serving = next((sample.time for sample in (*seen.history, seen.latest) if sample.serving), now)
-    return max(serving, policies.last_up(record.steps, now) or serving)
+def _awake_since(case: _Case) -> float:
+    """The time at which the revision began to serve or was woken.
+
+    The gateways' windows reach further back than that, and the newest window does not yet contain the request that woke
+    the revision.
+    """
+    samples = (*case.totals.history, case.totals.latest)
+    serving = next((sample.time for sample in samples if sample.serving), case.now)
+    return max(serving, policies.last_up(case.record.steps, case.now) or serving)
 
 
-def _sleeps(record: ScalingRecord, scaling: Scaling, now: float) -> bool:
-    return (
-        scaling.idle_to_zero is not None
-        and not scaling.wake
-        and record.idle_since is not None
-        and now - record.idle_since >= scaling.idle_to_zero
-    )
+def _sleeps(case: _Case) -> bool:
+    since, scaling = case.record.idle_since, case.scaling
+    if scaling.idle_to_zero is None or scaling.wake or since is None:
+        return False
+    return case.now - since >= scaling.idle_to_zero
 
 
-def _missing(blind: str) -> str:
-    return "SignalsMissing" if blind else ""
+def _replicas(count: int) -> str:
+    return f"{count} replica{'' if count == 1 else 's'}"

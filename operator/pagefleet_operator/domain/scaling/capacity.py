@@ -1,6 +1,8 @@
-"""Replicas of every revision that is kept: the stable by its load, the canary by its share, both so that weights are
-affordable. The stable never shrinks while a canary is there: it must be able to carry everything again; and neither
-sleeps then, because a canary is judged on requests."""
+"""The replicas of every revision in use. The stable revision follows its load, the canary its share of the requests.
+
+The stable revision never shrinks while there is a canary, because it must be able to carry everything again. Neither of
+them sleeps then, because a canary is judged on requests.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,23 @@ from dataclasses import dataclass, replace
 from pagefleet_operator.domain.rollout.steps import weight_of
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import autoscale
-from pagefleet_operator.domain.scaling.autoscale import Wish
+from pagefleet_operator.domain.scaling.autoscale import Recommendation
 from pagefleet_operator.domain.scaling.policies import bounded
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.spec.scaling import Scaling, in_force
-from pagefleet_operator.domain.status.journal import Journal
-from pagefleet_operator.domain.status.observation import RevisionReading
+from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.domain.status.stage import Stage, reading_of
-from pagefleet_operator.domain.status.status import Phase, ScalingRecord, Status
+from pagefleet_operator.domain.status.status import Phase, ScalingRecord
+from pagefleet_operator.domain.status.turn import SpecTurn
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """`limit` (reason, message) is what stands in the stable's way, if anything; `needed` the load's need in replicas
-    by revision, where it is known."""
+    """`replicas` by revision. `limit` (reason, message) is the obstacle of the stable revision, None without one.
+
+    `needed` is the need of the load in replicas, by revision, where it is known.
+    """
 
     replicas: Mapping[str, int]
     records: tuple[ScalingRecord, ...]
@@ -33,62 +37,76 @@ class Capacity:
     needed: Mapping[str, float] | None = None
 
 
-def decide(
-    stage: Stage,
-    revisions: Mapping[str, RevisionReading],
-    before: Status,
-    scaling: Scaling,
-    rollout: Rollout,
-    now: float,
-    journal: Journal,
-    load: ServiceLoad | None = None,
-) -> Capacity:
-    known = {record.revision: record for record in before.scaling}
-    last = {record.hash: record for record in before.revisions}
+def decide(turn: SpecTurn, stage: Stage) -> Capacity:
+    """The replicas of the stable revision and of the canary, with the records for the next decision."""
+    observation, scaling, now = turn.observation, turn.spec.scaling, turn.now
+    before = {record.hash: record for record in observation.status.revisions}
     allowed = in_force(scaling, now)
-
-    def wish(revision: str, within: Scaling, share: float) -> Wish:
-        record, kept = known.get(revision, ScalingRecord(revision)), last.get(revision)
-        desired = kept.desired if kept is not None and (kept.desired or revision == before.stable) else None
-        if within.external:
-            message = reading_of(revisions, revision).refused
-            return Wish(bounded(within.min, within), record, limit="Refused" if message else "", limit_message=message)
-        found = replace(reading_of(revisions, revision), slots=slots_of(kept.spec) if kept is not None else None)
-        return autoscale.wish(found, _part(load, share), desired, record, within, now)
-
-    weights = {entry.revision: entry.weight / 100 for entry in stage.traffic}
-    asleep = stage.stable in last and last[stage.stable].desired == 0 and before.stable == stage.stable
     may_sleep = bool(stage.traffic) and not stage.canary
-    wished = wish(stage.stable, allowed if may_sleep else awake(allowed), weights.get(stage.stable, 1.0))
-    current = last[stage.stable].desired if stage.stable in last else wished.replicas
-    stable = max(wished.replicas, min(current, allowed.max)) if stage.canary else wished.replicas
-    if (current or asleep) and stable != current:
-        journal.note(_kind(current, stable), f"revision {stage.stable}: {wished.message or _bounds(allowed)}")
-    kept, replicas = [wished.record], {stage.stable: stable}
-    needed = {} if wished.needed is None else {stage.stable: wished.needed}
+    stable = _stable(stage, observation, allowed if may_sleep else awake(allowed), now)
+    current = before[stage.stable].desired if stage.stable in before else stable.replicas
+    asleep = current == 0 and stage.stable in before and observation.status.stable == stage.stable
+    count = max(stable.replicas, min(current, allowed.max)) if stage.canary else stable.replicas
+    if (current or asleep) and count != current:
+        turn.journal.note(_kind(current, count), f"revision {stage.stable}: {stable.message or _bounds(allowed)}")
+    recommended, replicas = {stage.stable: stable}, {stage.stable: count}
     if stage.canary:
-        # spec.scaling.min is for who serves everybody; a canary's floor is its share.
-        own = wish(stage.canary, awake(replace(allowed, min=1, external=False)), weights.get(stage.canary, 0.0))
-        share = _share(stage, rollout, stable)
-        count = share if scaling.external else max(share, own.replicas)
-        if scaling.affordable is not None:
-            count = max(1, min(count, scaling.affordable - stable))
-        replicas[stage.canary] = count
-        needed |= {} if own.needed is None else {stage.canary: own.needed}
-        kept.append(own.record)
-    records = tuple(record for record in kept if record != ScalingRecord(record.revision))
-    fixed = wished.limit == "SignalsMissing" and wished.replicas <= allowed.min  # nothing could shrink anyway
-    limit = (wished.limit, wished.limit_message) if wished.limit and not fixed else None
-    return Capacity(replicas, records, limit, needed)
+        canary = _canary(stage, observation, allowed, now)
+        recommended[stage.canary] = canary
+        replicas[stage.canary] = _canary_replicas(canary, _share(stage, turn.rollout, count), count, scaling)
+    records = (entry.record for entry in recommended.values())
+    nothing_to_shrink = stable.limit == "SignalsMissing" and stable.replicas <= allowed.min
+    return Capacity(
+        replicas,
+        tuple(record for record in records if record != ScalingRecord(record.revision)),
+        (stable.limit, stable.limit_message) if stable.limit and not nothing_to_shrink else None,
+        {name: entry.needed for name, entry in recommended.items() if entry.needed is not None},
+    )
 
 
 def awake(scaling: Scaling) -> Scaling:
-    """At least one replica: somebody waits for it, or it is being judged."""
+    """At least one replica: a request waits for it, or it is being judged."""
     return replace(scaling, idle_to_zero=None, min=max(1, scaling.min))
 
 
-def _part(load: ServiceLoad | None, share: float) -> ServiceLoad | None:
-    """A revision's part of what arrives at the service."""
+def _stable(stage: Stage, observation: Observation, scaling: Scaling, now: float) -> Recommendation:
+    return _recommended(stage.stable, observation, scaling, _share_of_load(stage, observation, stage.stable), now)
+
+
+def _canary(stage: Stage, observation: Observation, scaling: Scaling, now: float) -> Recommendation:
+    # spec.scaling.min is for the revision that serves everybody; the canary's floor is its share.
+    own = awake(replace(scaling, min=1, external=False))
+    return _recommended(stage.canary, observation, own, _share_of_load(stage, observation, stage.canary), now)
+
+
+def _canary_replicas(canary: Recommendation, share: int, stable: int, scaling: Scaling) -> int:
+    count = share if scaling.external else max(share, canary.replicas)
+    return count if scaling.affordable is None else max(1, min(count, scaling.affordable - stable))
+
+
+def _recommended(
+    revision: str, observation: Observation, scaling: Scaling, load: ServiceLoad | None, now: float
+) -> Recommendation:
+    status = observation.status
+    record = {one.revision: one for one in status.scaling}.get(revision, ScalingRecord(revision))
+    last = {one.hash: one for one in status.revisions}.get(revision)
+    reading = reading_of(observation.revisions, revision)
+    if scaling.external:
+        limit = "Refused" if reading.refused else ""
+        return Recommendation(bounded(scaling.min, scaling), record, limit=limit, limit_message=reading.refused)
+    desired = last.desired if last is not None and (last.desired or revision == status.stable) else None
+    reading = replace(reading, slots=slots_of(last.spec) if last is not None else None)
+    return autoscale.recommend(reading, load, desired, record, scaling, now)
+
+
+def _share_of_load(stage: Stage, observation: Observation, revision: str) -> ServiceLoad | None:
+    """A revision's part of the service's load, by its weight. The stable revision counts as whole without weights."""
+    weights = {entry.revision: entry.weight / 100 for entry in stage.traffic}
+    return part(observation.load, weights.get(revision, 1.0 if revision == stage.stable else 0.0))
+
+
+def part(load: ServiceLoad | None, share: float) -> ServiceLoad | None:
+    """The share of a service's arrivals and held requests."""
     if load is None or share >= 1.0:
         return load
     return replace(load, arrivals=tuple(rate * share for rate in load.arrivals), held=math.ceil(load.held * share))
@@ -103,11 +121,11 @@ def _kind(current: int, replicas: int) -> str:
 def _bounds(scaling: Scaling) -> str:
     if scaling.external:
         return f"spec.scaling.min is {scaling.min}"
-    return scaling.capped or f"spec.scaling asks for {scaling.min} to {scaling.max} now"
+    return scaling.capped or f"spec.scaling allows {scaling.min} to {scaling.max} replicas now"
 
 
 def _share(stage: Stage, rollout: Rollout, stable: int) -> int:
-    """What the canary needs for the present weight; as much as the stable when it is being promoted."""
+    """The replicas that the canary needs for its present weight; as many as the stable's while it is promoted."""
     if stage.record.phase is Phase.PROMOTING:
         return stable
     step = stage.record.step if stage.record.phase is not Phase.STARTING else 0

@@ -1,8 +1,10 @@
-"""Which replicas go first when a revision shrinks: those with the fewest tokens in flight, then the coldest cache.
+"""The order in which pods are deleted when a revision shrinks: first the pods with the fewest tokens in flight, then those
+with the coldest cache.
 
-A LeaderWorkerSet takes the group with the highest number, whatever is advised. The ReplicaSet controller takes the pods of the lowest `controller.kubernetes.io/pod-deletion-cost` (Kubernetes 1.22 and
-later; 1.21 behind the gate PodDeletionCost; before that, the newest of the ready pods). Pods without the annotation count
-0: a pod that came since the last decrease is cold, and goes first.
+The ReplicaSet controller deletes the pods with the lowest `controller.kubernetes.io/pod-deletion-cost` first (Kubernetes
+1.22 and later; 1.21 behind the gate PodDeletionCost; earlier versions delete the newest of the ready pods). A pod without
+the annotation counts as 0: it came since the last decrease, so its cache is cold, and it is deleted first. A
+LeaderWorkerSet deletes the group with the highest number, whatever the annotation is.
 """
 
 from __future__ import annotations
@@ -12,27 +14,28 @@ from collections.abc import Mapping
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading
 
 ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
-MOST = 2**31 - 1
-# One page that a request holds outweighs any cache: a cut or slow stream is felt, a cold cache only costs time.
-USED_PAGE = 1_000
+MAX_COST = 2**31 - 1
+# One page that a request holds outweighs any cache: users notice a broken or slow stream, a cold cache only costs time.
+USED_PAGE_COST = 1_000
 
 
 def costs(revisions: Mapping[str, RevisionReading], replicas: Mapping[str, int]) -> dict[str, int]:
-    """By pod, of the revisions that shrink and keep some."""
+    """The cost of each pod of the revisions that shrink but retain some pods."""
     return {
         pod.name: cost(pod)
-        for name, found in revisions.items()
-        if not found.grouped and found.replicas is not None and 0 < replicas.get(name, 0) < found.replicas
-        for pod in found.pods
+        for name, reading in revisions.items()
+        if not reading.grouped and reading.replicas is not None and 0 < replicas.get(name, 0) < reading.replicas
+        for pod in reading.pods
         if not pod.terminating
     }
 
 
 def cost(pod: PodReading) -> int:
-    """A pod that is not ready costs least; one that does not tell its load is taken to be as full as can be."""
+    """The lowest cost for a pod that is not ready; the highest for one whose load is not known."""
     if not pod.ready:
         return 0
     load = pod.load
     if load is None or load.kv_pages_total is None or load.kv_pages_free is None:
-        return MOST
-    return max(1, min(MOST - 1, USED_PAGE * load.kv_pages_used + min(load.kv_pages_cached or 0, USED_PAGE - 1)))
+        return MAX_COST
+    cached = min(load.kv_pages_cached or 0, USED_PAGE_COST - 1)
+    return max(1, min(MAX_COST - 1, USED_PAGE_COST * load.kv_pages_used + cached))

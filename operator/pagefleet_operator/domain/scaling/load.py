@@ -1,7 +1,8 @@
-"""A revision's pods summed up for sizing, and kept as its recent past. Sums only; decides nothing."""
+"""Sums up a revision's pods for sizing, and keeps the sums as the revision's recent past. Decides nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagefleet_operator.domain.status.engine_load import total
@@ -9,17 +10,18 @@ from pagefleet_operator.domain.status.observation import PodReading, RevisionRea
 from pagefleet_operator.domain.status.sample import Sample
 
 STALE_SECONDS = 15.0
-SAMPLE_SECONDS = 5.0  # two samples of a history are at least so far apart
-KEPT_SECONDS = 1800.0
+SAMPLE_SECONDS = 5.0  # the least time between two samples of a history
+HISTORY_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
 class Totals:
-    """A revision as sizing sees it.
+    """A revision's pods, summed up.
 
-    `starting` pods are created and not ready yet, `stuck` ones among them fit on no node; `refused` says why more cannot
-    be had ("" when they can). `slots`: sequences that a replica runs at once. `history` is older than `latest`, oldest first. `startups` are seconds from created to ready of the pods that
-    became ready after the last decision that learned from some (`ScalingRecord.learned`), with when they did.
+    `starting` pods are created and not ready yet; `stuck` ones among them fit on no node. `refused` is the reason why no
+    more pods can be created, "" when they can. `slots` are the sequences that a replica runs at once. `history` is older
+    than `latest`, oldest first. `startups` are the start-up times that `ScalingRecord.learned` does not contain yet.
+    `unread` names a serving pod whose load could not be read, with the cause.
     """
 
     latest: Sample
@@ -28,48 +30,55 @@ class Totals:
     refused: str = ""
     slots: int | None = None
     history: tuple[Sample, ...] = ()
-    startups: tuple[tuple[float, float], ...] = ()  # (when it became ready, seconds from created to ready)
+    startups: tuple[tuple[float, float], ...] = ()  # (time at which the pod became ready, seconds since its creation)
+    unread: str = ""
 
 
-def totals(found: RevisionReading, now: float) -> Totals:
-    pods = [pod for pod in found.pods if not pod.terminating]
+def totals(reading: RevisionReading, now: float) -> Totals:
+    """The sums of a revision as it was read at `now`."""
+    pods = [pod for pod in reading.pods if not pod.terminating]
     starting = [pod for pod in pods if not pod.ready]
     stuck = [pod for pod in starting if pod.fault is not None and pod.fault.reason == "Unschedulable"]
     return Totals(
-        latest=sample(found, now),
+        latest=sample(reading, now),
         starting=len(starting),
         stuck=len(stuck),
-        refused=found.refused or next((pod.fault.message for pod in stuck if pod.fault), ""),
-        slots=found.slots,
-        history=found.history,
+        refused=reading.refused or next((pod.fault.message for pod in stuck if pod.fault), ""),
+        slots=reading.slots,
+        history=reading.history,
         startups=tuple(
             (pod.ready_since, pod.startup)
             for pod in pods
             if pod.ready and pod.startup is not None and pod.ready_since is not None
         ),
+        unread=next((f"pod {pod.name}: {pod.load_error}" for pod in _serving(reading) if pod.load_error), ""),
     )
 
 
-def sample(found: RevisionReading, now: float) -> Sample:
-    pods = (*found.pods, *(spare.pod for spare in found.spares))
-    serving = [pod for pod in pods if pod.ready and not pod.terminating]
-    fresh = [pod for pod in serving if is_fresh(pod)]
-    loads = [pod.load for pod in fresh if pod.load is not None]
+def sample(reading: RevisionReading, now: float) -> Sample:
+    """The load of the serving pods, warm spares that stand in for replicas among them."""
+    serving = _serving(reading)
+    fresh = [pod.load for pod in serving if pod.load is not None and is_fresh(pod)]
     return Sample(
         time=now,
         serving=len(serving),
         fresh=len(fresh),
-        load=total(loads),
-        unqueued=sum(1 for load in loads if not load.waiting),
+        load=total(fresh),
+        unqueued=sum(1 for load in fresh if not load.waiting),
     )
 
 
+def _serving(reading: RevisionReading) -> Sequence[PodReading]:
+    pods = (*reading.pods, *(spare.pod for spare in reading.spares))
+    return [pod for pod in pods if pod.ready and not pod.terminating]
+
+
 def remember(history: tuple[Sample, ...], latest: Sample) -> tuple[Sample, ...]:
-    """The history with one more sample, without what is too old or lies in the future of a clock that was set back."""
-    kept = tuple(s for s in history if latest.time - KEPT_SECONDS <= s.time < latest.time)
-    if kept and latest.time - kept[-1].time < SAMPLE_SECONDS:
-        return kept
-    return (*kept, latest)
+    """Add a sample to the history; drop samples that are too old, or in the future of a clock that was set back."""
+    retained = tuple(s for s in history if latest.time - HISTORY_SECONDS <= s.time < latest.time)
+    if retained and latest.time - retained[-1].time < SAMPLE_SECONDS:
+        return retained
+    return (*retained, latest)
 
 
 def is_fresh(pod: PodReading) -> bool:

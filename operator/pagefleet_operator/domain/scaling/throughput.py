@@ -1,13 +1,13 @@
-"""How fast a replica generates with so many sequences running, learned from its own readings.
+"""The throughput of a replica by the number of running sequences, learned from the replica's own readings.
 
-One step of an engine takes `base + slope x sequences` seconds and gives each sequence a token, so a replica with r
-sequences generates r / (base + slope x r) tokens per second: concurrency at a given throughput rises faster than the
-throughput does, and has an end at 1 / slope. This is what a count of requests per replica does not see, and why
-removing a replica is judged on throughput.
+One step of an engine takes `base + slope x sequences` seconds and gives each sequence a token. So a replica with r
+sequences generates r / (base + slope x r) tokens per second. Concurrency rises faster than throughput does, and
+throughput ends at 1 / slope. A count of requests per replica does not show this end. Therefore the removal of a replica
+is judged on throughput.
 
-Where more requests begin than end, a replica's time goes into prompts as well, and it would look slower than it is just
-when a burst asks how fast it is. So each half-minute is taken apart: `base x steps + slope x tokens + prompt x requests
-that came in addition` make up its seconds. Least squares on the half-minutes' means.
+While more requests begin than end, prompts take a part of a replica's time. The replica would look slower than it is in
+the very burst for which its speed is needed. Therefore the seconds of each half-minute are taken apart: they are
+`base x steps + slope x tokens + prompt x additional requests`, fitted by least squares to the half-minutes' means.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pagefleet_operator.domain.status.sample import Sample
 
 MEAN_SECONDS = 30.0
-LEAST_MEANS, LEAST_SPREAD = 8, 1.25
-LEAST_TOKENS = 0.1  # per second: three in a half-minute
+MIN_MEANS, MIN_SPREAD = 8, 1.25
+MIN_TOKENS = 0.1  # per second: three in a half-minute
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Means over half a minute, of the whole revision; `replicas` that were read."""
+    """Means of the whole revision over half a minute. `replicas` counts the replicas that were read."""
 
     start: float
     replicas: float
@@ -43,14 +43,20 @@ class Mean:
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of a step: `base + slope x sequences`. `spread` are the variances of the two and twice their covariance."""
+    """The seconds of a step are `base + slope x sequences`.
+
+    `spread` has the variances of the two and twice their covariance.
+    """
 
     base: float
     slope: float
     spread: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def throughput(self, sequences: float, sure: float = 0.0) -> float:
-        """Tokens per second of a replica with so many sequences, by a step `sure` standard errors longer than learned."""
+        """Tokens per second of a replica with so many sequences.
+
+        The step is taken `sure` standard errors longer than learned.
+        """
         step = self.base + self.slope * sequences
         of_base, of_slope, of_both = self.spread
         step += sure * math.sqrt(max(0.0, of_base + sequences * (of_both + sequences * of_slope)))
@@ -58,20 +64,20 @@ class Curve:
 
 
 def means(samples: Iterable[Sample]) -> list[Mean]:
-    """Half-minute means of samples in time's order, oldest first."""
+    """The half-minute means of samples that are sorted by time, oldest first."""
     grouped: dict[int, list[Sample]] = {}
     for entry in samples:
         grouped.setdefault(int(entry.time // MEAN_SECONDS), []).append(entry)
     return [_mean(key * MEAN_SECONDS, group, grouped.get(key + 1, group)) for key, group in sorted(grouped.items())]
 
 
-def fit(found: Iterable[Mean]) -> Curve | None:
-    """None when the means do not tell: too few, or all of about the same concurrency."""
+def fit(means: Iterable[Mean]) -> Curve | None:
+    """The curve; None when there are too few means, or all have about the same concurrency."""
     points = [
-        mean for mean in found if mean.tokens >= LEAST_TOKENS and mean.replicas and mean.running / mean.replicas >= 0.5
+        mean for mean in means if mean.tokens >= MIN_TOKENS and mean.replicas and mean.running / mean.replicas >= 0.5
     ]
     each = [mean.running / mean.replicas for mean in points]
-    if len(points) < LEAST_MEANS or max(each) < LEAST_SPREAD * min(each):
+    if len(points) < MIN_MEANS or max(each) < MIN_SPREAD * min(each):
         return None
     steps = [mean.tokens / mean.running for mean in points]
     tokens = [mean.tokens / mean.replicas for mean in points]
@@ -86,32 +92,34 @@ def fit(found: Iterable[Mean]) -> Curve | None:
 
 
 def _spread(steps: list[float], tokens: list[float], seconds: list[float]) -> tuple[float, float, float]:
-    """Of base and of slope, and twice that of both together, by what the line leaves unexplained."""
+    """The variances of base and slope and twice their covariance, from the residuals of the line."""
     aa, bb, ab = _dot(steps, steps), _dot(tokens, tokens), _dot(steps, tokens)
-    rest = _rest(steps, tokens, seconds)
-    whole, error = aa * bb - ab * ab, _dot(rest, rest) / (len(rest) - 3)
+    residuals = _residuals(steps, tokens, seconds)
+    whole, error = aa * bb - ab * ab, _dot(residuals, residuals) / (len(residuals) - 3)
     if whole <= 1e-12 * aa * bb:
         return 0.0, 0.0, 0.0
     return error * bb / whole, error * aa / whole, -2.0 * error * ab / whole
 
 
 def _prompt(steps: list[float], tokens: list[float], more: list[float]) -> float:
-    """Seconds that a request's prompt takes: least squares of 1 by the three, of which the two others are taken out
-    first (Frisch and Waugh, Econometrica 1:4, 1933)."""
+    """The seconds that the prompt of a request takes, by least squares of 1 on steps, tokens and additional requests.
+
+    Steps and tokens are regressed out of both sides first (Frisch and Waugh, Econometrica 1:4, 1933).
+    """
     ones = [1.0] * len(more)
-    left, rest = _rest(steps, tokens, more), _rest(steps, tokens, ones)
+    left, residuals = _residuals(steps, tokens, more), _residuals(steps, tokens, ones)
     spread = _dot(left, left)
-    return _dot(left, rest) / spread if spread > 1e-9 * _dot(more, more) else 0.0
+    return _dot(left, residuals) / spread if spread > 1e-9 * _dot(more, more) else 0.0
 
 
-def _rest(steps: list[float], tokens: list[float], values: list[float]) -> list[float]:
-    """What steps and tokens do not explain of `values`."""
+def _residuals(steps: list[float], tokens: list[float], values: list[float]) -> list[float]:
+    """The part of `values` that steps and tokens do not explain."""
     base, slope = _shares(steps, tokens, values)
     return [value - base * a - slope * b for value, a, b in zip(values, steps, tokens, strict=True)]
 
 
 def _shares(steps: list[float], tokens: list[float], values: list[float]) -> tuple[float, float]:
-    """Least squares of `values` by steps and tokens, without a constant."""
+    """The coefficients of `values` on steps and tokens by least squares, without a constant."""
     aa, bb, ab = _dot(steps, steps), _dot(tokens, tokens), _dot(steps, tokens)
     av, bv = _dot(steps, values), _dot(tokens, values)
     whole = aa * bb - ab * ab
@@ -125,10 +133,10 @@ def _dot(one: list[float], other: list[float]) -> float:
 def _mean(start: float, group: list[Sample], following: list[Sample]) -> Mean:
     count, first = len(group), group[0]
     end = following[0] if following is not group else group[-1]
-    told = end.time > first.time and end.fresh >= first.fresh  # a replica that is gone took its requests out of the sum
+    comparable = end.time > first.time and end.fresh >= first.fresh  # the requests of a lost replica left the sum
     replicas, whole = 0, True
     running = waiting = used = tokens = 0.0
-    for one in group:  # in one pass: this is what a decision does most
+    for one in group:  # one pass, because a decision spends most of its time here
         replicas += one.fresh
         load = one.load
         running += load.running
@@ -143,6 +151,6 @@ def _mean(start: float, group: list[Sample], following: list[Sample]) -> Mean:
         waiting=waiting / count,
         kv_pages_used=used / count,
         tokens=tokens / count,
-        change=(end.load.running - first.load.running) / (end.time - first.time) if told else 0.0,
+        change=(end.load.running - first.load.running) / (end.time - first.time) if comparable else 0.0,
         whole=whole,
     )

@@ -14,11 +14,11 @@ from typing import Any
 
 from pagefleet_operator.domain.spec import structure, support
 from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT, Rollout, rollout
-from pagefleet_operator.domain.spec.rules import all_rules
-from pagefleet_operator.domain.spec.rules.scaling import replica_cost
+from pagefleet_operator.domain.spec.rules.beyond_cel import replica_cost
+from pagefleet_operator.domain.spec.rules.check import check
 from pagefleet_operator.domain.spec.scaling import Scaling, scaling
-from pagefleet_operator.domain.spec.schema import root
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.domain.spec.structure import SpecError
 from pagefleet_operator.domain.spec.traffic import Traffic, traffic
 
@@ -43,7 +43,7 @@ class Spec:
     replica_cost: float | None = None  # of one replica for an hour
 
 
-MOST_REMEMBERED = 4096
+MAX_REMEMBERED = 4096
 
 
 def parse(raw: object) -> Spec | SpecErrors:
@@ -55,19 +55,19 @@ def parse(raw: object) -> Spec | SpecErrors:
     return _remembered(text)
 
 
-@functools.lru_cache(MOST_REMEMBERED)
+@functools.lru_cache(MAX_REMEMBERED)
 def _remembered(text: str) -> Spec | SpecErrors:
     return _parse(json.loads(text))
 
 
 def _parse(raw: object) -> Spec | SpecErrors:
-    errors = structure.check(raw, root.SPEC, "spec")
+    errors = structure.check(raw, SPEC, "spec")
     if errors or not isinstance(raw, Mapping):
         return SpecErrors(tuple(errors))
-    filled = structure.filled(copy.deepcopy(dict(raw)), root.SPEC)
+    filled = structure.filled(copy.deepcopy(dict(raw)), SPEC)
     if "rollout" not in raw:
         filled["rollout"] = structure.filled(copy.deepcopy(dict(DEFAULT_ROLLOUT)), ROLLOUT)
-    errors = [*all_rules.check(filled), *support.check(raw)]
+    errors = [*check(filled), *support.check(raw)]
     if errors:
         return SpecErrors(tuple(errors))
     each, ceiling = replica_cost(filled), (filled.get("cost") or {}).get("ceilingPerHour")

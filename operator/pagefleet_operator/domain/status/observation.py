@@ -32,7 +32,11 @@ class PodFault:
 
 @dataclass(frozen=True)
 class PodReading:
-    """One engine pod. `load` is None when the engine's metrics page could not be read; `load_age` is in seconds."""
+    """One engine pod.
+
+    `load` is None when the engine's metrics page could not be read; `load_error` is then the cause, "" when the page was
+    not asked for. `load_age` is in seconds.
+    """
 
     name: str
     ready: bool
@@ -42,6 +46,7 @@ class PodReading:
     fault: PodFault | None = None
     load: EngineLoad | None = None
     load_age: float | None = None
+    load_error: str = ""
     startup: float | None = None  # seconds from created to its first Ready
 
 

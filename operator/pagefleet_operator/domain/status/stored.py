@@ -11,10 +11,10 @@ from typing import Any
 
 from pagefleet_operator.domain.base.revision import POD_AFFECTING
 from pagefleet_operator.domain.spec import structure
-from pagefleet_operator.domain.spec.schema import root
 from pagefleet_operator.domain.spec.schema.fields import record
+from pagefleet_operator.domain.spec.schema.spec import SPEC
 
-SNAPSHOT = record("", {name: root.SPEC["properties"][name] for name in POD_AFFECTING}, ("model",))
+SNAPSHOT = record("", {name: SPEC["properties"][name] for name in POD_AFFECTING}, ("model",))
 MAX_BUCKET = 5000
 
 

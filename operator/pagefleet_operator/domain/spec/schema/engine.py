@@ -6,6 +6,7 @@ every service when the operator is upgraded. Descriptions say what the engine do
 
 from __future__ import annotations
 
+from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
     OBJECT_NAME,
     URI,
@@ -17,7 +18,6 @@ from pagefleet_operator.domain.spec.schema.fields import (
     record,
     text,
 )
-from pagefleet_operator.domain.spec.schema.runtime import CUSTOM
 
 MOST_ADAPTERS, MOST_ANSWERS, MOST_SPECULATED, MOST_NODES = 16, 16, 16, 16
 ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"

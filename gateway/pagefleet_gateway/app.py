@@ -1,7 +1,6 @@
-"""Puts the gateway together: Envoy, the picker beside it, the watch, the internal HTTP; ends when one of them
-does.
+"""Puts the gateway together: Envoy, the picker beside it, the watch and the internal HTTP server.
 
-Decides nothing about requests.
+The gateway ends when one of them does. Decides nothing about requests.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pagefleet_gateway.envoy.bootstrap import PLAIN, SECURE, ListenAddress, boot
 from pagefleet_gateway.envoy.clusters import Paths
 from pagefleet_gateway.envoy.connections import EnvoyLimits
 from pagefleet_gateway.envoy.endpoints import Endpoints
-from pagefleet_gateway.fronts.authz import Front
+from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.keyring import Keyring
 from pagefleet_gateway.measuring import access_log
@@ -44,19 +43,19 @@ from pagefleet_gateway.web import application
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 60.0
+START_SECONDS = 60.0  # for Envoy to become live
 SWEEP_SECONDS = 5.0
-REMEMBERED = 10_000  # refused requests whose log line has not come
+MAX_REFUSALS = 10_000  # refused requests whose log line has not come
 
 
 class GatewayError(RuntimeError):
-    """A part of the gateway ended by itself; the message says which."""
+    """A part of the gateway ended unasked; the message names it."""
 
 
 class Gateway:
-    """A running gateway: `start`, then `run` until a stop is asked for, then `close`.
+    """A running gateway: call `start`, then `run`, which returns after a stop, then `close`.
 
-    `emit` gets each access-log line as the gateway shows it.
+    `emit` gets each line of the gateway's access log.
     """
 
     def __init__(self, settings: Settings, state: State, emit: Callable[[bytes], object]) -> None:
@@ -65,16 +64,16 @@ class Gateway:
         self.pools = Pools(state, settings.pools) if settings.pools else None
         self.ledger = Ledger()
         self.readings = Readings(self.ledger.in_flight)
-        # The draw needs no secrecy, only an order that clients do not share.
+        # The draw needs no secrecy, only an order that clients cannot follow.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings, lambda: self.keyring.keys)
-        self.holding = Holding(self.picker, time.monotonic, self._wake, arrived=self._arrived)
+        self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
         self.metrics = Metrics(self.ledger, self.holding)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
         self._rng = rng
         self._refused: OrderedDict[str, Refusal] = OrderedDict()  # by request id, until its log line comes
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
-        self.synced: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
+        self.unsynced_reason: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
         self.port = settings.port
         self.tls_port = settings.tls_port
         self.internal_port = settings.internal_port
@@ -82,7 +81,7 @@ class Gateway:
         self._emit = emit
         self._draining = False
         self._live = False
-        self._ended = asyncio.Event()  # set at each request's end
+        self._request_ended = asyncio.Event()  # set at each request's end
         self._folder = tempfile.TemporaryDirectory(prefix="gateway-", dir=settings.temporary)
         self._paths = Paths(Path(self._folder.name))
         self._endpoints = Endpoints(state, self._paths.endpoints)
@@ -95,9 +94,9 @@ class Gateway:
         """Serve. Raises GatewayError when Envoy does not come up."""
         loop = asyncio.get_running_loop()
         self._closing.callback(self._folder.cleanup)
-        self.state.changed = self._pump_soon
+        self.state.on_change = self._release_soon
         server = await loop.create_unix_server(
-            lambda: Front(self._decide, self._rng), str(self._paths.picker), backlog=1024
+            lambda: AuthzConnection(self._decide, self._rng), str(self._paths.picker), backlog=1024
         )
         self._closing.callback(server.close)
         await self._serve_internal()
@@ -130,9 +129,9 @@ class Gateway:
         self._run("sweep", self._sweep())
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then drain. Raises GatewayError when a part ends by itself."""
+        """Serve until `stop` is set, then drain. Raises GatewayError when a part ends unasked."""
         if self._envoy is None:
-            raise GatewayError("start() was not called")
+            raise GatewayError("Gateway.run() was called before Gateway.start()")
         stopping = asyncio.create_task(stop.wait())
         ending = asyncio.create_task(self._envoy.wait())
         await asyncio.wait([stopping, ending, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -143,8 +142,8 @@ class Gateway:
             ending.cancel()
 
     def follow(self, watch: ClusterWatch) -> None:
-        """Feed the state from the cluster; readiness then waits for its first lists."""
-        self.synced = watch.reason
+        """Feed the state from the cluster. Readiness then waits for the watch's first lists."""
+        self.unsynced_reason = watch.unsynced_reason
         self._run("watch", watch.follow())
 
     async def close(self) -> None:
@@ -153,23 +152,23 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._closing.aclose()
 
-    def reason(self) -> str:
-        """Why the gateway is not ready, "" when it is."""
+    def not_ready_reason(self) -> str:
+        """Return why the gateway is not ready, "" when it is."""
         if self._draining:
-            return "draining"
+            return "the gateway drains: it is shutting down"
         if self._admin is None or not self._live:
-            return "Envoy is not up yet"
-        return self.synced()
+            return "Envoy is not live yet"
+        return self.unsynced_reason()
 
     def _run(self, name: str, work: Coroutine[object, object, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
 
     def _raise_if_ended(self, ending: asyncio.Task[int]) -> None:
         if ending.done():
-            raise GatewayError(f"Envoy ended by itself with status {ending.result()}")
+            raise GatewayError(f"Envoy ended unasked with status {ending.result()}; its last log lines name the cause")
         for task in self._tasks:
             if task.done():
-                raise GatewayError(f"the {task.get_name()} ended by itself") from task.exception()
+                raise GatewayError(f"the gateway's task {task.get_name()!r} ended unasked") from task.exception()
 
     def _decide(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
         decision = self.holding.decide(request)
@@ -183,30 +182,30 @@ class Gateway:
 
     def _count(self, request: Request, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
-            self.metrics.refused(*(decision.service or ("", "")), decision.status)
+            self.metrics.record_refusal(*(decision.service or ("", "")), decision.status)
             self._refused[request.id] = decision
-            if len(self._refused) > REMEMBERED:
+            if len(self._refused) > MAX_REFUSALS:
                 self._refused.popitem(last=False)
 
-    def _arrived(self, admitted: Admitted) -> None:
-        # Lists of models and the like are no work for an engine.
+    def _on_arrival(self, admitted: Admitted) -> None:
+        # GETs, such as lists of models, are no work for an engine.
         if admitted.request.method == "POST":
-            self.windows.arrived(admitted.service.key, time.time())
+            self.windows.record_arrival(admitted.service.key, time.time())
 
-    def _pump_soon(self) -> None:
-        # Not at once: who writes to the state must not run what a request waited for.
-        asyncio.get_running_loop().call_soon(self.holding.pump)
+    def _release_soon(self) -> None:
+        # Not at once: a writer of the state must not run the requests that waited for it.
+        asyncio.get_running_loop().call_soon(self.holding.release)
 
     def _decide_pooled(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
-        return self._decide(request if self.pools is None else self.pools.addressed(request))
+        return self._decide(request if self.pools is None else self.pools.with_service_path(request))
 
-    def _wake(self, key: ServiceKey) -> None:
+    def _on_wake(self, key: ServiceKey) -> None:
         self.metrics.wakeups.labels(*key).inc()
-        log.info("%s/%s has no pod and a request waits for one", *key)
+        log.info("%s/%s: a request waits, and the service has no ready pod: sent a wake-up", *key)
 
     async def _serve_internal(self) -> None:
-        held = (self.holding.held, self.holding.waited_for)
-        runner = web.AppRunner(application(self.reason, self.metrics, self.windows, *held), access_log=None)
+        held = (self.holding.held, self.holding.held_by_service)
+        runner = web.AppRunner(application(self.not_ready_reason, self.metrics, self.windows, *held), access_log=None)
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, self.settings.address, self.settings.internal_port)
@@ -214,10 +213,10 @@ class Gateway:
         self.internal_port = runner.addresses[0][1]
 
     async def _serve_picker(self, port: int) -> None:
-        # Imported here: gRPC's 30 MB are for gateways that serve others.
+        # Imported here: only gateways that pick for other gateways need gRPC and its 30 MB.
         from pagefleet_gateway.fronts import ext_proc
 
-        picker = ext_proc.EndpointPicker(self._decide_pooled, self._settle, self.settings.max_request_bytes)
+        picker = ext_proc.EndpointPicker(self._decide_pooled, self._complete, self.settings.max_request_bytes)
         server, self.picker_port = await ext_proc.serve(picker, f"{self.settings.address}:{port}")
         self._closing.push_async_callback(server.stop, 1.0)
 
@@ -225,7 +224,9 @@ class Gateway:
         async with asyncio.timeout(START_SECONDS):
             while not await admin.ready():
                 if process.returncode is not None:
-                    raise GatewayError(f"Envoy ended at start with status {process.returncode}")
+                    raise GatewayError(
+                        f"Envoy ended at its start with status {process.returncode}; its log lines name the cause"
+                    )
                 await asyncio.sleep(0.05)
         self._live = True
 
@@ -236,28 +237,28 @@ class Gateway:
             try:
                 text = await process.stdout.readline()
             except ValueError:
-                log.warning("an access-log line longer than %d bytes was dropped", envoy.LINE_LIMIT)
+                log.warning("dropped a line of Envoy's access log that is longer than %d bytes", envoy.LINE_LIMIT)
                 continue
             if not text:
                 return
             line = access_log.parse(text)
             if line is not None:
-                self._settle(line)
+                self._complete(line)
 
-    def _settle(self, line: access_log.Line) -> None:
-        """A request is over."""
-        ended = access_log.settle(line, self.ledger, time.monotonic())
-        self._ended.set()
-        self.holding.pump()
-        if ended is not None:
-            self.metrics.ended(ended)
-            if ended.outcome is not None:
-                self.windows.record(ended.outcome, time.time())
+    def _complete(self, line: access_log.LogLine) -> None:
+        """Account for a request that is over."""
+        completion = access_log.complete(line, self.ledger, time.monotonic())
+        self._request_ended.set()
+        self.holding.release()
+        if completion is not None:
+            self.metrics.record_completion(completion)
+            if completion.outcome is not None:
+                self.windows.record(completion.outcome, time.time())
         refusal = self._refused.pop(line.id, None)
-        key = ended.key if ended is not None else refusal.key if refusal is not None else ""
-        if key:
-            self.metrics.key_asked(key, line.code, line.tokens)
-        self._emit(access_log.shown(line, ended, refusal))
+        api_key = completion.api_key if completion is not None else refusal.api_key if refusal is not None else ""
+        if api_key:
+            self.metrics.record_key_request(api_key, line.code, line.tokens)
+        self._emit(access_log.rendered(line, completion, refusal))
 
     async def _sweep(self) -> None:
         while True:
@@ -269,14 +270,14 @@ class Gateway:
     async def _drain(self) -> None:
         self._draining = True
         self.holding.close()
-        log.info("draining: %d requests in flight", len(self.ledger))
-        # Requests still come until every kube-proxy has forgotten this pod.
+        log.info("draining: %d requests are in flight", len(self.ledger))
+        # Requests still arrive until every kube-proxy has removed this pod.
         await asyncio.sleep(self.settings.settle_seconds)
         if self._admin is not None:
             await self._admin.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_seconds):
                 while len(self.ledger):
-                    self._ended.clear()
-                    await self._ended.wait()
-        log.info("drained: %d requests left", len(self.ledger))
+                    self._request_ended.clear()
+                    await self._request_ended.wait()
+        log.info("drained: %d requests are still in flight", len(self.ledger))

@@ -12,40 +12,40 @@ from pagefleet_gateway.picking.request_cost import (
     DEFAULT_OUTPUT_TOKENS,
     MAX_BLOCKS,
     MAX_OUTPUT_TOKENS,
-    Ask,
-    ask_of,
+    RequestCost,
+    request_cost,
 )
 
 
-def ask(**document: object) -> Ask:
-    return ask_of(json.dumps(document).encode())
+def cost_of(**document: object) -> RequestCost:
+    return request_cost(json.dumps(document).encode())
 
 
 def test_the_size_is_the_texts_bytes_and_the_limit_on_the_answer() -> None:
-    assert ask(model="m", prompt="x" * 400, max_tokens=7).tokens == 107
-    assert ask(prompt="é" * 200).prompt_tokens == 100
-    assert ask(prompt="").output_tokens == DEFAULT_OUTPUT_TOKENS
-    assert ask(prompt="", max_tokens=10**9).output_tokens == MAX_OUTPUT_TOKENS
-    assert ask(prompt="", max_tokens=9, max_completion_tokens=3).output_tokens == 3
-    assert ask(prompt="", max_tokens=-1).output_tokens == DEFAULT_OUTPUT_TOKENS
+    assert cost_of(model="m", prompt="x" * 400, max_tokens=7).tokens == 107
+    assert cost_of(prompt="é" * 200).prompt_tokens == 100
+    assert cost_of(prompt="").output_tokens == DEFAULT_OUTPUT_TOKENS
+    assert cost_of(prompt="", max_tokens=10**9).output_tokens == MAX_OUTPUT_TOKENS
+    assert cost_of(prompt="", max_tokens=9, max_completion_tokens=3).output_tokens == 3
+    assert cost_of(prompt="", max_tokens=-1).output_tokens == DEFAULT_OUTPUT_TOKENS
 
 
 def test_a_conversation_that_goes_on_begins_with_the_same_blocks() -> None:
     system = {"role": "system", "content": "s" * 600}
-    first = ask(model="m", messages=[system, {"role": "user", "content": "one"}])
-    longer = ask(
+    first = cost_of(model="m", messages=[system, {"role": "user", "content": "one"}])
+    longer = cost_of(
         model="m",
         messages=[system, {"role": "user", "content": "one"}, {"role": "assistant", "content": "y" * BLOCK_BYTES}],
     )
     assert len(first.blocks) == 2 and longer.blocks[:2] == first.blocks
-    assert ask(model="lora", messages=[system]).blocks != ask(model="m", messages=[system]).blocks
-    assert ask(model="m", messages=[system], tools=[{"type": "function"}]).blocks != first.blocks
+    assert cost_of(model="lora", messages=[system]).blocks != cost_of(model="m", messages=[system]).blocks
+    assert cost_of(model="m", messages=[system], tools=[{"type": "function"}]).blocks != first.blocks
     parts = [{"type": "text", "text": "s" * 600}]
-    assert len(ask(model="m", messages=[{"role": "user", "content": parts}]).blocks) == 2
+    assert len(cost_of(model="m", messages=[{"role": "user", "content": parts}]).blocks) == 2
 
 
 def test_a_huge_prompt_has_a_bounded_number_of_blocks() -> None:
-    assert len(ask(prompt="x" * (MAX_BLOCKS + 9) * BLOCK_BYTES).blocks) == MAX_BLOCKS
+    assert len(cost_of(prompt="x" * (MAX_BLOCKS + 9) * BLOCK_BYTES).blocks) == MAX_BLOCKS
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_a_huge_prompt_has_a_bounded_number_of_blocks() -> None:
     [b"", b"nonsense", b"[1]", b"[" * 100_000, b"\xff", b'{"messages": 3}', b'{"messages": [null, {}]}'],
 )
 def test_a_body_that_is_no_request_has_a_size_and_no_prefix(body: bytes) -> None:
-    found = ask_of(body)
-    assert found.blocks == () and found.tokens > 0
+    cost = request_cost(body)
+    assert cost.blocks == () and cost.tokens > 0
 
 
 def test_lone_surrogates_are_hashed_too() -> None:
-    assert len(ask_of(b'{"model": "\\ud800", "prompt": "' + b"\\ud800" * 100 + b'"}').blocks) == 1
+    assert len(request_cost(b'{"model": "\\ud800", "prompt": "' + b"\\ud800" * 100 + b'"}').blocks) == 1
 
 
 def test_an_engines_metrics_under_both_names() -> None:

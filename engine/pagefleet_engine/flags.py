@@ -1,0 +1,255 @@
+"""The flags of `pagefleet-engine serve`: one table with type, bounds, default, help and the field of the spec behind each.
+
+argparse (main.py), the checks by device (device_flags.py) and the test of docs/reference/contract/engine.md read it. A
+flag whose name is that of a field of EngineConfig fills this field. Pure: no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pagefleet_engine.api.base.auth import VARIABLE
+from pagefleet_engine.api.constrained.tools import Style
+from pagefleet_engine.api.parameters.generation import MOST_N
+from pagefleet_engine.api.parameters.others import ADAPTER_NAME
+from pagefleet_engine.core.requests import Batching, EngineConfig, Policy
+
+MAX_RANKS, MAX_NODES, MAX_RANKS_OF_NODE = 128, 16, 8
+MAX_DRAFT_TOKENS = 16
+UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+Read = Callable[[str], Any]
+
+
+class Kind(StrEnum):
+    """How often a flag comes and what follows it: `EXTEND` takes several values at once, `REPEAT` one each time."""
+
+    VALUE = "value"
+    SWITCH = "switch"
+    EXTEND = "extend"
+    REPEAT = "repeat"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """`read` turns the text into a value, or raises ArgumentTypeError or ValueError.
+
+    spec: the field of an InferenceService from which the operator writes the flag; empty where users give it in
+    spec.engine.args, or the operator alone decides.
+    devices: the values that go with each device, where these differ; their union in order is what the flag takes.
+    defaults: the default of each device, where these differ.
+    """
+
+    name: str
+    help: str | None = None
+    read: Read = str
+    default: Any = None
+    choices: tuple[Any, ...] = ()
+    spec: str = ""
+    metavar: str | None = None
+    kind: Kind = Kind.VALUE
+    required: bool = False
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    defaults: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def dest(self) -> str:
+        """Its attribute of argparse's namespace."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """All values that it takes on some device; empty: `read` decides."""
+        return self.choices or tuple(dict.fromkeys(value for allowed in self.devices.values() for value in allowed))
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        match self.kind:
+            case Kind.SWITCH:
+                parser.add_argument(self.name, action="store_true", help=self.help)
+                return
+            case Kind.EXTEND:
+                more: dict[str, Any] = {"action": "extend", "nargs": "+"}
+            case Kind.REPEAT:
+                more = {"action": "append"}
+            case Kind.VALUE:
+                more = {}
+        if self.values:
+            more["choices"] = self.values
+        default = list(self.default) if self.kind is Kind.REPEAT else self.default
+        parser.add_argument(
+            self.name, type=self.read, default=default, required=self.required, metavar=self.metavar,
+            help=self.help, **more,
+        )  # fmt: skip
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def up_to(most: int) -> Read:
+    """A whole number from 1 to `most`."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be 1 to {most}, not {value}")
+        return value
+
+    return read
+
+
+def port(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, not {value}")
+    return value
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0, not {text}")
+    return value
+
+
+def fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {value}")
+    return value
+
+
+def size(text: str) -> int:
+    """Bytes, with a binary unit or without."""
+    match = re.fullmatch(r"(\d+)(Ki|Mi|Gi|Ti|)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"must be bytes such as 17179869184 or 16Gi, not {text!r}")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def adapter(text: str) -> tuple[str, str]:
+    name, separator, path = text.partition("=")
+    if not separator or not path or not ADAPTER_NAME.fullmatch(name):
+        raise argparse.ArgumentTypeError(f"must be NAME=PATH, not {text!r}")
+    return name, path
+
+
+FLAGS: tuple[Flag, ...] = (
+    # The model.
+    Flag("--model", "model URI: python://, file://, hf://", required=True, spec="model.source"),
+    Flag(
+        "--served-model-name", "the names by which clients call it", kind=Kind.EXTEND, required=True, metavar="NAME",
+        spec="model.servedName",
+    ),
+    Flag("--max-model-len", "prompt and output tokens together", positive, spec="model.maxLength"),
+    Flag(
+        "--quantization", "of a model whose files carry none", default=EngineConfig.quantization,
+        spec="model.quantization", devices={"cpu": ("none", "int8"), "cuda": ("none", "fp8", "awq")},
+    ),
+    Flag("--chat-template", "Jinja, instead of the model's own", Path, metavar="FILE", spec="model.chatTemplate"),
+    Flag(
+        "--tool-call-parser", choices=tuple(style.value for style in Style), default=Style.HERMES.value,
+        spec="engine.toolCallParser",
+    ),
+    Flag(
+        "--speculation", "draft tokens and check several in one step, where that pays; ngram on the CPU, none on GPUs",
+        choices=("ngram", "draft", "none"), spec="model.speculation.method",
+    ),
+    Flag(
+        "--speculation-tokens", "the most draft tokens of an answer in one step; 4", positive,
+        spec="model.speculation.tokens",
+    ),
+    Flag("--speculation-model", "the draft model", metavar="URI", spec="model.speculation.model"),
+    Flag(
+        "--lora-adapter", "repeatable", adapter, default=(), kind=Kind.REPEAT, metavar="NAME=PATH",
+        spec="model.adapters",
+    ),
+    Flag("--max-adapters", None, positive, EngineConfig.max_adapters),
+    Flag(
+        "--allow-runtime-adapters", "serve POST /v1/load_lora_adapter and /v1/unload_lora_adapter", kind=Kind.SWITCH
+    ),
+    Flag("--adapter-root", "the folder from which these endpoints load", Path, metavar="FOLDER"),
+    # The engine.
+    Flag(
+        "--page-size", "tokens per KV page", int, EngineConfig.page_size, choices=(16, 32, 64, 128, 256),
+        spec="engine.kvCache.pageSize",
+    ),
+    Flag("--num-pages", "KV pages; sized from memory when not given", positive, spec="engine.kvCache.pages"),
+    Flag("--kv-memory-fraction", None, fraction, EngineConfig.kv_memory_fraction, spec="engine.kvCache.memoryFraction"),
+    Flag(
+        "--kv-cache-dtype", default=EngineConfig.kv_cache_dtype, spec="engine.kvCache.dtype",
+        devices={
+            "cpu": ("auto", "float32", "float16"), "cuda": ("auto", "float32", "float16", "bfloat16", "fp8"),
+        },
+    ),
+    # A GPU would be idle with the CPU's sizes.
+    Flag(
+        "--max-num-seqs", "most sequences in one batch; 64, on a GPU 256", positive,
+        spec="engine.scheduling.maxSequences", defaults={"cpu": EngineConfig.max_num_seqs, "cuda": 256},
+    ),
+    Flag(
+        "--max-num-batched-tokens", "token budget of one step; 512, on a GPU 8192", positive,
+        spec="engine.scheduling.tokensPerStep", defaults={"cpu": EngineConfig.max_num_batched_tokens, "cuda": 8192},
+    ),
+    Flag(
+        "--max-chunk-tokens",
+        "of one prompt in one step; when not given 128 of one that has more than 512 tokens, on a GPU 2048", positive,
+        spec="engine.scheduling.chunkTokens", defaults={"cpu": EngineConfig.max_chunk_tokens, "cuda": 2048},
+    ),
+    Flag("--batching", choices=tuple(mode.value for mode in Batching), default=Batching.CONTINUOUS.value),
+    Flag("--no-prefix-caching", kind=Kind.SWITCH, spec="engine.kvCache.prefixCaching"),
+    Flag(
+        "--scheduling-policy", choices=tuple(policy.value for policy in Policy), default=Policy.PRIORITY.value,
+        spec="engine.scheduling.policy",
+    ),
+    Flag("--kernels", choices=("auto", "native", "reference"), default=EngineConfig.kernels),
+    # The device.
+    Flag(
+        "--device", "auto: cuda where there is a GPU and torch is built for it", choices=("auto", "cpu", "cuda"),
+        default="auto",
+    ),
+    Flag(
+        "--tensor-parallel-size", f"GPUs that share the model, 1..{MAX_RANKS_OF_NODE} on each node", up_to(MAX_RANKS),
+        EngineConfig.tensor_parallel_size, metavar="N", spec="resources.accelerator.count",
+    ),
+    Flag(
+        "--nnodes", "machines that the GPUs are on, equally many on each", up_to(MAX_NODES), EngineConfig.nodes,
+        metavar="N", spec="engine.nodes",
+    ),
+    Flag("--node-rank", "which of them this is; 0 serves, the others compute", int, 0, metavar="K"),
+    Flag("--master-addr", "where the others find the first", default="", metavar="HOST"),
+    Flag("--master-port", None, int, EngineConfig.master_port, metavar="PORT"),
+    Flag(
+        "--kv-offload-memory", "of the host for evicted KV pages; 16Gi", size, EngineConfig.kv_offload_memory,
+        metavar="BYTES",
+    ),
+    # The server.
+    Flag("--host", default="127.0.0.1"),
+    Flag("--port", None, port, 8000),
+    Flag(
+        "--api-key-file", f"one key a line; besides those of {VARIABLE}", Path, metavar="FILE",
+        spec="engine.apiKeySecretRef",
+    ),
+    Flag("--max-prompt-tokens", None, positive, spec="engine.limits.promptTokens"),
+    Flag("--max-output-tokens", None, positive, spec="engine.limits.outputTokens"),
+    Flag("--max-queued-requests", None, positive, 256, spec="engine.limits.queued"),
+    Flag(
+        "--max-queued-tokens", "prompt tokens without an answer yet", positive, spec="engine.limits.queuedTokens"
+    ),
+    Flag("--max-n", "answers to one prompt", positive, MOST_N, spec="engine.limits.answers"),
+    Flag("--trust-request-chat-template", "let requests bring a chat_template", kind=Kind.SWITCH),
+    Flag(
+        "--write-timeout", "until a client that reads nothing is cut", seconds, 30.0, metavar="SECONDS"
+    ),
+    Flag("--drain-timeout", None, seconds, 90.0, metavar="SECONDS"),
+)  # fmt: skip
+BY_NAME: Mapping[str, Flag] = {flag.name: flag for flag in FLAGS}

@@ -1,0 +1,15 @@
+"""Mistral (Jiang et al., 2023): Llama with a window that slides in every layer. Its GGUF files say "llama"."""
+
+from __future__ import annotations
+
+from pagefleet_engine.model.families.family import Document, Family, Sliding
+
+WINDOW = 4096  # transformers' default for a config.json without the entry
+
+
+def _sliding(document: Document, layers: int) -> Sliding:
+    window = document.get("sliding_window", WINDOW)
+    return window, [window is not None] * layers
+
+
+FAMILY = Family("mistral", sliding=_sliding)

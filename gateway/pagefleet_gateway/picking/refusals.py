@@ -1,0 +1,101 @@
+"""The picker's refusals: status, code and message of each. Pure; decides nothing.
+
+A message names the object, the number or limit, and the next step of the client or its operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.picking.routing import Refusal
+
+RETRY_AFTER_SECONDS = 5
+OVERLOADED_RETRY_AFTER_SECONDS = 1
+NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that end by waiting
+BEARER = "send it as `Authorization: Bearer <key>`"
+MIB = 1024 * 1024
+
+
+def wrong_api_key(headers: Mapping[str, str]) -> Refusal:
+    sent = "authorization" in headers
+    message = (
+        f"this gateway does not know the API key in `Authorization`: check the key and {BEARER}"
+        if sent
+        else f"this gateway demands an API key: {BEARER}"
+    )
+    return Refusal(401, "invalid_request_error", "invalid_api_key", message)
+
+
+def service_not_allowed(service: Service, api_key: str) -> Refusal:
+    message = f"the API key {api_key!r} is not allowed to use {_name(service)}; ask the gateway's operator to allow it"
+    return Refusal(403, "permission_error", "service_not_allowed", message, service=service.key, api_key=api_key)
+
+
+def rate_limited(service: Service, wait_seconds: int) -> Refusal:
+    message = f"the rate limit of {_name(service)} for this client is used up (requests or tokens a minute)"
+    return _too_many(service, "rate_limit_exceeded", message, wait_seconds)
+
+
+def overloaded(service: Service) -> Refusal:
+    message = f"every ready pod of {_name(service)} is at its limit of {service.pod_limit} requests in flight"
+    return _too_many(service, OVERLOADED, message, OVERLOADED_RETRY_AFTER_SECONDS)
+
+
+def queue_full(service: Service) -> Refusal:
+    limits = f"{service.hold_requests} requests / {service.hold_bytes / MIB:g} MiB"
+    return _too_many(service, "queue_full", f"queue full for {_name(service)} ({limits})", RETRY_AFTER_SECONDS)
+
+
+def all_queues_full(service: Service, requests: int, size: int) -> Refusal:
+    """The limits of all services together: `requests` and `size` bytes."""
+    message = f"the queues of this gateway pod are full ({requests} requests / {size / MIB:g} MiB for all services)"
+    return _too_many(service, "queue_full", message, RETRY_AFTER_SECONDS)
+
+
+def displaced(service: Service) -> Refusal:
+    message = f"the queue of {_name(service)} is full and a request of a higher priority took this one's place"
+    return _too_many(service, "displaced", message, RETRY_AFTER_SECONDS)
+
+
+def draining(service: Service) -> Refusal:
+    message = f"this gateway pod shuts down and no longer queues requests for {_name(service)}"
+    return _unavailable(service, "gateway_draining", message)
+
+
+def unready(service: Service) -> Refusal:
+    if not service.weights:
+        message = f"InferenceService {_name(service)} is not ready: no revision serves yet (.status.traffic is empty)"
+        return _unavailable(service, "service_not_ready", message)
+    revisions = ", ".join(revision for revision, weight in service.weights if weight > 0)
+    return _unavailable(
+        service,
+        NO_READY_POD,
+        f"InferenceService {_name(service)} has no ready pod of a revision with traffic ({revisions})",
+    )
+
+
+def _too_many(service: Service, code: str, message: str, wait_seconds: int) -> Refusal:
+    return Refusal(
+        429,
+        "rate_limit_error",
+        code,
+        f"{message}; retry in {wait_seconds} s",
+        retry_after=wait_seconds,
+        service=service.key,
+    )
+
+
+def _unavailable(service: Service, code: str, message: str) -> Refusal:
+    return Refusal(
+        503,
+        "server_error",
+        code,
+        f"{message}; retry in {RETRY_AFTER_SECONDS} s",
+        retry_after=RETRY_AFTER_SECONDS,
+        service=service.key,
+    )
+
+
+def _name(service: Service) -> str:
+    return f"{service.namespace}/{service.name}"

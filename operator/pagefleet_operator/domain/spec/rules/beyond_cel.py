@@ -1,0 +1,105 @@
+"""The rules of `.spec` that stay in Python, because the API server's CEL cannot state them.
+
+- Cron expressions and time zones: CEL has no calendar.
+- What replicas cost, and the periods and percentages of scaling policies: CEL reads no "15%", and the cost needs the
+  defaults of several objects.
+- Weights that rise, previews before weights: CEL's macros see one entry of a list, not its neighbour.
+- Header names: the cost of a rule over the keys of a map has no bound, so the API server would refuse the CRD.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pagefleet_contract.headers import RESERVED_PREFIXES
+from pagefleet_contract.quantity import fraction, seconds
+from pagefleet_operator.domain.base.parallel import accelerators, nodes
+from pagefleet_operator.domain.spec import schedule
+from pagefleet_operator.domain.spec.schema.traffic import HEADER_NAME
+from pagefleet_operator.domain.spec.structure import SpecError
+
+MAX_PERIOD_SECONDS = 1800.0
+
+
+def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
+    """Errors of a spec whose structure holds and whose defaults are filled in."""
+    rollout = spec.get("rollout") or {}
+    yield from _schedule(spec.get("scaling") or {})
+    yield from _policies(spec.get("scaling") or {})
+    yield from _ceiling(spec)
+    yield from _steps(rollout.get("steps") or ())
+    yield from _free_pages((rollout.get("guard") or {}).get("freePages"))
+    yield from _headers(spec.get("traffic") or {})
+
+
+def replica_cost(spec: Mapping[str, Any]) -> float | None:
+    """Return the cost of one replica, all its pods, for an hour; None when the price is not known."""
+    price = (spec.get("cost") or {}).get("perAcceleratorHour")
+    return None if price is None else float(price) * max(1, accelerators(spec)) * nodes(spec)
+
+
+def _schedule(scaling: Mapping[str, Any]) -> Iterator[SpecError]:
+    for index, entry in enumerate(scaling.get("schedule") or ()):
+        for field, message in schedule.errors(entry["cron"], entry["timeZone"]):
+            yield SpecError(f"spec.scaling.schedule[{index}].{field}", message)
+
+
+def _policies(scaling: Mapping[str, Any]) -> Iterator[SpecError]:
+    for direction in ("scaleUp", "scaleDown"):
+        for index, policy in enumerate((scaling.get(direction) or {}).get("policies") or ()):
+            where = f"spec.scaling.{direction}.policies[{index}]"
+            if not 0 < seconds(policy["period"]) <= MAX_PERIOD_SECONDS:
+                yield SpecError(f"{where}.period", "must be above 0s and at most 30m")
+            if direction == "scaleDown" and policy["type"] == "Percent" and policy["value"] > 100:
+                yield SpecError(f"{where}.value", "must be at most 100 percent")
+
+
+def _ceiling(spec: Mapping[str, Any]) -> Iterator[SpecError]:
+    scaling: Mapping[str, Any] = spec.get("scaling") or {}
+    each, ceiling = replica_cost(spec), (spec.get("cost") or {}).get("ceilingPerHour")
+    least = max(1, int(scaling.get("min", 1))) + int(scaling.get("warmSpares", 0))
+    if each is not None and ceiling is not None and each * least > ceiling:
+        yield SpecError(
+            "spec.cost.ceilingPerHour",
+            f"must be at least {each * least:g}, the cost of spec.scaling.min replicas and the warm spares",
+        )
+
+
+def _steps(steps: Sequence[Mapping[str, Any]]) -> Iterator[SpecError]:
+    weights = [step["weight"] for step in steps if "weight" in step]
+    if weights != sorted(weights):
+        yield SpecError("spec.rollout.steps", f"weights must rise, not {', '.join(map(str, weights))}")
+    for index, step in enumerate(steps):
+        if "mirror" in step and fraction(step["mirror"]) > 1:
+            yield SpecError(f"spec.rollout.steps[{index}].mirror", "must be at most 100%")
+    kinds = ["preview" if "preview" in step else "weight" for step in steps if "preview" in step or "weight" in step]
+    if kinds != sorted(kinds):
+        yield SpecError("spec.rollout.steps", "preview must come before the first weight")
+
+
+def _free_pages(pages: Mapping[str, Any] | None) -> Iterator[SpecError]:
+    if pages and fraction(pages["min"]) > 1:
+        yield SpecError("spec.rollout.guard.freePages.min", "must be at most 100%")
+
+
+def _headers(traffic: Mapping[str, Any]) -> Iterator[SpecError]:
+    """Names that no request can have."""
+    for index, entry in enumerate(traffic.get("priorities") or ()):
+        for name in entry["header"]:
+            where = f"spec.traffic.priorities[{index}].header"
+            if not re.search(HEADER_NAME, name):
+                yield SpecError(where, f"{name[:60]!r} is not a header name; allowed are letters, digits and -")
+            yield from _reserved(where, name)
+    for index, entry in enumerate(traffic.get("rateLimits") or ()):
+        yield from _reserved(f"spec.traffic.rateLimits[{index}].header", entry["header"])
+    tenant = (traffic.get("queue") or {}).get("tenantHeader", "")
+    yield from _reserved("spec.traffic.queue.tenantHeader", tenant)
+
+
+def _reserved(where: str, name: str) -> Iterator[SpecError]:
+    if name.lower().startswith(RESERVED_PREFIXES):
+        yield SpecError(
+            where, f"{name[:60]!r}: the gateway removes headers that begin with {', '.join(RESERVED_PREFIXES)}"
+        )

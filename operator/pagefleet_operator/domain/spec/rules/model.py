@@ -1,0 +1,67 @@
+"""Rules within `.spec.model`, of the limits that its length sets, and within `.spec.engine.scheduling`."""
+
+from __future__ import annotations
+
+from pagefleet_operator.domain.spec.rules.rule import Rule, given
+
+# In CEL: whether the model's length and one of the limits of requests are both given.
+PROMPT = f"{given('engine.limits.promptTokens')} && has(self.model.maxLength)"
+OUTPUT = f"{given('engine.limits.outputTokens')} && has(self.model.maxLength)"
+
+MODEL_RULES = (
+    Rule(
+        (),
+        "spec.engine.limits.promptTokens",
+        f"!({PROMPT}) || self.engine.limits.promptTokens < self.model.maxLength",
+        "must be below spec.model.maxLength, or no room is left for an answer",
+    ),
+    Rule(
+        (),
+        "spec.engine.limits.outputTokens",
+        f"!({OUTPUT}) || self.engine.limits.outputTokens <= self.model.maxLength",
+        "must not be above spec.model.maxLength",
+    ),
+    Rule(
+        ("model", "speculation"),
+        "spec.model.speculation.model",
+        "self.method != 'draft' || has(self.model)",
+        "is required for method draft",
+    ),
+    Rule(
+        ("model", "speculation"),
+        "spec.model.speculation.model",
+        "self.method == 'draft' || !has(self.model)",
+        "belongs to method draft; remove it",
+    ),
+    Rule(
+        ("model",),
+        "spec.model.adapters",
+        "!has(self.adapters) || self.adapters.all(a, self.adapters.exists_one(b, b.name == a.name))",
+        "no name may come twice",
+    ),
+    Rule(
+        ("model",),
+        "spec.model.adapters",
+        "!has(self.adapters) || !has(self.servedName) || self.adapters.all(a, a.name != self.servedName)",
+        "no adapter may have the model's own name, spec.model.servedName",
+    ),
+    Rule(
+        ("model",),
+        "spec.model.cache",
+        "!has(self.cache) || self.source.startsWith('hf://')"
+        " || (has(self.speculation) && has(self.speculation.model) && self.speculation.model.startsWith('hf://'))",
+        "needs a source of hf://: it stores fetched weights; a claim that holds weights is a source of pvc://",
+    ),
+    Rule(
+        ("engine", "scheduling"),
+        "spec.engine.scheduling.tokensPerStep",
+        "!has(self.maxSequences) || !has(self.tokensPerStep) || self.maxSequences <= self.tokensPerStep",
+        "must not be below maxSequences: every running sequence takes a token of each step",
+    ),
+    Rule(
+        ("engine", "scheduling"),
+        "spec.engine.scheduling.chunkTokens",
+        "!has(self.chunkTokens) || !has(self.tokensPerStep) || self.chunkTokens <= self.tokensPerStep",
+        "must not be above tokensPerStep",
+    ),
+)

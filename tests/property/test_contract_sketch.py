@@ -1,0 +1,47 @@
+"""Protects the latency sketch: bucket numbers, their ends, and quantiles within 2 %. Gateway and operator share the buckets."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagefleet_contract.sketch import SMALLEST, bucket_of, quantile, upper
+
+# From the first bucket's edge to eleven days: what the buckets are made for.
+SECONDS = st.floats(SMALLEST, 1e6)
+
+
+@given(SECONDS)
+def test_a_value_lies_in_its_bucket(seconds: float) -> None:
+    bucket = bucket_of(seconds)
+    assert seconds <= upper(bucket) <= seconds * 1.02 * (1 + 1e-9)
+
+
+@given(st.integers(0, 1163))
+def test_a_buckets_upper_edge_belongs_to_it(bucket: int) -> None:
+    assert bucket_of(upper(bucket)) == bucket
+    assert bucket_of(math.nextafter(upper(bucket), math.inf)) == min(bucket + 1, 1163)
+
+
+@given(st.lists(SECONDS, min_size=1, max_size=200), st.floats(0.01, 1.0))
+def test_a_quantile_is_within_two_percent(values: list[float], share: float) -> None:
+    exact = sorted(values)[math.ceil(share * len(values)) - 1]
+    read = quantile(Counter(map(bucket_of, values)), share)
+    assert exact <= read <= exact * 1.02 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bucket"), [(0.0, 0), (1e-4, 0), (1e-3, 117), (0.1, 349), (1.0, 466), (60.0, 672), (math.inf, 1163)]
+)
+def test_bucket_numbers_on_the_wire_stay(seconds: float, bucket: int) -> None:
+    assert bucket_of(seconds) == bucket
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan])
+def test_no_latency_is_negative_or_not_a_number(seconds: float) -> None:
+    with pytest.raises(ValueError, match="0 or more"):
+        bucket_of(seconds)

@@ -1,0 +1,169 @@
+"""For each rule of what an engine, a runtime or an accelerator supports: a spec that it refuses, and the nearest one that it
+accepts. Written by hand, independent of the rules. No test here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.rule_examples import ADAPTERS, CUSTOM, GATEWAY_API, GPU, KEY, METRICS, NODES, SGLANG, TGI, VLLM, Example
+
+from pagefleet_operator.domain.base.accelerator import NVIDIA
+
+
+def unsupported(field: str, value: object, *runtimes: dict[str, Any], other: object = None) -> list[Example]:
+    """Runtimes without `field`, or with `other` values of it only."""
+    return [
+        Example(
+            f"spec.{field}",
+            "not supported by runtime",
+            {**runtime, field: value},
+            runtime if other is None else {**runtime, field: other},
+        )
+        for runtime in runtimes
+    ]
+
+
+def custom_only(field: str, value: object) -> Example:
+    given = {f"engine.{field}": value}
+    return Example(f"spec.engine.{field}", "is for runtime custom only", given, {**CUSTOM, **given})
+
+
+ENGINE_EXAMPLES = (
+    Example(
+        "spec.engine.image",
+        "is required for other accelerators",
+        {"resources.accelerator.name": "example.com/npu"},
+        {"resources.accelerator.name": "example.com/npu", "engine.image": "x"},
+    ),
+    Example(
+        "spec.model.quantization",
+        "fp8 and awq need",
+        {"model.quantization": "fp8"},
+        {"model.quantization": "awq", **GPU},
+    ),
+    Example(
+        "spec.model.quantization",
+        "int8 is for the CPU",
+        {"model.quantization": "int8", **GPU},
+        {"model.quantization": "int8"},
+    ),
+    Example(
+        "spec.model.speculation",
+        f"is not supported with {NVIDIA}",
+        {"model.speculation.method": "ngram", **GPU},
+        {"model.speculation.method": "none", **GPU},
+    ),
+    *(
+        Example(
+            "spec.model.adapters",
+            "with several GPUs",
+            {"model.adapters": ADAPTERS, **GPU, "resources.accelerator.count": 2},
+            {"model.adapters": adapters, **GPU, "resources.accelerator.count": count},
+        )
+        for adapters, count in ((ADAPTERS, 1), ([], 2))
+    ),
+    Example(
+        "spec.resources.accelerator.count",
+        "at most 8 GPUs",
+        {**GPU, "resources.accelerator.count": 9},
+        {**GPU, "resources.accelerator.count": 8},
+    ),
+    Example(
+        "spec.engine.port",
+        "must be 8000 with",
+        {**CUSTOM, "engine.port": 8001, "traffic.provider": "GatewayAPI", "traffic.gatewayAPI": GATEWAY_API},
+        {**CUSTOM, "engine.port": 8000, "traffic.provider": "GatewayAPI", "traffic.gatewayAPI": GATEWAY_API},
+    ),
+    Example(
+        "spec.model.source",
+        "python:// is for runtime pagefleet",
+        {"model.source": "python://p/m.gguf", **VLLM},
+        {"model.source": "python://p/m.gguf"},
+    ),
+    *unsupported("model.quantization", "int8", VLLM, SGLANG, CUSTOM, other="none"),
+    *unsupported("model.quantization", "fp8", CUSTOM, other="none"),
+    *unsupported("model.quantization", "awq", CUSTOM, other="none"),
+    *(
+        Example(
+            "spec.model.speculation.method",
+            "draft is not supported by runtime tgi",
+            {**TGI, "model.speculation": {"method": "draft", "model": "hf://a/b"}},
+            {**TGI, "model.speculation": {"method": method}},
+        )
+        for method in ("ngram", "none")
+    ),
+    *unsupported("model.speculation", {"method": "none"}, CUSTOM),
+    *unsupported("model.adapters", ADAPTERS, CUSTOM),
+    *unsupported("model.chatTemplate", {"configMapKeyRef": KEY}, TGI, CUSTOM),
+    *unsupported("engine.kvCache.pageSize", 16, TGI, CUSTOM),
+    *unsupported("engine.kvCache.pages", 9, TGI, CUSTOM),
+    *unsupported("engine.kvCache.memoryFraction", 0.5, CUSTOM),
+    *unsupported("engine.kvCache.dtype", "float32", VLLM, other="float16"),
+    *unsupported("engine.kvCache.dtype", "float32", SGLANG, other="auto"),
+    *unsupported("engine.kvCache.dtype", "float16", SGLANG, other="auto"),
+    *unsupported("engine.kvCache.dtype", "auto", TGI, CUSTOM),
+    *unsupported("engine.kvCache.prefixCaching", True, CUSTOM),
+    *unsupported("engine.scheduling.policy", "priority", TGI, other="fcfs"),
+    *unsupported("engine.scheduling.policy", "fcfs", CUSTOM),
+    *unsupported("engine.scheduling.tokensPerStep", 9, CUSTOM),
+    *unsupported("engine.scheduling.chunkTokens", 9, TGI, CUSTOM),
+    *unsupported("engine.limits.promptTokens", 9, VLLM, SGLANG, CUSTOM),
+    *unsupported("engine.limits.outputTokens", 9, SGLANG, TGI, CUSTOM),
+    *unsupported("engine.limits.queued", 9, TGI, CUSTOM),
+    *unsupported("engine.limits.queuedTokens", 9, SGLANG, TGI, CUSTOM),
+    *unsupported("engine.limits.answers", 9, VLLM, SGLANG, TGI, CUSTOM),
+    *unsupported("engine.toolCallParser", "hermes", TGI, CUSTOM),
+    custom_only("command", ["x"]),
+    custom_only("port", 8001),
+    custom_only("probes", {"readiness": "/"}),
+    custom_only("preStop", ["x"]),
+    custom_only("metrics", METRICS),
+    Example(
+        "spec.engine.image",
+        "is required for runtime custom",
+        {"engine.runtime": "custom", "engine.probes.readiness": "/"},
+        CUSTOM,
+    ),
+    Example(
+        "spec.engine.probes",
+        "is required for runtime custom",
+        {"engine.runtime": "custom", "engine.image": "x"},
+        CUSTOM,
+    ),
+    Example("spec.engine.image", "runtime vllm has images", {**VLLM, "resources.accelerator.name": "e.com/x"}, VLLM),
+    Example("spec.engine.image", "runtime sglang has images", {"engine.runtime": "sglang"}, SGLANG),
+    Example(
+        "spec.engine.image",
+        "runtime tgi has images",
+        {**TGI, "resources.accelerator.name": "google.com/tpu"},
+        {**TGI, "resources.accelerator.name": "habana.ai/gaudi"},
+    ),
+    *(
+        Example("spec.engine.metrics", "is required for runtime custom", {**CUSTOM, "scaling.max": 2}, accepted)
+        for accepted in (
+            {**CUSTOM, "scaling.max": 2, "engine.metrics": METRICS},
+            {**CUSTOM, "scaling.max": 2, "scaling.mode": "external"},
+            {**CUSTOM, "scaling.max": 2, "scaling.min": 2},
+        )
+    ),
+    Example(
+        "spec.engine.nodes", "runtime tgi runs on one node only", {**TGI, **NODES}, {**TGI, **NODES, "engine.nodes": 1}
+    ),
+    Example("spec.engine.nodes", "runtime pagefleet shares a model", {"engine.nodes": 2}, NODES),
+    Example(
+        "spec.engine.pipelineParallelSize",
+        "only the runtimes vllm and sglang",
+        {**NODES, "engine.pipelineParallelSize": 2},
+        {**NODES, **VLLM, "engine.pipelineParallelSize": 2},
+    ),
+    Example(
+        "spec.engine.pipelineParallelSize",
+        "must divide",
+        {**NODES, **VLLM, "engine.pipelineParallelSize": 3},
+        {**NODES, **VLLM, "resources.accelerator.count": 3, "engine.pipelineParallelSize": 3},
+    ),
+    *(
+        Example("spec.model.adapters", "on several nodes", {**NODES, "model.adapters": ADAPTERS}, accepted)
+        for accepted in ({**NODES, "model.adapters": []}, {**GPU, "model.adapters": ADAPTERS})
+    ),
+)
