@@ -1,4 +1,5 @@
-"""Reads everything one decision needs: the object, its Deployments and pods, the engines' and the gateways' numbers."""
+"""Reads everything that one decision needs: the object, its Deployments and pods, the measurements of engines, gateways
+and Prometheus."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ JOB_NAME_LABEL = "job-name"
 
 @dataclass(frozen=True)
 class Sources:
-    """Where numbers come from. `image` is the operator's own, which load tests run from."""
+    """The readers of measurements. `image` is the operator's own image, in which load tests run."""
 
     engines: EngineReadings
     windows: GatewayWindows
@@ -63,7 +64,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class _Pods:
-    """A service's pods that are of some revision. `workers` compute for a leader among `engines`."""
+    """A service's pods. `workers` compute for a leader among `engines` and serve no requests themselves."""
 
     engines: list[Document]
     workers: list[Document]
@@ -78,7 +79,7 @@ class _Pods:
 
 
 class Gatherer:
-    """`system` is the namespace that operator and gateways run in."""
+    """Makes Observations. `system` is the namespace in which operator and gateways run."""
 
     def __init__(self, api: Api, versions: Versions, store: Store, sources: Sources, system: str) -> None:
         self._api, self._store, self._sources, self._system = api, store, sources, system
@@ -90,45 +91,47 @@ class Gatherer:
         self._gateway_pods: dict[str, tuple[float, list[str]]] = {}
 
     def service(self, namespace: str, name: str) -> Document | None:
-        """As the watches know it."""
+        """The service as the watches have reported it."""
         return self._store.find(KIND, namespace, name)
 
     async def fresh(self, namespace: str, name: str) -> Document | None:
-        """As the API server has it."""
+        """The service as the API server has it now."""
         return await self._api.find(paths.inference_service(namespace, name))
 
     async def observe(self, service: Document) -> Observation:
-        """Raises ApiError or aiohttp.ClientError when gateways cannot be listed; signals only turn None.
+        """Read everything about one service.
 
-        Where an alert decides by itself nothing is measured: what does not answer must not hold a rollback up.
+        A measurement that cannot be read is None. When an alert decides by itself, nothing is measured: a gateway or an
+        engine that does not answer must not delay a rollback. Raises ApiError or aiohttp.ClientError when the gateways
+        cannot be listed.
         """
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         raw, listed = service.get("spec") or {}, self._store.children("Pod", namespace, name)
-        grouped = leader_worker_sets.wanted(raw, service.get("status") or {}, listed)
+        grouped = leader_worker_sets.needed(raw, service.get("status") or {}, listed)
         served = await self._groups.read(namespace, name) if grouped else False
-        sets = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
+        workloads = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
         pods = _pods(listed)
-        routed = gateway_api.wanted(raw, service.get("status") or {})
+        routed = gateway_api.needed(raw, service.get("status") or {})
         status = codec.load(service.get("status"))
-        chosen = spec.parse(raw)
-        guarded = chosen.rollout.guard if isinstance(chosen, Spec) else None
-        hurried = alerts.decides(status, raw, chosen.rollout if isinstance(chosen, Spec) else None)
+        parsed = spec.parse(raw)
+        guard = parsed.rollout.guard if isinstance(parsed, Spec) else None
+        urgent = alerts.decides(status, raw, parsed.rollout if isinstance(parsed, Spec) else None)
         in_use = bool(status.canary) or status.rollout.phase is Phase.WATCHING
-        judged = in_use and not hurried
+        judged = in_use and not urgent
         if not in_use:
             self._measure.forget(namespace, name)
             self._memos.pop((namespace, name), None)
-        measured, warm, slices, heard, gates, load_test = await asyncio.gather(
-            asyncio.gather(*(self._read(item, pods.workers, hurried) for item in pods.replicas)),
-            asyncio.gather(*(self._spare(item, hurried) for item in pods.spares)),
+        pod_readings, spare_readings, slices, measured, gates, load_test = await asyncio.gather(
+            asyncio.gather(*(self._read(item, pods.workers, urgent) for item in pods.replicas)),
+            asyncio.gather(*(self._spare(item, urgent) for item in pods.spares)),
             self._slices(namespace, name, own_pickers=routed, judged=judged)
-            if judged or (_by_load(raw) and not hurried)
+            if judged or (_scales_by_load(raw) and not urgent)
             else _none(),
-            self._measure.read(chosen.rollout, pods.engines, status, namespace, name)
-            if judged and isinstance(chosen, Spec)
-            else _unmeasured(),
-            self._gates(guarded, status, namespace, name) if judged and guarded is not None else _no_gates(),
+            self._measure.read(parsed.rollout, pods.engines, status, namespace, name)
+            if judged and isinstance(parsed, Spec)
+            else _no_measurements(),
+            self._gates(guard, status, namespace, name) if judged and guard is not None else _no_gates(),
             self._load_test(namespace, name, metadata["uid"], status),
         )
         return Observation(
@@ -138,13 +141,15 @@ class Gatherer:
             generation=metadata.get("generation", 0),
             spec=raw,
             status=status,
-            revisions=self._past.remembered((namespace, name), _revisions(sets, pods, measured, warm), time.time()),
+            revisions=self._past.remembered(
+                (namespace, name), _revisions(workloads, pods, pod_readings, spare_readings), time.time()
+            ),
             slices=slices,
             gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
             fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
-            engine_slices=heard.engine,
-            prometheus=heard.prometheus,
-            silence=heard.silence,
+            engine_slices=measured.engine,
+            prometheus=measured.prometheus,
+            silence=measured.silence,
             gates=gates,
             load_test=load_test,
             action=(metadata.get("annotations") or {}).get(ACTION_ANNOTATION, ""),
@@ -161,17 +166,17 @@ class Gatherer:
         self._past.forget((namespace, name))
         self._memos.pop((namespace, name), None)
 
-    async def _read(self, item: Document, workers: list[Document], hurried: bool) -> PodReading:
-        pod = group_members.blamed(readings.pod(item), item, workers, time.time())
+    async def _read(self, item: Document, workers: list[Document], urgent: bool) -> PodReading:
+        pod = group_members.with_fault_of_workers(readings.pod(item), item, workers, time.time())
         address = (item.get("status") or {}).get("podIP")
-        if hurried or not pod.ready or pod.terminating or not address:
+        if urgent or not pod.ready or pod.terminating or not address:
             return pod
         return _loaded(pod, await self._engines.read(address, engine_of(item)))
 
-    async def _spare(self, item: Document, hurried: bool) -> SpareReading:
-        """Also of a pod that is not ready: asleep, its engine still answers."""
+    async def _spare(self, item: Document, urgent: bool) -> SpareReading:
+        """Read a spare. Its engine answers while it sleeps, although the pod is not ready."""
         spare = readings.spare(item)
-        if hurried or spare.pod.terminating or not spare.address:
+        if urgent or spare.pod.terminating or not spare.address:
             return spare
         reading = await self._engines.read(spare.address, engine_of(item))
         pod = _loaded(spare.pod, reading) if spare.pod.ready else spare.pod
@@ -180,15 +185,15 @@ class Gatherer:
     async def _read_gateway_api(self, namespace: str, name: str) -> GatewayApiReading | None:
         try:
             return await self._gateway_apis.read(namespace, name)
-        except ApiError as error:  # of these kinds only: what else the service needs goes on
+        except ApiError as error:  # only these kinds are concerned: the rest of the decision goes on
             log.warning("%s/%s: the Gateway API's kinds cannot be read: %s", namespace, name, error)
             return None
 
     async def _slices(self, namespace: str, name: str, *, own_pickers: bool, judged: bool) -> tuple[Slice, ...] | None:
-        """An InferencePool's picker is in its own namespace, so with provider GatewayAPI gateways there measure too."""
+        """Read the gateways' windows. With provider GatewayAPI, gateways in the service's own namespace measure too, because
+        an InferencePool's picker runs there."""
         places = sorted({self._system, namespace} if own_pickers else {self._system})
-        found = [await self._gateways(place) for place in places]
-        addresses = [address for place in found for address in place]
+        addresses = [address for place in places for address in await self._gateways(place)]
         return await self._windows.read(addresses, namespace, name, judged=judged)
 
     async def gateways(self) -> list[str]:
@@ -196,10 +201,10 @@ class Gatherer:
         return await self._gateways(self._system)
 
     async def _gateways(self, namespace: str) -> list[str]:
-        """Asked for at most every GATEWAY_SECONDS: every service's decision needs the same."""
-        kept = self._gateway_pods.get(namespace)
-        if kept is not None and time.monotonic() - kept[0] < GATEWAY_SECONDS:
-            return kept[1]
+        """Addresses of gateway pods, listed at most every GATEWAY_SECONDS: every service's decision needs the same ones."""
+        cached = self._gateway_pods.get(namespace)
+        if cached is not None and time.monotonic() - cached[0] < GATEWAY_SECONDS:
+            return cached[1]
         listed = await self._api.get(paths.collection("v1", "Pod", namespace), labelSelector=SYSTEM_GATEWAYS)
         addresses = [
             item["status"]["podIP"]
@@ -209,10 +214,10 @@ class Gatherer:
         self._gateway_pods[namespace] = (time.monotonic(), addresses)
         return addresses
 
-    async def _gates(self, guarded: Guard, status: Status, namespace: str, name: str) -> dict[str, GateReading]:
+    async def _gates(self, guard: Guard, status: Status, namespace: str, name: str) -> dict[str, GateReading]:
         canary = status.canary or status.stable
         names = {"namespace": namespace, "service": name, "stable": status.stable, "canary": canary}
-        return await self._sources.gates.read(guarded.gates, names)
+        return await self._sources.gates.read(guard.gates, names)
 
     async def _load_test(self, namespace: str, name: str, uid: str, status: Status) -> LoadTestReading | None:
         if status.rollout.phase is not Phase.LOAD_TEST:
@@ -238,20 +243,20 @@ def _pods(listed: Iterable[Document]) -> _Pods:
 
 
 def _revisions(
-    sets: list[Document], pods: _Pods, measured: list[PodReading], warm: list[SpareReading]
+    workloads: list[Document], pods: _Pods, replicas: list[PodReading], spares: list[SpareReading]
 ) -> dict[str, RevisionReading]:
-    """`measured` are the readings of `pods.replicas`, `warm` those of `pods.spares`."""
+    """Readings by revision. `replicas` are the readings of `pods.replicas`, `spares` those of `pods.spares`."""
     owners = {item["metadata"]["name"]: readings.revision_of(item) for item in pods.replicas}
-    found = readings.revisions([item for item in sets if not readings.is_spare(item)], measured, owners)
-    beside = [item for item in sets if readings.is_spare(item)]
-    return readings.with_spares(found, beside, zip(map(readings.revision_of, pods.spares), warm, strict=True))
+    serving = readings.revisions([item for item in workloads if not readings.is_spare(item)], replicas, owners)
+    deployments = [item for item in workloads if readings.is_spare(item)]
+    return readings.with_spares(serving, deployments, zip(map(readings.revision_of, pods.spares), spares, strict=True))
 
 
 async def _none() -> None:
     return None
 
 
-async def _unmeasured() -> Measured:
+async def _no_measurements() -> Measured:
     return Measured()
 
 
@@ -259,8 +264,8 @@ async def _no_gates() -> dict[str, GateReading]:
     return {}
 
 
-def _by_load(spec: object) -> bool:
-    """Whether the replicas follow the load, so that what the gateways measure is asked for."""
+def _scales_by_load(spec: object) -> bool:
+    """Whether the number of replicas follows the load, so that the gateways' measurements are needed."""
     scaling = (spec.get("scaling") if isinstance(spec, dict) else None) or {}
     if not isinstance(scaling, dict):
         return False

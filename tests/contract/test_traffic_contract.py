@@ -24,9 +24,9 @@ from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.holding.holding import Bounds
 from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.watching import pools
-from pagefleet_operator.domain.spec import structure
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK_CEL
+from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema import traffic as schema_traffic
 from pagefleet_operator.domain.spec.schema.traffic import GATEWAY_API, TRAFFIC
 from pagefleet_operator.domain.spec.traffic import EndpointPicker, Parent

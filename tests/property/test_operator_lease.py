@@ -39,7 +39,7 @@ class Candidate:
 
     def look(self, server: Server, time: float) -> None:
         now = time + self.offset
-        self.watch = self.watch.saw(server.lease, now)
+        self.watch = self.watch.updated(server.lease, now)
         if lease.move(self.watch, self.name, now) is not Move.WAIT:
             self.pending = (now, server.lease)
 

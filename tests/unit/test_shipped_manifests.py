@@ -14,8 +14,8 @@ import yaml
 from support.golden_manifests import child_of, spec_of
 
 from pagefleet_operator.domain.manifests.deployment import deployment
-from pagefleet_operator.domain.spec import structure
 from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -12,11 +12,11 @@ from pagefleet_cli.base.words import moment, span
 from pagefleet_contract.names import ACTION_ANNOTATION
 from pagefleet_contract.quantity import seconds
 from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT
+from pagefleet_operator.domain.spec.schema.step_kinds import OPTIONS, definition_of
 
 Document = Mapping[str, Any]
 PROMOTED = ("Idle", "Watching")  # the spec's revision serves; while watched it may still be rolled back
 FAILED = ("RolledBack",)
-UNTIL_RESUMED = "until resumed"
 
 
 class End(StrEnum):
@@ -156,32 +156,20 @@ def _step(raw: Document, index: int, present: int, phase: str) -> Step:
         place = Place.COMING
     else:
         place = Place.DONE if index < present else Place.PRESENT if index == present else Place.COMING
-    text, hold = _told(raw)
+    text, hold = _described(raw)
     return Step(text, place, hold)
 
 
-def _told(raw: Document) -> tuple[str, float | None]:
-    """A step in words, and how long it lasts at least in seconds."""
-    hold = _duration(raw.get("hold", "0s"))
-    if "weight" in raw:
-        limits = [f"hold {raw['hold']}"] if raw.get("hold") else []
-        limits += [f"{raw['minRequests']} requests"] if raw.get("minRequests") else []
-        return f"{raw['weight']} %" + (f" ({', '.join(limits)})" if limits else ""), hold
-    for kind in ("pause", "preview"):
-        if kind in raw:
-            duration = (raw[kind] or {}).get("duration")
-            return (f"{kind} {duration}", _duration(duration)) if duration else (f"{kind} {UNTIL_RESUMED}", None)
-    if "mirror" in raw:
-        return f"mirror {raw['mirror']}", hold
-    kind = next((key for key in raw if key not in ("hold", "minRequests")), "step")
-    return {"loadTest": "load test"}.get(kind, kind), None if kind == "loadTest" else hold
-
-
-def _duration(text: object) -> float | None:
+def _described(raw: Document) -> tuple[str, float | None]:
+    """A step in words, and its shortest time in seconds; None: a person ends it, or the time is not known."""
+    row = definition_of(raw)
+    text = row.text(raw) if row else next((key for key in raw if key not in OPTIONS), "step")  # of a newer operator
     try:
-        return seconds(str(text))
-    except ValueError:
-        return None
+        if row is None:
+            return text, seconds(str(raw.get("hold", "0s")))
+        return text, None if row.hold_is_limit else row.read(raw).hold
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return text, None
 
 
 def _held(rollout: Document, now: float) -> float:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_cli.base.words import clock, moment, span
-from pagefleet_cli.rollout.progress import UNTIL_RESUMED, Place, Progress, progress
+from pagefleet_cli.rollout.progress import Place, Progress, progress
 from pagefleet_contract.names import ACTION_ANNOTATION
+from pagefleet_operator.domain.spec.schema.step_kinds import UNTIL_RESUMED
 
 Document = Mapping[str, Any]
 
@@ -120,7 +121,7 @@ def _step(seen: Progress, rollout: Document, service: Document) -> list[str]:
     name = f"step {number + 1} of {len(seen.steps)} ({step.text})"
     if step.text.endswith(UNTIL_RESUMED):
         return [*reasons, f"{name} waits for a person: {command}"]
-    if step.text == "load test":
+    if step.hold is None:
         return [*reasons, f"{name} runs, for {span(seen.held)}"]
     if seen.remaining:
         reasons.append(f"{name} is held for another {span(seen.remaining)} ({span(seen.held)} of {span(step.hold)})")

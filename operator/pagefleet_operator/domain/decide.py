@@ -21,7 +21,7 @@ from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
-from pagefleet_operator.domain.spec.rollout import StepKind
+from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation

@@ -1,5 +1,5 @@
-"""Reads the Gateway API's kinds: which the cluster serves (from their CRDs, asked at most every half minute), a service's
-live HTTPRoute and InferencePool, and the chain of its fallbacks. Writes nothing."""
+"""Reads the Gateway API: which of its kinds the cluster serves (from their CRDs, read at most every half minute), a
+service's live HTTPRoute and InferencePool, and the chain of its fallbacks. Nothing is written here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pagefleet_operator.kube.client import Api, Document
 
 ROUTE_VERSIONS, POOL_VERSION = ("v1", "v1beta1"), "v1"
 FEATURE_SECONDS = 30.0
-LONGEST_CHAIN = 8
+MAX_CHAIN = 8
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -43,13 +43,13 @@ class GatewayApis:
     async def fallbacks(self, namespace: str, name: str, spec: Mapping[str, Any]) -> tuple[FallbackReading, ...]:
         """The chain from the service's own fallback on, until it ends, repeats a name or is too long."""
         chain: list[FallbackReading] = []
-        following, met = fallback_of(spec), {name}
-        while following and len(chain) < LONGEST_CHAIN:
-            found = await self._api.find(paths.inference_service(namespace, following))
-            chain.append(fallback(following, found))
-            if following in met:
+        following, known = fallback_of(spec), {name}
+        while following and len(chain) < MAX_CHAIN:
+            document = await self._api.find(paths.inference_service(namespace, following))
+            chain.append(fallback(following, document))
+            if following in known:
                 break
-            met.add(following)
+            known.add(following)
             following = chain[-1].fallback
         return tuple(chain)
 
@@ -63,12 +63,12 @@ class GatewayApis:
     async def _live(self, group: str, version: str, kind: str, namespace: str, name: str) -> LiveObject | None:
         if not version:
             return None
-        found = await self._api.find(f"{paths.collection(f'{group}/{version}', kind, namespace)}/{name}")
-        return None if found is None else live(found, "parents")
+        document = await self._api.find(f"{paths.collection(f'{group}/{version}', kind, namespace)}/{name}")
+        return None if document is None else live(document, "parents")
 
 
 def features(route: Document | None, pool: Document | None) -> Features:
-    """From the two CRDs; None: not installed."""
+    """What the two CRDs offer. None stands for a CRD that is not installed."""
     served = _versions(route)
     version = next((known for known in ROUTE_VERSIONS if known in served), "")
     rule = _at(served.get(version), "spec", "rules") if version else {}
@@ -82,7 +82,7 @@ def features(route: Document | None, pool: Document | None) -> Features:
 
 
 def _versions(crd: Document | None) -> dict[str, Mapping[str, Any]]:
-    """The schema of each version that is served; none before the API server has taken the CRD up."""
+    """The schema of each version that is served; empty until the API server has established the CRD."""
     if crd is None or not any(
         entry.get("type") == "Established" and entry.get("status") == "True"
         for entry in (crd.get("status") or {}).get("conditions") or ()
@@ -96,12 +96,12 @@ def _versions(crd: Document | None) -> dict[str, Mapping[str, Any]]:
 
 
 def _at(schema: Mapping[str, Any] | None, *names: str) -> Mapping[str, Any]:
-    """The schema of a field; of a list's entries where it is a list. Empty when there is no such field."""
-    found: Mapping[str, Any] = schema or {}
+    """The schema of a field, or of a list's entries where the field is a list; empty where there is no such field."""
+    part: Mapping[str, Any] = schema or {}
     for name in names:
-        found = (found.get("properties") or {}).get(name) or {}
-        found = found.get("items") or found
-    return found
+        part = (part.get("properties") or {}).get(name) or {}
+        part = part.get("items") or part
+    return part
 
 
 def live(document: Document, parents: str) -> LiveObject:
@@ -130,19 +130,19 @@ def _answer(entry: Mapping[str, Any]) -> ParentStatus:
         section=parent.get("sectionName", ""),
         port=parent.get("port"),
         observed_generation=min(observed, default=None),
-        accepted=_told(accepted),
-        resolved=_told(resolved),
+        accepted=_truth(accepted),
+        resolved=_truth(resolved),
         reason=bad.get("reason", ""),
         message=bad.get("message", ""),
     )
 
 
-def _told(condition: Mapping[str, Any] | None) -> bool | None:
+def _truth(condition: Mapping[str, Any] | None) -> bool | None:
     return {"True": True, "False": False}.get((condition or {}).get("status", ""))
 
 
-def wanted(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Whether the service has, or had, a route."""
+def needed(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether the service asks for a route or had one."""
     traffic = spec.get("traffic")
     provider = traffic.get("provider") if isinstance(traffic, Mapping) else None
     return provider == "GatewayAPI" or "route" in status
@@ -151,8 +151,8 @@ def wanted(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
 def fallback_of(spec: Mapping[str, Any]) -> str:
     """The service's fallback, "" without one. Total: the spec may be of any shape."""
     traffic = spec.get("traffic")
-    told = traffic.get("fallback") if isinstance(traffic, Mapping) else None
-    service = told.get("service") if isinstance(told, Mapping) else None
+    given = traffic.get("fallback") if isinstance(traffic, Mapping) else None
+    service = given.get("service") if isinstance(given, Mapping) else None
     return service if isinstance(service, str) and paths.is_name(service) else ""
 
 

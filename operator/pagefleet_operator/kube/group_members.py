@@ -1,4 +1,5 @@
-"""Reads the pods of LeaderWorkerSets' groups: which are leaders, and what of its workers keeps one from being ready. Pure."""
+"""Reads the pods of LeaderWorkerSets' groups: which pods are leaders, and which fault of a worker keeps its leader from
+being ready. Pure."""
 
 from __future__ import annotations
 
@@ -17,20 +18,25 @@ CREATING_SECONDS = 60.0  # within which a group's pods are created after its lea
 
 
 def is_worker(item: Mapping[str, Any]) -> bool:
-    """Whether a pod computes for another one of its group and serves nobody."""
+    """Whether a pod computes for the leader of its group and serves no requests itself."""
     return WORKER_LABEL in (item["metadata"].get("labels") or {})
 
 
-def blamed(leader: PodReading, item: Mapping[str, Any], workers: Iterable[Mapping[str, Any]], now: float) -> PodReading:
-    """`leader`, whose pod is `item`, with what keeps it from being ready: a worker of its group that cannot run, or one
-    that nobody creates, which Kubernetes tells only in Events of a StatefulSet."""
+def with_fault_of_workers(
+    leader: PodReading, item: Mapping[str, Any], workers: Iterable[Mapping[str, Any]], now: float
+) -> PodReading:
+    """The reading of a leader, with the fault that keeps it from being ready.
+
+    The fault is that of a worker of its group that cannot run, or a worker that is never created (Kubernetes reports this
+    only in Events of a StatefulSet). `item` is the leader's pod.
+    """
     group = _group(item)
     if leader.ready or leader.terminating or leader.fault is not None or group is None:
         return leader
     members = [worker for worker in workers if _group(worker) == group]
     for worker in members:
-        if (found := fault(worker.get("status") or {})) is not None:
-            return replace(leader, fault=replace(found, message=f"{worker['metadata']['name']}: {found.message}"))
+        if (cause := fault(worker.get("status") or {})) is not None:
+            return replace(leader, fault=replace(cause, message=f"{worker['metadata']['name']}: {cause.message}"))
     size = str((item["metadata"].get("annotations") or {}).get(SIZE_ANNOTATION, ""))
     if size.isdigit() and 1 + len(members) < int(size) and now - leader.created > CREATING_SECONDS:
         message = (

@@ -1,4 +1,4 @@
-"""Holds the operators' Lease: only its holder decides and writes. The others watch and are ready to take over."""
+"""Leader election: only the operator that holds the Lease decides and writes. The others watch and can take over."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class NotLeaderError(Exception):
-    """This process may not write: it does not hold the Lease, or not surely any more."""
+    """This process may not write: it does not hold the Lease, or can no longer be sure that it does."""
 
 
 class Leadership:
-    """`name` "" stands for "there is only one operator": it always leads."""
+    """One operator's view of the Lease `name`. An empty name means that there is only one operator, which always leads."""
 
     def __init__(self, api: Api, namespace: str, name: str, me: str) -> None:
         self._api, self._namespace, self._name, self._me = api, namespace, name, me
@@ -40,38 +40,40 @@ class Leadership:
             raise NotLeaderError(f"{self._me} does not hold the lease {self._namespace}/{self._name}")
 
     async def run(self) -> None:
-        """Seek and keep the Lease. Returns when it was held and is lost: the process should end and begin anew."""
+        """Acquire and renew the Lease. Returns when it was held and is lost; the process should then end and be restarted."""
         if not self._name:
             await asyncio.Event().wait()
         while True:
             try:
                 await self._turn()
             except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
-                log.warning("lease %s: %s", self._name, error or type(error).__name__)
+                log.warning("lease %s cannot be read or renewed: %s", self._name, error or type(error).__name__)
             if self.leads.is_set() and not lease.holds(self._renewed, time.monotonic()):
                 log.error("the lease %s is lost", self._name)
                 return
             await asyncio.sleep(lease.RENEW_SECONDS)
 
     async def give_up(self) -> None:
-        """Let the next one in at once. Best effort: without it they wait until the Lease has run out."""
+        """Release the Lease, so that another operator takes over at once. If this fails, they wait until it has expired."""
         if self._name and lease.holds(self._renewed, time.monotonic()):
             self._renewed = None
             try:
                 await self._api.replace(self._path, self._document("", self._version))
             except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
-                log.warning("lease %s is not given up: %s", self._name, error or type(error).__name__)
+                log.warning(
+                    "lease %s cannot be released, it expires by itself: %s", self._name, error or type(error).__name__
+                )
 
     async def _turn(self) -> None:
         now = time.monotonic()
-        found = await self._api.find(self._path)
-        self._version = found["metadata"]["resourceVersion"] if found else ""
-        seen = Lease(str((found["spec"] or {}).get("holderIdentity") or ""), self._version) if found else None
-        self._watch = self._watch.saw(seen, now)
+        document = await self._api.find(self._path)
+        self._version = document["metadata"]["resourceVersion"] if document else ""
+        known = Lease(str((document["spec"] or {}).get("holderIdentity") or ""), self._version) if document else None
+        self._watch = self._watch.updated(known, now)
         choice = lease.move(self._watch, self._me, now)
         if choice is Move.WAIT:
             return
-        if found is None:
+        if document is None:
             written = await self._api.create(self._collection, self._document(self._me, ""))
         else:
             written = await self._api.replace(self._path, self._document(self._me, self._version))

@@ -1,5 +1,8 @@
-"""Reads LeaderWorkerSets into the store, for services with a revision of several nodes only: they are not watched, because
-the kind may not be there, and their pods, which are watched, tell what happens. Writes nothing."""
+"""Reads LeaderWorkerSets into the store, for services that have a revision of several nodes.
+
+They are listed at each decision and not watched, because a cluster may not have the kind. Their pods are watched, so a
+change still leads to a decision. Nothing is written here.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,18 @@ class Groups:
         self._api, self._versions, self._store = api, versions, store
 
     async def read(self, namespace: str, service: str) -> bool:
-        """Bring the store's LeaderWorkerSets of one service up to date. Whether the cluster serves the kind."""
-        found: list[Document] = []
+        """Update the store's LeaderWorkerSets of one service. Returns whether the cluster serves the kind."""
+        items: list[Document] = []
         served = await self._versions.groups()
         if served:
             try:
-                found = await self._list(namespace, service)
+                items = await self._list(namespace, service)
             except ApiError as error:
                 if error.status != NOT_FOUND:
                     raise
-                served = False  # it was taken away meanwhile
-        present = {item["metadata"]["name"] for item in found}
-        for item in found:
+                served = False  # the kind was removed meanwhile
+        present = {item["metadata"]["name"] for item in items}
+        for item in items:
             self._store.upsert(KIND, item)
         for known in self._store.children(KIND, namespace, service):
             if known["metadata"]["name"] not in present:
@@ -49,8 +52,8 @@ class Groups:
         return [{**item, "apiVersion": f"{GROUP}/{VERSION}", "kind": KIND} for item in items]
 
 
-def wanted(spec: Mapping[str, Any], status: Mapping[str, Any], pods: Iterable[Document]) -> bool:
-    """Whether a service has, wants or had a revision of several nodes. Total: the spec may be of any shape."""
+def needed(spec: Mapping[str, Any], status: Mapping[str, Any], pods: Iterable[Document]) -> bool:
+    """Whether a service has, asks for or had a revision of several nodes. Total: the spec may be of any shape."""
     records = status.get("revisions")
     snapshots = [record.get("spec") for record in records if isinstance(record, Mapping)] if records else []
     if any(_several(snapshot) for snapshot in (spec, *snapshots)):

@@ -1,5 +1,5 @@
-"""Who of several operators may write: decides from a coordination.k8s.io Lease and from when this process itself saw it
-change. Never compares clocks of two machines: `renewTime` is written for people and never read.
+"""Which of several operators may write. Decided from a coordination.k8s.io Lease and from the time at which this process
+itself saw it change. Clocks of two machines are never compared: `renewTime` is written for people and never read.
 
 A holder that has not renewed for `LEASE_SECONDS` of the observer's own monotonic time may be succeeded. The holder
 stops writing `MARGIN_SECONDS` earlier, counted from when it *sent* its last successful renewal, so that there is no
@@ -18,14 +18,14 @@ RENEW_SECONDS = 3.0
 
 
 class Move(Enum):
-    RENEW = "renew"  # ours: write it again
-    TAKE = "take"  # nobody's, given up, or silent for too long
-    WAIT = "wait"  # somebody else's
+    RENEW = "renew"  # we hold the Lease and write it again
+    TAKE = "take"  # nobody holds it, it was released, or it has expired
+    WAIT = "wait"  # another operator holds it
 
 
 @dataclass(frozen=True)
 class Lease:
-    """What the API server holds. `holder` is "" when it was given up; `version` changes with every write."""
+    """The Lease in the API server. `holder` is "" when it was released; `version` changes with every write."""
 
     holder: str
     version: str
@@ -33,12 +33,12 @@ class Lease:
 
 @dataclass(frozen=True)
 class Watch:
-    """What this process has seen: the lease, and since when (its own monotonic seconds) it has been so."""
+    """The Lease as this process last read it, and since when (in its own monotonic seconds) it is unchanged."""
 
     lease: Lease | None = None
     since: float = 0.0
 
-    def saw(self, lease: Lease | None, now: float) -> Watch:
+    def updated(self, lease: Lease | None, now: float) -> Watch:
         return self if lease == self.lease else replace(self, lease=lease, since=now)
 
 

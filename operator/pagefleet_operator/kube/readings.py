@@ -54,7 +54,7 @@ def with_spares(
     deployments: Iterable[Mapping[str, Any]],
     spares: Iterable[tuple[str, SpareReading]],
 ) -> dict[str, RevisionReading]:
-    """The readings with what there is of spares; `spares` are with their revisions."""
+    """The readings with their revisions' spares added. `spares` are pairs of a revision and a spare's reading."""
     result = dict(found)
     for item in deployments:
         name = revision_of(item)
@@ -75,7 +75,7 @@ def is_spare(item: Mapping[str, Any]) -> bool:
 
 
 def spare(item: Mapping[str, Any]) -> SpareReading:
-    """One spare without what its engine says."""
+    """The reading of one spare, without its engine's load."""
     status = item.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     gate, containers = conditions.get(AWAKE_GATE), conditions.get("ContainersReady") or {}
@@ -89,7 +89,7 @@ def spare(item: Mapping[str, Any]) -> SpareReading:
 
 
 def refusal(deployment: Mapping[str, Any]) -> str:
-    """Why the API server creates no more of a Deployment's pods (a quota, a policy), "" when it does."""
+    """Why the API server refuses to create a Deployment's pods (a quota, a policy); "" when it does not."""
     conditions = (deployment.get("status") or {}).get("conditions") or ()
     failed = (c for c in conditions if c.get("type") == "ReplicaFailure" and c.get("status") == "True")
     message = next((str(c.get("message", "no more pods can be created")) for c in failed), "")
@@ -101,7 +101,7 @@ def revision_of(item: Mapping[str, Any]) -> str:
 
 
 def pod(item: Mapping[str, Any]) -> PodReading:
-    """One pod without its signals."""
+    """The reading of one pod, without its engine's load."""
     metadata, status = item["metadata"], item.get("status") or {}
     ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
     is_ready = ready is not None and ready["status"] == "True"
@@ -116,7 +116,7 @@ def pod(item: Mapping[str, Any]) -> PodReading:
 
 
 def fault(status: Mapping[str, Any]) -> PodFault | None:
-    """Why a pod cannot run, if its status tells."""
+    """Why a pod cannot run; None when its status gives no reason."""
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return PodFault("Unschedulable", condition.get("message", "no node fits"), "spec.resources")
@@ -124,7 +124,9 @@ def fault(status: Mapping[str, Any]) -> PodFault | None:
         state, last = container.get("state") or {}, container.get("lastState") or {}
         waiting = state.get("waiting") or {}
         if waiting.get("reason") in IMAGE_REASONS:
-            return PodFault(waiting["reason"], waiting.get("message", "the image cannot be had"), "spec.engine.image")
+            return PodFault(
+                waiting["reason"], waiting.get("message", "the image cannot be pulled"), "spec.engine.image"
+            )
         ended = state.get("terminated") or last.get("terminated")
         if ended:
             return _ended(ended)
@@ -134,22 +136,27 @@ def fault(status: Mapping[str, Any]) -> PodFault | None:
 
 
 def _ended(ended: Mapping[str, Any]) -> PodFault:
-    """The engine says what to mend in its termination message; anything else is shown as it is."""
+    """The fault of a container that has ended. Our engine names the spec field to fix in its termination message; any
+    other message is shown as it is."""
     message = str(ended.get("message") or ended.get("reason") or f"exit status {ended.get('exitCode')}").strip()
     if ended.get("exitCode") == CONFIGURATION_EXIT:
         try:
-            told = json.loads(message)
-            field, text = str(told["field"]), str(told["message"])
+            report = json.loads(message)
+            field, text = str(report["field"]), str(report["message"])
         except (ValueError, KeyError, TypeError):
             return PodFault("StartFailed", message[-500:])
         return PodFault(FIELD_REASONS.get(field, "StartFailed"), text, field)
     if ended.get("reason") == "OOMKilled":
-        return PodFault("OOMKilled", "the engine was killed for want of memory", "spec.resources.memory")
+        return PodFault(
+            "OOMKilled",
+            "the engine was killed because it ran out of memory; raise spec.resources.memory or lower spec.engine.kvCache",
+            "spec.resources.memory",
+        )
     return PodFault("EngineExited", f"exit status {ended.get('exitCode')}: {message[-500:]}")
 
 
 def load_test(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> LoadTestReading:
-    """What a load test's Job has come to. Its result is the termination message of the pod that ended well."""
+    """The state of a load test's Job. Its result is the termination message of the pod that succeeded."""
     if job is None:
         return LoadTestReading()
     done = {
@@ -167,7 +174,7 @@ def load_test(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) 
         for code, message in messages:
             if code == 0:
                 return _result(message)
-        return LoadTestReading(failure="its pod is gone before its result was read")
+        return LoadTestReading(failure="its pod was deleted before its result was read")
     if "Failed" in done:
         last = next((message for code, message in reversed(messages) if code != 0), "")
         return LoadTestReading(failure=(last or done["Failed"] or "the Job failed")[-500:])
@@ -176,12 +183,12 @@ def load_test(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) 
 
 def _result(message: str) -> LoadTestReading:
     try:
-        found = parse_result(json.loads(message))
+        result = parse_result(json.loads(message))
     except (ValueError, RecursionError):
-        found = None
-    if found is None:
+        result = None
+    if result is None:
         return LoadTestReading(failure=f"its result cannot be read: {message[:200]!r}")
-    return LoadTestReading(result=found)
+    return LoadTestReading(result=result)
 
 
 def seconds(text: str) -> float:

@@ -1,6 +1,6 @@
-"""Tells warm spares what was decided: the readiness gate of a pod through the API server, sleep and waking to its engine.
+"""Carries out the orders for warm spares: writes the readiness gate of a pod, and asks its engine to sleep or to wake.
 
-Remembers nothing but which engines are being asked right now: what became of it is observed at the next decision.
+This module remembers only which engines are being asked now. The next decision observes the outcome.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError
 from pagefleet_operator.kube.store import ServiceKey, Store
 
-ENGINE_SECONDS = 120.0  # weights come back from where sleep has put them
+ENGINE_SECONDS = 120.0  # waking loads weights back from where sleep has put them
 BUSY = 409  # requests are open, or pages in use
 SLEEP, WAKE = "/sleep?level=1", "/wake_up"
 log = logging.getLogger(__name__)
 
 
 class SpareOrders:
-    """`may_write` raises when this process is not the one to write; `answered` is told whose spare has done as it was told."""
+    """`may_write` raises when this process does not hold the lease. `answered` is called with the service whose spare has
+    obeyed its order."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class SpareOrders:
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def carry_out(self, key: ServiceKey, orders: Iterable[SpareOrder]) -> None:
-        """Returns when the gates are written; engines are asked in the background. Raises aiohttp.ClientError."""
+        """Write the readiness gates, and ask engines in the background. Raises aiohttp.ClientError."""
         for order in orders:
             self._may_write()
             if order.opened is not None:
@@ -65,7 +66,7 @@ class SpareOrders:
         path = f"{paths.collection('v1', 'Pod', namespace)}/{pod}/status"
         try:
             self._store.upsert("Pod", await self._api.merge_lists(path, {"status": {"conditions": [condition]}}))
-        except ApiError as error:  # it is gone, or going: the next decision sees what is there
+        except ApiError as error:  # the pod is gone or terminating: the next decision observes what is there
             log.warning("spare %s keeps its readiness gate: %s", pod, error)
 
     async def _ask(self, key: ServiceKey, address: str, path: str) -> None:
@@ -78,6 +79,6 @@ class SpareOrders:
                     log.log(level, "spare %s answers %s with %s", address, path, response.status)
                     return
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.warning("spare %s cannot be told %s: %s", address, path, error or type(error).__name__)
+            log.warning("spare %s does not answer %s: %s", address, path, error or type(error).__name__)
             return
         self._answered(key)

@@ -1,8 +1,10 @@
-"""What the watches have told, by kind and service: decisions read here and not from the API server, so that a thousand
-idle services cost it nothing. Never decides; whoever writes on what it read here names the version that it read.
+"""The objects that watches and lists have reported, by kind and service.
 
-Watches tell of changes only, and an object that vanished while a watch was broken is told by nobody: a whole list now and
-then (`listed`) takes such ghosts out. Versions of one object are compared as numbers, so that a slow list or a late event
+Decisions read objects here and not from the API server, so that a thousand idle services cost it nothing. Every write
+that follows from an object names the resourceVersion that was read here.
+
+A watch reports changes only. An object that vanished while a watch was broken is reported by nobody, so whole lists are
+compared from time to time (`replace_listed`), and objects that they lack are removed. Versions of one object are compared as numbers, so that a slow list or a late event
 never replaces what is newer.
 """
 
@@ -58,8 +60,11 @@ class Store:
     def replace_listed(
         self, kind: str, documents: Iterable[Document], version: int, namespaces: Iterable[str] = ()
     ) -> tuple[set[ObjectKey], list[ObjectKey]]:
-        """A whole list taken at `version`: what it brought anew, and what it lacks and is not newer: that is gone, but
-        still here until `went` is told."""
+        """Store a whole list that was taken at `version`.
+
+        Returns the keys that changed, and the keys that the list lacks and that are not newer than it. The latter are
+        gone from the cluster; the caller removes them once it has looked up their owners.
+        """
         present, scope, changed, gone = set(), set(namespaces), set[ObjectKey](), list[ObjectKey]()
         for document in documents:
             metadata = document["metadata"]

@@ -1,5 +1,5 @@
-"""Which version of a group the API server serves: PodDisruptionBudgets are policy/v1 from Kubernetes 1.21 on, and
-LeaderWorkerSets are there when somebody has installed them."""
+"""The versions of API groups that the server has: PodDisruptionBudgets are in policy/v1 from Kubernetes 1.21 on, and
+LeaderWorkerSets exist where somebody has installed them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 30.0
 
 
 class Versions:
-    """Asks once; for LeaderWorkerSets at most every SECONDS, because they may come later."""
+    """Asks the API server once; for LeaderWorkerSets again after SECONDS, because they may be installed later."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -20,7 +20,7 @@ class Versions:
         self._groups, self._asked = False, float("-inf")
 
     async def of(self, version: str, kind: str) -> str:
-        """What `kind`, which we name by `version`, is read and written under here."""
+        """The version under which this API server reads and writes `kind`, which our manifests give as `version`."""
         if kind != "PodDisruptionBudget":
             return version
         if not self._policy:
@@ -32,7 +32,7 @@ class Versions:
     async def groups(self) -> bool:
         """Whether LeaderWorkerSets are served, in the version that we write."""
         if time.monotonic() - self._asked > (SECONDS if self._groups else SECONDS / 6):
-            found = await self._api.find(f"/apis/{GROUP}")
-            served = {entry["groupVersion"] for entry in (found or {}).get("versions") or ()}
+            group = await self._api.find(f"/apis/{GROUP}")
+            served = {entry["groupVersion"] for entry in (group or {}).get("versions") or ()}
             self._groups, self._asked = f"{GROUP}/{VERSION}" in served, time.monotonic()
         return self._groups

@@ -11,6 +11,7 @@ from typing import Any
 
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.status import Phase, RolloutRecord, SignalRecord, Status
 from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
@@ -40,6 +41,7 @@ class State(StrEnum):
 
 
 RANK = {state: rank for rank, state in enumerate(State)}
+STEP_HEADLINES = {Phase(row.phase): row.headline for row in STEP_KINDS.values()}
 IDLE = (Phase.IDLE, Phase.ROLLED_BACK, Phase.WATCHING)
 
 
@@ -122,7 +124,7 @@ def page(document: Mapping[str, Any], seen: Snapshot | None, now: float) -> dict
 
 def headline(status: Status, steps: int) -> str:
     """Where the service stands, in a sentence or two."""
-    rollout, weight = status.rollout, _canary_weight(status)
+    rollout = status.rollout
     match rollout.phase:
         case Phase.IDLE:
             said = f"Revision {status.stable} serves all traffic." if status.stable else "Nothing serves yet."
@@ -136,16 +138,10 @@ def headline(status: Status, steps: int) -> str:
             said = f"The pods of canary {status.canary} are starting."
         case Phase.PROMOTING:
             said = f"Canary {status.canary} passed every step; its replicas are being raised to carry all traffic."
-        case Phase.STEP:
-            said = f"Canary {status.canary} gets {weight} % of requests{_step(rollout, steps)}."
-        case Phase.PAUSED:
-            said = f"The rollout of {status.canary} waits at {weight} %{_step(rollout, steps)} to be resumed."
-        case Phase.PREVIEW:
-            said = f"Canary {status.canary} answers only requests with the preview header{_step(rollout, steps)}."
-        case Phase.MIRRORING:
-            said = f"Canary {status.canary} gets copies of requests{_step(rollout, steps)}."
-        case Phase.LOAD_TEST:
-            said = f"Canary {status.canary} is under a synthetic load{_step(rollout, steps)}."
+        case _:
+            said = STEP_HEADLINES[rollout.phase].format(
+                canary=status.canary, weight=_canary_weight(status), step=_step(rollout, steps)
+            )
     if rollout.paused and rollout.phase is not Phase.PAUSED:
         said += f" Held up by {rollout.paused}."
     return f"{said} {expectation(rollout)}".strip()

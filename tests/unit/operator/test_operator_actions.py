@@ -12,7 +12,7 @@ from support.virtual.cluster import Cluster
 
 from pagefleet_operator.domain.rollout import actions
 from pagefleet_operator.domain.rollout.actions import Request, Unreadable, parse
-from pagefleet_operator.domain.spec.rollout import StepKind
+from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.observation import LoadTestReading
 from pagefleet_operator.domain.status.status import AlertRecord, Phase
 

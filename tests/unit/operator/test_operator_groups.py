@@ -187,12 +187,12 @@ def test_a_group_that_stays_incomplete_is_told_after_a_minute() -> None:
     leader["metadata"]["annotations"] = {"leaderworkerset.sigs.k8s.io/size": "3"}
     worker = pod("a-0-1", "0", {"pagefleet.io/worker-of": "a"})
     reading = readings.pod(leader)
-    assert group_members.blamed(reading, leader, [worker], reading.created + 59).fault is None
-    late = group_members.blamed(reading, leader, [worker], reading.created + 61).fault
+    assert group_members.with_fault_of_workers(reading, leader, [worker], reading.created + 59).fault is None
+    late = group_members.with_fault_of_workers(reading, leader, [worker], reading.created + 61).fault
     assert late is not None
     assert (late.reason, late.field) == ("Unschedulable", "spec.resources")
     assert "2 of 3 pods" in late.message
-    assert group_members.blamed(reading, leader, [worker, worker], reading.created + 61).fault is None
+    assert group_members.with_fault_of_workers(reading, leader, [worker, worker], reading.created + 61).fault is None
 
 
 def test_a_worker_that_cannot_run_is_its_leaders_fault() -> None:
@@ -201,9 +201,9 @@ def test_a_worker_that_cannot_run_is_its_leaders_fault() -> None:
     workers = [pod(f"a-{n}-1", str(n), {"pagefleet.io/worker-of": "a"}) for n in (0, 1)]
     workers[0]["status"] = {"conditions": [unscheduled]}
     expected = PodFault("Unschedulable", "a-0-1: 0/3 nodes have 8 nvidia.com/gpu", "spec.resources")
-    assert group_members.blamed(readings.pod(leader), leader, workers, NOW).fault == expected
+    assert group_members.with_fault_of_workers(readings.pod(leader), leader, workers, NOW).fault == expected
     other = pod("a-1", "1", {"pagefleet.io/service": "a"})
-    assert group_members.blamed(readings.pod(other), other, workers, NOW).fault is None
+    assert group_members.with_fault_of_workers(readings.pod(other), other, workers, NOW).fault is None
     store = Store()
     store.upsert("Pod", workers[0])
     assert store.owner(("Pod", "ns", "a-0-1")) == "a"
@@ -223,4 +223,4 @@ def test_a_worker_that_cannot_run_is_its_leaders_fault() -> None:
 def test_leader_worker_sets_are_asked_for_only_where_there_may_be_any(
     spec: dict[str, Any], status: dict[str, Any], labels: dict[str, str], expected: bool
 ) -> None:
-    assert leader_worker_sets.wanted(spec, status, [{"metadata": {"labels": labels}}]) == expected
+    assert leader_worker_sets.needed(spec, status, [{"metadata": {"labels": labels}}]) == expected

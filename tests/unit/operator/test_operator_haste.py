@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pagefleet_local.demo.stage import sample
-from pagefleet_operator.controller import Key, Queue
+from pagefleet_operator.controller import Queue
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.rollout import alerts
 from pagefleet_operator.domain.spec import parse
@@ -17,6 +17,7 @@ from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
 from pagefleet_operator.domain.status.status import AlertRecord, Phase, RolloutRecord, Status, Weight
+from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.web.own_metrics import Metrics
 
 PAGE = {"severity": "page"}
@@ -79,9 +80,9 @@ def test_an_alert_rolls_back_without_any_measurement() -> None:
 
 
 async def test_what_is_first_is_done_before_what_is_late() -> None:
-    done, all_done = list[Key](), asyncio.Event()
+    done, all_done = list[ServiceKey](), asyncio.Event()
 
-    async def work(key: Key) -> None:
+    async def work(key: ServiceKey) -> None:
         done.append(key)
         if len(done) == 21:
             all_done.set()

@@ -6,16 +6,17 @@ import asyncio
 import random
 from collections import Counter
 
-from pagefleet_operator.controller import Key, Queue
+from pagefleet_operator.controller import Queue
+from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.web.own_metrics import Metrics
 
 
 async def test_a_service_that_is_due_again_while_it_is_worked_on_is_worked_on_again_and_never_twice_at_once() -> None:
-    chance, working, done = random.Random(3), set[Key](), Counter[Key]()
-    wanted = Counter[Key]({("ns", f"s{number}"): chance.randint(1, 4) for number in range(200)})
+    chance, working, done = random.Random(3), set[ServiceKey](), Counter[ServiceKey]()
+    wanted = Counter[ServiceKey]({("ns", f"s{number}"): chance.randint(1, 4) for number in range(200)})
     all_done = asyncio.Event()
 
-    async def work(key: Key) -> float | None:
+    async def work(key: ServiceKey) -> float | None:
         assert key not in working
         working.add(key)
         done[key] += 1
@@ -42,7 +43,7 @@ async def test_a_service_that_is_due_again_while_it_is_worked_on_is_worked_on_ag
 async def test_a_thousand_waiting_services_are_worked_on_in_the_order_in_which_they_are_due() -> None:
     order, all_done = list[int](), asyncio.Event()
 
-    async def work(key: Key) -> float | None:
+    async def work(key: ServiceKey) -> float | None:
         order.append(int(key[1]))
         if len(order) == 1000:
             all_done.set()

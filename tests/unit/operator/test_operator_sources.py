@@ -18,7 +18,8 @@ from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout, Source, Step, StepKind
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout, Source
+from pagefleet_operator.domain.spec.schema.step_kinds import RolloutStep, StepKind
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.measuring import of_engines, of_prometheus
@@ -154,7 +155,7 @@ def test_the_requests_of_a_step_are_those_that_some_asked_source_has_counted() -
 
 def test_only_what_is_judged_is_asked_for() -> None:
     def rollout(*entries: LatencyGuard, mirror: bool = False, errors: Source = Source.GATEWAY) -> Rollout:
-        steps = (Step(None, 0.0, StepKind.MIRROR),) if mirror else ()
+        steps = (RolloutStep(None, 0.0, StepKind.MIRROR),) if mirror else ()
         return Rollout(steps, Guard(entries, 0.01, 0, False, 1.0, error_source=errors), 0.0, None)
 
     assert of_engines(rollout(entry(None))) is None

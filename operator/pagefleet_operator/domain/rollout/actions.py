@@ -154,7 +154,7 @@ def _resume(turn: SpecTurn, stage: Stage, _: Request) -> tuple[Stage, str]:
     if record.paused:
         begun = begin_phase(record, record.phase, turn.now)
         return replace(stage, record=begun), "the rollout goes on; its step begins again"
-    if record.phase not in (Phase.PAUSED, Phase.PREVIEW):
+    if record.phase not in steps.WAITING:
         raise RefusedError(f"the rollout is not paused: its phase is {record.phase.value}")
     return steps.enter(turn, stage, record.step + 1), "the pause is over"
 

@@ -7,18 +7,14 @@ from dataclasses import replace
 from pagefleet_operator.domain.analysis import load_test
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
 from pagefleet_operator.domain.rollout import carrying_capacity, rollback
-from pagefleet_operator.domain.spec.rollout import Rollout, Step, StepKind
+from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS, RolloutStep, StepKind
 from pagefleet_operator.domain.status.stage import Stage, begin_phase, split_traffic, watched_seconds
 from pagefleet_operator.domain.status.status import MirrorRecord, Phase
 from pagefleet_operator.domain.status.turn import SpecTurn
 
-PHASES = {
-    StepKind.WEIGHT: Phase.STEP,
-    StepKind.PAUSE: Phase.PAUSED,
-    StepKind.PREVIEW: Phase.PREVIEW,
-    StepKind.MIRROR: Phase.MIRRORING,
-    StepKind.LOAD_TEST: Phase.LOAD_TEST,
-}
+PHASES = {kind: Phase(row.phase) for kind, row in STEP_KINDS.items()}
+WAITING = frozenset(PHASES[kind] for kind, row in STEP_KINDS.items() if row.waits)
 
 
 def weight_of(rollout: Rollout, step: int) -> int:
@@ -34,9 +30,8 @@ def enter(turn: SpecTurn, stage: Stage, step: int) -> Stage:
         return begin_promotion(turn, stage, f"revision {stage.canary} has passed every step")
     entry = rollout.steps[step]
     verdict = f" ({record.verdict.message})" if record.verdict else ""
-    text = (
-        f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {_demand(entry, weight_of(rollout, step))}"
-    )
+    demand = STEP_KINDS[entry.kind].decision(entry, weight_of(rollout, step))
+    text = f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {demand}"
     turn.journal.note("StepAdvanced", text + verdict)
     mirror = MirrorRecord(stage.canary, entry.mirror) if entry.kind is StepKind.MIRROR else None
     entered = replace(begin_phase(record, PHASES[entry.kind], turn.now), step=step)
@@ -62,7 +57,7 @@ def advance(turn: SpecTurn, stage: Stage, verdict: Verdict | None) -> Stage:
     return _await_hold(turn, stage, steps[step], verdict)
 
 
-def _await_hold(turn: SpecTurn, stage: Stage, entry: Step, verdict: Verdict | None) -> Stage:
+def _await_hold(turn: SpecTurn, stage: Stage, entry: RolloutStep, verdict: Verdict | None) -> Stage:
     """Wait for the step's hold, its requests and a verdict that passes; without a verdict, to the deadline at most."""
     record, guard = stage.record, turn.rollout.guard
     if entry.hold is None:
@@ -97,7 +92,7 @@ def _apply_weight(turn: SpecTurn, stage: Stage) -> Stage:
     return replace(stage, traffic=split_traffic(stage.stable, stage.canary, weight), record=began)
 
 
-def _await_load_test(turn: SpecTurn, stage: Stage, entry: Step) -> Stage:
+def _await_load_test(turn: SpecTurn, stage: Stage, entry: RolloutStep) -> Stage:
     """Wait for the Job's result, and compare it with the stored result of the stable."""
     stored = {record.hash: record.load_test for record in turn.observation.status.revisions}
     result, reading = stored.get(stage.canary), turn.observation.load_test
@@ -115,19 +110,3 @@ def _await_load_test(turn: SpecTurn, stage: Stage, entry: Step) -> Stage:
         return rollback.reject(turn, stage, "LoadTest", comparison.failure)
     turn.journal.note("LoadTestPassed", comparison.message)
     return enter(turn, stage, stage.record.step + 1)
-
-
-def _demand(entry: Step, weight: int) -> str:
-    """The predicate of the sentence that announces a step."""
-    wait = "until it is resumed" if entry.hold is None else f"for {entry.hold:g} s"
-    match entry.kind:
-        case StepKind.WEIGHT:
-            return f"gets {weight} % of requests"
-        case StepKind.PAUSE:
-            return f"is paused {wait} at {weight} %"
-        case StepKind.PREVIEW:
-            return f"gets {wait} only requests with the header of spec.rollout.route"
-        case StepKind.MIRROR:
-            return f"gets copies of {entry.mirror:g} % of requests"
-        case StepKind.LOAD_TEST:
-            return "is put under a synthetic load"

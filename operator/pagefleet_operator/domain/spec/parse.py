@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pagefleet_operator.domain.spec import structure, support
+from pagefleet_operator.domain.spec import beyond_cel, support
+from pagefleet_operator.domain.spec.beyond_cel import replica_cost
 from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT, Rollout, rollout
-from pagefleet_operator.domain.spec.rules.beyond_cel import replica_cost
 from pagefleet_operator.domain.spec.rules.check import check
 from pagefleet_operator.domain.spec.scaling import Scaling, scaling
+from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
 from pagefleet_operator.domain.spec.schema.spec import SPEC
-from pagefleet_operator.domain.spec.structure import SpecError
+from pagefleet_operator.domain.spec.schema.structure import SpecError
 from pagefleet_operator.domain.spec.traffic import Traffic, traffic
 
 
@@ -67,7 +68,7 @@ def _parse(raw: object) -> Spec | SpecErrors:
     filled = structure.filled(copy.deepcopy(dict(raw)), SPEC)
     if "rollout" not in raw:
         filled["rollout"] = structure.filled(copy.deepcopy(dict(DEFAULT_ROLLOUT)), ROLLOUT)
-    errors = [*check(filled), *support.check(raw)]
+    errors = [*check(filled), *beyond_cel.errors(filled), *support.check(raw)]
     if errors:
         return SpecErrors(tuple(errors))
     each, ceiling = replica_cost(filled), (filled.get("cost") or {}).get("ceilingPerHour")

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from pagefleet_contract.quantity import fraction, seconds
+from pagefleet_operator.domain.spec.schema import step_kinds
+from pagefleet_operator.domain.spec.schema.step_kinds import RolloutStep
 
 DEFAULT_ROLLOUT: Mapping[str, Any] = {
     "steps": [{"weight": 10, "hold": "5m"}, {"weight": 50, "hold": "5m"}],
     "guard": {"latency": [{"signal": "ttft"}], "errors": {"maxRate": "1%"}},
 }
-LOAD_TEST_SECONDS = 1800.0
-
-
-class StepKind(StrEnum):
-    WEIGHT = "weight"
-    PAUSE = "pause"
-    PREVIEW = "preview"
-    MIRROR = "mirror"
-    LOAD_TEST = "loadTest"
-
-
-@dataclass(frozen=True)
-class Step:
-    """`weight` is None but in weight steps: the weight before stays. `hold` is how long the step lasts at least, None
-    for a pause or preview that waits to be resumed; for a load test it is the longest time it may take."""
-
-    weight: int | None
-    hold: float | None
-    kind: StepKind = StepKind.WEIGHT
-    min_requests: int = 0
-    mirror: float = 0.0  # percent
-    profile: Mapping[str, Any] = field(default_factory=dict)  # of the load test
 
 
 class Source(StrEnum):
@@ -107,7 +87,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Rollout:
-    steps: tuple[Step, ...]
+    steps: tuple[RolloutStep, ...]
     guard: Guard
     keep_previous: float
     alert_labels: Mapping[str, str] | None
@@ -119,7 +99,7 @@ class Rollout:
 def rollout(raw: Mapping[str, Any]) -> Rollout:
     after, alerts = raw.get("afterPromotion") or {}, raw.get("alerts")
     return Rollout(
-        steps=tuple(_step(step) for step in raw.get("steps") or ()),
+        steps=tuple(step_kinds.read(step) for step in raw.get("steps") or ()),
         guard=_guard(raw.get("guard") or {}),
         keep_previous=seconds(after["keepPrevious"]) if "keepPrevious" in after else 0.0,
         alert_labels=alerts["matchLabels"] if alerts else None,
@@ -141,21 +121,6 @@ def _guard(raw: Mapping[str, Any]) -> Guard:
         gates=tuple(_gate(gate) for gate in raw.get("promql") or ()),
         error_source=source_of("errors", (errors or {}).get("source")),
     )
-
-
-def _step(raw: Mapping[str, Any]) -> Step:
-    if "weight" in raw:
-        return Step(raw["weight"], seconds(raw.get("hold", "0s")), min_requests=raw.get("minRequests", 0))
-    if "mirror" in raw:
-        return Step(None, seconds(raw.get("hold", "0s")), StepKind.MIRROR, mirror=100 * fraction(raw["mirror"]))
-    if "loadTest" in raw:
-        profile = {name: value for name, value in raw["loadTest"].items() if name != "timeout"}
-        longest = raw["loadTest"].get("timeout")
-        limit = seconds(longest) if longest else LOAD_TEST_SECONDS
-        return Step(None, limit, StepKind.LOAD_TEST, profile=profile)
-    kind = StepKind.PAUSE if "pause" in raw else StepKind.PREVIEW
-    wait = raw[kind.value].get("duration")
-    return Step(None, seconds(wait) if wait else None, kind)
 
 
 def _gate(raw: Mapping[str, Any]) -> Gate:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagefleet_operator.domain.runtimes.catalog import Runtime, owned_flags, runtime_of, shared_flags
-from pagefleet_operator.domain.spec.structure import SpecError
+from pagefleet_operator.domain.spec.schema.structure import SpecError
 
 # Written by the operator from other fields of the spec.
 OWNED_FLAGS = {

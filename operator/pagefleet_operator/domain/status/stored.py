@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_operator.domain.base.revision import POD_AFFECTING
-from pagefleet_operator.domain.spec import structure
+from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema.fields import record
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 

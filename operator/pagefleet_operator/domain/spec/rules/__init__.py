@@ -1,5 +1,5 @@
 """The rules of `.spec` that cross fields.
 
 Decides which combinations are refused, and with which message: each in CEL, which the CRD ships and the operator evaluates.
-Never repeats what the structural schema states, nor a rule in Python (`beyond_cel` has those that CEL cannot state).
+Never repeats what the structural schema states. What CEL cannot state is in `spec.beyond_cel`.
 """

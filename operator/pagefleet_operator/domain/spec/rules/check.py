@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_operator.domain.spec.rules import beyond_cel
 from pagefleet_operator.domain.spec.rules.accelerator import ACCELERATOR_RULES
 from pagefleet_operator.domain.spec.rules.evaluate import violations
 from pagefleet_operator.domain.spec.rules.guard import GUARD_RULES
@@ -15,7 +14,7 @@ from pagefleet_operator.domain.spec.rules.rollout import ROLLOUT_RULES
 from pagefleet_operator.domain.spec.rules.runtime import RUNTIME_RULES
 from pagefleet_operator.domain.spec.rules.scaling import SCALING_RULES
 from pagefleet_operator.domain.spec.rules.traffic import TRAFFIC_RULES
-from pagefleet_operator.domain.spec.structure import SpecError
+from pagefleet_operator.domain.spec.schema.structure import SpecError
 
 RULES = (
     *MODEL_RULES,
@@ -31,4 +30,4 @@ RULES = (
 
 def check(spec: Mapping[str, Any]) -> list[SpecError]:
     """Errors of a spec whose structure holds and whose defaults are filled in."""
-    return [*violations(RULES, spec), *beyond_cel.errors(spec)]
+    return list(violations(RULES, spec))

@@ -14,7 +14,7 @@ from typing import Any
 from cel_expr_python import cel
 
 from pagefleet_operator.domain.spec.rules.rule import Rule
-from pagefleet_operator.domain.spec.structure import SpecError
+from pagefleet_operator.domain.spec.schema.structure import SpecError
 
 MAX_CAUSE_CHARACTERS = 200
 

@@ -13,6 +13,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     table,
     text,
 )
+from pagefleet_operator.domain.spec.schema.step_kinds import STEP
 
 # The API server compares a whole number with bounds cast to int64; one beyond that refuses every whole number.
 MOST_NUMBER = 1e15
@@ -20,43 +21,6 @@ SIGNALS = ("ttft", "itl", "tpot", "e2e", "queue")
 SOURCES = ("Gateway", "Engine", "Prometheus")
 # A histogram without _bucket, and matchers; $namespace, $service and $revision are filled in.
 HISTOGRAM = r"^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}\[\]]*\})?$"
-
-TOKENS = record(
-    "How long they are, log-normally.",
-    {
-        "median": integer("Median.", 1, 100000),
-        "sigma": number("Standard deviation of the logarithm.", 0, 3),
-        "max": integer("Longest.", 1, 100000),
-    },
-)
-
-LOAD_TEST = record(
-    "A synthetic load before users meet the canary; its result is compared with the stable revision's own.",
-    {
-        "requests": integer("How many requests.", 1, 100000),
-        "rate": number("Requests per second, as they would come by themselves.", 0.01, 10000),
-        "promptTokens": TOKENS,
-        "outputTokens": TOKENS,
-        "seed": integer("The same seed gives the same requests.", 0, 2147483647),
-        "timeout": duration("Longest time for all of it (30m when omitted)."),
-    },
-)
-
-STEP = record(
-    "One step: exactly one of weight, pause, preview, mirror, loadTest.",
-    {
-        "weight": integer("Percent of requests for the canary.", 1, 100),
-        "hold": duration("How long a weight or a mirror is held at least."),
-        "minRequests": integer("Canary requests that a weight step must have seen before the next.", 1, 100000000),
-        "pause": record("Wait at the weight before.", {"duration": duration("How long; until resumed when omitted.")}),
-        "preview": record(
-            "Only requests with rollout.route.header meet the canary.",
-            {"duration": duration("How long; until resumed when omitted.")},
-        ),
-        "mirror": percent("Share of requests copied to the canary, whose answers are thrown away."),
-        "loadTest": LOAD_TEST,
-    },
-)
 
 GUARD = record(
     "When a canary is rolled back.",
