@@ -125,5 +125,5 @@ def test_above_the_last_edge_nothing_is_compared() -> None:
         values = [0.15] * 10 + [5.0] * 10
         test.add(Block(histogram(values), histogram(values), Pair(edged(values, edges), edged(values, edges), edges)))
     assert test.blind
-    assert not test.splits
+    assert not test.blocks
     assert evidence([test]) == 1.0
