@@ -153,7 +153,7 @@ def speculation(text: list[int], scale: float) -> list[Claim]:
         stats = engines[True].stats()
         share = stats.accepted_tokens / max(1, stats.draft_tokens)
         beside = (
-            f"{statistics.median(speeds[True]):.0f} tok/s with guesses ({share:.0%} of {stats.draft_tokens} right), "
+            f"{statistics.median(speeds[True]):.0f} tok/s with drafts ({share:.0%} of {stats.draft_tokens} accepted), "
             f"{statistics.median(speeds[False]):.0f} without"
         )
         claims.append(Claim(f"prompt lookup: {name}", factor, "x as fast", beside, holds(factor)))

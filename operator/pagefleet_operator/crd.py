@@ -74,7 +74,7 @@ STATUS = record(
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
         "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),
         "route": _object("The HTTPRoute of provider GatewayAPI that follows this status, by what it leads to."),
-        "action": _object("What became of the last annotation pagefleet.io/action: id, outcome, message."),
+        "action": _object("The outcome of the last annotation pagefleet.io/action: id, outcome, message."),
         "mirror": record(
             "The revision that gets copies of requests; read by the gateway.",
             {"revision": text("Its hash."), "percent": _number("Of so many requests in 100.")},

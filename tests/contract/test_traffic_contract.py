@@ -17,17 +17,15 @@ from hypothesis import strategies as st
 
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
-from pagefleet_gateway.cluster import objects
+from pagefleet_contract.traffic import MAX_RETRIES
 from pagefleet_gateway.cluster.objects import service_from
 from pagefleet_gateway.cluster.state import RateLimit, Service
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
-from pagefleet_gateway.holding.holding import Bounds
 from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.watching import pools
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK_CEL
 from pagefleet_operator.domain.spec.schema import structure
-from pagefleet_operator.domain.spec.schema import traffic as schema_traffic
 from pagefleet_operator.domain.spec.schema.traffic import GATEWAY_API, TRAFFIC
 from pagefleet_operator.domain.spec.traffic import EndpointPicker, Parent
 from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, FallbackReading
@@ -128,11 +126,7 @@ def test_defaults_are_the_gateways_own() -> None:
 
 
 def test_bounds_are_the_gateways_own() -> None:
-    assert schema_traffic.MOST_RETRIES == objects.MAX_RETRIES
-    assert schema_traffic.MOST_HOLD_SECONDS == objects.MAX_HOLD_SECONDS
-    assert Bounds.entries == schema_traffic.MOST_HELD
-    assert Bounds.bytes == schema_traffic.MOST_HELD_BYTES
-    most = structure.filled({}, TRAFFIC) | {"retries": schema_traffic.MOST_RETRIES, "queue": {"timeout": "5m"}}
+    most = structure.filled({}, TRAFFIC) | {"retries": MAX_RETRIES, "queue": {"timeout": "5m"}}
     assert (read(most).retries, read(most).hold_seconds) == (10, 300)
 
 

@@ -1,5 +1,5 @@
-"""Protects that guessing ahead changes no answer: greedy, seeded, and in distribution; whoever guesses, and whatever
-happens around it."""
+"""Protects that drafts change no answer: greedy, seeded, and in distribution; whatever drafts them, and whatever happens
+around it."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ import torch
 from support.engine.reference import KERNELS, ask, assert_all_greedy, engine, serve, tiny
 
 from pagefleet_engine.core.requests import EngineRequest, Speculation
-from pagefleet_engine.core.speculation import Pace
+from pagefleet_engine.core.speculation import DraftPlanner
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.cpu.engine import Engine
 
 SEEDED = {"temperature": 0.8, "top_p": 0.95, "top_k": 60, "seed": 4}
 
 
-class Always(Pace):
-    """Guesses whether it pays or not."""
+class Always(DraftPlanner):
+    """Drafts whether it pays or not."""
 
-    def guesses(self, answers: int, chances: Sequence[tuple[float, int]]) -> list[int]:
-        return [min(many, self.most) for _, many in chances]
+    def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
+        return [min(many, self.limit) for _, many in offers]
 
 
-class Switched(Pace):
-    """Guesses when it is told to."""
+class Switched(DraftPlanner):
+    """Drafts while `on` is true."""
 
     on = False
 
-    def guesses(self, answers: int, chances: Sequence[tuple[float, int]]) -> list[int]:
-        return [min(many, self.most) if self.on else 0 for _, many in chances]
+    def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
+        return [min(many, self.limit) if self.on else 0 for _, many in offers]
 
 
-def guessing(model: str, method: str, draft: str | None = None, **changes: Any) -> Engine:
+def drafting(model: str, method: str, draft: str | None = None, **changes: Any) -> Engine:
     made = engine(model, speculation=Speculation(method, 4, draft), **changes)
     assert made._speculator is not None
-    made._speculator.pace = Always(4)
+    made._speculator.planner = Always(4)
     return made
 
 
@@ -56,7 +56,7 @@ def prompts(count: int) -> list[list[int]]:
 
 
 def mixed(n: int = 1) -> list[EngineRequest]:
-    """Greedy and seeded requests, and among them those that are never guessed."""
+    """Greedy and seeded requests, and among them those without drafts."""
     others: list[dict[str, Any]] = [
         {}, SEEDED, {}, SEEDED, {"logprobs": 2}, {"frequency_penalty": 0.5}, {"min_tokens": 5, "temperature": 1.0, "seed": 1},
         {"logit_bias": ((7, 3.0),)}, {"repetition_penalty": 1.2, **SEEDED},
@@ -78,7 +78,7 @@ def mixed(n: int = 1) -> list[EngineRequest]:
     ],
     ids=["roomy", "chunks", "preemption", "int8"],
 )
-def test_answers_are_those_without_guesses(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_answers_are_those_without_drafts(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
     uri, model = tiny(tmp_path / "model", initializer_range=0.05)
     draft = uri
     if method == "draft":  # often right, and often wrong
@@ -86,10 +86,10 @@ def test_answers_are_those_without_guesses(method: str, changes: dict[str, Any],
         model.save_pretrained(tmp_path / "draft")
         draft = f"file://{tmp_path / 'draft'}"
     plain = engine(uri, **changes)
-    guessed = guessing(uri, "ngram" if method == "ngram" else "draft", None if method == "ngram" else draft, **changes)
+    drafted = drafting(uri, "ngram" if method == "ngram" else "draft", None if method == "ngram" else draft, **changes)
     for _ in range(2):  # the second time from the prefix cache
-        assert serve(guessed, mixed(n=4)) == serve(plain, mixed(n=4))
-    stats = guessed.stats()
+        assert serve(drafted, mixed(n=4)) == serve(plain, mixed(n=4))
+    stats = drafted.stats()
     assert stats.draft_tokens > (10 if "num_pages" in changes else 40)
     assert plain.stats().draft_tokens == 0
     if method == "itself":
@@ -101,19 +101,19 @@ def test_answers_are_those_without_guesses(method: str, changes: dict[str, Any],
 
 
 @pytest.mark.parametrize("changes", [{}, {"max_num_batched_tokens": 24, "max_chunk_tokens": 8}], ids=["", "chunks"])
-def test_a_draft_model_rests_while_guessing_is_off_and_makes_up_for_it(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_draft_model_rests_while_drafting_is_off_and_makes_up_for_it(changes: dict[str, Any], tmp_path: Path) -> None:
     """Copied pages, pages from the prefix cache and pages that had another content before are among its own."""
     uri, _ = tiny(tmp_path, initializer_range=0.05)
-    served, plain = guessing(uri, "draft", uri, num_pages=40, **changes), engine(uri, **changes)
+    served, plain = drafting(uri, "draft", uri, num_pages=40, **changes), engine(uri, **changes)
     assert served._speculator is not None
-    served._speculator.pace = pace = Switched(4)
+    served._speculator.planner = planner = Switched(4)
     asked = [request for request in mixed(n=3) if request.sampling.plain]
     expected = serve(plain, asked)
     assert serve(served, asked) == expected
     assert not any(pages.keys.any() for pages in served.loaded.draft_cache), "it has computed something"
 
     def switch(step: int) -> None:
-        pace.on = step % 14 > 8
+        planner.on = step % 14 > 8
 
     for _ in range(2):
         assert serve(served, asked, switch) == expected
@@ -123,21 +123,21 @@ def test_a_draft_model_rests_while_guessing_is_off_and_makes_up_for_it(changes: 
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-def test_guessed_greedy_answers_are_transformers(kernels: str, tmp_path: Path) -> None:
+def test_drafted_greedy_answers_are_transformers(kernels: str, tmp_path: Path) -> None:
     uri, reference = tiny(tmp_path, initializer_range=0.1)
-    served = guessing(uri, "ngram", kernels=kernels)
+    served = drafting(uri, "ngram", kernels=kernels)
     found = serve(served, [ask(str(index), prompt, 30) for index, prompt in enumerate(prompts(8))])
     assert_all_greedy(reference, [(prompt, found[str(index), 0].tokens) for index, prompt in enumerate(prompts(8))])
     assert served.stats().accepted_tokens > 20
 
 
-def test_end_of_text_within_accepted_guesses_ends_the_answer(tmp_path: Path) -> None:
+def test_end_of_text_within_accepted_drafts_ends_the_answer(tmp_path: Path) -> None:
     uri, _ = tiny(tmp_path)
-    plain, guessed = engine(uri), guessing(uri, "draft", uri)
+    plain, drafted = engine(uri), drafting(uri, "draft", uri)
     whole = serve(plain, [ask("a", prompts(1)[0], 20)])["a", 0].tokens
     last = next(token for token in whole[3:] if token not in whole[:3])
     most = whole.index(last) + 1
-    found = serve(guessed, [ask("a", prompts(1)[0], 20, stop_token_ids=(last,)), ask("b", prompts(1)[0], most + 1)])
+    found = serve(drafted, [ask("a", prompts(1)[0], 20, stop_token_ids=(last,)), ask("b", prompts(1)[0], most + 1)])
     assert (found["a", 0].tokens, found["a", 0].finish) == (whole[:most], "stop")
     assert (found["b", 0].tokens, found["b", 0].finish) == (whole[: most + 1], "length")
 
@@ -145,9 +145,9 @@ def test_end_of_text_within_accepted_guesses_ends_the_answer(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "sampling", [{"logprobs": 0}, {"presence_penalty": 0.1}, {"min_tokens": 2}, {"logit_bias": ((4, -1.0),)}]
 )
-def test_what_depends_on_more_than_logits_is_not_guessed(sampling: dict[str, Any], tmp_path: Path) -> None:
+def test_a_choice_that_depends_on_more_than_logits_has_no_drafts(sampling: dict[str, Any], tmp_path: Path) -> None:
     uri, _ = tiny(tmp_path)
-    served = guessing(uri, "draft", uri)
+    served = drafting(uri, "draft", uri)
     serve(served, [ask("a", prompts(1)[0], 20, **sampling)])
     assert served.stats().draft_tokens == 0
 
@@ -159,7 +159,7 @@ def test_unseeded_draws_follow_the_models_distribution(method: str, tmp_path: Pa
     sizes = {"vocab_size": 6, "initializer_range": 0.08, "eos_token_id": 1}
     uri, reference = tiny(tmp_path / "model", **sizes)
     draft = uri if method == "itself" else tiny(tmp_path / "draft", 9, **sizes)[0]
-    served = guessing(uri, "ngram" if method == "ngram" else "draft", None if method == "ngram" else draft)
+    served = drafting(uri, "ngram" if method == "ngram" else "draft", None if method == "ngram" else draft)
     prompt = [3, 4, 5, 3, 4, 0, 1, 3, 4, 2, 5, 0]
     seen: Counter[tuple[int, ...]] = Counter()
     for batch in range(80):
@@ -191,5 +191,5 @@ def test_unseeded_draws_follow_the_models_distribution(method: str, tmp_path: Pa
 def test_a_draft_model_that_does_not_fit_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     uri, _ = tiny(tmp_path / "model")
     with pytest.raises(ModelError, match=message) as raised:
-        guessing(uri, "draft", tiny(tmp_path / "draft", **changes)[0])
+        drafting(uri, "draft", tiny(tmp_path / "draft", **changes)[0])
     assert raised.value.field == "spec.model.speculation.model"

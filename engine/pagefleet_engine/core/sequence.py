@@ -13,8 +13,8 @@ class Sequence:
 
     `number` counts requests as they came, `index` the answers of one. `root` is what the first page's hash is chained
     to. `hashes` are those of the full pages of `tokens`, as far as they were needed; they outlive a preemption. The
-    first `registered` of them are known to the pool. `draft` are guesses of the tokens to come. `closing`: its last token
-    is on its way, and nothing more is to be computed.
+    first `registered` of them are known to the pool. `draft` are draft tokens that may follow. `closing`: its last token is
+    on its way, and nothing more is to be computed.
     """
 
     request: EngineRequest

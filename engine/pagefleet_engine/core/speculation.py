@@ -1,9 +1,9 @@
-"""Guesses of the next tokens, and when guessing pays. Pure: what is guessed never changes an answer, only its speed.
+"""Draft tokens, and how many of them pay. Pure: draft tokens change the speed of an answer and never its text.
 
-The engine draws each token from the model as it would without guesses, keyed on (seed, index, position); a guess
-stands when it is what was drawn. For a guess that is certain given the text (prompt lookup: Saxena, 2023; a draft
-model: Leviathan et al., ICML 2023, with the draw's own noise) that is rejection sampling: the guess is taken with the
-probability that the model gives it, else a token is drawn from the rest.
+The engine draws each token from the model as it would without drafts, keyed on (seed, index, position). A draft token is
+accepted when it equals the drawn token. Both kinds of drafts are certain given the text: prompt lookup (Saxena, 2023), and
+a draft model (Leviathan et al., ICML 2023) that draws with the same noise. For these the comparison is rejection
+sampling: a draft token is accepted with the probability that the model gives it, else another token is drawn.
 """
 
 from __future__ import annotations
@@ -12,128 +12,130 @@ from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from itertools import accumulate
 
-LONGEST, SHORTEST = 3, 2  # tokens that must match before a continuation is guessed
+MAX_MATCH, MIN_MATCH = 3, 2  # tokens at the text's end that must have come before
 
 
 class NgramIndex:
-    """Where each short run of tokens of one sequence was last seen, kept up as it grows."""
+    """Maps each short run of tokens of one sequence to the place after its last occurrence; grows with the sequence."""
 
     def __init__(self) -> None:
         self._next: dict[tuple[int, ...], int] = {}
-        self._seen = 0
-        self.matched = 0  # tokens of the end that the last guess was found by
+        self._indexed = 0
+        self.matched = 0  # tokens of the text's end that the last draft was found by; 0: there was no draft
 
-    def guess(self, tokens: Sequence[int], most: int) -> tuple[int, ...]:
-        """What followed the last occurrence of the text's end, up to `most` tokens; empty where it is new."""
+    def draft(self, tokens: Sequence[int], limit: int) -> tuple[int, ...]:
+        """Return up to `limit` tokens that followed the last occurrence of the text's end; empty when the end is new."""
         # The runs that end at the last token are looked up before they are entered: they would find themselves.
-        for end in range(max(self._seen, SHORTEST), len(tokens)):
-            for size in range(SHORTEST, LONGEST + 1):
+        for end in range(max(self._indexed, MIN_MATCH), len(tokens)):
+            for size in range(MIN_MATCH, MAX_MATCH + 1):
                 if end >= size:
                     self._next[tuple(tokens[end - size : end])] = end
-        self._seen = max(self._seen, len(tokens))
-        for size in range(LONGEST, SHORTEST - 1, -1):
+        self._indexed = max(self._indexed, len(tokens))
+        for size in range(MAX_MATCH, MIN_MATCH - 1, -1):
             if len(tokens) >= size and (at := self._next.get(tuple(tokens[-size:]))) is not None:
                 self.matched = size
-                return tuple(tokens[at : at + most])
+                return tuple(tokens[at : at + limit])
         self.matched = 0
         return ()
 
 
-class Standing:
-    """How often a guess stands after the one before it did: of an answer, by kinds of guesses, and of all answers.
+class AcceptanceRates:
+    """Estimates the probability that a draft token is accepted when the one before it was.
 
-    What an answer has no guesses of yet is as likely as it is for all. Averages move: with what stood, and an answer's
-    own towards the one of all while nothing is guessed for it.
+    There is one moving average for each answer and kind of draft, and one for each kind over all answers. An answer
+    without drafts of a kind yet has the average over all answers. While nothing is drafted for an answer, its own average
+    moves towards the one over all.
     """
 
-    HOPE = 0.7  # before anything is known
-    OWN_MEMORY, MEMORY, FADES = 0.75, 0.98, 0.02  # for each guess, and each step without one
+    PRIOR = 0.7  # before the first draft of a kind
+    OWN_MEMORY, MEMORY, FADE = 0.75, 0.98, 0.02  # of each draft token, and of each step without a draft
 
     def __init__(self) -> None:
         self._all: dict[int, float] = {}
         self._own: dict[Hashable, dict[int, float]] = {}
 
-    def chance(self, answer: Hashable, kind: int) -> float:
-        return self._own.get(answer, {}).get(kind, self._all.get(kind, self.HOPE))
+    def rate(self, answer: Hashable, kind: int) -> float:
+        return self._own.get(answer, {}).get(kind, self._all.get(kind, self.PRIOR))
 
-    def learn(self, answer: Hashable, kind: int, guessed: int, right: int) -> None:
-        """The first `right` of an answer's `guessed` tokens stood; of those after the first wrong one nothing is known."""
-        tried = min(guessed, right + 1)
-        share, before = right / tried, self._all.get(kind, self.HOPE)
-        own = self.chance(answer, kind)
+    def observe(self, answer: Hashable, kind: int, drafted: int, accepted: int) -> None:
+        """Learn that the first `accepted` of `drafted` tokens were accepted. Those behind the first rejected one say nothing."""
+        tried = min(drafted, accepted + 1)
+        share, before = accepted / tried, self._all.get(kind, self.PRIOR)
+        own = self.rate(answer, kind)
         self._all[kind] = share + (before - share) * self.MEMORY**tried
         self._own.setdefault(answer, {})[kind] = share + (own - share) * self.OWN_MEMORY**tried
 
     def fade(self, answer: Hashable, kind: int) -> None:
-        """Nothing was guessed for an answer that could have been."""
+        """Note a step in which a draft was possible for an answer and was not made."""
         own = self._own.get(answer, {})
         if kind in own:
-            own[kind] += self.FADES * (self._all[kind] - own[kind])
+            own[kind] += self.FADE * (self._all[kind] - own[kind])
 
     def forget(self, answer: Hashable) -> None:
         self._own.pop(answer, None)
 
 
-class Pace:
-    """Learns what steps cost, and says how many guesses pay.
+class DraftPlanner:
+    """Learns the cost of steps, and decides how many draft tokens pay.
 
-    A step's seconds and number of tokens are averaged by powers of two of that number and of the number of answers, whose
-    contexts cost time however many tokens each has; between two averages the cost is a straight line. A size never seen
-    is tried; when nothing pays it is tried again now and then.
+    It averages a step's seconds and tokens by powers of two of the number of tokens and of the number of answers: the
+    answers' contexts cost time whatever the number of tokens is. Between two averages the cost is a straight line. The
+    planner tries a size that it has not measured. When no draft pays, it tries again now and then.
     """
 
     TRY_AGAIN = 64  # steps
     MEMORY = 0.9
-    WORTH = 1.02  # times as many tokens a second as without guesses
+    WORTH = 1.02  # times as many tokens a second as without drafts
 
-    def __init__(self, most: int) -> None:
-        self.most = most  # guesses for an answer
-        # By bits of the number of answers, then of that of tokens: mean tokens and seconds.
-        self._seen: dict[int, dict[int, tuple[float, float]]] = {}
-        self._off = 0
+    def __init__(self, limit: int) -> None:
+        self.limit = limit  # draft tokens for an answer in one step
+        # By bits of the number of answers, then by bits of that of tokens: mean tokens and seconds.
+        self._costs: dict[int, dict[int, tuple[float, float]]] = {}
+        self._steps_without = 0
 
-    def took(self, answers: int, tokens: int, seconds: float) -> None:
-        """A step of a token for each of `answers` and guesses, `tokens` in all, took `seconds`."""
-        seen, rest = self._seen.setdefault(answers.bit_length(), {}), 1 - self.MEMORY
-        mean, before = seen.get(tokens.bit_length(), (tokens, seconds))
-        seen[tokens.bit_length()] = self.MEMORY * mean + rest * tokens, self.MEMORY * before + rest * seconds
+    def observe(self, answers: int, tokens: int, seconds: float) -> None:
+        """Learn that a step of `tokens` in all, one for each of `answers` and the draft tokens, took `seconds`."""
+        costs, rest = self._costs.setdefault(answers.bit_length(), {}), 1 - self.MEMORY
+        mean, before = costs.get(tokens.bit_length(), (tokens, seconds))
+        costs[tokens.bit_length()] = self.MEMORY * mean + rest * tokens, self.MEMORY * before + rest * seconds
 
-    def guesses(self, answers: int, chances: Sequence[tuple[float, int]]) -> list[int]:
-        """How many tokens to guess for each of the `answers` that can: those that bring most tokens a second.
+    def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
+        """Return how many tokens to draft for each of `offers`: the counts with the most tokens a second.
 
-        `chances`: how likely a guess is to stand when the one before it did, and how many tokens could be guessed.
+        An offer is an answer for which a draft is possible: its acceptance rate, and how many tokens could be drafted.
         """
-        counts = [0] * len(chances)
-        seen = self._seen.get(answers.bit_length(), {})
-        if answers.bit_length() not in seen:
-            return counts  # first see what a step without guesses costs
-        points = sorted(seen.values())
-        # By how likely each is to be of use; of one answer's, an earlier one is never less so than a later one.
+        counts = [0] * len(offers)
+        costs = self._costs.get(answers.bit_length(), {})
+        if answers.bit_length() not in costs:
+            return counts  # the cost of a step without drafts comes first
+        points = sorted(costs.values())
+        # The likeliest draft tokens first. Of one answer, an earlier one is at least as likely as a later one.
         order = sorted(
-            (-(chance**place), place, index)
-            for index, (chance, many) in enumerate(chances)
-            for place in range(1, min(many, self.most) + 1)
+            (-(rate**place), place, index)
+            for index, (rate, many) in enumerate(offers)
+            for place in range(1, min(many, self.limit) + 1)
         )
-        best, most = 0, self.WORTH * answers / _cost(points, answers)
+        best, highest = 0, self.WORTH * answers / _cost(points, answers)
         for taken, gained in enumerate(accumulate(-chance for chance, _, _ in order), 1):
-            if (answers + taken).bit_length() not in seen:
+            if (answers + taken).bit_length() not in costs:
                 best = taken  # not measured yet: try
                 break
             rate = (answers + gained) / _cost(points, answers + taken)
-            if rate > most:
-                best, most = taken, rate
+            if rate > highest:
+                best, highest = taken, rate
         if best:
-            self._off = 0
+            self._steps_without = 0
         else:
-            self._off += 1
-            best = sum(place == 1 for _, place, _ in order) if self._off % self.TRY_AGAIN == 0 else 0
+            self._steps_without += 1
+            again = self._steps_without % self.TRY_AGAIN == 0
+            best = sum(place == 1 for _, place, _ in order) if again else 0
         for _, _, index in order[:best]:
             counts[index] += 1
         return counts
 
 
 def _cost(points: Sequence[tuple[float, float]], tokens: int) -> float:
-    """Seconds of so many tokens, on the straight line through the two points (tokens, seconds) around them, or beside."""
+    """Seconds of a step of `tokens`, on the straight line through the two points (tokens, seconds) around or next to it."""
     if len(points) == 1:
         return points[0][1]
     place = min(max(1, bisect_left(points, (tokens, 0.0))), len(points) - 1)

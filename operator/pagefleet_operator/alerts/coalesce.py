@@ -1,5 +1,8 @@
-"""Brings an alert storm down to few writes: what arrives for a service while a write is under way waits for the next one
-together, and what is stored already is not stored again. Nobody is answered before the write that holds their alert."""
+"""Turns a storm of alerts into few writes.
+
+Alerts that arrive for a service while a write is under way wait together for the next write. An alert that is stored
+already is not stored again. A request is answered only after the write that holds its alerts.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from pagefleet_operator.domain.status.status import AlertRecord
 from pagefleet_operator.kube.store import ServiceKey
 
 Identity = tuple[str, float, bool]
-KNOWN_SECONDS = 5.0  # how long a stored alert is known to be stored without another look
+KNOWN_SECONDS = 5.0  # how long a stored alert counts as stored without reading the status again
 PAUSE_SECONDS = 0.2  # between two writes for one service
 MOST_SERVICES = 10_000
 
 
 class Coalescer:
-    """`keep` stores alerts in one service's status and answers how many it took; it raises when they are not stored."""
+    """`keep` stores alerts in one service's status and returns how many it stored; it raises when they are not stored."""
 
     def __init__(self, keep: Callable[[str, str, list[AlertRecord]], Awaitable[int]]) -> None:
         self._keep = keep
@@ -27,7 +30,7 @@ class Coalescer:
         self._written: dict[ServiceKey, float] = {}
 
     async def add(self, namespace: str, service: str, alerts: Iterable[AlertRecord]) -> None:
-        """Returns when all of `alerts` are stored. Raises what the write raised."""
+        """Return when all of `alerts` are stored. Raises the exception of the write that failed."""
         key, now = (namespace, service), time.monotonic()
         known = self._known.get(key, {})
         fresh = {identity(a): a for a in alerts if now - known.get(identity(a), -KNOWN_SECONDS) >= KNOWN_SECONDS}
@@ -37,8 +40,8 @@ class Coalescer:
         async with self._locks.setdefault(key, asyncio.Lock()):
             if not any(one in self._waiting.get(key, {}) for one in fresh):
                 if all(one in self._known.get(key, {}) for one in fresh):
-                    return  # somebody before us has stored them
-                self._waiting.setdefault(key, {}).update(fresh)  # their write failed: ours is the next try
+                    return  # another request has stored them meanwhile
+                self._waiting.setdefault(key, {}).update(fresh)  # another request's write failed: this one tries again
             await self._write(key)
 
     async def _write(self, key: ServiceKey) -> None:

@@ -1,4 +1,4 @@
-"""Takes Alertmanager's webhook: checks the token, stores each alert in its service's status, then answers 200."""
+"""Handles Alertmanager's webhook: checks the token, stores each alert in its service's status, then answers 200."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 
 class ConflictError(Exception):
-    """The object has moved on since it was read."""
+    """The object has changed since it was read."""
 
 
 class Intake:
-    """`find` reads an InferenceService, `store` writes its status under its resourceVersion (raises ConflictError),
-    `wake` asks for a decision at once."""
+    """Stores alerts. `find` reads an InferenceService, `store` writes its status under its resourceVersion (and raises
+    ConflictError), `wake` asks for a decision at once."""
 
     def __init__(
         self,
@@ -61,7 +61,8 @@ class Intake:
         return web.json_response({"read": len(alerts)})
 
     async def _keep(self, namespace: str, service: str, alerts: list[AlertRecord]) -> int:
-        """How many of `alerts` are in the service's status now. Raises ConflictError when others keep writing it."""
+        """Store alerts in a service's status and return how many it holds of them. Raises ConflictError when others keep
+        writing the object."""
         for _ in range(ATTEMPTS):
             document = await self._find(namespace, service)
             wanted = _labels(document) if document else None

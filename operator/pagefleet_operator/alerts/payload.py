@@ -16,7 +16,7 @@ SERVICE_LABELS = ("service", "inferenceservice")
 
 
 class PayloadError(ValueError):
-    """The payload is not Alertmanager's; the message says where."""
+    """The payload is not one of Alertmanager's version 4. The message names the field."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Alert:
 
 
 def parse(payload: object, received: float) -> list[Alert]:
-    """The alerts that name a service; others in the payload are not ours. Raises PayloadError."""
+    """The alerts of a payload that name a service; other alerts are ignored. Raises PayloadError."""
     if not isinstance(payload, Mapping):
         raise PayloadError("the body must be a JSON object")
     if payload.get("version") != "4":

@@ -1,5 +1,5 @@
-"""Measurements read by the operator: engines' metrics pages, gateways' windows, Prometheus.
+"""Measurements that the operator reads: engines' metrics pages, gateways' windows, Prometheus.
 
-Decides what a reading means and when it is too old.
-Never judges a revision.
+It decides which numbers a reading holds and when a reading is too old; it holds the readings between two decisions.
+It never judges a revision.
 """

@@ -1,4 +1,4 @@
-"""Reads an HTTP answer's body up to a limit: a peer that sends without end must not fill the operator's memory."""
+"""Reads the body of an HTTP answer up to a limit, so that an endless answer does not fill the operator's memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ class TooLongError(ValueError):
     """The body is longer than allowed."""
 
 
-async def body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The whole body. Raises TooLongError beyond `most` bytes."""
+async def body(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The whole body. Raises TooLongError beyond `limit` bytes."""
     content = bytearray()
     async for chunk in response.content.iter_chunked(1 << 16):
         content += chunk
-        if len(content) > most:
-            raise TooLongError(f"more than {most} bytes")
+        if len(content) > limit:
+            raise TooLongError(f"more than {limit} bytes")
     return bytes(content)

@@ -1,8 +1,8 @@
-"""Cumulative latency histograms as slices: what was added between two readings of a pod. No I/O.
+"""Turns cumulative latency histograms into slices: the counts that were added between two readings of a pod. No I/O.
 
-A counter that went back (a restart) makes a gap, never a negative number, and so does a long silence, after which a
-restart might be hidden. The tokens of one answer are not independent, so inter-token latencies are thinned to as many as
-requests ended in the same time.
+A counter that fell (a restart) makes a gap, never a negative number. A long silence makes a gap as well, because it may
+hide a restart. The tokens of one answer are not independent, so inter-token latencies are thinned to the number of
+requests that ended in the same time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS, Engine, EngineMe
 from pagefleet_operator.domain.base.edged import Edged, shared
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.metrics import metrics_page
-from pagefleet_operator.metrics.metrics_page import Found
+from pagefleet_operator.metrics.metrics_page import Samples
 
-KEPT_SECONDS, MOST_SLICES, LEFT_SLICES = 72 * 3600.0, 12_000, 10_000  # as of the gateways' slices (windows.py)
-LONGEST_GAP = 90.0  # seconds between two readings of a pod that are still compared
+# As for the gateways' slices (gateway_windows.py).
+RETAINED_SECONDS, MAX_SLICES, TRIMMED_SLICES = 72 * 3600.0, 12_000, 10_000
+MAX_GAP_SECONDS = 90.0  # between two readings of a pod that are compared
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Cumulative counts of one pod at `time`: by signal {upper bound in seconds: requests at most that slow}."""
+    """Cumulative counts of one pod at `time`.
+
+    `buckets` has for each signal {upper bound in seconds: requests that took at most so long}.
+    """
 
     time: float
     buckets: Mapping[str, Mapping[float, float]]
@@ -38,6 +42,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class Pod:
+    """A pod whose histograms are read."""
+
     name: str
     address: str
     revision: str
@@ -45,7 +51,7 @@ class Pod:
 
 
 def parse(text: str, now: float, metrics: EngineMetrics = OURS, signals: Collection[str] = HISTOGRAMS) -> Counts | None:
-    """The counts of a metrics page; None when one is missing, not finite, negative or falls with its bound."""
+    """The counts of a metrics page; None when a count is missing, not finite, negative, or falls with its bound."""
     try:
         return counts(metrics_page.samples(text, names(metrics, signals)), now, metrics, signals)
     except (ValueError, KeyError):
@@ -53,24 +59,24 @@ def parse(text: str, now: float, metrics: EngineMetrics = OURS, signals: Collect
 
 
 def names(metrics: EngineMetrics, signals: Collection[str]) -> tuple[str, ...]:
-    """What series are read for these signals, of those that the engine tells."""
+    """The series that are read for these signals, among those that the engine reports."""
     ended = (selector(words).name for words in (*metrics.finished, *metrics.failed))
     return (*(f"{chosen.name}_bucket" for chosen in _histograms(metrics, signals).values()), *ended)
 
 
-def counts(found: Found, now: float, metrics: EngineMetrics, signals: Collection[str]) -> Counts:
-    """Raises ValueError for numbers that cannot be, or a histogram that is not there."""
+def counts(page: Samples, now: float, metrics: EngineMetrics, signals: Collection[str]) -> Counts:
+    """The counts of a page. Raises ValueError for impossible numbers and for a missing histogram."""
     finished, failed = (
-        sum(metrics_page.number(found, selector(words)) or 0.0 for words in entries)
+        sum(metrics_page.number(page, selector(words)) or 0.0 for words in entries)
         for entries in (metrics.finished, metrics.failed)
     )
     buckets = {}
     for signal, chosen in _histograms(metrics, signals).items():
-        series = [one for one in found.get(f"{chosen.name}_bucket", ()) if _meant(one, chosen)]
+        series = [one for one in page.get(f"{chosen.name}_bucket", ()) if _selected(one, chosen)]
         buckets[signal] = cumulative(series)
         if not buckets[signal]:
             raise ValueError(f"there is no {chosen.name}_bucket")
-    if not buckets and not any(found.get(selector(words).name) for words in metrics.finished):
+    if not buckets and not any(page.get(selector(words).name) for words in metrics.finished):
         raise ValueError("there is nothing that counts requests")
     return Counts(now, buckets, finished, failed)
 
@@ -81,13 +87,15 @@ def _histograms(metrics: EngineMetrics, signals: Collection[str]) -> dict[str, S
     }
 
 
-def _meant(sample: Sample, chosen: Selector) -> bool:
+def _selected(sample: Sample, chosen: Selector) -> bool:
     return not chosen.label or sample.labels.get(chosen.label) == chosen.value
 
 
 def cumulative(samples: Iterable[Sample], unit: float = 1.0) -> dict[float, float]:
-    """A histogram's series summed up, by upper bound in units of `unit` seconds; {} without any. Raises ValueError for what
-    is no histogram."""
+    """Sum up the series of a histogram, by upper bound in units of `unit` seconds; {} without series.
+
+    Raises ValueError for series that are no histogram.
+    """
     bounds: dict[float, float] = {}
     for sample in samples:
         if not math.isfinite(sample.value) or sample.value < 0:
@@ -101,7 +109,7 @@ def cumulative(samples: Iterable[Sample], unit: float = 1.0) -> dict[float, floa
 
 
 def went_back(before: Counts, after: Counts) -> bool:
-    """Whether the second reading cannot follow the first: the pod was started anew in between."""
+    """Whether the second reading cannot follow the first, because the pod was started again in between."""
     if after.time <= before.time or after.finished < before.finished or after.failed < before.failed:
         return True
     if set(before.buckets) != set(after.buckets):
@@ -113,8 +121,10 @@ def went_back(before: Counts, after: Counts) -> bool:
 
 
 def difference(before: Counts, after: Counts, pod: Pod, offset: float) -> Slice | None:
-    """What came between two readings; None after a restart, or when no request ended. `offset` in [0, 1) shifts which
-    tokens are kept."""
+    """The counts that came between two readings; None after a restart, or when no request ended.
+
+    `offset` in [0, 1) shifts the choice of the tokens that stay after thinning.
+    """
     requests, failed = after.finished - before.finished, after.failed - before.failed
     if requests < 1 or went_back(before, after):
         return None
@@ -130,7 +140,7 @@ def difference(before: Counts, after: Counts, pod: Pod, offset: float) -> Slice 
 
 
 def _added(before: Mapping[float, float], after: Mapping[float, float]) -> list[float] | None:
-    """New counts of each bucket, by ascending bounds; None when a count went back."""
+    """The new counts of each bucket, by ascending bounds; None when a count fell."""
     result, passed = [], 0.0
     for bound in sorted(after):
         total = after[bound] - before[bound]
@@ -142,20 +152,20 @@ def _added(before: Mapping[float, float], after: Mapping[float, float]) -> list[
 
 
 def _thinned(added: Sequence[float], share: float, offset: float) -> dict[int, int]:
-    """Counts by place, thinned evenly to `share`."""
-    kept: dict[int, int] = {}
+    """Counts by the place of their bucket, thinned evenly to `share`."""
+    thinned: dict[int, int] = {}
     total, taken = 0.0, 0
     for place, count in enumerate(added):
         total += count
         number = math.floor(total * share + (offset if share < 1 else 1e-9)) - taken
         taken += number
         if number:
-            kept[place] = number
-    return kept
+            thinned[place] = number
+    return thinned
 
 
 def _sketched(edged: Edged) -> dict[int, int]:
-    """Log buckets by upper bounds; what is above the last finite one counts as twice that."""
+    """Sort the counts into log buckets by their upper bounds; twice the last finite bound stands for the infinite one."""
     result: dict[int, int] = {}
     for place, count in edged.counts.items():
         high = edged.bounds[place]
@@ -166,30 +176,31 @@ def _sketched(edged: Edged) -> dict[int, int]:
 
 @dataclass
 class Past:
-    """One service's slices, and the last reading of each pod: what the next one is compared with, and when it was read."""
+    """One service's slices, and for each pod the reading that the next one is compared with and the time of the last one."""
 
     slices: deque[Slice] = field(default_factory=deque)
     last: dict[str, tuple[Counts, float]] = field(default_factory=dict)
     thinned: int = 0
 
-    def add(self, pod: Pod, found: Counts) -> None:
+    def add(self, pod: Pod, reading: Counts) -> None:
+        """Add a reading of a pod: the slice of the counts that are new since the reading before."""
         known = self.last.get(pod.name)
-        if known is None or found.time - known[1] > LONGEST_GAP or went_back(known[0], found):
-            self.last[pod.name] = (found, found.time)
+        if known is None or reading.time - known[1] > MAX_GAP_SECONDS or went_back(known[0], reading):
+            self.last[pod.name] = (reading, reading.time)
             return
         before = known[0]
         self.thinned += 1
-        piece = difference(before, found, pod, self.thinned * GOLDEN % 1.0)
+        piece = difference(before, reading, pod, self.thinned * GOLDEN % 1.0)
         if piece is not None:
             self.slices.append(piece)
-        idle = found.finished == before.finished and found.buckets == before.buckets
-        self.last[pod.name] = (found if piece is not None or idle else before, found.time)
+        idle = reading.finished == before.finished and reading.buckets == before.buckets
+        self.last[pod.name] = (reading if piece is not None or idle else before, reading.time)
 
     def trim(self, now: float, pods: Collection[str]) -> None:
-        """Forget what is old, and the readings of pods that are gone."""
+        """Drop old slices and the readings of pods that are gone."""
         for name in set(self.last) - set(pods):
             del self.last[name]
-        while self.slices and self.slices[0].start < now - KEPT_SECONDS:
+        while self.slices and self.slices[0].start < now - RETAINED_SECONDS:
             self.slices.popleft()
-        if len(self.slices) > MOST_SLICES:
-            self.slices = deque(list(self.slices)[-LEFT_SLICES:])
+        if len(self.slices) > MAX_SLICES:
+            self.slices = deque(list(self.slices)[-TRIMMED_SLICES:])

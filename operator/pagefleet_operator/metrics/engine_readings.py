@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from pagefleet_contract.engine_metrics import OURS, SLEEPING, Engine, EngineMetrics, selector
-from pagefleet_operator.domain.status.engine_load import RATES, EngineLoad
+from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
 from pagefleet_operator.metrics import metrics_page
 from pagefleet_operator.metrics.bounded_body import TooLongError, body
 
@@ -19,9 +19,10 @@ TIMEOUT_SECONDS = 2.0
 FRESH_SECONDS = 1.0  # a pod is asked at most this often
 MAX_BYTES = 4 << 20
 MAX_PODS = 10_000  # readings that are remembered
-# By the names of EngineMetrics. A page must have every gauge that its engine is known to report; OPTIONAL may be absent.
-GAUGES = ("waiting", "running", "kvUsage", "kvPages", "kvPagesFree", "kvPagesCached")
-OPTIONAL = ("waitingTokens",)
+# By the names of EngineMetrics. A page must have each of these that its engine is known to report; other gauges of a load
+# may be absent.
+REQUESTS, PAGES = ("waiting", "running"), ("kvUsage", "kvPages", "kvPagesFree", "kvPagesCached")
+READ = tuple(dict.fromkeys((*GAUGES.values(), *PAGES, *RATES)))
 # How many pages an engine is taken to have that reports only the share in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
 OUR_ENGINE = Engine()
@@ -47,9 +48,9 @@ class Unread:
 
 def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
     """The reading of a metrics page; None when a number is missing that should be there, negative or not finite."""
-    named = ((name, getattr(metrics, name)) for name in (*GAUGES, *OPTIONAL, *RATES))
+    named = ((name, getattr(metrics, name)) for name in READ)
     selectors = {name: selector(words) for name, words in named if words}
-    if not {"waiting", "running"} <= set(selectors):
+    if not set(REQUESTS) <= set(selectors):
         return None
     try:
         samples = metrics_page.samples(text, (*(entry.name for entry in selectors.values()), SLEEPING))
@@ -58,17 +59,14 @@ def parse(text: str, metrics: EngineMetrics = OURS) -> EngineReading | None:
     except ValueError:
         return None
     known = {name: value for name, value in read.items() if value is not None}
-    if any(name in selectors and name not in known for name in GAUGES):
+    if any(name in selectors and name not in known for name in (*REQUESTS, *PAGES)):
         return None
     total, free = _pages(known)
     return EngineReading(
         EngineLoad(
-            running=int(known["running"]),
-            waiting=int(known["waiting"]),
-            waiting_tokens=int(known["waitingTokens"]) if "waitingTokens" in known else None,
+            **{field: int(known[name]) for field, name in GAUGES.items() if name in known},
             kv_pages_total=total,
             kv_pages_free=free,
-            kv_pages_cached=int(known["kvPagesCached"]) if "kvPagesCached" in known else None,
         ),
         sleeping=asleep > 0 if asleep is not None else None,
         counters={name: known[name] for name in RATES if name in known},

@@ -1,4 +1,4 @@
-"""Reads the engines' own latency histograms from their pods and keeps what came between two readings, as slices."""
+"""Reads the engines' own latency histograms and retains the counts that came between two readings, as slices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pagefleet_operator.metrics.cumulative import Counts, Past, Pod, counts, nam
 from pagefleet_operator.metrics.metrics_page import samples
 
 TIMEOUT_SECONDS = 2.0
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 log = logging.getLogger(__name__)
 
 
@@ -26,50 +26,50 @@ class EngineWindows:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._kept: dict[ServiceKey, Past] = {}
+        self._past: dict[ServiceKey, Past] = {}
         self._silence: dict[ServiceKey, str] = {}
 
     async def read(
         self, pods: Sequence[Pod], namespace: str, service: str, signals: Collection[str] = HISTOGRAMS
     ) -> tuple[Slice, ...] | None:
-        """None when no pod answered, or one of some revision did not: a silent pod must not look like a good one."""
+        """The slices of a service; None when a pod does not answer, because a silent pod must not look like a good one."""
         key = (namespace, service)
-        kept = self._kept.setdefault(key, Past())
-        found = await asyncio.gather(*(self._fetch(pod, signals) for pod in pods))
-        silent = [] if pods else ["no pod of it is ready"]
-        for pod, answer in zip(pods, found, strict=True):
+        past = self._past.setdefault(key, Past())
+        answers = await asyncio.gather(*(self._fetch(pod, signals) for pod in pods))
+        silent = [] if pods else ["none of its pods is ready"]
+        for pod, answer in zip(pods, answers, strict=True):
             if isinstance(answer, Counts):
-                kept.add(pod, answer)
+                past.add(pod, answer)
             else:
                 silent.append(f"pod {pod.name} {answer}")
-        kept.trim(time.time(), [pod.name for pod in pods])
+        past.trim(time.time(), [pod.name for pod in pods])
         self._silence[key] = silent[0] if silent else ""
-        return None if silent else tuple(kept.slices)
+        return None if silent else tuple(past.slices)
 
     def silence(self, namespace: str, service: str) -> str:
-        """Why the last `read` gave None, "" when it did not."""
+        """The reason why the last `read` gave None, "" when it gave slices."""
         return self._silence.get((namespace, service), "")
 
     def forget(self, namespace: str, service: str) -> None:
-        self._kept.pop((namespace, service), None)
+        self._past.pop((namespace, service), None)
         self._silence.pop((namespace, service), None)
 
     async def _fetch(self, pod: Pod, signals: Collection[str]) -> Counts | str:
-        """The pod's counts, or why there are none."""
+        """The pod's counts, or the reason why there are none."""
         metrics = pod.engine.metrics
         if metrics is None:
-            return "tells no metrics"
+            return "has an engine that reports no metrics"
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        url = f"http://{pod.address}:{pod.engine.port}{metrics.path}"
         try:
-            url = f"http://{pod.address}:{pod.engine.port}{metrics.path}"
             async with self._session.get(url, timeout=timeout) as response:
                 if response.status != 200:
-                    return f"answers {response.status}"
-                text = (await body(response, MOST_BYTES)).decode(errors="replace")
+                    return f"answers {response.status} at {url}"
+                text = (await body(response, MAX_BYTES)).decode(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError, TooLongError) as error:
             log.debug("engine %s: %s", pod.address, error)
-            return f"does not answer: {type(error).__name__}"
+            return f"does not answer at {url}: {type(error).__name__}"
         try:
             return counts(samples(text, names(metrics, signals)), time.time(), metrics, signals)
         except (ValueError, KeyError) as error:
-            return f"cannot be read: {str(error)[:200]}"
+            return f"has a metrics page that cannot be read: {str(error)[:200]}"

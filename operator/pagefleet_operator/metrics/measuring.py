@@ -1,4 +1,4 @@
-"""Asks engines and Prometheus for the latencies that a service's guard is judged by, as far as its rollout needs them."""
+"""Reads the latencies that a service's guard judges by from engines and Prometheus, as far as the rollout needs them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pagefleet_operator.kube.client import Document
 from pagefleet_operator.metrics.cumulative import Pod
 from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
-from pagefleet_operator.metrics.series import Wanted
+from pagefleet_operator.metrics.series import Query
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Slices by source, as in Observation; `silence` says why one has none."""
+    """Slices by source, as in Observation; `silence` has the reason of each source without slices."""
 
     engine: tuple[Slice, ...] | None = None
     prometheus: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
@@ -30,25 +30,27 @@ class Measured:
 
 
 class Measures:
+    """The readers of engines and Prometheus."""
+
     def __init__(self, engines: EngineWindows, prometheus: PrometheusWindows) -> None:
         self._engines, self._prometheus = engines, prometheus
 
     async def read(
         self, rollout: Rollout, items: Sequence[Document], status: Status, namespace: str, service: str
     ) -> Measured:
-        """`items` are the service's pods."""
+        """The measurements of a service; `items` are its pods."""
         revisions = [revision for revision in (status.stable, status.canary) if revision]
         pods = _pods(items, revisions)
         signals = of_engines(rollout)
-        asked = of_prometheus(rollout.guard, namespace, service)
-        engine, *kept = await asyncio.gather(
+        queries = of_prometheus(rollout.guard, namespace, service)
+        engine, *answers = await asyncio.gather(
             self._engine(pods, namespace, service, signals),
-            *(self._prometheus.read(pods, revisions, wanted) for wanted in asked),
+            *(self._prometheus.read(pods, revisions, query) for query in queries),
         )
-        prometheus = {wanted.own: slices for wanted, slices in zip(asked, kept, strict=True) if slices is not None}
-        silence = {sources.name_of(Source.PROMETHEUS, wanted.own): self._prometheus.silence(wanted) for wanted in asked}
+        prometheus = {query.own: slices for query, slices in zip(queries, answers, strict=True) if slices is not None}
+        silence = {sources.name_of(Source.PROMETHEUS, query.own): self._prometheus.silence(query) for query in queries}
         silence[sources.ENGINE] = self._engines.silence(namespace, service)
-        return Measured(engine, prometheus, {name: why for name, why in silence.items() if why})
+        return Measured(engine, prometheus, {name: reason for name, reason in silence.items() if reason})
 
     def forget(self, namespace: str, service: str) -> None:
         self._engines.forget(namespace, service)
@@ -61,15 +63,15 @@ class Measures:
 
 
 def of_engines(rollout: Rollout) -> tuple[str, ...] | None:
-    """The histograms that the engines' pages are read for; None when nothing of theirs is asked for."""
+    """The histograms to read from the engines' pages; None when the guard needs nothing from engines."""
     guard, mirrored = rollout.guard, any(step.kind is StepKind.MIRROR for step in rollout.steps)
     measured = {
         copies: [sources.measuring_source(entry, copies) for entry in guard.latency] for copies in {False, mirrored}
     }
     signals = {
         entry.signal
-        for found in measured.values()
-        for entry, source in zip(guard.latency, found, strict=True)
+        for chosen in measured.values()
+        for entry, source in zip(guard.latency, chosen, strict=True)
         if source is Source.ENGINE
     }
     errors = any(sources.error_source(guard, copies) is Source.ENGINE for copies in measured)
@@ -77,20 +79,20 @@ def of_engines(rollout: Rollout) -> tuple[str, ...] | None:
     return tuple(name for name in HISTOGRAMS if name in signals) if signals or counted else None
 
 
-def of_prometheus(guard: Guard, namespace: str, service: str) -> tuple[Wanted, ...]:
-    """What Prometheus is asked for: one thing for each histogram, and one for the engines' own."""
+def of_prometheus(guard: Guard, namespace: str, service: str) -> tuple[Query, ...]:
+    """The queries to Prometheus: one for each named histogram, and one for the engines' own histograms."""
     entries = [entry for entry in guard.latency if entry.source is Source.PROMETHEUS]
     histograms = dict.fromkeys(entry.histogram for entry in entries)
     if guard.max_error_rate is not None and guard.error_source is Source.PROMETHEUS:
         histograms.setdefault("")
     return tuple(
-        Wanted(namespace, service, tuple(dict.fromkeys(one.signal for one in entries if one.histogram == own)), own)
+        Query(namespace, service, tuple(dict.fromkeys(one.signal for one in entries if one.histogram == own)), own)
         for own in histograms
     )
 
 
 def _pods(items: Sequence[Document], revisions: Sequence[str]) -> list[Pod]:
-    """The ready ones of these revisions."""
+    """The ready pods of these revisions."""
     return [
         Pod(reading.name, address, revision, engine_of(item))
         for item in items

@@ -1,4 +1,7 @@
-"""Reads the numbers that selectors name out of a Prometheus text. Knows no engine; never guesses a missing number."""
+"""Reads the numbers that selectors name from a text in Prometheus' format. A missing number stays missing.
+
+The page of any engine is read in the same way.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,28 @@ from prometheus_client.samples import Sample
 from pagefleet_contract.engine_metrics import Selector
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-Found = Mapping[str, list[Sample]]
+Samples = Mapping[str, list[Sample]]  # by name
 
 
-def samples(text: str, names: Iterable[str]) -> Found:
-    """The samples of these names; of an engine's page that is a few lines in hundreds. Raises ValueError."""
-    wanted = set(names)
-    lines = [line for line in text.splitlines() if (name := _NAME.match(line)) and name[0] in wanted]
-    found: dict[str, list[Sample]] = {}
+def samples(text: str, names: Iterable[str]) -> Samples:
+    """The samples of these names, a few lines among the hundreds of an engine's page. Raises ValueError."""
+    chosen = set(names)
+    lines = [line for line in text.splitlines() if (name := _NAME.match(line)) and name[0] in chosen]
+    result: dict[str, list[Sample]] = {}
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:
-            found.setdefault(sample.name, []).append(sample)
-    return found
+            result.setdefault(sample.name, []).append(sample)
+    return result
 
 
-def number(found: Found, wanted: Selector) -> float | None:
-    """The sum of the series that are meant; None when there is none. Raises ValueError when one is no finite number >= 0."""
+def number(page: Samples, chosen: Selector) -> float | None:
+    """The sum of the selected series, None without any. Raises ValueError for a number that is not finite and >= 0."""
     values = []
-    for sample in found.get(wanted.name, ()):
-        if wanted.label and wanted.value is None:
-            values.append(float(sample.labels.get(wanted.label, "")))
-        elif not wanted.label or sample.labels.get(wanted.label) == wanted.value:
+    for sample in page.get(chosen.name, ()):
+        if chosen.label and chosen.value is None:
+            values.append(float(sample.labels.get(chosen.label, "")))
+        elif not chosen.label or sample.labels.get(chosen.label) == chosen.value:
             values.append(sample.value)
     if not all(math.isfinite(value) and value >= 0 for value in values):
-        raise ValueError(f"{wanted.name} is not a finite number that is not negative")
+        raise ValueError(f"{chosen.name} is not a finite number that is not negative")
     return sum(values) if values else None

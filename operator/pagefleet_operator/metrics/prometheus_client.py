@@ -1,7 +1,7 @@
-"""Asks the operator's own Prometheus. Anything but an answer to the query is a reason; nothing is raised.
+"""Asks the operator's own Prometheus. A failure is returned as a reason; nothing is raised.
 
-Only the operator's own address is asked: a URL in the spec would let whoever may write one aim the operator at any
-host, with its token.
+Only the operator's own address is asked. A URL in the spec would let every author of a spec aim the operator, with its
+token, at any host.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import aiohttp
 from pagefleet_operator.metrics.bounded_body import TooLongError, body
 
 TIMEOUT_SECONDS = 2.0
-NOWHERE = "the operator has no Prometheus (PAGEFLEET_PROMETHEUS_URL)"
+NOWHERE = "the operator has no Prometheus: set PAGEFLEET_PROMETHEUS_URL"
 log = logging.getLogger(__name__)
 
 
 class Prometheus:
-    """`url` "" means that there is none to ask. `token_file` is read each time: the token may be renewed."""
+    """`url` "" means that there is no Prometheus. `token_file` is read each time, because the token may be renewed."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, token_file: Path | None = None) -> None:
         self._session, self._url, self._token_file = session, url.rstrip("/"), token_file
 
-    async def ask(self, query: str, most_bytes: int) -> tuple[Any, str]:
-        """The JSON of an answer of /api/v1/query, and ""; or None and why there is none."""
+    async def ask(self, query: str, max_bytes: int) -> tuple[Any, str]:
+        """The JSON of an answer of /api/v1/query, and ""; or None and the reason why there is none."""
         if not self._url:
             return None, NOWHERE
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
@@ -42,7 +42,7 @@ class Prometheus:
             ) as response:
                 if response.status not in (200, 400, 422):
                     return None, f"Prometheus answers {response.status}"
-                return json.loads(await body(response, most_bytes)), ""
+                return json.loads(await body(response, max_bytes)), ""
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError, TooLongError) as error:
             log.warning("Prometheus: %s", error or type(error).__name__)
             return None, f"Prometheus does not answer: {type(error).__name__}"
@@ -54,12 +54,12 @@ class Prometheus:
 
 
 def result(document: Any) -> tuple[str, list[Any], str]:
-    """(type, result, "") of an answer; ("", [], reason) of one that is none."""
+    """(type, result, "") of an answer with a result; ("", [], reason) without one."""
     if not isinstance(document, Mapping) or document.get("status") != "success":
-        told = document.get("error") if isinstance(document, Mapping) else None
-        return "", [], f"Prometheus answers {str(told or 'no success')[:200]}"
+        error = document.get("error") if isinstance(document, Mapping) else None
+        return "", [], f"Prometheus answers {str(error or 'no success')[:200]}"
     data = document.get("data")
-    found = data.get("result") if isinstance(data, Mapping) else None
-    if not isinstance(data, Mapping) or not isinstance(found, list):
+    listed = data.get("result") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(listed, list):
         return "", [], "Prometheus' answer has no result"
-    return str(data.get("resultType")), found, ""
+    return str(data.get("resultType")), listed, ""

@@ -1,4 +1,4 @@
-"""Asks Prometheus for the guard's PromQL gates. Anything but one finite number is no value, with the reason."""
+"""Asks Prometheus for the guard's PromQL gates. A gate without one finite number has no value, and a reason."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pagefleet_operator.domain.spec.rollout import Gate
 from pagefleet_operator.domain.status.observation import GateReading
 from pagefleet_operator.metrics.prometheus_client import Prometheus, result
 
-MOST_BYTES = 1 << 20
-MOST_KEPT = 10_000
+MAX_BYTES = 1 << 20
+MAX_READINGS = 10_000
 
 
 def value(document: Any) -> tuple[float | None, str]:
-    """The one number of an answer of /api/v1/query, or None and why there is none."""
-    kind, found, reason = result(document)
+    """The single number of an answer of /api/v1/query, or None and the reason why there is none."""
+    kind, listed, reason = result(document)
     if reason:
         return None, reason
     if kind == "scalar":
-        pair: Any = found
+        pair: Any = listed
     elif kind != "vector":
         return None, f"the query gives a {kind}, not one value"
-    elif len(found) != 1:
-        return None, f"the query gives {len(found)} values, not one"
+    elif len(listed) != 1:
+        return None, f"the query gives {len(listed)} values, not one"
     else:
-        pair = found[0].get("value") if isinstance(found[0], Mapping) else None
+        pair = listed[0].get("value") if isinstance(listed[0], Mapping) else None
     if not isinstance(pair, list) or len(pair) != 2:
         return None, "Prometheus' answer has no value"
     try:
@@ -40,27 +40,27 @@ def value(document: Any) -> tuple[float | None, str]:
 
 
 class PrometheusGates:
-    """Each gate's last answer, kept for its interval."""
+    """The last answer to each gate, which stays valid for the gate's interval."""
 
     def __init__(self, prometheus: Prometheus) -> None:
         self._prometheus = prometheus
-        self._kept: dict[tuple[str, str], tuple[float, GateReading]] = {}
+        self._last: dict[tuple[str, str], tuple[float, GateReading]] = {}
 
     async def read(self, gates: Sequence[Gate], names: Mapping[str, str]) -> dict[str, GateReading]:
-        """`names` fills in $namespace, $service, $stable and $canary."""
-        found = await asyncio.gather(*(self._read(gate, names) for gate in gates))
-        return {reading.name: reading for reading in found}
+        """The reading of each gate; `names` fills in $namespace, $service, $stable and $canary."""
+        answers = await asyncio.gather(*(self._read(gate, names) for gate in gates))
+        return {reading.name: reading for reading in answers}
 
     async def _read(self, gate: Gate, names: Mapping[str, str]) -> GateReading:
         query = Template(gate.query).safe_substitute(names)
         now, key = time.monotonic(), (gate.name, query)
-        kept = self._kept.get(key)
-        if kept is not None and now - kept[0] < gate.interval:
-            return kept[1]
-        document, silence = await self._prometheus.ask(query, MOST_BYTES)
+        last = self._last.get(key)
+        if last is not None and now - last[0] < gate.interval:
+            return last[1]
+        document, silence = await self._prometheus.ask(query, MAX_BYTES)
         number, message = (None, silence) if silence else value(document)
-        if len(self._kept) >= MOST_KEPT:
-            self._kept.clear()
+        if len(self._last) >= MAX_READINGS:
+            self._last.clear()
         reading = GateReading(gate.name, number, message)
-        self._kept[key] = (now, reading)
+        self._last[key] = (now, reading)
         return reading

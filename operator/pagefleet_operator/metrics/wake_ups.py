@@ -1,6 +1,6 @@
-"""Wakes services at zero: asks the gateways twice a second which services requests are held for, while any sleeps.
+"""Wakes services at zero: while any service sleeps, asks the gateways twice a second for the services with held requests.
 
-One small request to each gateway, however many services sleep; nothing is asked while none does.
+Each gateway gets one small request, however many services sleep. It gets none while no service sleeps.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics.bounded_body import body
 
-EVERY_SECONDS, LISTED_SECONDS, TIMEOUT_SECONDS = 0.5, 5.0, 2.0
-MOST_BYTES = 4 << 20
+PERIOD_SECONDS, LISTED_SECONDS, TIMEOUT_SECONDS = 0.5, 5.0, 2.0
+MAX_BYTES = 4 << 20
 log = logging.getLogger(__name__)
 
 
 class Wakes:
-    """`gateways` lists their addresses; `wake` is called for a sleeping service that requests are held for."""
+    """`gateways` lists the gateways' addresses; `wake` is called for a sleeping service with held requests."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Wakes:
         self._some = asyncio.Event()
 
     def note(self, key: ServiceKey, asleep: bool) -> None:
-        """What the last decision about a service left it as."""
+        """Remember whether the last decision left a service asleep."""
         if asleep:
             self._asleep.add(key)
             self._some.set()
@@ -43,7 +43,7 @@ class Wakes:
             self._asleep.discard(key)
 
     async def run(self) -> None:
-        """For ever."""
+        """Ask until cancelled."""
         loop, addresses, listed = asyncio.get_running_loop(), [], float("-inf")
         while True:
             if not self._asleep:
@@ -53,11 +53,11 @@ class Wakes:
                 try:
                     addresses, listed = await self._gateways(), loop.time()
                 except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                    log.warning("gateways cannot be listed: %s", error or type(error).__name__)
+                    log.warning("cannot list the gateways: %s", error or type(error).__name__)
             answers = await asyncio.gather(*(self._held(address) for address in addresses))
             for key in set().union(*answers) & self._asleep:
                 self._wake(key)
-            await asyncio.sleep(EVERY_SECONDS)
+            await asyncio.sleep(PERIOD_SECONDS)
 
     async def _held(self, address: str) -> set[ServiceKey]:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
@@ -65,18 +65,18 @@ class Wakes:
             async with self._session.get(f"http://{address}:{GATEWAY_INTERNAL_PORT}/held", timeout=timeout) as response:
                 if response.status != 200:
                     return set()
-                return keys(json.loads(await body(response, MOST_BYTES)))
+                return keys(json.loads(await body(response, MAX_BYTES)))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            log.debug("gateway %s does not say what it holds: %s", address, error or type(error).__name__)
+            log.debug("cannot read the held requests of gateway %s: %s", address, error or type(error).__name__)
             return set()
 
 
 def keys(document: object) -> set[ServiceKey]:
-    """The services of `{"held": {"<namespace>/<service>": count}}`; what cannot be read is left out."""
+    """The services of `{"held": {"<namespace>/<service>": count}}`; entries that cannot be read are left out."""
     held = document.get("held") if isinstance(document, Mapping) else None
-    found = set()
+    services = set()
     for name, count in (held if isinstance(held, Mapping) else {}).items():
         namespace, slash, service = str(name).partition("/")
         if slash and isinstance(count, int) and count > 0:
-            found.add((namespace, service))
-    return found
+            services.add((namespace, service))
+    return services

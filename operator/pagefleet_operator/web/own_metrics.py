@@ -39,7 +39,7 @@ class Metrics:
         self._series: dict[tuple[str, str], set[str]] = {}
 
     def planned(self, namespace: str, service: str, plan: Plan) -> None:
-        """Take a plan's numbers; revisions that are gone lose their series."""
+        """Export a plan's numbers, and remove the series of revisions that no longer exist."""
         self._rollout.planned(namespace, service, plan.status)
         for event in plan.events:
             self.decisions.labels(namespace, service, event.reason).inc()

@@ -1,4 +1,4 @@
-"""Metrics of what a service's status says: its conditions, its rollout, and the guard's figures. Copies; decides nothing."""
+"""Metrics that repeat a service's status: its conditions, its rollout, and the guard's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS for the operator's port from mounted files, which are read again when they change: certificates are renewed in
+"""TLS for the operator's port. The mounted files are read again when they change, because certificates are renewed in
 place."""
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class Secure:
         self.renew()
 
     def renew(self) -> bool:
-        """Take the files over if they have changed; new connections get what they say. Raises OSError or
-        ssl.SSLError."""
+        """Load the files if they have changed; new connections use them. Raises OSError or ssl.SSLError."""
         present = self._certificate.read_bytes() + self._key.read_bytes()
         if present == self._read:
             return False
@@ -33,7 +32,7 @@ class Secure:
         return True
 
     async def keep(self, every: float = EVERY_SECONDS) -> None:
-        """For ever: look for renewed files. Half-written ones are tried again later."""
+        """Load renewed files, for ever. A file that is half written is tried again later."""
         while True:
             await asyncio.sleep(every)
             try:

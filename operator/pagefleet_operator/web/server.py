@@ -1,4 +1,4 @@
-"""The operator's HTTP port: health that tells the truth, metrics, the alert webhook and the status page."""
+"""The operator's HTTP port: health, metrics, the alert webhook and the status page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Server:
-    """`ready` says whether the operator has begun to watch."""
+    """Serves the operator's port. `ready` returns whether the operator has begun to watch."""
 
     def __init__(
         self, metrics: Metrics, alerts: Handler, ready: Callable[[], bool], page: StatusPage | None = None
@@ -46,7 +46,7 @@ class Server:
         return runner
 
     async def measure_lag(self) -> None:
-        """For ever: how late the event loop is."""
+        """Measure how late the event loop is, for ever."""
         while True:
             began = time.monotonic()
             await asyncio.sleep(LAG_EVERY)
@@ -68,7 +68,7 @@ class Server:
 async def _told(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """A failure is a 500 with a line in the log, never a traceback to the caller: Alertmanager tries again."""
+    """Answer a failure with 500 and a log line, never with a traceback. Alertmanager tries again."""
     try:
         return await handler(request)
     except web.HTTPException as error:

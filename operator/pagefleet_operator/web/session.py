@@ -13,20 +13,21 @@ LASTS_SECONDS = 12 * 3600
 
 
 class Sessions:
-    """`token_file` is read each time, so that a renewed Secret counts at once and ends what the old one signed."""
+    """Checks tokens and cookies. `token_file` is read each time: a renewed Secret takes effect at once, and cookies that
+    were signed with the old token end."""
 
     def __init__(self, token_file: Path) -> None:
         self._token_file = token_file
 
     def token(self) -> str:
-        """The token; "" when there is none, and the page is off."""
+        """The token; "" when there is none, and then the page is off."""
         try:
             return self._token_file.read_text().strip()
         except (OSError, UnicodeDecodeError):
             return ""
 
     def matches(self, given: str) -> bool:
-        """Whether a person or a tool gave the token."""
+        """Whether a request carries the right token or a valid cookie."""
         token = self.token()
         return bool(token) and hmac.compare_digest(given.encode(), token.encode())
 
@@ -41,7 +42,7 @@ class Sessions:
         return hmac.compare_digest(signature.encode(), _signature(token, until).encode())
 
     def cookie(self, now: float) -> str:
-        """A cookie's value that `allows` takes for LASTS_SECONDS."""
+        """A cookie's value, which `allows` accepts for LASTS_SECONDS."""
         until = str(int(now) + LASTS_SECONDS)
         return f"{until}.{_signature(self.token(), until)}"
 

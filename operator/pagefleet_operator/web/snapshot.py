@@ -11,16 +11,17 @@ from pagefleet_operator.domain.scaling.load import is_fresh
 from pagefleet_operator.domain.status.observation import Observation, PodReading, SpareReading
 from pagefleet_operator.domain.status.status import SignalRecord, Status
 
-MOST_PODS = 256
-MOST_CHANGES = 240
+MAX_PODS = 256
+MAX_CHANGES = 240
 KEPT_SECONDS = 6 * 3600.0
-MOST_POINTS = 180
+MAX_POINTS = 180
 POINT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class PodNow:
-    """One pod. `used` is the share of its KV pages in use; None, like `waiting` and `running`: not read lately."""
+    """One pod. `used` is the share of its KV pages in use. It is None, like `waiting` and `running`, when the engine was not
+    read lately."""
 
     name: str
     revision: str
@@ -61,7 +62,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`left_out`: pods beyond MOST_PODS. `started`: when the rollout that `points` are of began."""
+    """One service. `left_out` counts pods beyond MAX_PODS. `started` is when the rollout began that `points` belong to."""
 
     time: float
     pods: tuple[PodNow, ...] = ()
@@ -73,7 +74,7 @@ class Snapshot:
 
 
 def taken(before: Snapshot | None, seen: Observation, status: Status, now: float) -> Snapshot:
-    """The next snapshot after a decision at `now` that saw `seen` and wrote `status`."""
+    """The next snapshot, after a decision at `now` on the observation `seen` that wrote `status`."""
     readings = sorted(seen.revisions.items())
     pods = tuple(_pod(pod, revision) for revision, reading in readings for pod in reading.pods)
     pods += tuple(_spare(spare, revision) for revision, reading in readings for spare in reading.spares)
@@ -81,8 +82,8 @@ def taken(before: Snapshot | None, seen: Observation, status: Status, now: float
     kept = before.points if before is not None and before.started == started else ()
     return Snapshot(
         time=now,
-        pods=pods[:MOST_PODS],
-        left_out=max(0, len(pods) - MOST_PODS),
+        pods=pods[:MAX_PODS],
+        left_out=max(0, len(pods) - MAX_PODS),
         replicas=_replicas(before.replicas if before else (), status, now),
         points=_points(kept, status.rollout.verdicts, now),
         started=started,
@@ -112,7 +113,7 @@ def _state(pod: PodReading) -> str:
 
 
 def _replicas(before: tuple[Replicas, ...], status: Status, now: float) -> tuple[Replicas, ...]:
-    """Changes only. The last change before the kept time stays: it says how things stood when that time began."""
+    """Add a change. The last change before the retained time stays: it is the state with which that time began."""
     records = [record for record in status.revisions if record.ready or record.desired]
     ready = {record.hash: record.ready for record in records}
     desired = {record.hash: record.desired for record in records}
@@ -120,11 +121,11 @@ def _replicas(before: tuple[Replicas, ...], status: Status, now: float) -> tuple
     if not past or (past[-1].ready, past[-1].desired) != (ready, desired):
         past = (*past, Replicas(now, ready, desired))
     old = sum(1 for entry in past if entry.time < now - KEPT_SECONDS)
-    return past[max(0, old - 1) :][-MOST_CHANGES:]
+    return past[max(0, old - 1) :][-MAX_CHANGES:]
 
 
 def _points(before: tuple[Point, ...], verdicts: tuple[SignalRecord, ...], now: float) -> tuple[Point, ...]:
-    """At most one point per signal and stratum in POINT_SECONDS, at most MOST_POINTS of each."""
+    """At most one point per signal and stratum in POINT_SECONDS, at most MAX_POINTS of each."""
     past = [point for point in before if point.time < now]
     for record in verdicts:
         if record.stable_p95 is None and record.canary_p95 is None:
@@ -132,7 +133,7 @@ def _points(before: tuple[Point, ...], verdicts: tuple[SignalRecord, ...], now: 
         same = [point for point in past if (point.signal, point.stratum) == (record.signal, record.stratum)]
         if same and now - same[-1].time < POINT_SECONDS:
             continue
-        if len(same) >= MOST_POINTS:
+        if len(same) >= MAX_POINTS:
             past.remove(same[0])
         past.append(
             Point(

@@ -24,9 +24,9 @@ from pagefleet_operator.web.snapshot import Snapshot, taken
 
 STATIC = Path(__file__).parent / "static"
 MOST_VIEWERS = 64
-TOGETHER_SECONDS = 0.5  # changes so close together are sent as one
+TOGETHER_SECONDS = 0.5  # changes within this time are sent as one
 QUIET_SECONDS = 10.0
-ROWS_AT_ONCE = 50  # the event loop gets its turn after so many
+ROWS_AT_ONCE = 50  # rows made before the event loop runs again
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -41,7 +41,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Objects(Protocol):
-    """What is needed of `cluster.store.Store`."""
+    """The part of `kube.store.Store` that the page reads."""
 
     def find(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None: ...
 
@@ -49,7 +49,7 @@ class Objects(Protocol):
 
 
 class Viewer:
-    """An open page: the services it has to be told of."""
+    """An open page, with the services whose changes it has not been sent yet."""
 
     def __init__(self) -> None:
         self.due: set[Key] = set()
@@ -63,7 +63,7 @@ class Viewer:
 
 
 class StatusPage:
-    """`leads` says whether this operator decides: only then it has numbers of pods."""
+    """Serves the page. `leads` returns whether this operator decides; only the leader has numbers of pods."""
 
     def __init__(self, store: Objects, token_file: Path, leads: Callable[[], bool]) -> None:
         self._store, self._leads, self._sessions = store, leads, Sessions(token_file)
@@ -87,13 +87,13 @@ class StatusPage:
         app.on_shutdown.append(self._close)
 
     def decided(self, seen: Observation, status: Status, now: float) -> None:
-        """A decision was taken at `now` and written."""
+        """Record a decision that was taken at `now` and written."""
         key = (seen.namespace, seen.name)
         self._snapshots[key] = taken(self._snapshots.get(key), seen, status, now)
         self.changed(key)
 
     def changed(self, key: Key) -> None:
-        """The watches told of a service, or it is gone."""
+        """Note that a service has changed or was deleted."""
         if self._store.find(KIND, *key) is None:
             self._snapshots.pop(key, None)
             self._rows.pop(key, None)
@@ -139,10 +139,10 @@ class StatusPage:
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
         given = (await request.post()).get("token", "")
         if not isinstance(given, str) or not self._sessions.matches(given.strip()):
-            await asyncio.sleep(TOGETHER_SECONDS)  # whoever guesses is slowed down
+            await asyncio.sleep(TOGETHER_SECONDS)  # slows down guessing
             return self._form(REFUSAL, status=403)
         response = self._found("./")
-        # No path: the browser takes the folder it sees, also behind a proxy.
+        # The cookie has no path: the browser uses the folder that it sees, also behind a proxy.
         response.headers["Set-Cookie"] = (
             f"{COOKIE}={self._sessions.cookie(time.time())}; Max-Age={LASTS_SECONDS}; HttpOnly; SameSite=Strict"
             + ("; Secure" if request.secure else "")
@@ -187,7 +187,7 @@ class StatusPage:
                     await _send(response, "fleet", {"leads": self._leads(), "rows": await self._all_rows()})
                 else:
                     viewer.note(watched)
-                # A cookie that has run out or a changed token ends the stream; the browser then meets a 401.
+                # An expired cookie or a changed token ends the stream; the browser then receives a 401.
                 while not viewer.closed and self._known(request):
                     await self._tell(response, viewer, watched)
         finally:
@@ -195,7 +195,7 @@ class StatusPage:
         return response
 
     async def _tell(self, response: web.StreamResponse, viewer: Viewer, watched: Key | None) -> None:
-        """What is due, once something is; a comment when nothing was for a while, so that dead connections show."""
+        """Wait for changes and return them. Return a comment after a while without any, so that dead connections are noticed."""
         try:
             async with asyncio.timeout(QUIET_SECONDS):
                 await viewer.wake.wait()

@@ -28,7 +28,7 @@ SIGNALS = {
 
 
 class State(StrEnum):
-    """How a service stands, worst first: the order in which the fleet is shown."""
+    """The state of a service. The fleet is shown in this order, the worst state first."""
 
     DEGRADED = "Degraded"
     ROLLING_BACK = "Rolling back"
@@ -123,7 +123,7 @@ def page(document: Mapping[str, Any], seen: Snapshot | None, now: float) -> dict
 
 
 def headline(status: Status, steps: int) -> str:
-    """Where the service stands, in a sentence or two."""
+    """The state of the service in a sentence or two."""
     rollout = status.rollout
     match rollout.phase:
         case Phase.IDLE:
@@ -148,7 +148,7 @@ def headline(status: Status, steps: int) -> str:
 
 
 def expectation(rollout: RolloutRecord) -> str:
-    """The verdict, or when one may be expected; "" outside a judged rollout."""
+    """The verdict, or when to expect one; "" outside of a rollout that is judged."""
     verdict = rollout.verdict
     if rollout.phase in (Phase.IDLE, Phase.ROLLED_BACK) or verdict is None:
         return ""
@@ -162,7 +162,7 @@ def expectation(rollout: RolloutRecord) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Rounded for people: "40 s", "3 min", "2 h"."""
+    """A duration rounded for people: "40 s", "3 min", "2 h"."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{round(seconds / 3600)} h"

@@ -20,11 +20,11 @@ def request(name: str, prompt: int, most: int = 4, *, first: int = 0, priority: 
 
 
 def results(works: list[Work], token: int) -> list[tuple[tuple[int, ...], ...]]:
-    """As if the model said `token` everywhere: no guess stands, unless it is that."""
+    """As if the model gave `token` everywhere: only draft tokens equal to it are accepted."""
     found: list[tuple[tuple[int, ...], ...]] = []
     for work in works:
         draft = work.sequence.draft[: work.drafts]
-        right = next((index for index, guess in enumerate(draft) if guess != token), len(draft))
+        right = next((index for index, drafted in enumerate(draft) if drafted != token), len(draft))
         found.append(tuple((token,) * (right + 1) for _ in range(work.answers)) if work.samples else ())
     return found
 

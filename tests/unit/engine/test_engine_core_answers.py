@@ -1,5 +1,5 @@
-"""Protects what one request is in the scheduler beyond one plain answer: several answers that share pages, guesses of
-speculation, deadlines, and requests that only embed."""
+"""Protects a request in the scheduler beyond one plain answer: several answers that share pages, draft tokens, deadlines,
+and requests that only embed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_deadline_ends_every_answer_wherever_it_is() -> None:
     assert [output.request_id for output in run(scheduler)] == ["c"]
 
 
-def test_guesses_stand_up_to_the_first_wrong_one() -> None:
+def test_draft_tokens_are_accepted_up_to_the_first_wrong_one() -> None:
     scheduler = Scheduler(LIMITS)
     scheduler.add(request("a", 6, 9))
     step(scheduler)
@@ -83,7 +83,7 @@ def test_guesses_stand_up_to_the_first_wrong_one() -> None:
     assert scheduler.pool.available == scheduler.pool.total
 
 
-def test_guesses_never_preempt_anybody() -> None:
+def test_drafts_never_preempt_anybody() -> None:
     scheduler = Scheduler(replace(LIMITS, pages=5))
     for name in ("a", "b"):
         scheduler.add(request(name, 6, 2))

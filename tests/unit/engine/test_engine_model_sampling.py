@@ -261,8 +261,8 @@ def test_equals_share_a_rank_and_no_more_is_said_than_there_is() -> None:
 
 
 @pytest.mark.parametrize("draft", [(), (4,), (4, 9), (9, 4, 4)])
-def test_guesses_stand_while_they_are_what_is_drawn(ops: Operations, draft: tuple[int, ...]) -> None:
-    """Three rows say 4, 5, 6: of the guesses those up to the first wrong one, and the token drawn in its place."""
+def test_draft_tokens_are_accepted_while_they_are_drawn(ops: Operations, draft: tuple[int, ...]) -> None:
+    """Three rows give 4, 5, 6: the answer has the draft tokens up to the first wrong one, and the token drawn in its place."""
     one = work()
     one.sequence.draft = draft
     logits = torch.nn.functional.one_hot(torch.tensor([4, 5, 6, 7]), 12).float()[: len(draft) + 1]

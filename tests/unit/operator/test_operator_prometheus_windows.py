@@ -25,14 +25,14 @@ from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
-from pagefleet_operator.metrics.cumulative import LONGEST_GAP, Counts, Past, Pod
+from pagefleet_operator.metrics.cumulative import MAX_GAP_SECONDS, Counts, Past, Pod
 from pagefleet_operator.metrics.metrics_page import samples
 from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.prometheus_windows import LATE_SECONDS, PrometheusWindows
-from pagefleet_operator.metrics.series import Wanted, scrapes, unseen
+from pagefleet_operator.metrics.series import Query, scrapes, unscraped
 
-OWN = Wanted("team-a", "chat", ("ttft", "itl"))
-MESH = Wanted("team-a", "chat", ("e2e",), 'request_milliseconds{workload="$service-$revision"}')
+OWN = Query("team-a", "chat", ("ttft", "itl"))
+MESH = Query("team-a", "chat", ("e2e",), 'request_milliseconds{workload="$service-$revision"}')
 PODS = (Pod("chat-aaaa-1", "", "aaaa"), Pod("chat-cccc-1", "", "cccc"))
 Series = list[dict[str, Any]]
 
@@ -99,8 +99,8 @@ def scraped(kept: Kept, ago: tuple[float, ...] = (40.0, 25.0, 10.0), slow: float
         kept.pages[pod.name] = [(now - seconds, served(metrics, 5, 0.1 * factor)) for seconds in ago]
 
 
-async def read(windows: PrometheusWindows, wanted: Wanted = OWN) -> tuple[Slice, ...] | None:
-    return await windows.read(PODS, ("aaaa", "cccc"), wanted)
+async def read(windows: PrometheusWindows, query: Query = OWN) -> tuple[Slice, ...] | None:
+    return await windows.read(PODS, ("aaaa", "cccc"), query)
 
 
 async def test_what_came_between_two_scrapes_of_each_pod(kept: tuple[Kept, PrometheusWindows]) -> None:
@@ -155,9 +155,9 @@ def test_after_a_restart_the_next_requests_count_again() -> None:
     for at, count in ((0.0, 50.0), (10.0, 60.0), (20.0, 3.0), (30.0, 7.0), (40.0, 7.0), (50.0, 8.0)):
         past.add(PODS[0], reading(at, count))
     assert [(piece.start, piece.requests) for piece in past.slices] == [(0.0, 10), (20.0, 4), (40.0, 1)]
-    past.add(PODS[0], reading(50.0 + LONGEST_GAP + 1, 90.0))
+    past.add(PODS[0], reading(50.0 + MAX_GAP_SECONDS + 1, 90.0))
     assert len(past.slices) == 3
-    past.add(PODS[0], reading(50.0 + LONGEST_GAP + 9, 91.0))
+    past.add(PODS[0], reading(50.0 + MAX_GAP_SECONDS + 9, 91.0))
     assert past.slices[-1].requests == 1
 
 
@@ -252,5 +252,5 @@ def test_pods_that_targets_do_not_name_are_counted() -> None:
     found, reason = scrapes(document, OWN, OURS, {})
     assert reason == ""
     newest = {target: readings[-1].time for target, readings in found.items()}
-    assert unseen(newest, ["p1"], now, LATE_SECONDS) == ""
-    assert "p2" in unseen(newest, ["p1", "p2"], now, LATE_SECONDS)
+    assert unscraped(newest, ["p1"], now, LATE_SECONDS) == ""
+    assert "p2" in unscraped(newest, ["p1", "p2"], now, LATE_SECONDS)

@@ -23,7 +23,7 @@ from pagefleet_operator.domain.status.status import (
     Weight,
 )
 from pagefleet_operator.web import view
-from pagefleet_operator.web.snapshot import MOST_CHANGES, MOST_PODS, MOST_POINTS, Snapshot, taken
+from pagefleet_operator.web.snapshot import MAX_CHANGES, MAX_PODS, MAX_POINTS, Snapshot, taken
 from pagefleet_operator.web.view import State, duration, expectation, headline, sentence
 
 NOW = 1_800_000_000.0
@@ -141,18 +141,18 @@ def test_points_are_of_one_rollout_and_not_too_close() -> None:
 
 def test_memory_is_bounded() -> None:
     status, snapshot = fleet.rollout(NOW), None
-    for step in range(MOST_POINTS + 60):
+    for step in range(MAX_POINTS + 60):
         records = (replace(status.revisions[0], ready=step), status.revisions[1])
         changed = replace(status, revisions=records)
         snapshot = snapshots(changed, [NOW + step * 10], snapshot)
     assert snapshot is not None
-    assert len(snapshot.points) == 3 * MOST_POINTS
-    assert snapshot.points[-1].time == NOW + (MOST_POINTS + 59) * 10
-    assert len(snapshot.replicas) == MOST_CHANGES
-    pods = tuple(PodReading(f"p{n}", True, False, NOW, NOW) for n in range(MOST_PODS + 9))
+    assert len(snapshot.points) == 3 * MAX_POINTS
+    assert snapshot.points[-1].time == NOW + (MAX_POINTS + 59) * 10
+    assert len(snapshot.replicas) == MAX_CHANGES
+    pods = tuple(PodReading(f"p{n}", True, False, NOW, NOW) for n in range(MAX_PODS + 9))
     many = Observation("a", "b", "u", 1, {}, Status(), {"r": RevisionReading("r", len(pods), pods)})
     crowded = taken(None, many, Status(), NOW)
-    assert (len(crowded.pods), crowded.left_out) == (MOST_PODS, 9)
+    assert (len(crowded.pods), crowded.left_out) == (MAX_PODS, 9)
 
 
 def test_replicas_are_kept_as_changes_and_a_clock_set_back_forgets_the_future() -> None:

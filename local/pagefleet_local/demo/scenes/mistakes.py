@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import openai
 
-from pagefleet_local.demo.stage import NAMESPACE, Stage, View, sample
+from pagefleet_local.demo.stage import NAMESPACE, Stage, sample
 from pagefleet_local.fleet.kubectl import Document
+from pagefleet_local.fleet.view import View
 
 TITLE = "Mistakes: each is answered with the field's name, and the service beside it does not notice"
 

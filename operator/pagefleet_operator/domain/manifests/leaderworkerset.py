@@ -10,11 +10,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.parallel import nodes
 from pagefleet_operator.domain.manifests.deployment import AFTER_DRAIN, deployment
 from pagefleet_operator.domain.runtimes.catalog import node_launch_of
-from pagefleet_operator.domain.runtimes.node import MASTER_PORT, Node, NodeLaunch
+from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
 
 GROUP, VERSION, KIND = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
 

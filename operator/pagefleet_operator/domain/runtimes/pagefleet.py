@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_operator.domain.base.accelerator import gpus
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, engine_part, plain, threads
-from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch
+from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch
 from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
 SLOTS_FLAG, SLOTS = "--max-num-seqs", 64  # the engine's default

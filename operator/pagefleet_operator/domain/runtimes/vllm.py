@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.engine_metrics import Engine, EngineMetrics
+from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
 from pagefleet_operator.domain.base.child import Child
@@ -14,7 +15,7 @@ from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
-from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch, shares
+from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch, shares
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 

@@ -3,9 +3,9 @@
 A signal may limit the sequences of one replica, ask for replicas, add words to a decision's message, and be exported as
 a metric of the service. `demand` adds the signals up, `own_load_metrics` exports them.
 
-A new signal is one entry of SIGNALS. If engines report it, `domain/status/engine_load.py` has its field and
-`domain/runtimes/metrics.py` its name on a metrics page; if users set a target for it, `domain/spec/schema/targets.py`
-has that. No other file names a signal.
+A new signal is one entry of SIGNALS. If engines report it, it is also a field in `domain/status/engine_load.py` and has a
+name on a metrics page in `pagefleet_contract/engine_metrics.py`. If users set a target for it, it is also a field in
+`domain/spec/schema/targets.py`. No other file names it.
 """
 
 from __future__ import annotations

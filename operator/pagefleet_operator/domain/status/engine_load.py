@@ -6,6 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
+# Fields that a metrics page has as gauges, with their names there (EngineMetrics). `kv_pages_total` and `kv_pages_free`
+# are worked out from several gauges.
+GAUGES = {
+    "running": "running",
+    "waiting": "waiting",
+    "waiting_tokens": "waitingTokens",
+    "kv_pages_cached": "kvPagesCached",
+}
 RATES = ("preemptions", "tokens")  # engines report these as counters; a load has their growth per second
 
 
