@@ -22,13 +22,11 @@ from pagefleet_engine.main import configure
 from pagefleet_gateway.cluster.readings import Reading, reading_in
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
-from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
-from pagefleet_operator.domain.runtimes.pagefleet import SLOTS
+from pagefleet_operator.domain.runtimes.pagefleet import ADAPTER, DEFAULT_SLOTS
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
 from pagefleet_operator.domain.spec.schema.spec import SPEC
-from pagefleet_operator.domain.spec.support import OWNED_FLAGS
 from pagefleet_operator.metrics.engine_readings import READ
 
 
@@ -65,8 +63,8 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
         for argument in [*written, *_written("gpu"), *_nodes("leader")]
         if argument.startswith("--")
     }
-    assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(OWNED_FLAGS) | set(
-        shared_flags(Runtime.PAGEFLEET)
+    assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(ADAPTER.owned_flags) | set(
+        ADAPTER.shared_flags
     )
 
 
@@ -130,10 +128,10 @@ def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object,
 
 
 def test_the_fields_behind_the_operators_flags_are_the_engines() -> None:
-    for name, field in OWNED_FLAGS.items():
+    for name, field in ADAPTER.owned_flags.items():
         behind = flags.BY_NAME[name].spec
         assert field == (f"spec.{behind}" if behind else ""), name
-    for name, path in shared_flags(Runtime.PAGEFLEET).items():
+    for name, path in ADAPTER.shared_flags.items():
         assert ".".join(path) == flags.BY_NAME[name].spec
 
 
@@ -146,7 +144,7 @@ def test_descriptions_name_the_engines_defaults() -> None:
         (schema_engine.KV_CACHE, "dtype", engine.kv_cache_dtype),
         (schema_engine.SCHEDULING, "policy", engine.scheduling_policy),
         (schema_engine.SCHEDULING, "maxSequences", engine.max_num_seqs),
-        (schema_engine.SCHEDULING, "maxSequences", SLOTS),
+        (schema_engine.SCHEDULING, "maxSequences", DEFAULT_SLOTS),
         (schema_engine.SCHEDULING, "tokensPerStep", engine.max_num_batched_tokens),
         (schema_engine.SCHEDULING, "chunkTokens", engine.max_chunk_tokens),
         (schema_engine.LIMITS, "queued", limits.queued),

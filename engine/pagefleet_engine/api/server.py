@@ -13,6 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from pagefleet_contract.headers import REQUEST_ID_HEADER
 from pagefleet_engine.api.backend.drain import Drain
 from pagefleet_engine.api.backend.engine import EngineClient
 from pagefleet_engine.api.backend.models import Models
@@ -185,7 +186,7 @@ class Server:
             self._metrics.cancellations.inc(int(inference))
             raise
         except Exception as error:
-            name = request.headers.get("x-request-id")
+            name = request.headers.get(REQUEST_ID_HEADER)
             log("error", f"{type(error).__name__}: {error}", request_id=name, trace_id=span.trace_id)
             response, status = ApiError(500, "internal error", code="internal_error").response(), 500
         finally:
@@ -195,7 +196,7 @@ class Server:
                 log(
                     "info",
                     f"{request.method} {request.path}",
-                    request_id=request.headers.get("x-request-id"),
+                    request_id=request.headers.get(REQUEST_ID_HEADER),
                     trace_id=span.trace_id,
                     status=status,
                     seconds=round(time.monotonic() - began, 4),

@@ -16,6 +16,7 @@ from pagefleet_contract.engine_options import (
     PAGE_SIZES,
     SPECULATION_METHODS,
 )
+from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
     OBJECT_NAME,
@@ -136,7 +137,7 @@ SCHEDULING = record(
 ENGINE = record(
     "The engine that serves the model.",
     {
-        "runtime": choice("Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"),
+        "runtime": choice("Which engine.", tuple(REGISTRY), default="pagefleet"),
         "nodes": integer(
             "Pods that together are one replica, each with spec.resources: the model is shared by all their "
             "accelerators. Above 1 it needs LeaderWorkerSet (leaderworkerset.x-k8s.io/v1). 1 when omitted.",
