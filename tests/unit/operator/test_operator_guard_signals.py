@@ -34,7 +34,7 @@ def test_the_source_of_a_signal(signal: str) -> None:
     usual, mirrored = MEASURED[signal]
     assert source_of(signal, None) is usual
     assert source_of(signal, "Prometheus") is Source.PROMETHEUS
-    assert sources.source(LatencyGuard(signal, 0.95, 0.15, 0.99, 200), copies=True) is mirrored
+    assert sources.measuring_source(LatencyGuard(signal, 0.95, 0.15, 0.99, 200), mirrored=True) is mirrored
 
 
 def test_failures_are_counted_by_the_gateways_unless_the_spec_names_another() -> None:
