@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 
 from pagefleet_local.demo.load import ask
-from pagefleet_local.demo.stage import View, sample
+from pagefleet_local.demo.stage import sample
 from pagefleet_local.fleet.kubectl import Kubectl, until
+from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import Api
 
 NAMESPACE = "scaling"

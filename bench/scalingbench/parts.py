@@ -9,8 +9,8 @@ from functools import partial
 
 from scalingbench.field import NAMESPACE, Field, PodState, Stream, asleep, clients, gathered, serving, startup
 
-from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.fleet.view import View
 
 Figures = dict[str, float | int | str]
 START_SECONDS = 300.0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -19,6 +20,16 @@ from pagefleet_local.fleet.install import install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
 from pagefleet_local.lifecycle.up import Cluster
 from pagefleet_operator.kube.client import Api
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `last` read what the others of this folder left on the plane: they run after those."""
+    places = [index for index, item in enumerate(items) if HERE in item.path.parents]
+    ordered = sorted((items[index] for index in places), key=lambda item: item.get_closest_marker("last") is not None)
+    for index, item in zip(places, ordered, strict=True):
+        items[index] = item
 
 
 @pytest.fixture(scope="session", name="control_plane")
@@ -58,4 +69,5 @@ async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
             operator.process.terminate()
             assert operator.process.wait(20) == 0, operator.log.read_text()[-3000:]
             serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+            (end,) = await asyncio.gather(serving, return_exceptions=True)
+            assert isinstance(end, asyncio.CancelledError), f"the node or the recording ended: {end!r}"

@@ -15,14 +15,15 @@ import pytest
 import yaml
 from aiohttp import web
 from support.cluster.plane import Plane
+from support.sample_service import sample
 
 from pagefleet_cli.base import cluster as cluster_module
 from pagefleet_cli.base.cluster import Cluster, Target
 from pagefleet_cli.base.faults import Fault
 from pagefleet_cli.rollout.actions import Action, Asked, await_answer
 from pagefleet_local.base.certificates import Authority
-from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Result, until
+from pagefleet_local.fleet.view import View
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAMESPACE = "default"

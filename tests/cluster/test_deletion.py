@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from support.cluster.plane import Plane
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.view import View
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 GONE_SECONDS = 30

@@ -21,10 +21,11 @@ from pagefleet_local.demo.monitoring import Monitoring
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.demo.scenes import serve
 from pagefleet_local.demo.scenes.serve import QUESTION
-from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View, sample
+from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, sample
 from pagefleet_local.fleet.access import NodePorts
 from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.fleet.view import View
 from pagefleet_local.kind import plan
 from pagefleet_local.lifecycle import cleanup
 from pagefleet_local.lifecycle.fleet_up import fleet_up
@@ -204,7 +205,7 @@ async def test_kubectl_get_isvc_shows_the_columns(stage: Stage) -> None:
 
 
 async def test_the_gateway_asks_for_what_its_role_names_and_for_nothing_else(stage: Stage) -> None:
-    """By the audit log of all the tests above (row 28; the operator's Role: test_zz_roles)."""
+    """By the audit log of all the tests above (row 28; the operator's Role: test_roles)."""
     role = granted("base/gateway-rbac.yaml")
     found = asked(events(paths.layout().logs), "system:serviceaccount:pagefleet-system:pagefleet-gateway", role)
     assert found.requests

@@ -14,8 +14,8 @@ from support.cluster.services import NAMESPACE, service, settled, view
 from support.engine.measured import MeasuredEngine
 
 from pagefleet_contract.names import ENGINE_PORT, REVISION_LABEL, SERVICE_LABEL
-from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.view import View
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAME = "unseen"

@@ -9,9 +9,10 @@ import asyncio
 import pytest
 from support.cluster.plane import Plane
 from support.cluster.status_node import NAME as NODE
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.view import View
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAMESPACE, NAME = "default", "moved"

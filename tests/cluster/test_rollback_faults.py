@@ -20,8 +20,8 @@ from aiohttp import web
 from support.cluster.plane import Operator, Plane
 from support.cluster.services import NAMESPACE, alert, post, ready, service, settled, view
 
-from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import ApiError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]

@@ -1,5 +1,5 @@
-"""Protects rollouts on a real API server: actions by annotation, undo with capacity first, the load test's Job, what
-`kubectl wait` says, refusals by the CRD's own rules; and the invariants on the recording of all of it."""
+"""Protects rollouts on a real API server: actions by annotation, undo with capacity first, the load test's Job,
+`kubectl wait`, refusals by the CRD's own rules, and the invariants on the recording. Each test has a service of its own."""
 
 from __future__ import annotations
 
@@ -9,93 +9,112 @@ from typing import Any
 
 import pytest
 from support.cluster.plane import Plane
-from support.cluster.services import NAMESPACE, ready, service, settled, view
+from support.cluster.services import NAMESPACE, service, settled, view
 
-from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import Document
+from pagefleet_local.fleet.view import View
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
-NAME = "rolled"
+ALERTS = {"matchLabels": {"severity": "page"}}
 
 
-def wanted(number: int, steps: list[dict[str, Any]], **rollout: Any) -> Document:
-    """No gateway runs here, so nothing is measured: without a guard each step passes by its time."""
-    document = service(NAME, args=[f"--max-num-seqs={number}"])
-    document["spec"]["rollout"] = {"steps": steps, "alerts": {"matchLabels": {"severity": "page"}}, **rollout}
+def revision(name: str, number: int, steps: list[dict[str, Any]]) -> Document:
+    """The service `name` with one revision for each number. No gateway runs here, so nothing is measured: without a guard
+    each step passes by its time."""
+    document = service(name, args=[f"--max-num-seqs={number}"])
+    document["spec"]["rollout"] = {"steps": steps, "alerts": ALERTS}
     return document
 
 
-async def act(plane: Plane, action: str, **more: str) -> View:
+async def serving(plane: Plane, name: str) -> str:
+    """Apply revision 1 of a new service and return its hash when the service is Ready."""
+    await plane.kubectl.apply(revision(name, 1, []))
+    return (await settled(plane, name, "it serves", lambda v: v.is_true("Ready"))).stable
+
+
+async def promoted(plane: Plane, name: str) -> tuple[str, str]:
+    """A new service after one rollout: the hashes of the previous revision and of the stable one."""
+    first = await serving(plane, name)
+    await plane.kubectl.apply(revision(name, 2, [{"weight": 10}, {"pause": {}}]))
+    await settled(plane, name, "it is paused", lambda v: v.phase == "Paused")
+    await act(plane, name, "promote")
+    view = await settled(plane, name, "it is promoted", lambda v: v.stable not in ("", first) and not v.canary)
+    return first, view.stable
+
+
+async def act(plane: Plane, name: str, action: str, **more: str) -> View:
     """Annotate as the command line does, and wait for the answer."""
     asked = {"id": f"{action}-{len(more)}-{asyncio.get_running_loop().time()}", "action": action, **more}
     patch = {"metadata": {"annotations": {"pagefleet.io/action": json.dumps(asked)}}}
-    await plane.kubectl.run("patch", "isvc", NAME, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(patch))
+    await plane.kubectl.run("patch", "isvc", name, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(patch))
     return await settled(
-        plane, NAME, f"{action} is answered", lambda v: v.status.get("action", {}).get("id") == asked["id"]
+        plane, name, f"{action} is answered", lambda v: v.status.get("action", {}).get("id") == asked["id"]
     )
 
 
 async def test_actions_are_done_once_each_and_answered(plane: Plane) -> None:
-    await plane.kubectl.apply(wanted(1, []))
-    first = (await settled(plane, NAME, "it serves", lambda v: v.is_true("Ready"))).stable
-    assert (await act(plane, "promote")).status["action"]["outcome"] == "Refused"
-    await plane.kubectl.apply(wanted(2, [{"weight": 10}, {"pause": {}}, {"weight": 50, "hold": "1h"}]))
-    paused = await settled(plane, NAME, "it is paused", lambda v: v.phase == "Paused")
+    name = "acted"
+    first = await serving(plane, name)
+    assert (await act(plane, name, "promote")).status["action"]["outcome"] == "Refused"
+    await plane.kubectl.apply(revision(name, 2, [{"weight": 10}, {"pause": {}}, {"weight": 50, "hold": "1h"}]))
+    paused = await settled(plane, name, "it is paused", lambda v: v.phase == "Paused")
     canary = paused.canary
     assert paused.weights == {first: 90, canary: 10}
-    assert (await act(plane, "resume", by="anna")).status["action"]["outcome"] == "Done"
-    await settled(plane, NAME, "the last step", lambda v: v.weights.get(canary) == 50)
-    await act(plane, "pause")
-    held = await view(plane, NAME)
+    assert (await act(plane, name, "resume", by="anna")).status["action"]["outcome"] == "Done"
+    await settled(plane, name, "the last step", lambda v: v.weights.get(canary) == 50)
+    await act(plane, name, "pause")
+    held = await view(plane, name)
     assert held.condition("Progressing")["reason"] == "Paused"
-    await act(plane, "resume")
-    await act(plane, "promote")
-    await settled(plane, NAME, "it is promoted", lambda v: v.stable == canary and not v.canary)
+    await act(plane, name, "resume")
+    await act(plane, name, "promote")
+    await settled(plane, name, "it is promoted", lambda v: v.stable == canary and not v.canary)
     for condition in ("Progressing=False", "Ready", "RolledBack=False"):
         await plane.kubectl.run(
-            "wait", f"--for=condition={condition}", f"isvc/{NAME}", "-n", NAMESPACE, "--timeout=30s"
+            "wait", f"--for=condition={condition}", f"isvc/{name}", "-n", NAMESPACE, "--timeout=30s"
         )
 
 
 async def test_undo_goes_back_with_capacity_first(plane: Plane) -> None:
-    before = await view(plane, NAME)
-    bad = before.stable
-    good = before.status["previous"]["revision"]
+    name = "undone"
+    good, bad = await promoted(plane, name)
+    assert (await view(plane, name)).status["previous"]["revision"] == good
 
     async def gone() -> bool:
-        return await plane.kubectl.get("deployment", f"{NAME}-{good}", NAMESPACE) is None
+        return await plane.kubectl.get("deployment", f"{name}-{good}", NAMESPACE) is None
 
-    await settled(plane, NAME, "nothing drains", lambda v: not v.status.get("draining"))
+    await settled(plane, name, "nothing drains", lambda v: not v.status.get("draining"))
     assert await gone(), "the stable is at zero"
-    assert (await act(plane, "undo")).status["action"]["outcome"] == "Done"
-    back = await settled(plane, NAME, "it is back", lambda v: v.phase == "RolledBack")
+    assert (await act(plane, name, "undo")).status["action"]["outcome"] == "Done"
+    back = await settled(plane, name, "it is back", lambda v: v.phase == "RolledBack")
     assert (back.stable, back.weights) == (good, {good: 100})
     assert back.condition("RolledBack")["reason"] == "Undone"
     assert [entry["hash"] for entry in back.status["rejected"]] == [bad]
-    assert (await act(plane, "retry")).status["action"]["outcome"] == "Done"
-    await settled(plane, NAME, "tried again", lambda v: v.canary == bad or v.stable == bad)
-    assert (await act(plane, "abort")).status["action"]["outcome"] == "Done"
-    await settled(plane, NAME, "aborted", lambda v: v.phase == "RolledBack")
+    assert (await act(plane, name, "retry")).status["action"]["outcome"] == "Done"
+    await settled(plane, name, "tried again", lambda v: v.canary == bad or v.stable == bad)
+    assert (await act(plane, name, "abort")).status["action"]["outcome"] == "Done"
+    await settled(plane, name, "aborted", lambda v: v.phase == "RolledBack")
 
 
 async def test_a_load_test_is_a_job_that_may_run_anywhere(plane: Plane) -> None:
+    name = "load-tested"
+    await serving(plane, name)
     profile = {"requests": 5, "rate": 2, "timeout": "5m"}
-    await plane.kubectl.apply(wanted(3, [{"loadTest": profile}, {"weight": 50}]))
-    seen = await settled(plane, NAME, "the load test", lambda v: v.phase == "LoadTest")
+    await plane.kubectl.apply(revision(name, 2, [{"loadTest": profile}, {"weight": 50}]))
+    tested = await settled(plane, name, "the load test", lambda v: v.phase == "LoadTest")
 
     async def jobs() -> list[Document]:
         listed = await plane.kubectl.run(
-            "get", "jobs", "-n", NAMESPACE, "-l", f"pagefleet.io/load-test={NAME}-{seen.canary}", "-o", "json"
+            "get", "jobs", "-n", NAMESPACE, "-l", f"pagefleet.io/load-test={name}-{tested.canary}", "-o", "json"
         )
         return list(json.loads(listed.out)["items"])
 
     (job,) = await jobs()
-    assert job["metadata"]["ownerReferences"][0]["name"] == NAME
+    assert job["metadata"]["ownerReferences"][0]["name"] == name
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert f"http://{NAME}-{seen.canary}.{NAMESPACE}.svc:80" in arguments
+    assert f"http://{name}-{tested.canary}.{NAMESPACE}.svc:80" in arguments
     assert json.loads(arguments[arguments.index("--profile") + 1]) == {"requests": 5, "rate": 2}
-    await act(plane, "abort")
-    await settled(plane, NAME, "aborted", lambda v: v.phase == "RolledBack")
+    await act(plane, name, "abort")
+    await settled(plane, name, "aborted", lambda v: v.phase == "RolledBack")
 
 
 @pytest.mark.parametrize(
@@ -107,8 +126,8 @@ async def test_a_load_test_is_a_job_that_may_run_anywhere(plane: Plane) -> None:
     ],
 )
 async def test_impossible_steps_are_refused(plane: Plane, name: str, steps: list[dict[str, Any]], words: str) -> None:
-    """By the CRD's own rules where the API server knows such (1.25), else by a condition."""
-    document = {**wanted(9, steps), "metadata": {"name": name, "namespace": NAMESPACE}}
+    """By the CRD's own rules where the API server evaluates them (from 1.25), else by a condition."""
+    document = revision(name, 1, steps)
     applied = await plane.kubectl.apply(document, check=False)
     if await plane.kubectl.server_minor() >= 25:
         assert applied.code != 0
@@ -118,8 +137,13 @@ async def test_impossible_steps_are_refused(plane: Plane, name: str, steps: list
         assert words in refused.condition("Degraded")["message"]
 
 
-async def test_the_recording_keeps_the_invariants(plane: Plane) -> None:
-    """Runs last in this file. Every version is there: the plane's recording is a watch."""
-    await ready(plane, "after")
-    assert len(plane.recording.versions[NAMESPACE, NAME]) > 15
-    assert [line for line in plane.recording.violations() if line.startswith(f"{NAMESPACE}/{NAME} ")] == []
+async def test_a_recorded_rollout_keeps_the_invariants(plane: Plane) -> None:
+    """The plane's recording is a watch: it has every version of this service, and of those of the tests before."""
+    name = "watched"
+    first = await serving(plane, name)
+    await plane.kubectl.apply(revision(name, 2, [{"weight": 10}, {"pause": {}}, {"weight": 50}]))
+    await settled(plane, name, "it is paused", lambda v: v.phase == "Paused")
+    await act(plane, name, "resume")
+    await settled(plane, name, "it is promoted", lambda v: v.stable not in ("", first) and not v.canary)
+    assert len(plane.recording.versions[NAMESPACE, name]) > 8
+    assert plane.recording.violations() == []

@@ -18,9 +18,10 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from support.cluster.plane import Plane
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import ApiError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]

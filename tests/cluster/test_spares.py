@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from support.cluster.plane import Plane
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.view import View
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAMESPACE, NAME = "default", "spared"

@@ -28,8 +28,8 @@ from support.cluster.own_plane import own_plane
 from support.private import alone
 from support.recording import Recording
 
-from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import Api
 
 NAMESPACE, NAME, PORT, PATIENCE = "flood", "flood", 18255, 180.0

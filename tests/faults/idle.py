@@ -20,8 +20,8 @@ from support.cluster.own_plane import own_plane
 from support.private import alone
 
 from pagefleet_local.base.paths import Layout
-from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import Api
 
 NAMESPACE, PORT, QUIET_SECONDS, PATIENCE = "idle", 18260, 30.0, 180.0

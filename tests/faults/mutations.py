@@ -27,9 +27,10 @@ from rich.console import Console
 from support.cluster.own_plane import own_plane
 from support.crd_mutations import LEAVES, MUTATIONS, changed
 from support.private import alone
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.fleet.view import View
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.kube.client import Api, ApiError
 

@@ -31,9 +31,9 @@ from support.engine.api_process import NAME as MODEL
 from support.engine.api_process import command, make_model
 from support.private import alone
 
-from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.install import CHECKOUT
 from pagefleet_local.fleet.kubectl import until
+from pagefleet_local.fleet.view import View
 
 NAMESPACE, NAME, OPERATOR_PORT = "soak", "soak", 18250
 SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"

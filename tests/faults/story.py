@@ -12,8 +12,9 @@ from typing import Any
 from faults.operator_process import Operator
 from faults.oracle import flat
 from support.recording import Recording
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import View, sample
+from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import Api, ApiError
 
 NAME = "story"

@@ -29,9 +29,9 @@ from support.private import alone
 from support.recording import Recording
 
 from pagefleet_local.base.paths import Layout
-from pagefleet_local.demo.stage import View
 from pagefleet_local.fleet.install import CHECKOUT, install_crd
 from pagefleet_local.fleet.kubectl import Kubectl, until
+from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import Api
 
 FIRST = "0398a06"  # the first state of the repository whose demo and tests passed

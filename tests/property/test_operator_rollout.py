@@ -13,9 +13,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import invariants as invariants
+from support.sample_service import sample
 from support.virtual.cluster import Cluster
 
-from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.status.observation import GateReading, LoadTestReading, Observation
 from pagefleet_operator.domain.status.plan import Plan
@@ -164,7 +164,7 @@ def test_every_history_keeps_the_invariants(
     st.lists(st.tuples(st.integers(0, 60), st.sampled_from([-86400.0, -3600.0, 3600.0, 86400.0])), max_size=4),
 )
 def test_no_step_ends_early_however_the_clock_jumps(seed: int, jumps: list[tuple[int, float]]) -> None:
-    """RELIABILITY.md 13: in 40 s of real time each step is held for its 40 s, as counted by decisions."""
+    """Row 13 of docs/reliability.md: in 40 s of real time each step is held for its 40 s, as counted by decisions."""
     cluster = Cluster(seed)
     cluster.spec["rollout"]["steps"] = [{"weight": 10, "hold": "40s"}, {"weight": 50, "hold": "40s"}]
     cluster.until(lambda status: bool(status.traffic))
@@ -186,7 +186,7 @@ def test_no_step_ends_early_however_the_clock_jumps(seed: int, jumps: list[tuple
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 60), st.integers(1, 3))
 def test_an_alert_rolls_back_once_at_any_moment(seed: int, moment: int, copies: int) -> None:
-    """RELIABILITY.md 20: exactly one rollback of a revision, at the next decision, however often the alert comes."""
+    """Row 20 of docs/reliability.md: exactly one rollback of a revision, at the next decision, however often the alert comes."""
     cluster = Cluster(seed)
     cluster.until(lambda status: bool(status.traffic))
     cluster.edit(2)
@@ -208,7 +208,7 @@ def test_an_alert_rolls_back_once_at_any_moment(seed: int, moment: int, copies: 
 
 
 def test_who_waits_for_a_person_writes_nothing() -> None:
-    """RELIABILITY.md 1: a step without an end, and a paused one, change no byte of the status while nothing happens."""
+    """Row 1 of docs/reliability.md: a step without an end, and a paused one, change no byte of the status while nothing happens."""
     paused = '{"id": "a1", "action": "pause"}'
     for first, action in (({"pause": {}}, ""), ({"weight": 10, "hold": "600s"}, paused)):
         cluster = Cluster(5)
@@ -252,7 +252,7 @@ def test_a_good_canary_is_promoted_and_a_bad_one_is_not() -> None:
 
 
 def test_without_measurements_nothing_is_promoted_and_the_deadline_decides() -> None:
-    """RELIABILITY.md 18: held for ever, or rolled back at the deadline where that is asked for."""
+    """Row 18 of docs/reliability.md: held for ever, or rolled back at the deadline where that is asked for."""
     for choice, phase in (("hold", Phase.STEP), ("rollback", Phase.ROLLED_BACK)):
         cluster = Cluster(3)
         cluster.spec["rollout"]["guard"].update(onInconclusive=choice, deadline="60s")

@@ -1,4 +1,4 @@
-"""What must hold of any two statuses of an InferenceService that follow each other (RELIABILITY.md 13, 15, 16).
+"""What must hold of any two statuses of an InferenceService that follow each other (rows 13, 15, 16 of docs/reliability.md).
 
 `between` is given parsed statuses, by the property tests after every decision and by tests of recordings of a real API
 server (`over`). It answers sentences; none means that all holds. It knows nothing of how the operator decides.

@@ -1,5 +1,5 @@
-"""Every version of the InferenceServices of one namespace, or of all, by a watch of the real API server: what the
-invariants are checked on (rows 13, 15, 16 of the reliability table). Only reads."""
+"""Records every version of the InferenceServices of one namespace, or of all, by a watch of the real API server. The
+invariants are checked on them (rows 13, 15, 16 of docs/reliability.md). Only reads."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 import aiohttp
 from faults.proxy import lines
-from support import invariants as invariants
+from support import invariants
 
 from pagefleet_operator.kube.client import Api, ApiError
 
 Document = dict[str, Any]
-AGAIN_SECONDS = 0.5
-FOR_EVER = aiohttp.ClientTimeout(total=None, connect=10)
+RETRY_SECONDS = 0.5
+NO_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10)
 
 
 @dataclass
 class Recording:
-    """`versions` by namespace and name, oldest first. Without `namespace`: of the whole cluster. `gaps`: before which of them
-    others may be missing, because the API server no longer knew where the watch was."""
+    """`versions` by namespace and name, oldest first. Without `namespace` the recording is of the whole cluster. `gaps` has
+    the indices of the versions that others may be missing before: the API server no longer knew where the watch was."""
 
     api: Api
     namespace: str = ""
@@ -32,15 +32,15 @@ class Recording:
     _version: str = "0"
 
     async def run(self) -> None:
-        """For ever. A watch that breaks goes on where it was."""
+        """Record until cancelled. A watch that breaks resumes where it was."""
         while True:
             try:
                 await self._watch()
             except (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError):
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
 
     def violations(self) -> list[str]:
-        """What the invariants say of all of them, but not of a version beside one that came before a gap."""
+        """Check each version beside the one before it, except across a gap."""
         return [
             f"{key[0]}/{key[1]} {line}"
             for key, versions in sorted(self.versions.items())
@@ -52,10 +52,10 @@ class Recording:
         scope = f"namespaces/{self.namespace}/" if self.namespace else ""
         path = f"/apis/pagefleet.io/v1alpha1/{scope}inferenceservices"
         query = {"watch": "true", "resourceVersion": self._version}
-        session = self.api._session
-        if session is None:
+        session, settings = self.api._session, self.api._settings
+        if session is None or settings is None:
             raise RuntimeError("the Api is closed")
-        async with session.get(self.api._host + path, params=query, timeout=FOR_EVER) as answer:
+        async with session.get(settings.host + path, params=query, timeout=NO_TIMEOUT) as answer:
             if answer.status != 200:
                 raise ApiError(answer.status, "no watch")
             async for line in lines(answer):

@@ -20,8 +20,9 @@ from pagefleet_local.base import paths
 from pagefleet_local.demo.load import Load, Sample
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.demo.scenes.serve import QUESTION
-from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage, View
+from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
 from pagefleet_local.fleet.install import Fleet
+from pagefleet_local.fleet.view import View
 from pagefleet_local.images import build, vllm
 from pagefleet_local.lifecycle import cleanup
 from pagefleet_local.lifecycle.fleet_up import fleet_up

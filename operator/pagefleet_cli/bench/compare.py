@@ -3,7 +3,7 @@
 The interval is the circular block bootstrap's (Politis & Romano, "A circular block-resampling procedure for stationary
 data", 1992): requests that wait in the same queue are slow together, and drawing them one by one would take their number
 for more evidence than it is. The e-value asks the guard's question of these runs: are more requests slower than the
-earlier quantile than 1 - q allow (`domain/sequential.py`)? What the machine was doing in either run is in neither.
+earlier quantile than 1 - q allow (`domain/analysis/sequential.py`)? What the machine was doing in either run is in neither.
 """
 
 from __future__ import annotations

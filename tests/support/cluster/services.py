@@ -7,9 +7,10 @@ from typing import Any
 
 import aiohttp
 from support.cluster.plane import OPERATOR_USER, TOKEN, Plane
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import View, sample
 from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.view import View
 
 NAMESPACE = "default"
 WRITES = ("create", "update", "patch", "delete")

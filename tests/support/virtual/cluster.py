@@ -9,8 +9,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from support.sample_service import sample
+
 from pagefleet_contract.sketch import bucket_of
-from pagefleet_local.demo.stage import sample
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.engine_load import EngineLoad

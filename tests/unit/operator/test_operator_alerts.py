@@ -18,9 +18,9 @@ import pytest
 import pytest_asyncio
 import yaml
 from aiohttp import web
+from support.sample_service import sample
 
 from pagefleet_local.base import paths
-from pagefleet_local.demo.stage import sample
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.alerts.payload import MOST_KEPT
 from pagefleet_operator.domain.status import codec

@@ -7,8 +7,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import sample
 from pagefleet_operator.controller import Queue
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.rollout import alerts

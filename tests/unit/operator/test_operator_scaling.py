@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_local.demo.stage import sample
+from support.sample_service import sample
+
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.scaling import capacity, deletion_cost
 from pagefleet_operator.domain.spec.scaling import Scaling, in_force

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.golden_manifests import child_of
+from support.sample_service import sample
 
-from pagefleet_local.demo.stage import sample
 from pagefleet_operator import crd
 from pagefleet_operator.domain.base.revision import revision_hash
 from pagefleet_operator.domain.manifests.deployment import deployment
@@ -25,6 +25,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=20,
 )
+SAMPLES = Path(__file__).resolve().parents[3] / "manifests/samples"
 MINIMAL: dict[str, Any] = {"model": {"source": "file:///m"}}
 
 
@@ -68,6 +69,13 @@ def test_any_json_in_any_place_of_a_good_spec(data: st.DataObject) -> None:
 @given(JSON)
 def test_any_json_is_a_status(value: object) -> None:
     assert isinstance(codec.load(value), Status)
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_a_shipped_sample_is_good(path: Path) -> None:
+    documents = [one for one in yaml.safe_load_all(path.read_text()) if one["kind"] == "InferenceService"]
+    assert documents
+    assert [error for one in documents for error in errors(one["spec"]).items()] == []
 
 
 def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:

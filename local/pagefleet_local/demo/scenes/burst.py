@@ -6,7 +6,8 @@ import asyncio
 import time
 
 from pagefleet_local.demo.scenes.canary import whole
-from pagefleet_local.demo.stage import Stage, View
+from pagefleet_local.demo.stage import Stage
+from pagefleet_local.fleet.view import View
 
 TITLE = "A burst: queue depth and KV pages raise the replicas; afterwards they come down and no stream is cut"
 BURST, LONG = 24, 160

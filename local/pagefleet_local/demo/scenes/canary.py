@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from pagefleet_local.demo.load import Sample, binomial_interval
-from pagefleet_local.demo.stage import Stage, View
+from pagefleet_local.demo.stage import Stage
+from pagefleet_local.fleet.view import View
 
 TITLE = "A good new revision: 10 % -> 50 % -> 100 % under load, judged on requests, promoted"
 RATE = 5.0

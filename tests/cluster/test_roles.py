@@ -1,6 +1,6 @@
-"""Protects least privilege: after the whole suite nothing that the operator asked for was forbidden, and nothing stands
-in its Role that no test needed. The last file by name, because it reads the audit log of all others; what only faults
-bring about is listed with the test that does it. Row 28 of the reliability table."""
+"""Protects least privilege: after the whole suite no request of the operator was forbidden, and its Role grants nothing
+that no test needed (row 28 of docs/reliability.md). Marked `last`: it reads the audit log of all tests of this folder. A
+verb that only faults need is listed below with the test that needs it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 from support.cluster.plane import OPERATOR_USER, Plane
 from support.rbac import Grant, asked, events, granted
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.cluster, pytest.mark.last, pytest.mark.asyncio(loop_scope="session")]
 HERE = Path(__file__).parent
 ROLE = granted("base/operator-rbac.yaml")
 FAULTS, LEADERSHIP = "../faults/test_faults.py", "../faults/test_leadership.py"
-# What this folder's tests do not bring about for certain.
+# Verbs that the tests of this folder do not always need, and the test that does.
 ELSEWHERE: dict[Grant, str] = {
-    # Read again after a conflict, or when it is gone.
+    # A read after a conflict, or after the object is gone.
     ("apps", "deployments", "get"): FAULTS,
     ("", "services", "get"): FAULTS,
     ("policy", "poddisruptionbudgets", "get"): FAULTS,
     ("pagefleet.io", "inferenceservices", "get"): FAULTS,
-    ("leaderworkerset.x-k8s.io", "leaderworkersets", "get"): FAULTS,  # on the way of the others
+    ("leaderworkerset.x-k8s.io", "leaderworkersets", "get"): FAULTS,  # as the others
     ("coordination.k8s.io", "leases", "get"): LEADERSHIP,
     ("coordination.k8s.io", "leases", "create"): LEADERSHIP,
     ("coordination.k8s.io", "leases", "update"): LEADERSHIP,
@@ -29,15 +29,15 @@ ELSEWHERE: dict[Grant, str] = {
 
 
 async def test_nothing_was_forbidden(plane: Plane) -> None:
-    found = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
-    assert found.requests > 20
-    assert sorted(found.forbidden) == []
+    record = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
+    assert record.requests > 20
+    assert sorted(record.forbidden) == []
 
 
 async def test_nothing_is_asked_for_that_the_role_does_not_name(plane: Plane) -> None:
-    """Also what another binding would have allowed."""
-    found = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
-    assert sorted(found.used - ROLE) == []
+    """Requests that another binding would allow count as well."""
+    record = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
+    assert sorted(record.used - ROLE) == []
 
 
 async def test_nothing_is_granted_that_nobody_needs(plane: Plane, request: pytest.FixtureRequest) -> None:
@@ -46,8 +46,8 @@ async def test_nothing_is_granted_that_nobody_needs(plane: Plane, request: pytes
     missing = sorted(here - ran)
     if missing:
         pytest.skip(f"only the whole suite uses the whole Role; not in this run: {', '.join(missing)}")
-    found = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
-    assert sorted(ROLE - found.used - set(ELSEWHERE)) == []
+    record = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
+    assert sorted(ROLE - record.used - set(ELSEWHERE)) == []
 
 
 async def test_the_exceptions_are_granted_and_are_tested() -> None:
