@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-from pagefleet_contract.names import KIND
+from pagefleet_contract.names import KIND, OPERATOR, OPERATOR_PORT, SYSTEM_NAMESPACE
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.controller import CONFLICT, Queue, Reconciler
 from pagefleet_operator.kube import paths
@@ -77,9 +77,7 @@ def _on_list(queue: Queue, store: Store, page: StatusPage, key: ObjectKey) -> No
         asyncio.get_running_loop().call_soon(page.changed, (key[1], key[2]))
 
 
-def _on_event(
-    store: Store, lists: Lists, queue: Queue, page: StatusPage, kind: str, event: str | None, document: Document
-) -> None:
+def _on_event(store: Store, queue: Queue, page: StatusPage, kind: str, event: str | None, document: Document) -> None:
     metadata = document["metadata"]
     key = (kind, metadata.get("namespace", ""), metadata["name"])
     if event == "DELETED":  # its owner is known only while it is in the store
@@ -88,8 +86,6 @@ def _on_event(
     enqueue(queue, store, key)
     if kind == KIND:
         page.changed((key[1], key[2]))
-    if event is None:  # kopf has listed again; it does not report objects that vanished meanwhile
-        lists.soon()
 
 
 async def operate(
@@ -123,8 +119,14 @@ async def operate(
         secure = _secure()
         runner = await server.start(port, secure)
         lists = Lists(api, versions, store, namespaces, lambda key: _on_list(queue, store, page, key))
+
+        def on_event(kind: str, event: str | None, document: Document) -> None:
+            _on_event(store, queue, page, kind, event, document)
+            if event is None:  # kopf has listed again; it does not report objects that vanished meanwhile
+                lists.soon()
+
         watch = Watching(
-            lambda kind, event, document: _on_event(store, lists, queue, page, kind, event, document),
+            on_event,
             namespaces,
             kubeconfig,
             ready,
@@ -194,7 +196,7 @@ async def _store(api: Api, store: Store, document: Document) -> None:
 
 def run() -> None:
     # kopf asks the system for the user's name, and a container's numeric user has none.
-    os.environ.setdefault("USER", "pagefleet-operator")
+    os.environ.setdefault("USER", OPERATOR)
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=os.environ.get("PAGEFLEET_LOG_LEVEL", "INFO"), handlers=[handler], force=True)
@@ -203,10 +205,10 @@ def run() -> None:
     logging.getLogger("kopf._core.reactor.running").addFilter(lambda line: "OS signals" not in str(line.msg))
     asyncio.run(
         operate(
-            port=int(os.environ.get("PAGEFLEET_OPERATOR_PORT", "8080")),
+            port=int(os.environ.get("PAGEFLEET_OPERATOR_PORT", str(OPERATOR_PORT))),
             kubeconfig=os.environ.get("KUBECONFIG") or None,
             token_file=Path(os.environ.get("PAGEFLEET_ALERT_TOKEN_FILE", TOKEN_FILE)),
-            system=os.environ.get("POD_NAMESPACE", "pagefleet-system"),
+            system=os.environ.get("POD_NAMESPACE", SYSTEM_NAMESPACE),
             lease=os.environ.get("PAGEFLEET_LEASE", ""),
             namespaces=os.environ.get("PAGEFLEET_NAMESPACES", "").replace(",", " ").split(),
         )

@@ -5,6 +5,7 @@ Bounds and defaults are the gateway's own (pagefleet_contract.traffic).
 
 from __future__ import annotations
 
+from pagefleet_contract.names import GATEWAY
 from pagefleet_contract.traffic import (
     DEFAULT_HELD_BYTES,
     DEFAULT_HELD_REQUESTS,
@@ -103,7 +104,7 @@ GATEWAY_API = record(
         "picker": record(
             "The endpoint picker of the InferencePool: a pagefleet-gateway Service in the service's namespace.",
             {
-                "service": text("Its name.", pattern=OBJECT_NAME, longest=63, default="pagefleet-gateway"),
+                "service": text("Its name.", pattern=OBJECT_NAME, longest=63, default=GATEWAY),
                 "port": integer("Its ext_proc port.", 1, 65535, default=9003),
                 "failureMode": choice(
                     "Without an answer of the picker: FailClose refuses, FailOpen takes any pod of any revision.",
