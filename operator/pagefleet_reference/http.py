@@ -124,5 +124,7 @@ def _allowed(schema: Json) -> str:
     if low is not None or high is not None:
         above = "above " if "exclusiveMinimum" in schema else ""
         found.append(f"{above}{low if low is not None else 'any'} to {high if high is not None else 'any'}")
-    found += [f"at most {schema[key]}" for key in ("maxItems", "maxLength") if key in schema]
+    found += [f"at most {schema[key]}" for key in ("maxItems", "maxLength", "maxProperties") if key in schema]
+    if isinstance(values := schema.get("additionalProperties"), dict) and "maximum" in values:
+        found.append(f"values {_allowed(values)}")
     return "; ".join(found) or "-"

@@ -24,10 +24,13 @@ class Policy(StrEnum):
 
 
 class Finish(StrEnum):
+    """`ABORT`: the engine did not take the request. `ERROR`: it could not compute it."""
+
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     DEADLINE = "deadline"
+    ERROR = "error"
 
 
 @dataclass(frozen=True)
