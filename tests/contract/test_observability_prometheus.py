@@ -74,7 +74,7 @@ def texts() -> dict[str, Text]:
         return gateway.text()
 
     def engine_text() -> bytes:
-        engine.levels(EngineStats(3, 2, 100, 4, 5, 0, 0, 0, 9))
+        engine.load(EngineStats(3, 2, 100, 4, 5, 0, 0, 0, 9))
         engine.ttft.observe(0.2)
         return engine.text()
 

@@ -15,7 +15,7 @@ from support.engine.device_engine import device_engine, finish, prompts, saved
 from support.engine.reference import all_logits, ask, engine, serve
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
-from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.checkpoint.errors import ModelError
@@ -79,7 +79,7 @@ def logits(uri: str, tokens: Sequence[int], **changes: Any) -> torch.Tensor:
     """[vocab] after the last of the tokens."""
     settings: dict[str, Any] = {"max_model_len": 256, "num_pages": 32, "kernels": "reference", **changes}
     rank = Rank(EngineConfig(uri, **settings), CPU, Shard())
-    answer = Answer(EngineRequest("one", tuple(tokens), SamplingParams(1), 0.0), 0, b"", list(tokens), runs=True)
+    answer = TokenSequence(EngineRequest("one", tuple(tokens), SamplingParams(1), 0.0), 0, b"", list(tokens), runs=True)
     answer.pages = list(range(-(-len(tokens) // 16)))
     step = Seats(1, lambda _: 0).describe([Work(answer, 0, len(tokens))], chosen_by_host=True)
     with torch.inference_mode():

@@ -13,7 +13,7 @@ import torch
 from support.engine.reference import KERNELS, Served, ask, engine, serve, tiny
 
 from pagefleet_engine.core.requests import EngineRequest, Speculation
-from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.speculation import DraftPlanner
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.cpu.engine import Engine
@@ -78,7 +78,7 @@ def in_sampling(made: Engine, patch: pytest.MonkeyPatch) -> None:
     """After some tokens, at the choice of the next."""
     real = made._sampler.adjust
 
-    def adjust(row: torch.Tensor, answer: Answer) -> None:
+    def adjust(row: torch.Tensor, answer: TokenSequence) -> None:
         if answer.request_id == CULPRIT and answer.generated == 4:
             raised()
         real(row, answer)

@@ -101,7 +101,7 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
         kept.extend(work.sequence for work in works)  # ids stay theirs
         scheduler.check()
         drawn = device.launch(works)
-        if scheduler.flying:
+        if scheduler.in_flight:
             take(scheduler.settle(flight))
         if works and together:
             tokens = iter(drawn)
@@ -128,7 +128,7 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
             del open_ones[name]
         step(float(now), together=random.random() < 0.2)
     for now in range(STEPS, 60 * STEPS):
-        if not (scheduler.running or scheduler.waiting or scheduler.flying):
+        if not (scheduler.running or scheduler.waiting or scheduler.in_flight):
             break
         step(float(now), together=False)
     assert not open_ones

@@ -19,7 +19,7 @@ from pagefleet_engine.api.parameters import Parameters, parse
 from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION
 from pagefleet_engine.api.planning.plan import GREEDY_BELOW
 from pagefleet_engine.core.requests import EngineRequest, SamplingParams
-from pagefleet_engine.core.sequence import Sequence
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.common.sampling import Sampler
 from pagefleet_kernels.cpu import Draw, Operations, operations
@@ -74,7 +74,9 @@ def works() -> list[Work]:
     tokens = [*PROMPT, *SAID]
     return [
         Work(
-            Sequence(EngineRequest(str(index), PROMPT, sampling(pair), 0.0), index, b"", tokens[:]), len(tokens) - 1, 1
+            TokenSequence(EngineRequest(str(index), PROMPT, sampling(pair), 0.0), index, b"", tokens[:]),
+            len(tokens) - 1,
+            1,
         )
         for index, pair in enumerate(PAIRS)
     ]

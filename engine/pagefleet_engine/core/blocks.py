@@ -1,4 +1,4 @@
-"""The page pool: who owns which KV page, which released pages still hold a known prefix, which is reused first.
+"""The page pool: the owners of each KV page, the released pages that still hold a known prefix, the order of their reuse.
 
 Pages are integers; their contents are the runner's. Automatic prefix caching follows vLLM's design: a full page is
 known by the chained hash of all tokens up to its end; a released page keeps its hash and is reused in LRU order.
@@ -32,7 +32,7 @@ def page_hashes(tokens: Sequence[int], page_size: int, parent: bytes = b"", star
 
 
 def root_hash(salt: str, scope: str) -> bytes:
-    """What the first page of a sequence is chained to: only requests with the same salt and scope share pages."""
+    """Return the hash that the first page is chained to: only requests with the same salt and scope share pages."""
     if not salt and not scope:
         return b""
     return hashlib.blake2b(f"{len(salt)}:{salt}{scope}".encode(), digest_size=16).digest()
@@ -72,7 +72,7 @@ class PagePool:
     def allocate(self, count: int) -> list[int]:
         """`count` pages with one owner each. Raises OutOfPages."""
         if count > self.available:
-            raise OutOfPages(f"{count} pages wanted, {self.available} available of {self.total}")
+            raise OutOfPages(f"{count} pages requested, {self.available} available of {self.total}")
         pages = []
         for _ in range(count):
             if self._blank:
@@ -85,7 +85,7 @@ class PagePool:
         return pages
 
     def oldest(self, count: int) -> list[tuple[int, bytes]]:
-        """The cached pages that are reused next, and what is known of them."""
+        """Return the cached pages that are reused next, with their hashes."""
         return [(page, self._hash_of[page]) for page in islice(self._cached, count)]
 
     def hold(self, pages: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""What the API process and the engine process say to each other: length-prefixed msgpack, tagged by type."""
+"""The messages between the API process and the engine process: length-prefixed msgpack, tagged by type."""
 
 from __future__ import annotations
 
@@ -66,26 +66,26 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """The engine cannot start, and what the user can mend."""
+    """The engine cannot start: the field that the user can fix, and how."""
 
     field: str
     message: str
 
 
-class Step(msgspec.Struct, tag=True, frozen=True):
-    """Results of one step; `seconds` is how long it took. `heard`: messages taken before it, since the start."""
+class EngineStep(msgspec.Struct, tag=True, frozen=True):
+    """Results of one step; `seconds` is how long it took. `received`: messages taken before it, since the start."""
 
     outputs: list[TokenOutput]
     stats: EngineStats
     seconds: float
     prefill_tokens: int = 0
     decode_tokens: int = 0
-    heard: int = 0
+    received: int = 0
 
 
 Command = LoadAdapter | UnloadAdapter | Sleep | Wake
 ToEngine = Add | Abort | LoadAdapter | UnloadAdapter | Sleep | Wake
-FromEngine = Ready | Failed | Step | Done
+FromEngine = Ready | Failed | EngineStep | Done
 _encoder = msgspec.msgpack.Encoder()
 to_engine: Final = msgspec.msgpack.Decoder(ToEngine)
 from_engine: Final = msgspec.msgpack.Decoder(FromEngine)

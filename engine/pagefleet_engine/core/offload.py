@@ -1,7 +1,7 @@
-"""Cached KV pages that the device's pool gives up go to a bounded place on the host, and come back on a prefix hit. Pure.
+"""Moves cached KV pages that the device's pool gives up to bounded memory on the host, and back on a prefix hit. Pure.
 
-The pool decides and keeps the books; `moves` says what is to be copied, in this order, before the next step runs. A
-page that was brought back stays on the host as well: giving it up again then costs nothing.
+The pool decides and does the accounting. `moves` lists the copies to make, in this order, before the next step runs. A page
+that was copied back stays on the host as well, so giving it up again costs nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HostIndex:
 
 
 class OffloadPool(PagePool):
-    """A PagePool that remembers on the host what it gives up. Who copies `moves` clears them."""
+    """A PagePool that stores on the host the pages that it gives up. The caller that copies `moves` clears them."""
 
     def __init__(self, total: int, places: int) -> None:
         super().__init__(total)

@@ -1,78 +1,78 @@
-"""A scheduler whose next step is decided while the one before it still runs. Pure: results come when they come.
+"""A scheduler that decides the next step while the one before it still runs. Pure: it never waits for results.
 
     works = schedule(now); launch(works); outputs = settle(results of the step before); advance(works)
 
-`advance` counts a step as done before its tokens are known: a placeholder stands for each of them, which the runner
-fills on the device, where the token lies already. A sequence whose length ends it is not scheduled again; one that an
-end-of-text token ends has been scheduled once too often, and `settle` drops what that brings. Its pages are free at
-once: what is written to them later is launched later, and steps run in the order of their launch.
+`advance` counts a step as done before its tokens are known. Each unknown token has a placeholder, which the runner fills
+on the device, where the token lies already. A sequence that its length ends is not scheduled again. A sequence that an
+end-of-text token ends has been scheduled once too often, and `settle` drops that result. Its pages are free at once:
+later writes to them are launched later, and steps run in the order of their launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.offload import Move, OffloadPool
 from pagefleet_engine.core.requests import TokenOutput
 from pagefleet_engine.core.scheduler import Scheduler
-from pagefleet_engine.core.sequence import Sequence
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work, output_of
 
-PENDING = -1  # in place of a token that the device knows and the host does not
+PENDING = -1  # the placeholder of a token that the device knows and the host does not
 
 
 @dataclass(frozen=True)
-class Flown:
-    """A step that was launched, and the sequences whose tokens it brings, in this order."""
+class LaunchedStep:
+    """A step under way, and the sequences of which it returns a token, in this order."""
 
     works: tuple[Work, ...]
-    awaited: tuple[Sequence, ...]
+    awaited: tuple[TokenSequence, ...]
 
 
 class OverlapScheduler(Scheduler):
-    """At most one step is on its way while the next is scheduled. `host_places`: cached pages kept on the host, 0: none."""
+    """At most one step is under way while the next is scheduled. `host_places`: cached pages stored on the host, 0: none."""
 
     def __init__(self, limits: Limits, host_places: int = 0) -> None:
         super().__init__(limits)
         self._offload: OffloadPool | None = None
         if host_places:
             self.pool = self._offload = OffloadPool(limits.pages, host_places)
-        self._flown: Flown | None = None
+        self._launched: LaunchedStep | None = None
 
     @property
-    def flying(self) -> bool:
-        return self._flown is not None
+    def in_flight(self) -> bool:
+        return self._launched is not None
 
     @property
     def flown(self) -> tuple[Work, ...]:
         """The works of the step that is on its way."""
-        return self._flown.works if self._flown is not None else ()
+        return self._launched.works if self._launched is not None else ()
 
     @property
     def must_wait(self) -> bool:
-        """Whether the step on its way has to be settled before the next is scheduled.
+        """Whether the step under way has to be settled before the next is scheduled.
 
-        A sequence that loses its seat could be given one again in the same step: its tokens must be known for that.
+        A sequence that loses its seat could get one again in the same step. Its tokens must be known for that.
         """
         return bool(
-            self.flying
+            self.in_flight
             and self.waiting
             and len(self.running) >= self.limits.max_num_seqs
             and self.waiting[0].request.priority > self.running[-1].request.priority
         )
 
     def take_moves(self) -> list[Move]:
-        """What is to be copied between host and device before the next step."""
+        """Return the copies between host and device that come before the next step."""
         if self._offload is None:
             return []
         moves, self._offload.moves = self._offload.moves, []
         return moves
 
     def advance(self, works: list[Work]) -> None:
-        """The step of `works` is launched. None of them has guesses, several answers or wants an embedding."""
-        if self._flown is not None:
+        """Note that the step of `works` is launched. None of them has draft tokens, several answers or an embedding."""
+        if self._launched is not None:
             raise RuntimeError("the step before has not been settled")
         awaited = []
         for work in works:
@@ -90,13 +90,13 @@ class OverlapScheduler(Scheduler):
                 sequence.closing = (
                     sequence.generated >= sampling.max_tokens or len(sequence.tokens) >= self.limits.max_model_len
                 )
-        self._flown = Flown(tuple(works), tuple(awaited))
+        self._launched = LaunchedStep(tuple(works), tuple(awaited))
 
-    def settle(self, tokens: Items[int]) -> list[TokenOutput]:
-        """Take the tokens of the step on its way, one for each of its works that sample, in their order."""
-        if self._flown is None:
-            raise RuntimeError("no step is on its way")
-        awaited, self._flown = self._flown.awaited, None
+    def settle(self, tokens: Sequence[int]) -> list[TokenOutput]:
+        """Take the tokens of the step under way, one for each of its works that samples, in their order."""
+        if self._launched is None:
+            raise RuntimeError("no step is under way")
+        awaited, self._launched = self._launched.awaited, None
         if len(tokens) != len(awaited):
             raise RuntimeError(f"{len(tokens)} tokens came, {len(awaited)} were awaited")
         outputs = []
@@ -115,19 +115,19 @@ class OverlapScheduler(Scheduler):
                 self._remove(sequence)
         return outputs
 
-    def _hold_prefix(self, sequence: Sequence) -> None:
+    def _hold_prefix(self, sequence: TokenSequence) -> None:
         super()._hold_prefix(sequence)
         if self._offload is None or not self.limits.prefix_caching or sequence.whole:
             return
         known, size = len(sequence.pages), self.limits.page_size
         hashes = sequence.hashes[known : (len(sequence.tokens) - 1) // size]
-        # What is admitted needs a page at once, and one is spared for each that runs.
+        # An admitted sequence needs a page at once, and each running one has a spare page.
         pages = self._offload.fetch(hashes, spare=len(self.running) + 1)
         sequence.pages += pages
         sequence.registered = len(sequence.pages)
         sequence.computed = len(sequence.pages) * size
 
-    def _awaits(self, sequence: Sequence) -> bool:
-        """Whether it still exists and a placeholder stands for the token: it may wait again, preempted meanwhile."""
+    def _awaits(self, sequence: TokenSequence) -> bool:
+        """Whether the sequence still exists and ends with a placeholder. It may wait again, if it was preempted meanwhile."""
         known = any(one is sequence for one in self._by_id.get(sequence.request_id, ()))
         return known and sequence.tokens[-1] == PENDING

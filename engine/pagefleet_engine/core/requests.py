@@ -1,4 +1,4 @@
-"""What travels between the API process and the engine: plain, frozen, encodable as msgpack."""
+"""The values that travel between the API process and the engine: plain, frozen, encodable as msgpack."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters and levels. pages_free + pages_cached + pages held by running requests = pages_total.
+    """The engine's load, and its counters. pages_free + pages_cached + pages held by running requests = pages_total.
 
     The adapters are the names that running and waiting requests asked for, in the order of the alphabet.
     """

@@ -1,12 +1,12 @@
 """Decides what each step computes: one token budget for prefill and decode together, by priority, then arrival.
 
-Running sequences go first: one token each, with guesses of the next where there are any, or the next chunk of a
+Running sequences go first: one token each, with draft tokens where there are any, or the next chunk of a
 prompt. A chunk never takes the budget of those behind it, and is capped, so that a long prompt neither stops the
 streams nor the short prompts beside it. What is left goes to waiting ones. When pages run out the last running
 sequence is preempted: its pages are released and it is computed again later (recompute; Kwon et al., SOSP 2023,
 section 4.5), usually helped by the prefix cache. Answers to one prompt share its full pages; a page that is not full
 is copied for each (copy on write: each writes to it in the next step).
-Static batching is here only to be compared with: a batch runs to completion before the next is admitted.
+Static batching is here for comparisons only: a batch runs to completion before the next is admitted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from bisect import insort
 from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_hash
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineRequest, Finish, TokenOutput
-from pagefleet_engine.core.sequence import Sequence
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Results, Work, ended, output_of
 
 
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
+def _rank(sequence: TokenSequence) -> tuple[int, int, int]:
     return sequence.rank
 
 
@@ -33,15 +33,15 @@ class Scheduler:
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.pool = limits, PagePool(limits.pages)
-        self.waiting: list[Sequence] = []
-        self.running: list[Sequence] = []
+        self.waiting: list[TokenSequence] = []
+        self.running: list[TokenSequence] = []
         self.copies: list[tuple[int, int]] = []
         self.preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
         self.drafted = 0
         self.accepted = 0
-        self._by_id: dict[str, list[Sequence]] = {}
+        self._by_id: dict[str, list[TokenSequence]] = {}
         self._added = 0
 
     def add(self, request: EngineRequest, scope: str = "") -> None:
@@ -55,7 +55,7 @@ class Scheduler:
         if refusal is not None:
             raise ValueError(refusal)
         root = root_hash(request.cache_salt, scope)
-        sequence = Sequence(request, self._added, root, list(request.prompt_token_ids))
+        sequence = TokenSequence(request, self._added, root, list(request.prompt_token_ids))
         self._added += 1
         self._by_id[request.request_id] = [sequence]
         insort(self.waiting, sequence, key=_rank)
@@ -152,7 +152,7 @@ class Scheduler:
 
     def _take(self, work: Work, answers: tuple[tuple[int, ...], ...]) -> list[TokenOutput]:
         sequence, first = work.sequence, work.sequence.generated == 0
-        # Of the tokens computed, those up to the first wrong guess stand; the last one returned is not computed yet.
+        # The tokens up to the first rejected draft token count as computed. The last returned one is not computed yet.
         sequence.computed += work.count - work.drafts + len(answers[0]) - 1
         self.drafted += work.drafts
         self.accepted += len(answers[0]) - 1
@@ -169,7 +169,7 @@ class Scheduler:
             self._remove(sequence)
         return outputs
 
-    def _append(self, sequence: Sequence, tokens: tuple[int, ...], first: bool) -> TokenOutput:
+    def _append(self, sequence: TokenSequence, tokens: tuple[int, ...], first: bool) -> TokenOutput:
         finish, taken = None, 0
         for token in tokens:
             taken += 1
@@ -181,11 +181,11 @@ class Scheduler:
         self._register(sequence)
         return output_of(sequence, tokens[:taken], finish, first)
 
-    def _ending(self, child: Sequence) -> Finish | None:
+    def _ending(self, child: TokenSequence) -> Finish | None:
         token = child.tokens.pop()
         return child.append(token, self.limits.eos_token_ids, self.limits.max_model_len)
 
-    def _seat(self, child: Sequence, parent: Sequence) -> None:
+    def _seat(self, child: TokenSequence, parent: TokenSequence) -> None:
         """Let a new answer run on its parent's pages, or wait where there is no seat or page for it."""
         computed, size = parent.prompt_tokens, self.limits.page_size
         full = computed // size
@@ -200,11 +200,11 @@ class Scheduler:
         child.runs = True
         insort(self.running, child, key=_rank)
 
-    def _end(self, sequence: Sequence, finish: Finish) -> list[TokenOutput]:
+    def _end(self, sequence: TokenSequence, finish: Finish) -> list[TokenOutput]:
         self._remove(sequence)
         return ended(sequence, finish)
 
-    def _remove(self, sequence: Sequence) -> None:
+    def _remove(self, sequence: TokenSequence) -> None:
         """Forget one answer, and its request with the last."""
         if sequence.runs:
             self._release(sequence)
@@ -218,8 +218,8 @@ class Scheduler:
         else:
             del self._by_id[sequence.request_id]
 
-    def _share(self, sequence: Sequence, allowed: int) -> tuple[int, int]:
-        """How many tokens a running sequence computes, and how many of them are guesses."""
+    def _share(self, sequence: TokenSequence, allowed: int) -> tuple[int, int]:
+        """How many tokens a running sequence computes, and how many of them are draft tokens."""
         if sequence.pending > 1:
             return min(sequence.pending, self.limits.most_of(len(sequence.tokens)), allowed), 0
         room = self.limits.max_model_len - len(sequence.tokens) - 1
@@ -230,7 +230,7 @@ class Scheduler:
         return self.limits.batching is Batching.CONTINUOUS or not self.running
 
     def _make_seat(self) -> None:
-        """Preempt the last running sequence when all seats are taken and somebody of a higher priority waits."""
+        """Preempt the last running sequence when all seats are taken and a sequence of a higher priority waits."""
         if self.waiting and len(self.running) >= self.limits.max_num_seqs:
             last = self.running[-1]
             if self.waiting[0].request.priority > last.request.priority:
@@ -239,7 +239,7 @@ class Scheduler:
 
     def _admit(self, budget: int, now: float) -> list[Work]:
         works = []
-        # A static batch is complete from its start; who finds no budget in this step gets it in the next ones.
+        # A static batch is complete from its start. A sequence without budget in this step gets it in the next ones.
         static = self.limits.batching is Batching.STATIC
         coming = {digest for sequence in self.running for digest in sequence.unregistered}
         place = 0
@@ -247,12 +247,12 @@ class Scheduler:
             sequence = self.waiting[place]
             self._hold_prefix(sequence)
             if not static and coming and not coming.isdisjoint(sequence.unregistered[:1]):
-                # Somebody is computing the very page it needs next: it is had for nothing a few steps from now.
+                # A running sequence is computing the page that it needs next. In a few steps the page costs nothing.
                 self._release(sequence)
                 place += 1
                 continue
             count = min(sequence.pending, self.limits.most_of(len(sequence.tokens)), budget)
-            # A spare page for each sequence that runs: or the newcomer would be preempted again within a few tokens.
+            # Each running sequence has a spare page. Without them the new one would be preempted again within a few tokens.
             if not self._reserve(sequence, count, spare=len(self.running)):
                 self._release(sequence)
                 break
@@ -266,7 +266,7 @@ class Scheduler:
             budget -= count
         return works
 
-    def _count_admission(self, sequence: Sequence, now: float) -> None:
+    def _count_admission(self, sequence: TokenSequence, now: float) -> None:
         if sequence.first_scheduled is not None:
             return  # preempted before: its own pages would count as hits
         sequence.first_scheduled = now
@@ -274,7 +274,7 @@ class Scheduler:
         self.prefix_queries += sequence.prompt_tokens
         self.prefix_hits += sequence.computed
 
-    def _hold_prefix(self, sequence: Sequence) -> None:
+    def _hold_prefix(self, sequence: TokenSequence) -> None:
         """Hold the cached pages of the longest known prefix; at least one token is always computed."""
         if not self.limits.prefix_caching or sequence.whole:
             return
@@ -285,7 +285,7 @@ class Scheduler:
         sequence.pages, sequence.registered = pages, len(pages)
         sequence.computed = len(pages) * size
 
-    def _reserve(self, sequence: Sequence, count: int, spare: int = 0) -> bool:
+    def _reserve(self, sequence: TokenSequence, count: int, spare: int = 0) -> bool:
         """Pages for the next `count` tokens, leaving `spare` available; whether there were enough."""
         needed = -(-(sequence.computed + count) // self.limits.page_size) - len(sequence.pages)
         if needed + spare > self.pool.available:
@@ -293,7 +293,7 @@ class Scheduler:
         sequence.pages += self.pool.allocate(max(0, needed))
         return True
 
-    def _make_room(self, sequence: Sequence, count: int) -> bool:
+    def _make_room(self, sequence: TokenSequence, count: int) -> bool:
         """Reserve, preempting from the end of the line; False when that reached `sequence` itself."""
         while not self._reserve(sequence, count):
             victim = self.running[-1]
@@ -303,20 +303,20 @@ class Scheduler:
                 return False
         return True
 
-    def _preempt(self, victim: Sequence) -> None:
+    def _preempt(self, victim: TokenSequence) -> None:
         self.running.remove(victim)
         victim.runs, victim.draft = False, ()
         self._release(victim)
         insort(self.waiting, victim, key=_rank)
 
-    def _hash(self, sequence: Sequence, full: int) -> None:
+    def _hash(self, sequence: TokenSequence, full: int) -> None:
         """Make sure that the hashes of the first `full` pages are known."""
         known, size = len(sequence.hashes), self.limits.page_size
         if full > known:
             parent = sequence.hashes[-1] if sequence.hashes else sequence.root
             sequence.hashes += page_hashes(sequence.tokens[: full * size], size, parent, known * size)
 
-    def _register(self, sequence: Sequence) -> None:
+    def _register(self, sequence: TokenSequence) -> None:
         """Make the pages that have just become full findable."""
         if not self.limits.prefix_caching:
             return
@@ -326,6 +326,6 @@ class Scheduler:
             self.pool.register(sequence.pages[index], sequence.hashes[index])
         sequence.registered = max(sequence.registered, full)
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: TokenSequence) -> None:
         self.pool.release(sequence.pages)
         sequence.pages, sequence.registered, sequence.computed = [], 0, 0

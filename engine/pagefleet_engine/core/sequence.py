@@ -8,7 +8,7 @@ from pagefleet_engine.core.requests import EngineRequest, Finish
 
 
 @dataclass(eq=False)
-class Sequence:
+class TokenSequence:
     """`computed` tokens of `tokens` have their keys and values in `pages`; the last sampled one never has yet.
 
     `number` counts requests as they came, `index` the answers of one. `root` is what the first page's hash is chained
@@ -76,9 +76,9 @@ class Sequence:
             return Finish.LENGTH
         return None
 
-    def fork(self, index: int, token: int) -> Sequence:
+    def fork(self, index: int, token: int) -> TokenSequence:
         """Another answer to the same prompt, whose first token is `token`. Shares nothing that can change; no pages."""
-        return Sequence(
+        return TokenSequence(
             self.request, self.number, self.root, [*self.request.prompt_token_ids, token], index,
             hashes=self.hashes[:], cached_tokens=self.cached_tokens, first_scheduled=self.first_scheduled,
         )  # fmt: skip

@@ -20,12 +20,12 @@ from pagefleet_engine.core.messages import (
     Add,
     Command,
     Done,
+    EngineStep,
     Failed,
     Frames,
     LoadAdapter,
     Ready,
     Sleep,
-    Step,
     UnloadAdapter,
     Wake,
     frame,
@@ -55,7 +55,7 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
     capacity = engine.stats().pages_total * config.page_size
     ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, engine.stats())
     connection.sendall(frame(ready))
-    frames, heard, trimmed = Frames(), 0, time.monotonic()
+    frames, received, trimmed = Frames(), 0, time.monotonic()
     while True:
         refused: list[TokenOutput] = []
         changed = False
@@ -64,14 +64,16 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
             if not data:
                 return 0
             for body in frames.feed(data):
-                changed, heard = True, heard + 1
+                changed, received = True, received + 1
                 refused += _take(engine, body, connection)
         began = time.monotonic()
         if began >= trimmed + TRIM_SECONDS:  # one to two milliseconds
             machine.return_freed_memory()
             trimmed = began
         outputs = refused + engine.step(began)
-        connection.sendall(frame(Step(outputs, engine.stats(), time.monotonic() - began, *engine.computed, heard)))
+        connection.sendall(
+            frame(EngineStep(outputs, engine.stats(), time.monotonic() - began, *engine.computed, received))
+        )
 
 
 def _take(engine: AnyEngine, body: bytes, connection: socket.socket) -> list[TokenOutput]:

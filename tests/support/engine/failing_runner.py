@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pagefleet_engine.core.sequence import Sequence
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.runner import process
 from pagefleet_engine.runner.common.sampling import Sampler
 
@@ -32,7 +32,7 @@ def fault(bias: float, after: int = 0) -> dict[str, object]:
 def main() -> int:
     real = Sampler.adjust
 
-    def adjust(self: Sampler, row: torch.Tensor, answer: Sequence) -> None:
+    def adjust(self: Sampler, row: torch.Tensor, answer: TokenSequence) -> None:
         sampling = answer.request.sampling
         bias = dict(sampling.logit_bias).get(5)
         if answer.generated == sampling.seed and bias == RAISES:

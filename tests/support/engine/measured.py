@@ -23,7 +23,7 @@ class MeasuredEngine:
 
     def start_anew(self) -> None:
         self.metrics = Metrics("m", EngineConfig("file:///m"))
-        self.metrics.levels(EngineStats(1, 0, 100, 4, 5, 0, 0, 0, 9))
+        self.metrics.load(EngineStats(1, 0, 100, 4, 5, 0, 0, 0, 9))
 
     async def serve(self, host: str, port: int = 0) -> int:
         """Until `close`; answers the port."""

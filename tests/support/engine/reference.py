@@ -15,7 +15,7 @@ from support.engine.files import SMOLLM2
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams, TokenLogprobs, TokenOutput
-from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.llama import Llama
@@ -148,7 +148,7 @@ def all_logits(model: str, texts: Sequence[Sequence[int]], quantization: str) ->
     dtype = torch.float16 if quantization == "int8" else torch.float32
     cache = llama.pages(-(-longest // size), size, dtype)
     for tokens in texts:
-        sequence = Answer(EngineRequest("all", tuple(tokens), SamplingParams(1), 0.0), 0, b"", list(tokens))
+        sequence = TokenSequence(EngineRequest("all", tuple(tokens), SamplingParams(1), 0.0), 0, b"", list(tokens))
         sequence.pages = list(range(-(-len(tokens) // size)))
         ids, batch = lay_out([Work(sequence, 0, len(tokens))], size)
         yield llama.logits(llama.forward(ids, batch, cache))

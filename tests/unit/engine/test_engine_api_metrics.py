@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pagefleet_engine.api.observability.buckets import LATENCY, Histogram
 from pagefleet_engine.api.observability.metrics import Metrics
-from pagefleet_engine.core.messages import Step
+from pagefleet_engine.core.messages import EngineStep
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, SamplingParams, TokenOutput
 
 STATS = EngineStats(
@@ -68,13 +68,13 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float:
 
 def test_levels_and_counters_follow_the_engine_also_when_it_begins_anew() -> None:
     metrics = Metrics("m", EngineConfig("file:///m"))
-    metrics.levels(STATS)
-    metrics.levels(replace(STATS, preemptions=5))
+    metrics.load(STATS)
+    metrics.load(replace(STATS, preemptions=5))
     assert sample(metrics, "pagefleet_num_preemptions_total") == 5
-    metrics.levels(replace(STATS, preemptions=1, pages_total=0, pages_free=0, pages_cached=0, slots_held=0))
+    metrics.load(replace(STATS, preemptions=1, pages_total=0, pages_free=0, pages_cached=0, slots_held=0))
     assert sample(metrics, "pagefleet_num_preemptions_total") == 6
     assert sample(metrics, "pagefleet_kv_slot_waste_perc") == 0
-    metrics.levels(STATS)
+    metrics.load(STATS)
     assert sample(metrics, "pagefleet_kv_cache_usage_perc") == pytest.approx(0.5)
     assert sample(metrics, "pagefleet_kv_slot_waste_perc") == pytest.approx(0.25)
     assert sample(metrics, "pagefleet_spec_decode_acceptance_rate") == pytest.approx(0.4)
@@ -84,8 +84,8 @@ def test_levels_and_counters_follow_the_engine_also_when_it_begins_anew() -> Non
 @pytest.mark.parametrize(("tokens", "phase"), [((5, 0), "prefill"), ((0, 3), "decode"), ((5, 3), "mixed")])
 def test_steps_are_told_by_phase(tokens: tuple[int, int], phase: str) -> None:
     metrics = Metrics("m", EngineConfig("file:///m"))
-    metrics.stepped(Step([], STATS, 0.01, *tokens))
-    metrics.stepped(Step([], STATS, 0.01))
+    metrics.stepped(EngineStep([], STATS, 0.01, *tokens))
+    metrics.stepped(EngineStep([], STATS, 0.01))
     assert sample(metrics, "pagefleet_step_seconds_count", phase=phase) == 1
     assert sample(metrics, "pagefleet_batch_size_count") == 1
 

@@ -13,14 +13,14 @@ from support.engine.scheduler_steps import LIMITS, request, results, run, step
 from pagefleet_engine.core.overlap import OverlapScheduler
 from pagefleet_engine.core.requests import EngineRequest, SamplingParams
 from pagefleet_engine.core.scheduler import Scheduler
-from pagefleet_engine.core.sequence import Sequence
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.common.recovery import bisected, report
 
 
 def works(count: int) -> list[Work]:
     return [
-        Work(Sequence(EngineRequest(str(index), (1,), SamplingParams(1), 0.0), index, b"", [1], runs=True), 0, 1)
+        Work(TokenSequence(EngineRequest(str(index), (1,), SamplingParams(1), 0.0), index, b"", [1], runs=True), 0, 1)
         for index in range(count)
     ]
 

@@ -12,7 +12,7 @@ import torch
 
 from pagefleet_engine import device_flags
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
-from pagefleet_engine.core.sequence import Sequence
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.main import configure
 from pagefleet_engine.model.checkpoint.errors import ModelError
@@ -25,9 +25,9 @@ from pagefleet_engine.runner.device.steps.step import Drawing, Step
 from pagefleet_engine.runner.start import start
 
 
-def answer(name: str, tokens: int = 5, **sampling: float) -> Sequence:
+def answer(name: str, tokens: int = 5, **sampling: float) -> TokenSequence:
     request = EngineRequest(name, tuple(range(tokens)), SamplingParams(4, **sampling), 0.0)  # type: ignore[arg-type]
-    return Sequence(request, 0, b"", list(range(tokens)), runs=True)
+    return TokenSequence(request, 0, b"", list(range(tokens)), runs=True)
 
 
 def test_a_seat_is_kept_while_a_sequence_runs_and_only_changes_are_sent() -> None:

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from pagefleet_engine.core.requests import EngineRequest, SamplingParams
-from pagefleet_engine.core.sequence import Sequence
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.common.sampling import Sampler, logprobs, uniform
 from pagefleet_kernels.cpu import Operations, native, operations
@@ -54,7 +54,7 @@ def work(name: str = "a", said: tuple[int, ...] = SAID, n: int = 1, index: int =
     params = SamplingParams(**{"max_tokens": 100, **sampling})
     request = EngineRequest(name, PROMPT, params, 0.0, n=n)
     tokens = [*PROMPT, *said]
-    return Work(Sequence(request, 0, b"", tokens, index), len(tokens) - 1, 1)
+    return Work(TokenSequence(request, 0, b"", tokens, index), len(tokens) - 1, 1)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

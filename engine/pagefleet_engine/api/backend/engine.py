@@ -24,11 +24,11 @@ from pagefleet_engine.core.messages import (
     Add,
     Command,
     Done,
+    EngineStep,
     Failed,
     Frames,
     FromEngine,
     Ready,
-    Step,
     ToEngine,
     frame,
     from_engine,
@@ -82,7 +82,7 @@ class EngineClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._stopping = False
-        self._heard = time.monotonic()  # or when it was last asked while it owed nothing
+        self._last_message = time.monotonic()  # or when it was last asked while it owed nothing
         self._sent = self._answered = 0  # messages
         self.ready: Ready | None = None
         self.failed: Failed | None = None
@@ -112,7 +112,7 @@ class EngineClient:
         waking up) may take its time.
         """
         owes = self.ready is not None and not self._commands and (self._owes or bool(self._open))
-        return owes and time.monotonic() - self._heard > STALL_SECONDS
+        return owes and time.monotonic() - self._last_message > STALL_SECONDS
 
     @property
     def _owes(self) -> bool:
@@ -144,7 +144,7 @@ class EngineClient:
         queue: asyncio.Queue[TokenOutput | None] = asyncio.Queue()
         mine = {request.request_id: Open(request, queue) for request in requests}
         if not self._owes and not self._open:
-            self._heard = time.monotonic()
+            self._last_message = time.monotonic()
         self._open |= mine
         timer = self._at_deadline(requests, lambda: _expire(mine, queue))
         try:
@@ -227,7 +227,7 @@ class EngineClient:
     def _send(self, message: ToEngine) -> None:
         if self._writer is not None and not self.ended.is_set():
             if not self._owes and not self._open:
-                self._heard = time.monotonic()
+                self._last_message = time.monotonic()
             self._sent += 1
             self._writer.write(frame(message))
 
@@ -235,7 +235,7 @@ class EngineClient:
         frames = Frames()
         try:
             while data := await reader.read(READ_BYTES):
-                self._heard = time.monotonic()
+                self._last_message = time.monotonic()
                 for body in frames.feed(data):
                     self._take(from_engine.decode(body))
         except (ConnectionError, ValueError, msgspec.MsgspecError) as error:
@@ -253,16 +253,16 @@ class EngineClient:
             case Ready():
                 self.ready, self.stats = message, message.stats
                 self._metrics.describe(message.description)
-                self._metrics.levels(message.stats)
+                self._metrics.load(message.stats)
             case Failed():
                 self.failed = message
             case Done(number, error):
                 answer = self._commands.get(number)
                 if answer is not None and not answer.done():
                     answer.set_result(error)
-            case Step():
-                self.stats, self._answered = message.stats, message.heard
-                self._metrics.levels(message.stats)
+            case EngineStep():
+                self.stats, self._answered = message.stats, message.received
+                self._metrics.load(message.stats)
                 self._metrics.stepped(message)
                 for output in message.outputs:
                     one = self._open.get(output.request_id)

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from pagefleet_contract import engine_metrics
 from pagefleet_engine.api.observability.buckets import BATCH, LATENCY, STEP, TOKENS, Histogram
-from pagefleet_engine.core.messages import Step
+from pagefleet_engine.core.messages import EngineStep
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, Finish, TokenOutput
 
-UNFINISHED = (Finish.ABORT, Finish.DEADLINE, Finish.ERROR)  # these tell nothing of latency
+UNFINISHED = (Finish.ABORT, Finish.DEADLINE, Finish.ERROR)  # their latency says nothing of the engine's
 
 
 class Metrics:
@@ -46,7 +46,9 @@ class Metrics:
         self.pages_free = gauge(engine_metrics.KV_PAGES_FREE, "KV pages free and blank")
         self.pages_cached = gauge(engine_metrics.KV_PAGES_CACHED, "KV pages free and holding a reusable prefix")
         self.waste = gauge("pagefleet_kv_slot_waste_perc", "Share of held KV slots without a token, 0 to 1")
-        self.acceptance = gauge("pagefleet_spec_decode_acceptance_rate", "Accepted share of drafted tokens, 0 to 1")
+        self.acceptance = gauge(
+            "pagefleet_spec_decode_acceptance_rate", "Share of draft tokens that were accepted, 0 to 1"
+        )
         self.asleep = gauge(engine_metrics.SLEEPING, "1 while the engine sleeps")
         self.prompt_tokens = counter(engine_metrics.PROMPT_TOKENS, "Prompt tokens")
         self.generation_tokens = counter(engine_metrics.GENERATION_TOKENS, "Generated tokens")
@@ -55,11 +57,11 @@ class Metrics:
         )
         # From the engine's own counters, by the name of the field.
         self._counters = {
-            "preemptions": counter(engine_metrics.PREEMPTIONS, "Requests preempted for want of pages"),
+            "preemptions": counter(engine_metrics.PREEMPTIONS, "Requests preempted because KV pages were missing"),
             "prefix_queries": counter("pagefleet_prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
             "prefix_hits": counter(engine_metrics.PREFIX_CACHE_HITS, "Prompt tokens found in the prefix cache"),
-            "draft_tokens": counter("pagefleet_spec_decode_num_draft_tokens", "Tokens drafted by speculation"),
-            "accepted_tokens": counter("pagefleet_spec_decode_num_accepted_tokens", "Drafted tokens that stood"),
+            "draft_tokens": counter("pagefleet_spec_decode_num_draft_tokens", "Draft tokens of speculation"),
+            "accepted_tokens": counter("pagefleet_spec_decode_num_accepted_tokens", "Draft tokens that were accepted"),
         }
         reasons = [*labels, engine_metrics.SUCCESS_REASON]
         self._success = Counter(engine_metrics.SUCCESS, "Finished requests", reasons, registry=self.registry)
@@ -79,7 +81,7 @@ class Metrics:
         self._last: EngineStats | None = None
 
     def describe(self, description: Mapping[str, str]) -> None:
-        """What runs, as labels of the info metric; the engine's `description` comes when it is ready."""
+        """Set the labels of the info metric; the engine's `description` arrives when it is ready."""
         labels = {re.sub(r"[^a-z0-9_]", "_", name.lower()): value for name, value in description.items()}
         labels |= {"version": version("pagefleet"), "model_name": self._name}
         labels |= {"quantization": self._config.quantization, "batching": self._config.batching}
@@ -88,8 +90,8 @@ class Metrics:
         self._info = Gauge("pagefleet_engine_info", "What runs", sorted(labels), registry=self.registry)
         self._info.labels(**labels).set(1)
 
-    def levels(self, stats: EngineStats) -> None:
-        """Take the engine's levels, and its counters since the last time; they begin anew when it wakes."""
+    def load(self, stats: EngineStats) -> None:
+        """Take the engine's load, and its counters since the last time. The counters begin again when it wakes."""
         self.running.set(stats.running)
         self.waiting.set(stats.waiting)
         self.waiting_tokens.set(stats.waiting_tokens)
@@ -104,8 +106,8 @@ class Metrics:
             counter.inc(now - before if now >= before else now)
         self._last = stats
 
-    def stepped(self, step: Step) -> None:
-        """Count a step that computed something; others only tell levels."""
+    def stepped(self, step: EngineStep) -> None:
+        """Count a step that computed tokens; other steps only report the load."""
         if step.prefill_tokens or step.decode_tokens:
             mixed = step.prefill_tokens and step.decode_tokens
             phase = "mixed" if mixed else "prefill" if step.prefill_tokens else "decode"
@@ -134,7 +136,7 @@ class Metrics:
             self.queue.observe(max(0.0, output.queue_seconds))
 
     def text(self) -> bytes:
-        """What /metrics says. Of the adapters only the present ones: vLLM keeps a series for each set it ever had."""
+        """Return the page of /metrics. It has only the present set of adapters; vLLM keeps a series for each past set."""
         if (stats := self._last) is not None:
             self._adapters.clear()
             names = ",".join(stats.running_adapters), ",".join(stats.waiting_adapters)

@@ -1,4 +1,4 @@
-"""What is said of prompts as a whole: their embedding, and the log probabilities of their tokens. Chunk by chunk."""
+"""Computes the embeddings of prompts and the log probabilities of their tokens, chunk by chunk."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from pagefleet_engine.core.requests import SamplingParams, TokenLogprobs
-from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.common.grammar import Grammars, Matcher
 from pagefleet_kernels.cpu import Draw, Operations
@@ -44,7 +44,7 @@ class History:
     matcher: Matcher | None = None
     seen: int = 0  # generated tokens that are in it
 
-    def follow(self, answer: Answer) -> None:
+    def follow(self, answer: TokenSequence) -> None:
         for token in answer.tokens[answer.prompt_tokens + self.seen :]:
             if self.matcher is not None:
                 self.matcher.accept(token)
@@ -100,7 +100,7 @@ class Sampler:
             row += work.drafts + 1
         return results, said
 
-    def draw(self, answer: Answer, row: int, ahead: int, index: int | None = None) -> Draw:
+    def draw(self, answer: TokenSequence, row: int, ahead: int, index: int | None = None) -> Draw:
         """How the token `ahead` places after the last one is drawn; `index` is the answer's own if it is not given."""
         sampling = answer.request.sampling
         if sampling.temperature <= 0:
@@ -108,7 +108,7 @@ class Sampler:
         number = uniform(self.seed(answer), answer.index if index is None else index, len(answer.tokens) + ahead)
         return Draw(row, number, sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
 
-    def seed(self, answer: Answer) -> int:
+    def seed(self, answer: TokenSequence) -> int:
         """The request's own, or one that no other request is likely to have."""
         given = answer.request.sampling.seed
         return self._entropy ^ hash(answer.request_id) if given is None else given
@@ -136,7 +136,7 @@ class Sampler:
             row += work.drafts + 1
         return raw
 
-    def adjust(self, row: torch.Tensor, answer: Answer) -> None:
+    def adjust(self, row: torch.Tensor, answer: TokenSequence) -> None:
         """Bias, penalties and grammar of the answer's next token, on its logits [vocab] on the CPU, in place."""
         sampling = answer.request.sampling
         history = self._history(answer)
@@ -159,7 +159,7 @@ class Sampler:
         elif answer.generated < sampling.min_tokens:
             row[[*self._eos, *sampling.stop_token_ids]] = float("-inf")
 
-    def _history(self, answer: Answer) -> History:
+    def _history(self, answer: TokenSequence) -> History:
         key = answer.request_id, answer.index
         history = self._histories.get(key)
         if history is None:

@@ -23,9 +23,9 @@ from pagefleet_engine.model import adapters
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common import machine, sampling
 from pagefleet_engine.runner.common.grammar import on_demand
-from pagefleet_engine.runner.common.levels import computed, levels, limits
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import bisected, report, start_over
+from pagefleet_engine.runner.common.stats import computed, engine_stats, limits
 from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.cpu import batch
 from pagefleet_engine.runner.cpu.loading import Loaded, load
@@ -154,7 +154,7 @@ class Engine:
             self._asleep = None
 
     def stats(self) -> EngineStats:
-        return levels(self._scheduler, self._config.page_size, self._steps)
+        return engine_stats(self._scheduler, self._config.page_size, self._steps)
 
     def check(self) -> None:
         """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""

@@ -13,7 +13,7 @@ from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.llama import Llama
 from pagefleet_engine.runner.common import machine
-from pagefleet_engine.runner.common.levels import longest
+from pagefleet_engine.runner.common.stats import longest
 from pagefleet_engine.runner.cpu import memory
 from pagefleet_kernels.cpu import KVPages, Operations
 from pagefleet_kernels.cpu.layout import LANES, MAX_HEAD_DIM

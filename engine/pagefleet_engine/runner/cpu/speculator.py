@@ -8,7 +8,7 @@ import torch
 
 from pagefleet_engine.core.requests import Speculation
 from pagefleet_engine.core.scheduler import Scheduler
-from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.speculation import AcceptanceRates, DraftPlanner, NgramIndex
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.llama import Llama
@@ -20,11 +20,11 @@ PLACEHOLDER = 0
 Key = tuple[str, int]
 
 
-def _key(answer: Answer) -> Key:
+def _key(answer: TokenSequence) -> Key:
     return answer.request_id, answer.index
 
 
-Offer = tuple[Answer, tuple[int, ...]]  # an answer, and the draft tokens that it could have
+Offer = tuple[TokenSequence, tuple[int, ...]]  # an answer, and the draft tokens that it could have
 
 
 class Speculator:
@@ -81,7 +81,7 @@ class Speculator:
         """The kind of an answer's last draft: how many tokens of the text's end matched. Three say more than two."""
         return self._indexes[key].matched
 
-    def _offers(self, ready: list[Answer]) -> list[Offer]:
+    def _offers(self, ready: list[TokenSequence]) -> list[Offer]:
         offers = []
         for answer in ready:
             index = self._indexes.setdefault(_key(answer), NgramIndex())
@@ -144,7 +144,7 @@ class DraftModel(Speculator):
     def _kind(self, key: Key) -> int:
         return 0
 
-    def _offers(self, ready: list[Answer]) -> list[Offer]:
+    def _offers(self, ready: list[TokenSequence]) -> list[Offer]:
         return [(answer, (PLACEHOLDER,) * self.planner.limit) for answer in ready]
 
     def _draft(self, chosen: list[Offer]) -> None:
@@ -163,7 +163,7 @@ class DraftModel(Speculator):
             for work in missed:
                 self._set(work, work.start + work.count)
 
-    def _begin(self, answer: Answer) -> int:
+    def _begin(self, answer: TokenSequence) -> int:
         """The first computed position of the answer that the smaller model has not computed."""
         begin = 0
         for page in answer.pages:

@@ -11,10 +11,10 @@ from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineSt
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common.grammar import on_demand
-from pagefleet_engine.runner.common.levels import computed, levels, limits
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import report, start_over
 from pagefleet_engine.runner.common.sampling import Sampler
+from pagefleet_engine.runner.common.stats import computed, engine_stats, limits
 from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.device.adapters import Adapters
 from pagefleet_engine.runner.device.ranks.process_group import process_group
@@ -70,7 +70,7 @@ class DeviceEngine:
 
     def has_work(self) -> bool:
         scheduler = self._scheduler
-        return not self._asleep and bool(scheduler.running or scheduler.waiting or scheduler.flying)
+        return not self._asleep and bool(scheduler.running or scheduler.waiting or scheduler.in_flight)
 
     @torch.inference_mode()
     def step(self, now: float) -> list[TokenOutput]:
@@ -143,7 +143,7 @@ class DeviceEngine:
             self._woken()
 
     def stats(self) -> EngineStats:
-        return levels(self._scheduler, self._config.page_size, self._steps)
+        return engine_stats(self._scheduler, self._config.page_size, self._steps)
 
     def check(self) -> None:
         """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""

@@ -9,7 +9,7 @@ from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.quantization import Method
 from pagefleet_engine.model.checkpoint.source import Format
-from pagefleet_engine.runner.common.levels import longest
+from pagefleet_engine.runner.common.stats import longest
 from pagefleet_engine.runner.device.model.model import DeviceLlama, Pool
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.weights import Reader

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from pagefleet_engine.core.requests import TokenLogprobs
-from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.common.sampling import Key, Sampler, logprobs, mixed
 from pagefleet_engine.runner.device.steps.executor import Landed
@@ -25,7 +25,7 @@ def chosen_by_host(work: Work) -> bool:
     return work.samples and (not request.sampling.plain or work.answers > 1)
 
 
-def seed(sampler: Sampler, answer: Answer, index: int) -> int:
+def seed(sampler: Sampler, answer: TokenSequence, index: int) -> int:
     """What one answer's draws are keyed on besides the position: 64 bits with a sign."""
     value = mixed(sampler.seed(answer), index)
     return value - (1 << 64) if value >> 63 else value

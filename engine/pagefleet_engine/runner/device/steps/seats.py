@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.device.steps.step import Drawing, Numbers, Step, none
 
@@ -27,9 +27,9 @@ class Seat:
 class Seats:
     """`seed` gives a sequence's own seed of 64 bits. Raises RuntimeError when more sequences run than there are seats."""
 
-    def __init__(self, count: int, seed: Callable[[Answer], int]) -> None:
+    def __init__(self, count: int, seed: Callable[[TokenSequence], int]) -> None:
         self._free = list(range(count - 1, -1, -1))
-        self._taken: dict[Answer, Seat] = {}
+        self._taken: dict[TokenSequence, Seat] = {}
         self._seed = seed
 
     def describe(
@@ -43,7 +43,7 @@ class Seats:
         tokens: list[int] = []
         owners: list[int] = []
         changes: list[tuple[int, int, int]] = []
-        new: list[tuple[int, Answer]] = []
+        new: list[tuple[int, TokenSequence]] = []
         numbers: list[int] = []
         told: list[tuple[int, int]] = []
         for index, work in enumerate(works):
@@ -71,7 +71,9 @@ class Seats:
         for answer in [answer for answer in self._taken if not answer.runs]:
             self._free.append(self._taken.pop(answer).number)
 
-    def _take(self, answer: Answer, new: list[tuple[int, Answer]], changes: list[tuple[int, int, int]]) -> int:
+    def _take(
+        self, answer: TokenSequence, new: list[tuple[int, TokenSequence]], changes: list[tuple[int, int, int]]
+    ) -> int:
         seat = self._taken.get(answer)
         if seat is None:
             if not self._free:
@@ -84,7 +86,7 @@ class Seats:
             seat.pages = answer.pages[:]
         return seat.number
 
-    def _drawing(self, new: list[tuple[int, Answer]]) -> Drawing:
+    def _drawing(self, new: list[tuple[int, TokenSequence]]) -> Drawing:
         if not new:
             return Drawing.none()
         wanted = [answer.request.sampling for _, answer in new]

@@ -1,4 +1,4 @@
-"""What an engine says of itself: levels and counters of its scheduler, what a step computed, the limits it serves."""
+"""An engine's reports: the load and counters of its scheduler, the tokens of a step, the limits that it serves."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineConfig, EngineStats, Policy
 from pagefleet_engine.core.scheduler import Scheduler
-from pagefleet_engine.core.sequence import Sequence as Answer
+from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import ModelError
 
 
-def levels(scheduler: Scheduler, page_size: int, steps: int) -> EngineStats:
+def engine_stats(scheduler: Scheduler, page_size: int, steps: int) -> EngineStats:
     return EngineStats(
         running=len(scheduler.running),
         waiting=len(scheduler.waiting),
@@ -34,26 +34,26 @@ def levels(scheduler: Scheduler, page_size: int, steps: int) -> EngineStats:
     )
 
 
-def _adapters(sequences: Sequence[Answer]) -> tuple[str, ...]:
-    """Names that these ask for, whatever their version (the text after #)."""
-    versions = {sequence.request.adapter for sequence in sequences}
+def _adapters(answers: Sequence[TokenSequence]) -> tuple[str, ...]:
+    """Names of the adapters that these use, without the version (the text after #)."""
+    versions = {sequence.request.adapter for sequence in answers}
     return tuple(sorted({version.rpartition("#")[0] for version in versions if version is not None}))
 
 
 def computed(works: Sequence[Work]) -> tuple[int, int]:
-    """Tokens of prompts, and single tokens with their guesses."""
+    """Tokens of prompts, and single tokens with their draft tokens."""
     singles = sum(work.count for work in works if work.count == work.drafts + 1)
     return sum(work.count for work in works) - singles, singles
 
 
 def longest(config: EngineConfig, model: ModelConfig) -> int:
-    """Most tokens of a request. Raises ModelError for more than the model has positions."""
-    wanted = model.max_position if config.max_model_len is None else config.max_model_len
-    if not 2 <= wanted <= model.max_position:
+    """Return the most tokens of a request. Raises ModelError for more than the model has positions."""
+    length = model.max_position if config.max_model_len is None else config.max_model_len
+    if not 2 <= length <= model.max_position:
         raise ModelError(
-            "spec.model.maxLength", f"{wanted} is not within 2..{model.max_position}, the model's own length"
+            "spec.model.maxLength", f"{length} is not within 2..{model.max_position}, the model's own length"
         )
-    return wanted
+    return length
 
 
 def limits(config: EngineConfig, model: ModelConfig, pages: int, max_model_len: int) -> Limits:
