@@ -83,7 +83,7 @@ def logits(uri: str, tokens: Sequence[int], **changes: Any) -> torch.Tensor:
     answer.pages = list(range(-(-len(tokens) // 16)))
     step = Seats(1, lambda _: 0).describe([Work(answer, 0, len(tokens))], chosen_by_host=True)
     with torch.inference_mode():
-        return rank.executor.land(step).logits[0]
+        return rank.executor.compute(step).logits[0]
 
 
 @pytest.mark.parametrize("kernels", ["auto", "reference"])

@@ -18,7 +18,7 @@ def test_hashes_are_chained_and_cover_full_pages_only() -> None:
 def test_an_allocation_that_does_not_fit_changes_nothing() -> None:
     pool = PagePool(3)
     held = pool.allocate(2)
-    with pytest.raises(OutOfPages, match="2 pages wanted, 1 available of 3"):
+    with pytest.raises(OutOfPages, match="2 pages requested, 1 available of 3"):
         pool.allocate(2)
     assert (pool.available, len(set(held))) == (1, 2)
     pool.check()

@@ -1,4 +1,4 @@
-"""What the server says: JSON lines on stdout, and a start-up failure's cause where Kubernetes looks for it."""
+"""The log of the server: JSON lines on stdout, and a start-up failure's cause where Kubernetes looks for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def log(level: str, message: str, **fields: object) -> None:
 
 
 def explain(field: str, message: str) -> int:
-    """Tell the user what to mend, on stderr and in the pod's termination message. Returns the exit status."""
+    """Report to the user what to fix, on stderr and in the pod's termination message. Returns the exit status."""
     print(f"pagefleet-engine: {field}: {message}", file=sys.stderr, flush=True)  # noqa: T201
     path = Path(os.environ.get("PAGEFLEET_TERMINATION_LOG", "/dev/termination-log"))
     with contextlib.suppress(OSError):

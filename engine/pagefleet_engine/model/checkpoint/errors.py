@@ -1,4 +1,4 @@
-"""What a user can mend about a model, with the field of the InferenceService to mend."""
+"""A fault of a model that a user can fix, with the field of the InferenceService to fix."""
 
 from __future__ import annotations
 

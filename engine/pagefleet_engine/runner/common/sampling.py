@@ -171,11 +171,11 @@ class Sampler:
 
 
 def _verified(drawn: list[int], draft: tuple[int, ...]) -> tuple[int, ...]:
-    """The drawn tokens as long as the guesses before them were right: at least one."""
-    right = 0
-    while right < len(draft) and draft[right] == drawn[right]:
-        right += 1
-    return tuple(drawn[: right + 1])
+    """The drawn tokens up to the first one behind a rejected draft token: at least one."""
+    accepted = 0
+    while accepted < len(draft) and draft[accepted] == drawn[accepted]:
+        accepted += 1
+    return tuple(drawn[: accepted + 1])
 
 
 def logprobs(row: torch.Tensor, token: int, most: int) -> TokenLogprobs:

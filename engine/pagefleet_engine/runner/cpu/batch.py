@@ -14,7 +14,7 @@ from pagefleet_kernels.cpu import Batch
 def lay_out(works: Sequence[Work], page_size: int) -> tuple[torch.Tensor, Batch]:
     """The tokens [n] int64 of `works` in their order, and the batch they form.
 
-    `sampled` are the last rows of each work that samples: one, and one more for each guess.
+    `sampled` are the last rows of each work that samples: one, and one more for each draft token.
     """
     tokens: list[int] = []
     sampled: list[int] = []

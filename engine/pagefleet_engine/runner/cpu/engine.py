@@ -22,6 +22,7 @@ from pagefleet_engine.core.work import Results, Work
 from pagefleet_engine.model import adapters
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common import machine, sampling
+from pagefleet_engine.runner.common.adapters import Adapters
 from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import bisected, report, start_over
@@ -43,10 +44,7 @@ class Engine:
         # What is left to torch is small: a second pool of threads would only be in the way of the first.
         torch.set_num_threads(1 if self._operations.name == "native" else machine.threads())
         self._loaded: Loaded | None = None
-        # An adapter's name stands for its newest version; requests keep the one that they began with.
-        self._versions: dict[str, str] = {}
-        self._adapters: dict[str, adapters.Adapter] = {}
-        self._adapters_loaded = 0
+        self._adapters = Adapters(config.max_adapters, self._read_adapter, torch.device("cpu"))
         self._steps = 0
         self._computed = (0, 0)
         self._works: list[Work] = []  # of the last step
@@ -73,17 +71,14 @@ class Engine:
 
     @property
     def computed(self) -> tuple[int, int]:
-        """Tokens of prompts, and single tokens with guesses, that the last step computed."""
+        """Tokens of prompts, and single tokens with draft tokens, that the last step computed."""
         return self._computed
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request. Raises ValueError when it could never be served, or its id is in use."""
         if self._loaded is None:
             raise ValueError("the engine is asleep")
-        if request.adapter is not None:
-            if request.adapter not in self._versions:
-                raise ValueError(f"there is no adapter {request.adapter!r}")
-            request = replace(request, adapter=self._versions[request.adapter])
+        request = self._adapters.versioned(request)
         self._sampler.check(request.sampling)
         self._scheduler.add(request, request.adapter or "")
 
@@ -119,21 +114,11 @@ class Engine:
 
     def load_adapter(self, name: str, path: str) -> None:
         """Raises ValueError when it cannot be used; an adapter of the same name is replaced for requests to come."""
-        if name not in self._versions and len(self._versions) >= self._config.max_adapters:
-            raise ValueError(f"{self._config.max_adapters} adapters are loaded already: unload one")
-        loaded = adapters.load(Path(path), self.loaded.model.config)
-        self._adapters_loaded += 1
-        self._versions[name] = version = f"{name}#{self._adapters_loaded}"
-        needed = {*self._versions.values(), *self._adapters_in_use()}
-        self._adapters = {one: kept for one, kept in self._adapters.items() if one in needed} | {version: loaded}
+        self._adapters.load(name, path, self._adapters_in_use())
 
     def unload_adapter(self, name: str) -> None:
         """Raises ValueError when it is not loaded, or in use."""
-        if name not in self._versions:
-            raise ValueError(f"there is no adapter {name!r}")
-        if self._versions[name] in self._adapters_in_use():
-            raise ValueError(f"the adapter {name!r} is in use")
-        del self._adapters[self._versions.pop(name)]
+        self._adapters.unload(name, self._adapters_in_use())
 
     def sleep(self, level: int) -> None:
         """Give the KV pages back, and with level 2 the weights too. Raises ValueError when requests are open."""
@@ -160,8 +145,12 @@ class Engine:
         """Raises PageError unless free + cached + held = total and exactly the running sequences hold pages."""
         self._scheduler.check()
 
-    def _adapters_in_use(self) -> set[str | None]:
-        return {sequence.request.adapter for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
+    def _read_adapter(self, path: str) -> adapters.Adapter:
+        return adapters.load(Path(path), self.loaded.model.config)
+
+    def _adapters_in_use(self) -> set[str]:
+        open_ones = (*self._scheduler.running, *self._scheduler.waiting)
+        return {name for one in open_ones if (name := one.request.adapter) is not None}
 
     def _wake(self, kept: Loaded | None = None) -> None:
         config = self._config
@@ -255,16 +244,7 @@ class Engine:
         [n, hidden] of `every` token, or of those rows only.
         """
         tokens, laid_out = batch.lay_out(works, self._config.page_size)
-        rows: dict[str, list[int]] = {}
-        begin = 0
-        for work in works:
-            if (name := work.sequence.request.adapter) is not None:
-                rows.setdefault(name, []).extend(range(begin, begin + work.count))
-            begin += work.count
-        applied = None
-        if rows:
-            pairs = [(self._adapters[name], torch.tensor(own)) for name, own in rows.items()]
-            applied = adapters.Applied(pairs)
+        applied = self._adapters.applied(works)
         only = None if every else laid_out.sampled
         return self.loaded.model.forward(tokens, laid_out, self.loaded.cache, applied, only), laid_out.sampled
 

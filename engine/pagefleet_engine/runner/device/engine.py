@@ -10,17 +10,17 @@ from pagefleet_engine.core.overlap import OverlapScheduler
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, TokenOutput
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint.errors import ModelError
+from pagefleet_engine.runner.common.adapters import Adapters
 from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.recovery import report, start_over
 from pagefleet_engine.runner.common.sampling import Sampler
 from pagefleet_engine.runner.common.stats import computed, engine_stats, limits
 from pagefleet_engine.runner.common.warm_up import warm_up
-from pagefleet_engine.runner.device.adapters import Adapters
 from pagefleet_engine.runner.device.ranks.process_group import process_group
 from pagefleet_engine.runner.device.ranks.rank import Rank
 from pagefleet_engine.runner.device.steps.choice import choose, chosen_by_host, seed
-from pagefleet_engine.runner.device.steps.executor import Flight, Landed
+from pagefleet_engine.runner.device.steps.executor import InFlightStep, StepLogits
 from pagefleet_engine.runner.device.steps.seats import Seats
 from pagefleet_engine.runner.device.steps.step import Step
 from pagefleet_kernels.cpu import operations
@@ -35,10 +35,10 @@ class DeviceEngine:
             raise ModelError("spec.model.speculation", "is not supported on a GPU; remove it")
         self._workers = process_group(config, device)
         self._rank = Rank(config, self._workers.device(0), self._workers.join())
-        self._adapters = Adapters(config, self._rank)
+        self._adapters = Adapters(config.max_adapters, self._rank.adapter, self._rank.device)
         self._asleep = True
         self._works: list[Work] = []  # of the last step and the one that it settled
-        self._flight: Flight | None = None
+        self._flight: InFlightStep | None = None
         self._woken()
         for name, path in config.adapters:
             try:
@@ -178,7 +178,7 @@ class DeviceEngine:
     def _new_seats(self) -> Seats:
         return Seats(self._config.max_num_seqs, lambda answer: seed(self._sampler, answer, answer.index))
 
-    def _launch(self, works: list[Work]) -> Flight:
+    def _launch(self, works: list[Work]) -> InFlightStep:
         changes = self._adapters.applied(works)
         return self._rank.executor.launch(self._described(works, chosen_by_host=False), changes)
 
@@ -198,7 +198,7 @@ class DeviceEngine:
     def _together(self, works: list[Work]) -> list[TokenOutput]:
         """A step in which the host has a say: its results are waited for, and those of the one before it."""
         changes = self._adapters.applied(works)
-        landed = self._rank.executor.land(self._described(works, chosen_by_host=True), changes)
+        landed = self._rank.executor.compute(self._described(works, chosen_by_host=True), changes)
         outputs = self._settle()
         self._take_prompts(works, landed)
         ending = [work for work in works if work.samples]
@@ -211,7 +211,7 @@ class DeviceEngine:
         ]
         return outputs
 
-    def _take_prompts(self, works: list[Work], landed: Landed) -> None:
+    def _take_prompts(self, works: list[Work], landed: StepLogits) -> None:
         if landed.told or any(work.sequence.request.embed for work in works):
             self._told = list(landed.told)
             self._prompts.take(works, landed.hidden.float().cpu())
@@ -232,6 +232,6 @@ class DeviceEngine:
         def forward(works: list[Work]) -> torch.Tensor:
             step = seats.describe(works, chosen_by_host=True)
             self._workers.send(step)
-            return self._rank.executor.land(step).logits
+            return self._rank.executor.compute(step).logits
 
         warm_up(OverlapScheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)

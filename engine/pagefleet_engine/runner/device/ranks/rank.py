@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig
+from pagefleet_engine.model import adapters
+from pagefleet_engine.model.adapters import Adapter, Part
 from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.quantization import Method
@@ -62,6 +66,17 @@ class Rank:
         except RuntimeError:
             return False
         return True
+
+    def adapter(self, path: str) -> Adapter:
+        """Read a LoRA adapter to this device. Raises ValueError."""
+        if self.shard.size > 1:
+            raise ValueError("adapters are not supported on several GPUs")
+        model, adapter = self.executor.model, adapters.load(Path(path), self.model_config)
+
+        def part(one: Part) -> Part:
+            return Part(one.down.to(model.device, model.dtype), one.up.to(model.device, model.dtype), one.begin)
+
+        return Adapter({place: tuple(part(one) for one in parts) for place, parts in adapter.parts.items()})
 
     def sleep(self, level: int) -> None:
         """Give the pages back, and with level 2 the weights too."""

@@ -33,7 +33,7 @@ def work(orders: Orders, rank: Rank) -> None:
             case Compute(body):
                 step = decode(body)
                 if step.chosen_by_host:
-                    rank.executor.land(step)
+                    rank.executor.compute(step)
                 else:
                     rank.executor.launch(step)
             case Sleep(level):

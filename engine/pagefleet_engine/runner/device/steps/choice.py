@@ -1,4 +1,8 @@
-"""Tokens that the host has a say in: biases, penalties, grammars, several answers, log probabilities asked for."""
+"""Chooses tokens on the host for a device: biases, penalties, grammars, several answers, requested log probabilities.
+
+This stands beside `Sampler.choose` of the CPU: there a draft is verified and one call of the operations draws every row. Here
+logits stay on the device and only the rows that the host changes are copied. Both share `Sampler.adjust`, and their keys.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from pagefleet_engine.core.requests import TokenLogprobs
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.common.sampling import Key, Sampler, logprobs, mixed
-from pagefleet_engine.runner.device.steps.executor import Landed
+from pagefleet_engine.runner.device.steps.executor import StepLogits
 from pagefleet_engine.runner.device.steps.state import State
 
 Results = list[tuple[tuple[int, ...], ...]]
@@ -32,15 +36,15 @@ def seed(sampler: Sampler, answer: TokenSequence, index: int) -> int:
 
 
 def choose(
-    works: Sequence[Work], landed: Landed, state: State, sampler: Sampler
+    works: Sequence[Work], result: StepLogits, state: State, sampler: Sampler
 ) -> tuple[Results, dict[Key, tuple[TokenLogprobs, ...]]]:
-    """For each of the works that sample, whose logits are `landed`'s in order: each answer's token; what is said."""
+    """For each of the works that sample, whose logits are in `result`, in order: each answer's token; what is said."""
     if not works:
         return [], {}
-    logits = landed.logits.float()
+    logits = result.logits.float()
     raw = _adjusted(works, logits, sampler)
-    rows = [[token] for token in state.draw(logits, landed.rows, landed.positions).tolist()]
-    _draw_others(works, logits, landed, state, sampler, rows)
+    rows = [[token] for token in state.draw(logits, result.rows, result.positions).tolist()]
+    _draw_others(works, logits, result, state, sampler, rows)
     results: Results = []
     said: dict[Key, tuple[TokenLogprobs, ...]] = {}
     for place, (work, tokens) in enumerate(zip(works, rows, strict=True)):
@@ -70,7 +74,12 @@ def _adjusted(works: Sequence[Work], logits: torch.Tensor, sampler: Sampler) -> 
 
 
 def _draw_others(
-    works: Sequence[Work], logits: torch.Tensor, landed: Landed, state: State, sampler: Sampler, rows: list[list[int]]
+    works: Sequence[Work],
+    logits: torch.Tensor,
+    result: StepLogits,
+    state: State,
+    sampler: Sampler,
+    rows: list[list[int]],
 ) -> None:
     """The first tokens of the second and later answers, from the same logits with seeds of their own."""
     wanted = [(place, index) for place, work in enumerate(works) for index in range(1, work.answers)]
@@ -79,7 +88,7 @@ def _draw_others(
     seeds = np.array([seed(sampler, works[place].sequence, index) for place, index in wanted], np.int64)
     at = torch.tensor([place for place, _ in wanted], device=logits.device)
     tokens = state.drawn_again(
-        logits.index_select(0, at), landed.rows.index_select(0, at), seeds, landed.positions.index_select(0, at)
+        logits.index_select(0, at), result.rows.index_select(0, at), seeds, result.positions.index_select(0, at)
     )
     for (place, _), token in zip(wanted, tokens.tolist(), strict=True):
         rows[place].append(token)

@@ -15,8 +15,8 @@ from pagefleet_engine.runner.device.steps.step import Step
 from pagefleet_kernels.kernels import Kernels
 
 
-class Flight:
-    """Tokens that a launched step will have brought. The device works on while `tokens` waits for them."""
+class InFlightStep:
+    """The tokens of a launched step. The device goes on while `tokens` waits for them."""
 
     def __init__(self, tokens: torch.Tensor) -> None:
         self._event: torch.cuda.Event | None = None
@@ -30,13 +30,13 @@ class Flight:
     def tokens(self) -> list[int]:
         if self._event is not None:
             self._event.synchronize()
-        found: list[int] = self._tokens.tolist()
-        return found
+        tokens: list[int] = self._tokens.tolist()
+        return tokens
 
 
 @dataclass(frozen=True)
-class Landed:
-    """A step whose tokens the host chooses: last states [n, hidden], and for each that samples logits and position.
+class StepLogits:
+    """The result of a step whose tokens the host chooses: last states [n, hidden], and for each that samples logits and position.
 
     told: logits [tokens, vocab] on the CPU, for each entry of the step's.
     """
@@ -61,17 +61,17 @@ class Executor:
         self._kernels, self._longest, self._host = kernels, max_model_len, host
         self.graphs: dict[int, Graph] = {}
 
-    def launch(self, step: Step, changes: Changes | None = None) -> Flight:
+    def launch(self, step: Step, changes: Changes | None = None) -> InFlightStep:
         """Compute and sample; the tokens come in the order of `owners`."""
         self._prepare(step)
         size = graph_size(len(step.seats), tuple(self.graphs)) if step.single and changes is None else None
         if size is not None:
             columns = self.state.sent(padded(step, size))
-            return Flight(self.graphs[size](columns)[: len(step.seats)])
-        landed = self._forward(step, changes)
-        return Flight(self.state.draw(landed.logits, landed.rows, landed.positions))
+            return InFlightStep(self.graphs[size](columns)[: len(step.seats)])
+        result = self._forward(step, changes)
+        return InFlightStep(self.state.draw(result.logits, result.rows, result.positions))
 
-    def land(self, step: Step, changes: Changes | None = None) -> Landed:
+    def compute(self, step: Step, changes: Changes | None = None) -> StepLogits:
         """Compute without sampling."""
         self._prepare(step)
         return self._forward(step, changes)
@@ -93,7 +93,7 @@ class Executor:
                 self._kernels.page_copy(pages, pairs[0].contiguous(), pages, pairs[1].contiguous())
         self.state.write(step)
 
-    def _forward(self, step: Step, changes: Changes | None) -> Landed:
+    def _forward(self, step: Step, changes: Changes | None) -> StepLogits:
         state, first = self.state, step.query_starts
         starts = state.sent(first)
         longest = int((step.starts + step.counts).max())
@@ -109,7 +109,7 @@ class Executor:
             self.model.logits(hidden[begin : begin + count]).float().cpu() for begin, count in step.told.tolist()
         )
         positions = layout.kv_lens.index_select(0, owners).long()
-        return Landed(hidden, logits, rows.index_select(0, owners), positions, told)
+        return StepLogits(hidden, logits, rows.index_select(0, owners), positions, told)
 
     def _layout(
         self, tokens: torch.Tensor, seats: torch.Tensor, starts: torch.Tensor, query_starts: torch.Tensor,

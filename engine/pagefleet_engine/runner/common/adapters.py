@@ -1,0 +1,62 @@
+"""The LoRA adapters that an engine has loaded, by name and version, and their part in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import torch
+
+from pagefleet_engine.core.requests import EngineRequest
+from pagefleet_engine.core.work import Work
+from pagefleet_engine.model.adapters import Adapter, Applied
+
+
+class Adapters:
+    """At most `limit`. A name means the newest version of its adapter; requests keep the version that they began with.
+
+    `read` reads an adapter from a folder and raises ValueError; its tensors lie on `device`.
+    """
+
+    def __init__(self, limit: int, read: Callable[[str], Adapter], device: torch.device) -> None:
+        self._limit, self._read, self._device, self._count = limit, read, device, 0
+        self._versions: dict[str, str] = {}
+        self._loaded: dict[str, Adapter] = {}
+
+    def versioned(self, request: EngineRequest) -> EngineRequest:
+        """Raises ValueError when the request's adapter is not loaded."""
+        if request.adapter is None:
+            return request
+        if request.adapter not in self._versions:
+            raise ValueError(f"there is no adapter {request.adapter!r}")
+        return replace(request, adapter=self._versions[request.adapter])
+
+    def load(self, name: str, path: str, used: Collection[str]) -> None:
+        """Raises ValueError when it cannot be used. `used`: versions that open requests need."""
+        if name not in self._versions and len(self._versions) >= self._limit:
+            raise ValueError(f"{self._limit} adapters are loaded already: unload one")
+        adapter = self._read(path)
+        self._count += 1
+        self._versions[name] = version = f"{name}#{self._count}"
+        needed = {*self._versions.values(), *used}
+        self._loaded = {one: loaded for one, loaded in self._loaded.items() if one in needed} | {version: adapter}
+
+    def unload(self, name: str, used: Collection[str]) -> None:
+        """Raises ValueError when it is not loaded, or in use."""
+        if name not in self._versions:
+            raise ValueError(f"there is no adapter {name!r}")
+        if self._versions[name] in used:
+            raise ValueError(f"the adapter {name!r} is in use")
+        del self._loaded[self._versions.pop(name)]
+
+    def applied(self, works: Sequence[Work]) -> Applied | None:
+        """The changes that the works' adapters make to a step; None when no work has one."""
+        rows: dict[str, list[int]] = {}
+        begin = 0
+        for work in works:
+            if (version := work.sequence.request.adapter) is not None:
+                rows.setdefault(version, []).extend(range(begin, begin + work.count))
+            begin += work.count
+        if not rows:
+            return None
+        return Applied([(self._loaded[one], torch.tensor(own, device=self._device)) for one, own in rows.items()])
