@@ -154,7 +154,7 @@ class Picker:
         if not (count := deaths.count(known)):
             return pick
         if wait := deaths.wait(known, now):
-            return ends_engines(service, count, math.ceil(wait))
+            return ends_engines(service, count, wait)
         return replace(pick, choices=pick.choices[:1], retries=0, mirror=None)
 
     def _ticket(self, admitted: Admitted, service: Service, pick: Pick, known: Content | None, now: float) -> Ticket:
