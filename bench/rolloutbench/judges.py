@@ -15,8 +15,8 @@ import numpy as np
 from rolloutbench.trace import Floats, Piece, Traffic
 
 from pagefleet_engine.api.observability.buckets import LATENCY
-from pagefleet_operator.domain.analysis.latency import SPREAD
-from pagefleet_operator.domain.analysis.paired import Paired, evidence
+from pagefleet_operator.domain.analysis.latency import MIN_BLOCKS
+from pagefleet_operator.domain.analysis.paired import PairedTest, evidence
 
 # Of a vLLM 0.32's /metrics (tests/data/metrics-vllm.txt).
 VLLM_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -36,13 +36,13 @@ class Pagefleet:
     """The guard with two signals, as by default (ttft and errors), in its first hour: the level is halved. `edges`: it is
     told a histogram with these."""
 
-    tests: dict[str, Paired] = field(default_factory=dict)
+    tests: dict[str, PairedTest] = field(default_factory=dict)
     edges: tuple[float, ...] | None = None
 
     def take(self, piece: Piece, now: float) -> bool:
         needed = math.log(2 * SIGNALS / (1 - CONFIDENCE))
         for stratum, block in piece.blocks(self.edges).items():
-            test = self.tests.setdefault(stratum, Paired(QUANTILE, INCREASE, needed / SPREAD))
+            test = self.tests.setdefault(stratum, PairedTest(QUANTILE, INCREASE, needed / MIN_BLOCKS))
             test.add(block)
         if sum(max(0.0, max(test.logs)) for test in self.tests.values()) < needed:
             return False

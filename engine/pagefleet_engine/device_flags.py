@@ -6,7 +6,8 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from pagefleet_engine.flags import BY_NAME, FLAGS, MAX_RANKS_OF_NODE
+from pagefleet_contract.engine_options import MAX_GPUS_PER_NODE
+from pagefleet_engine.flags import BY_NAME, FLAGS
 
 LONG_PROMPT = {"cpu": 512, "cuda": 2048}  # tokens from which a prompt is computed in chunks
 
@@ -57,8 +58,8 @@ def _check_nodes(flags: argparse.Namespace) -> None:
     nodes, ranks = flags.nnodes, flags.tensor_parallel_size
     if ranks % nodes:
         raise ValueError(f"--tensor-parallel-size={ranks} cannot be shared by --nnodes={nodes}")
-    if ranks // nodes > MAX_RANKS_OF_NODE:
-        raise ValueError(f"--tensor-parallel-size={ranks} is more than {MAX_RANKS_OF_NODE} on each of --nnodes={nodes}")
+    if ranks // nodes > MAX_GPUS_PER_NODE:
+        raise ValueError(f"--tensor-parallel-size={ranks} is more than {MAX_GPUS_PER_NODE} on each of --nnodes={nodes}")
     if not 0 <= flags.node_rank < nodes:
         raise ValueError(f"--node-rank must be 0 to {nodes - 1}, not {flags.node_rank}")
     if flags.node_rank and not flags.master_addr:

@@ -15,14 +15,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pagefleet_contract.engine_options import (
+    ADAPTER_NAME,
+    MAX_ANSWERS,
+    MAX_GPUS_PER_NODE,
+    MAX_NODES,
+    PAGE_SIZES,
+    SPECULATION_METHODS,
+)
+from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_engine.api.base.auth import VARIABLE
 from pagefleet_engine.api.constrained.tools import Style
-from pagefleet_engine.api.parameters.generation import MOST_N
-from pagefleet_engine.api.parameters.others import ADAPTER_NAME
 from pagefleet_engine.core.requests import Batching, EngineConfig, Policy
 
-MAX_RANKS, MAX_NODES, MAX_RANKS_OF_NODE = 128, 16, 8
-MAX_DRAFT_TOKENS = 16
+MAX_RANKS = MAX_NODES * MAX_GPUS_PER_NODE
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 Read = Callable[[str], Any]
 
@@ -138,7 +144,7 @@ def size(text: str) -> int:
 
 def adapter(text: str) -> tuple[str, str]:
     name, separator, path = text.partition("=")
-    if not separator or not path or not ADAPTER_NAME.fullmatch(name):
+    if not separator or not path or not re.fullmatch(ADAPTER_NAME, name):
         raise argparse.ArgumentTypeError(f"must be NAME=PATH, not {text!r}")
     return name, path
 
@@ -162,7 +168,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--speculation", "draft tokens and check several in one step, where that pays; ngram on the CPU, none on GPUs",
-        choices=("ngram", "draft", "none"), spec="model.speculation.method",
+        choices=SPECULATION_METHODS, spec="model.speculation.method",
     ),
     Flag(
         "--speculation-tokens", "the most draft tokens of an answer in one step; 4", positive,
@@ -180,7 +186,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--adapter-root", "the folder from which these endpoints load", Path, metavar="FOLDER"),
     # The engine.
     Flag(
-        "--page-size", "tokens per KV page", int, EngineConfig.page_size, choices=(16, 32, 64, 128, 256),
+        "--page-size", "tokens per KV page", int, EngineConfig.page_size, choices=PAGE_SIZES,
         spec="engine.kvCache.pageSize",
     ),
     Flag("--num-pages", "KV pages; sized from memory when not given", positive, spec="engine.kvCache.pages"),
@@ -218,7 +224,7 @@ FLAGS: tuple[Flag, ...] = (
         default="auto",
     ),
     Flag(
-        "--tensor-parallel-size", f"GPUs that share the model, 1..{MAX_RANKS_OF_NODE} on each node", up_to(MAX_RANKS),
+        "--tensor-parallel-size", f"GPUs that share the model, 1..{MAX_GPUS_PER_NODE} on each node", up_to(MAX_RANKS),
         EngineConfig.tensor_parallel_size, metavar="N", spec="resources.accelerator.count",
     ),
     Flag(
@@ -234,7 +240,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     # The server.
     Flag("--host", default="127.0.0.1"),
-    Flag("--port", None, port, 8000),
+    Flag("--port", None, port, ENGINE_PORT),
     Flag(
         "--api-key-file", f"one key a line; besides those of {VARIABLE}", Path, metavar="FILE",
         spec="engine.apiKeySecretRef",
@@ -245,7 +251,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--max-queued-tokens", "prompt tokens without an answer yet", positive, spec="engine.limits.queuedTokens"
     ),
-    Flag("--max-n", "answers to one prompt", positive, MOST_N, spec="engine.limits.answers"),
+    Flag("--max-n", "answers to one prompt", positive, MAX_ANSWERS, spec="engine.limits.answers"),
     Flag("--trust-request-chat-template", "let requests bring a chat_template", kind=Kind.SWITCH),
     Flag(
         "--write-timeout", "until a client that reads nothing is cut", seconds, 30.0, metavar="SECONDS"

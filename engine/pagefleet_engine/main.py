@@ -14,15 +14,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pagefleet_contract.engine_options import MAX_ANSWERS, MAX_DRAFT_TOKENS
 from pagefleet_engine import device_flags
 from pagefleet_engine.api.base.auth import VARIABLE, Keys
 from pagefleet_engine.api.base.logs import explain
 from pagefleet_engine.api.constrained.tools import Style
-from pagefleet_engine.api.parameters.generation import MOST_N
 from pagefleet_engine.api.planning.limits import Limits, Rules
 from pagefleet_engine.api.server import ServeConfig, Server
 from pagefleet_engine.core.requests import Batching, EngineConfig, Policy, Speculation
-from pagefleet_engine.flags import FLAGS, MAX_DRAFT_TOKENS
+from pagefleet_engine.flags import FLAGS
 
 ENGINE_FIELDS = {field.name for field in fields(EngineConfig)}
 
@@ -105,8 +105,8 @@ def _check_sizes(flags: argparse.Namespace) -> None:
         )
     if flags.max_chunk_tokens is not None and flags.max_chunk_tokens > budget:
         raise ValueError(f"--max-chunk-tokens {flags.max_chunk_tokens} is more than --max-num-batched-tokens {budget}")
-    if flags.max_n > MOST_N:
-        raise ValueError(f"--max-n {flags.max_n} is more than {MOST_N}")
+    if flags.max_n > MAX_ANSWERS:
+        raise ValueError(f"--max-n {flags.max_n} is more than {MAX_ANSWERS}")
     if flags.write_timeout <= 0:
         raise ValueError("--write-timeout must be above 0")
 

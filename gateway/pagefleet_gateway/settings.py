@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pagefleet_contract.names import GATEWAY_INTERNAL_PORT, GATEWAY_PORT
+from pagefleet_contract.names import GATEWAY, GATEWAY_INTERNAL_PORT, GATEWAY_PORT
 from pagefleet_gateway.envoy.processors import default_workers
 from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector_from
 
@@ -25,7 +25,7 @@ class Settings:
     picker_port: int | None = None  # ext_proc over gRPC for other gateways; None: not served
     workers: int = field(default_factory=default_workers)  # Envoy's worker threads
     address: str = "0.0.0.0"
-    pod_name: str = "pagefleet-gateway"
+    pod_name: str = GATEWAY
     kubeconfig: Path | None = None  # None: the pod's service account
     namespace: str = ""  # the namespace whose services and pods are watched; "": all
     pools: str = ""  # the Service that InferencePools name when this gateway is their picker; "": pools are ignored
@@ -64,7 +64,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         else None,
         workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", default_workers(), 1, 64),
         address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
-        pod_name=environment.get("POD_NAME", "pagefleet-gateway"),
+        pod_name=environment.get("POD_NAME", GATEWAY),
         namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),
         pools=_pools(environment),
         kubeconfig=Path(kubeconfig) if kubeconfig else None,

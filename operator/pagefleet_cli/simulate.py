@@ -11,6 +11,8 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pagefleet_contract.names import KIND
+
 if TYPE_CHECKING:  # numpy is only loaded when something is simulated
     from pagefleet_operator.domain.spec.parse import Spec
     from pagefleet_simulator.planner import Plan, Run
@@ -140,7 +142,7 @@ def _spec(path: Path) -> Spec:
 
 
 def _is_service(document: Any) -> bool:
-    return isinstance(document, dict) and document.get("kind") == "InferenceService"
+    return isinstance(document, dict) and document.get("kind") == KIND
 
 
 def _price(spec: Spec) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-from pagefleet_contract.names import KIND
+from pagefleet_contract.names import KIND, OPERATOR, OPERATOR_PORT, SYSTEM_NAMESPACE
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.controller import CONFLICT, Queue, Reconciler
 from pagefleet_operator.kube import paths
@@ -194,7 +194,7 @@ async def _store(api: Api, store: Store, document: Document) -> None:
 
 def run() -> None:
     # kopf asks the system for the user's name, and a container's numeric user has none.
-    os.environ.setdefault("USER", "pagefleet-operator")
+    os.environ.setdefault("USER", OPERATOR)
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=os.environ.get("PAGEFLEET_LOG_LEVEL", "INFO"), handlers=[handler], force=True)
@@ -203,10 +203,10 @@ def run() -> None:
     logging.getLogger("kopf._core.reactor.running").addFilter(lambda line: "OS signals" not in str(line.msg))
     asyncio.run(
         operate(
-            port=int(os.environ.get("PAGEFLEET_OPERATOR_PORT", "8080")),
+            port=int(os.environ.get("PAGEFLEET_OPERATOR_PORT", str(OPERATOR_PORT))),
             kubeconfig=os.environ.get("KUBECONFIG") or None,
             token_file=Path(os.environ.get("PAGEFLEET_ALERT_TOKEN_FILE", TOKEN_FILE)),
-            system=os.environ.get("POD_NAMESPACE", "pagefleet-system"),
+            system=os.environ.get("POD_NAMESPACE", SYSTEM_NAMESPACE),
             lease=os.environ.get("PAGEFLEET_LEASE", ""),
             namespaces=os.environ.get("PAGEFLEET_NAMESPACES", "").replace(",", " ").split(),
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pagefleet_contract.engine_metrics import engine_of
-from pagefleet_contract.names import ACTION_ANNOTATION, KIND, REVISION_LABEL
+from pagefleet_contract.names import ACTION_ANNOTATION, GATEWAY, KIND, NAME_LABEL, REVISION_LABEL
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.manifests.load_test_job import job_name
 from pagefleet_operator.domain.rollout import alerts
@@ -45,7 +45,7 @@ from pagefleet_operator.metrics.promql_gates import PrometheusGates
 
 log = logging.getLogger(__name__)
 WORKLOADS = ("Deployment", "LeaderWorkerSet")
-SYSTEM_GATEWAYS = "app.kubernetes.io/name=pagefleet-gateway"
+SYSTEM_GATEWAYS = f"{NAME_LABEL}={GATEWAY}"
 GATEWAY_SECONDS = 2.0
 JOB_NAME_LABEL = "job-name"
 

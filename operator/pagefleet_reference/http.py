@@ -13,6 +13,7 @@ from pagefleet_contract.headers import (
     REVISION_HEADER,
     TRACEPARENT_HEADER,
 )
+from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_engine.api.endpoints.openapi import document
 from pagefleet_reference.markdown import cell, code, table
 
@@ -67,7 +68,7 @@ def page() -> str:
         INTRODUCTION,
         f"## Gateway, for clients (port 8080; 8443 with TLS)\n\n{table(('method', 'path', ''), _rows(CLIENTS))}",
         f"Headers:\n\n{table(('header', 'of', 'meaning'), ((code(n), of, text) for n, of, text in HEADERS))}",
-        f"## Gateway, inside (port 9002)\n\n{_routes(GATEWAY)}",
+        f"## Gateway, inside (port {GATEWAY_INTERNAL_PORT})\n\n{_routes(GATEWAY)}",
         f"## Operator (port 8080; 8443 with TLS)\n\n{_routes(OPERATOR)}",
         "## Engine (port 8000)\n\nFrom its own `GET /openapi.json`. With API keys all but `/health`, `/ready` and"
         " `/metrics` ask for one.\n",

@@ -12,25 +12,21 @@ from support.golden_manifests import child_of, spec_of
 from support.sample_service import sample
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS
+from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_engine import flags
 from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
-from pagefleet_engine.api.parameters.generation import MOST_N
-from pagefleet_engine.api.parameters.others import ADAPTER_NAME
 from pagefleet_engine.api.planning.limits import Limits
 from pagefleet_engine.core.requests import EngineConfig, EngineStats, Speculation
 from pagefleet_engine.main import configure
 from pagefleet_gateway.cluster.readings import Reading, reading_in
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
-from pagefleet_operator.domain.runtimes.catalog import Runtime, shared_flags
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
-from pagefleet_operator.domain.runtimes.node import MASTER_PORT
-from pagefleet_operator.domain.runtimes.pagefleet import SLOTS
+from pagefleet_operator.domain.runtimes.pagefleet import ADAPTER, DEFAULT_SLOTS
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
 from pagefleet_operator.domain.spec.schema.spec import SPEC
-from pagefleet_operator.domain.spec.support import OWNED_FLAGS
 from pagefleet_operator.metrics.engine_readings import READ
 
 
@@ -67,8 +63,8 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
         for argument in [*written, *_written("gpu"), *_nodes("leader")]
         if argument.startswith("--")
     }
-    assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(OWNED_FLAGS) | set(
-        shared_flags(Runtime.PAGEFLEET)
+    assert names - {"--kernels", "--kv-offload-memory", "--device"} == set(ADAPTER.owned_flags) | set(
+        ADAPTER.shared_flags
     )
 
 
@@ -118,11 +114,10 @@ def test_a_spec_that_says_little_leaves_the_engine_its_defaults() -> None:
 @pytest.mark.parametrize(
     ("path", "taken"),
     [
-        ("engine.kvCache.pageSize", flags.BY_NAME["--page-size"].values),
+        ("model.quantization", flags.BY_NAME["--quantization"].values),
         ("engine.kvCache.dtype", flags.BY_NAME["--kv-cache-dtype"].devices["cpu"]),
         ("engine.scheduling.policy", flags.BY_NAME["--scheduling-policy"].values),
         ("engine.toolCallParser", flags.BY_NAME["--tool-call-parser"].values),
-        ("model.speculation.method", flags.BY_NAME["--speculation"].values),
     ],
 )
 def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object, ...]) -> None:
@@ -133,21 +128,11 @@ def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object,
 
 
 def test_the_fields_behind_the_operators_flags_are_the_engines() -> None:
-    for name, field in OWNED_FLAGS.items():
+    for name, field in ADAPTER.owned_flags.items():
         behind = flags.BY_NAME[name].spec
         assert field == (f"spec.{behind}" if behind else ""), name
-    for name, path in shared_flags(Runtime.PAGEFLEET).items():
+    for name, path in ADAPTER.shared_flags.items():
         assert ".".join(path) == flags.BY_NAME[name].spec
-
-
-def test_the_schema_bounds_are_the_engines() -> None:
-    assert EngineConfig.max_adapters == schema_engine.MOST_ADAPTERS
-    assert schema_engine.MOST_ANSWERS == MOST_N
-    assert schema_engine.MOST_NODES == flags.MAX_NODES
-    assert schema_engine.MOST_NODES * flags.MAX_RANKS_OF_NODE == flags.MAX_RANKS
-    assert schema_engine.MOST_SPECULATED == flags.MAX_DRAFT_TOKENS
-    assert schema_engine.SPECULATION["properties"]["tokens"]["default"] == Speculation.tokens
-    assert f"^{ADAPTER_NAME.pattern}$" == schema_engine.ADAPTER_NAME
 
 
 def test_descriptions_name_the_engines_defaults() -> None:
@@ -159,7 +144,7 @@ def test_descriptions_name_the_engines_defaults() -> None:
         (schema_engine.KV_CACHE, "dtype", engine.kv_cache_dtype),
         (schema_engine.SCHEDULING, "policy", engine.scheduling_policy),
         (schema_engine.SCHEDULING, "maxSequences", engine.max_num_seqs),
-        (schema_engine.SCHEDULING, "maxSequences", SLOTS),
+        (schema_engine.SCHEDULING, "maxSequences", DEFAULT_SLOTS),
         (schema_engine.SCHEDULING, "tokensPerStep", engine.max_num_batched_tokens),
         (schema_engine.SCHEDULING, "chunkTokens", engine.max_chunk_tokens),
         (schema_engine.LIMITS, "queued", limits.queued),

@@ -17,17 +17,15 @@ from hypothesis import strategies as st
 
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
-from pagefleet_gateway.cluster import objects
+from pagefleet_contract.traffic import MAX_RETRIES
 from pagefleet_gateway.cluster.objects import service_from
 from pagefleet_gateway.cluster.state import RateLimit, Service
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
-from pagefleet_gateway.holding.holding import Bounds
 from pagefleet_gateway.settings import settings_from
 from pagefleet_gateway.watching import pools
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.rules.traffic import OWN_FALLBACK_CEL
 from pagefleet_operator.domain.spec.schema import structure
-from pagefleet_operator.domain.spec.schema import traffic as schema_traffic
 from pagefleet_operator.domain.spec.schema.traffic import GATEWAY_API, TRAFFIC
 from pagefleet_operator.domain.spec.traffic import EndpointPicker, Parent
 from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, FallbackReading
@@ -128,11 +126,7 @@ def test_defaults_are_the_gateways_own() -> None:
 
 
 def test_bounds_are_the_gateways_own() -> None:
-    assert schema_traffic.MOST_RETRIES == objects.MAX_RETRIES
-    assert schema_traffic.MOST_HOLD_SECONDS == objects.MAX_HOLD_SECONDS
-    assert Bounds.entries == schema_traffic.MOST_HELD
-    assert Bounds.bytes == schema_traffic.MOST_HELD_BYTES
-    most = structure.filled({}, TRAFFIC) | {"retries": schema_traffic.MOST_RETRIES, "queue": {"timeout": "5m"}}
+    most = structure.filled({}, TRAFFIC) | {"retries": MAX_RETRIES, "queue": {"timeout": "5m"}}
     assert (read(most).retries, read(most).hold_seconds) == (10, 300)
 
 
@@ -184,18 +178,18 @@ def test_each_mistake_is_refused_by_its_field(part: dict[str, Any], field: str) 
 
 
 NAMES = st.sampled_from(["a", "b"])
+CEL = celpy.Environment()  # sets the recursion limit, which hypothesis watches
+LOOP_OF_ONE = CEL.program(CEL.compile(OWN_FALLBACK_CEL))
 
 
 @given(NAMES, st.fixed_dictionaries({}, optional={"traffic": st.fixed_dictionaries(
     {}, optional={"fallback": st.fixed_dictionaries({"service": NAMES})})}))  # fmt: skip
 @settings(deadline=None)
 def test_cel_refuses_just_what_the_condition_calls_a_loop_of_one(name: str, spec: dict[str, Any]) -> None:
-    environment = celpy.Environment()
-    program = environment.program(environment.compile(OWN_FALLBACK_CEL))
     document = celpy.json_to_cel({"metadata": {"name": name}, "spec": spec})
     named = spec.get("traffic", {}).get("fallback", {}).get("service")
     stated = fallback.state("n", name, "", (FallbackReading(named, exists=True),) if named else ())
-    assert bool(program.evaluate({"self": document})) == (stated is None or stated[2] != "FallbackLoops")
+    assert bool(LOOP_OF_ONE.evaluate({"self": document})) == (stated is None or stated[2] != "FallbackLoops")
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from pagefleet_contract.headers import REQUEST_ID_HEADER
 from pagefleet_engine.api.backend.drain import Drain
 from pagefleet_engine.api.backend.engine import EngineClient
 from pagefleet_engine.api.backend.models import Models
@@ -23,7 +24,7 @@ from pagefleet_engine.api.base.logs import explain, log
 from pagefleet_engine.api.endpoints.admin import Admin
 from pagefleet_engine.api.endpoints.completions import Completions
 from pagefleet_engine.api.endpoints.embeddings import Embeddings
-from pagefleet_engine.api.endpoints.health import Observation
+from pagefleet_engine.api.endpoints.health import HealthEndpoints
 from pagefleet_engine.api.endpoints.tokens import Tokens
 from pagefleet_engine.api.observability import traces
 from pagefleet_engine.api.observability.metrics import Metrics
@@ -123,7 +124,7 @@ class Server:
         completions = Completions(planner, client, loaded, metrics, config.write_timeout)
         embeddings = Embeddings(planner, client, loaded, self._models, metrics)
         tokens = Tokens(planner, loaded, self._models)
-        observation = Observation(client, self._models, metrics, self._unready)
+        observation = HealthEndpoints(client, self._models, metrics, self._unready)
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._outermost])
         post, get = app.router.add_post, app.router.add_get
         post("/v1/completions", completions.completion)
@@ -185,7 +186,7 @@ class Server:
             self._metrics.cancellations.inc(int(inference))
             raise
         except Exception as error:
-            name = request.headers.get("x-request-id")
+            name = request.headers.get(REQUEST_ID_HEADER)
             log("error", f"{type(error).__name__}: {error}", request_id=name, trace_id=span.trace_id)
             response, status = ApiError(500, "internal error", code="internal_error").response(), 500
         finally:
@@ -195,7 +196,7 @@ class Server:
                 log(
                     "info",
                     f"{request.method} {request.path}",
-                    request_id=request.headers.get("x-request-id"),
+                    request_id=request.headers.get(REQUEST_ID_HEADER),
                     trace_id=span.trace_id,
                     status=status,
                     seconds=round(time.monotonic() - began, 4),

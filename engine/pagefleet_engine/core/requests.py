@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, MASTER_PORT, MAX_ADAPTERS
+
 
 class Batching(StrEnum):
     """`CONTINUOUS`: requests join and leave at every token. `STATIC`: a batch runs to completion before the next."""
@@ -133,7 +135,7 @@ class Speculation:
     """`ngram` looks the last tokens up in the sequence itself; `draft` asks a smaller model at the URI `model`."""
 
     method: str
-    tokens: int = 4
+    tokens: int = DEFAULT_DRAFT_TOKENS
     model: str | None = None
 
 
@@ -157,13 +159,13 @@ class EngineConfig:
     scheduling_policy: str = Policy.PRIORITY
     speculation: Speculation | None = None
     adapters: tuple[tuple[str, str], ...] = ()
-    max_adapters: int = 16
+    max_adapters: int = MAX_ADAPTERS
     kernels: str = "auto"
     device: str = "cpu"
     tensor_parallel_size: int = 1
     kv_offload_memory: int = 0  # bytes of the host for cached pages, of all ranks together
     nodes: int = 1  # machines that the ranks are on, equally many on each
-    master_port: int = 29500  # where the first of several waits for the others
+    master_port: int = MASTER_PORT  # where the first of several waits for the others
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 
 from pagefleet_contract.names import ENGINE_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
+from pagefleet_contract.traffic import (
+    DEFAULT_HELD_BYTES,
+    DEFAULT_HELD_REQUESTS,
+    DEFAULT_RETRIES,
+    IDLE_HOLD_SECONDS,
+    MAX_HOLD_SECONDS,
+    MAX_RETRIES,
+)
 from pagefleet_gateway.cluster.engines import engine_from
 from pagefleet_gateway.cluster.state import Pod, RateLimit, Service
-
-MAX_RETRIES = 10
-IDLE_HOLD_SECONDS = 60.0
-MAX_HOLD_SECONDS = 300.0  # Envoy waits a little longer for the picker (envoy/timeouts.py)
 
 
 def service_from(raw: Mapping[str, object]) -> Service:
@@ -34,11 +38,11 @@ def service_from(raw: Mapping[str, object]) -> Service:
         timeout_seconds=duration(_text(traffic, "timeout")),
         first_token_seconds=duration(_text(traffic, "firstTokenTimeout")),
         next_token_seconds=duration(_text(traffic, "nextTokenTimeout")),
-        retries=min(max(retries, 0), MAX_RETRIES) if isinstance(retries, int) else 2,
+        retries=min(max(retries, 0), MAX_RETRIES) if isinstance(retries, int) else DEFAULT_RETRIES,
         pod_limit=_count(_map(traffic, "circuitBreaker"), "maxRequestsPerPod", 0),
         hold_seconds=_hold_seconds(spec),
-        hold_requests=_count(_map(traffic, "queue"), "maxRequests", 256),
-        hold_bytes=_count(_map(traffic, "queue"), "maxBytes", 64 * 1024 * 1024),
+        hold_requests=_count(_map(traffic, "queue"), "maxRequests", DEFAULT_HELD_REQUESTS),
+        hold_bytes=_count(_map(traffic, "queue"), "maxBytes", DEFAULT_HELD_BYTES),
         tenant_header=_text(_map(traffic, "queue"), "tenantHeader").lower(),
         priorities=tuple(_headers(entry) for entry in _maps(traffic, "priorities") if _headers(entry)),
         limits=tuple(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.envoy.clusters import MIRROR, MIRRORS, Paths, engines_cluster, picker_cluster
 from pagefleet_gateway.envoy.connections import EnvoyLimits, connection_manager
 from pagefleet_gateway.envoy.overload import overload_manager
@@ -40,7 +41,7 @@ def bootstrap(
         )
     engines = [engines_cluster(paths), engines_cluster(paths, MIRRORS, MIRROR)]
     return {
-        "node": {"id": node, "cluster": "pagefleet-gateway"},
+        "node": {"id": node, "cluster": GATEWAY},
         "admin": {"address": {"pipe": {"path": str(paths.admin), "mode": 0o600}}},
         "static_resources": {
             "listeners": listeners,

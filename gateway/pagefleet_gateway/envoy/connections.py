@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_contract.headers import FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, RESERVED_PREFIXES
+from pagefleet_contract.headers import FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, REQUEST_ID_HEADER, RESERVED_PREFIXES
 from pagefleet_gateway.envoy import timeouts
 from pagefleet_gateway.envoy.answer_tokens import TOKENS_METADATA, USAGE, answer_tokens_filter
 from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, PICKER, extension
@@ -72,7 +72,7 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
         {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in RESERVED_PREFIXES
     ]
     # The request's id is the key of its ticket, so a client must not choose it.
-    mutations.append({"remove": "x-request-id"})
+    mutations.append({"remove": REQUEST_ID_HEADER})
     return extension(
         "envoy.filters.network.http_connection_manager",
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",

@@ -5,17 +5,18 @@ The limits of one service (`spec.traffic`) go before these where Envoy lets them
 
 from __future__ import annotations
 
-from pagefleet_gateway.cluster.objects import MAX_HOLD_SECONDS
+from pagefleet_contract.quantity import seconds
+from pagefleet_contract.traffic import DEFAULT_TIMEOUT, MAX_HOLD_SECONDS
 
 # A whole request, retries included, of a service without `traffic.timeout`.
-REQUEST_SECONDS = 600
+REQUEST_SECONDS = seconds(DEFAULT_TIMEOUT)
 # A stream without a byte in either direction, where no route bounds it more tightly.
 STREAM_IDLE_SECONDS = 600
 # How long an engine may be silent: Envoy has one route for each of these (stream_timeout.py).
 SILENCE_STEPS = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, STREAM_IDLE_SECONDS)
 
 # The picker holds a request for MAX_HOLD_SECONDS at most; the rest is for its answer to arrive.
-PICKER_ANSWER_SECONDS = round(MAX_HOLD_SECONDS) + 10
+PICKER_ANSWER_SECONDS = MAX_HOLD_SECONDS + 10
 PICKER_CONNECT_SECONDS = 2
 
 # Clients.

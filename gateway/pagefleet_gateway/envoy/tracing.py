@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from pagefleet_contract.headers import REQUEST_ID_HEADER
+from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.envoy.clusters import TYPE, extension
 from pagefleet_gateway.envoy.timeouts import COLLECTOR_CONNECT_SECONDS, COLLECTOR_EXPORT_SECONDS, envoy_duration
 
@@ -35,7 +37,7 @@ class Collector:
     path: str
     secure: bool = False
     headers: tuple[tuple[str, str], ...] = ()
-    service: str = "pagefleet-gateway"
+    service: str = GATEWAY
     share: float = 1.0
     parents: bool = True
     ca_file: str = CERTIFICATES  # the file with the CA certificates of an https endpoint
@@ -64,7 +66,7 @@ def collector_from(environment: Mapping[str, str]) -> Collector | None:
         path=path if traces else f"{path.rstrip('/')}/v1/traces",
         secure=parts.scheme == "https",
         headers=_headers(environment.get(HEADERS, "")),
-        service=environment.get("OTEL_SERVICE_NAME") or "pagefleet-gateway",
+        service=environment.get("OTEL_SERVICE_NAME") or GATEWAY,
         share=_share(environment) if sampler.endswith("ratio") else 1.0,
         parents=sampler.startswith("parentbased"),
         ca_file=environment.get(CERTIFICATE) or CERTIFICATES,
@@ -100,7 +102,7 @@ def tracing_config(collector: Collector) -> dict[str, object]:
         "overall_sampling": {"value": 100},
         "spawn_upstream_span": True,
         "custom_tags": [
-            {"tag": "http.request.header.x-request-id", "request_header": {"name": "x-request-id"}},
+            {"tag": f"http.request.header.{REQUEST_ID_HEADER}", "request_header": {"name": REQUEST_ID_HEADER}},
             _pod_tag("pagefleet.namespace", "namespace"),
             _pod_tag("pagefleet.service", "service"),
             _pod_tag("pagefleet.revision", "revision"),

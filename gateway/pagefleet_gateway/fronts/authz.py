@@ -15,7 +15,7 @@ from typing import cast
 
 import httptools
 
-from pagefleet_contract.headers import FALLBACK_HEADER
+from pagefleet_contract.headers import FALLBACK_HEADER, REQUEST_ID_HEADER, TRACEPARENT_HEADER
 from pagefleet_gateway.envoy.answer_tokens import USAGE
 from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS
 from pagefleet_gateway.envoy.replies import REFUSED_503
@@ -67,7 +67,7 @@ class AuthzConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         request = Request(
-            id=self._headers.get("x-request-id", ""),
+            id=self._headers.get(REQUEST_ID_HEADER, ""),
             method=self._parser.get_method().decode("latin-1"),
             path=self._url.decode("latin-1"),
             headers=self._headers,
@@ -124,7 +124,7 @@ def http_response(decision: Pick | Refusal, trace: str | None = None) -> bytes:
             if decision.mirror is not None:
                 headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
             if trace is not None:
-                headers.append(("traceparent", trace))
+                headers.append((TRACEPARENT_HEADER, trace))
             if decision.api_key:
                 headers.append(("x-envoy-auth-headers-to-remove", "authorization"))
             if decision.fallback:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pagefleet_contract.traffic import MAX_HELD_BYTES, MAX_HELD_REQUESTS
 from pagefleet_gateway.cluster.state import Service, ServiceKey
 from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
 from pagefleet_gateway.picking import refusals
@@ -24,8 +25,8 @@ Decision = Pick | Refusal
 class Bounds:
     """Of all services together; a service's own are in `Service`."""
 
-    entries: int = 4096
-    bytes: int = 256 * 1024 * 1024
+    entries: int = MAX_HELD_REQUESTS
+    bytes: int = MAX_HELD_BYTES
 
 
 @dataclass(eq=False)

@@ -10,12 +10,14 @@ import random
 import re
 from collections.abc import Mapping
 
+from pagefleet_contract.headers import TRACEPARENT_HEADER
+
 _VALID = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
 
 def new_traceparent(headers: Mapping[str, str], rng: random.Random) -> str | None:
     """Return a new `traceparent` for a request without a valid one; None when it has one."""
-    if _VALID.fullmatch(headers.get("traceparent", "")):
+    if _VALID.fullmatch(headers.get(TRACEPARENT_HEADER, "")):
         return None
     return f"00-{rng.getrandbits(128) or 1:032x}-{rng.getrandbits(64) or 1:016x}-00"
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from pagefleet_contract.names import MANAGED_SELECTOR, SYSTEM_NAMESPACE
 from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.base import paths
 from pagefleet_local.base.console import CONSOLE
@@ -132,7 +133,7 @@ async def _demo(ground: Ground, keep: bool, names: list[str]) -> None:
 
 
 async def _show_node(narrator: Narrator, installed: Fleet) -> None:
-    for arguments in (("get", "nodes", "-o", "wide"), ("get", "pods", "-n", "pagefleet-system")):
+    for arguments in (("get", "nodes", "-o", "wide"), ("get", "pods", "-n", SYSTEM_NAMESPACE)):
         narrator.command(f"kubectl {' '.join(arguments)}")
         narrator.output((await installed.kubectl.run(*arguments)).out)
 
@@ -142,7 +143,7 @@ async def _delete(narrator: Narrator, installed: Fleet) -> None:
     narrator.command(f"kubectl delete isvc --all -n {NAMESPACE}")
     await installed.kubectl.run("delete", "isvc", "--all", "-n", NAMESPACE, "--timeout=60s")
     for kind in ("deployments", "services", "poddisruptionbudgets", "pods"):
-        selector = "app.kubernetes.io/managed-by=pagefleet"
+        selector = MANAGED_SELECTOR
         await installed.kubectl.run(
             "wait", "--for=delete", kind, "-n", NAMESPACE, "-l", selector, "--timeout=150s", check=False
         )

@@ -13,6 +13,7 @@ from pagefleet_cli.base.errors import FAILED, TIMED_OUT, CommandError, fail, rea
 from pagefleet_cli.base.output import terminal
 from pagefleet_cli.rollout.actions import Action, ask, await_answer
 from pagefleet_cli.rollout.revisions import chosen, revisions
+from pagefleet_contract.names import SYSTEM_NAMESPACE
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the operator's answer.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the answer.")]
@@ -96,7 +97,7 @@ def act(name: str, action: Action, revision: str | None, wait: bool, timeout: fl
     if outcome is None:
         fail(
             f"{name}: the operator has not answered {action.value} within {timeout:g} s. The request stays "
-            f"and is answered when the operator runs (kubectl get pods -n pagefleet-system)",
+            f"and is answered when the operator runs (kubectl get pods -n {SYSTEM_NAMESPACE})",
             TIMED_OUT,
         )
     if not outcome.done:

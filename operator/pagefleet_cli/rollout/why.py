@@ -8,7 +8,7 @@ from typing import Any
 
 from pagefleet_cli.base.words import clock, moment, span
 from pagefleet_cli.rollout.progress import Place, Progress, progress
-from pagefleet_contract.names import ACTION_ANNOTATION
+from pagefleet_contract.names import ACTION_ANNOTATION, SYSTEM_NAMESPACE
 from pagefleet_operator.domain.spec.schema.step_kinds import UNTIL_RESUMED
 
 Document = Mapping[str, Any]
@@ -57,7 +57,7 @@ def _unobserved(service: Document) -> list[str]:
         return []
     return [
         f"the operator has not read the last change of the spec (generation {generation}, the operator is at {observed}): "
-        "is it running? kubectl get pods -n pagefleet-system"
+        f"is it running? kubectl get pods -n {SYSTEM_NAMESPACE}"
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pagefleet_contract.names import MANAGED, MANAGED_LABEL, SERVICE_LABEL
+from pagefleet_contract.names import MANAGED_SELECTOR, SERVICE_LABEL
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, KIND, VERSION
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
@@ -47,7 +47,7 @@ class Groups:
 
     async def _list(self, namespace: str, service: str) -> list[Document]:
         path = paths.collection(f"{GROUP}/{VERSION}", KIND, namespace)
-        listed = await self._api.get(path, labelSelector=f"{MANAGED_LABEL}={MANAGED},{SERVICE_LABEL}={service}")
+        listed = await self._api.get(path, labelSelector=f"{MANAGED_SELECTOR},{SERVICE_LABEL}={service}")
         items: list[Document] = listed.get("items") or []
         return [{**item, "apiVersion": f"{GROUP}/{VERSION}", "kind": KIND} for item in items]
 

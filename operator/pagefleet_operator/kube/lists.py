@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 import aiohttp
 
-from pagefleet_contract.names import GROUP, KIND, MANAGED, MANAGED_LABEL, VERSION
+from pagefleet_contract.names import API_VERSION, KIND, MANAGED_SELECTOR
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.store import ObjectKey, Store
@@ -69,7 +69,7 @@ class Lists:
         # Children come first: a decision on a service must see the children that it has.
         for version, kind in CHILDREN:
             await self._list(await self._versions.of(version, kind), kind)
-        await self._list(f"{GROUP}/{VERSION}", KIND)
+        await self._list(API_VERSION, KIND)
 
     async def _list(self, version: str, kind: str) -> None:
         for namespace in self._namespaces or ("",):
@@ -85,7 +85,7 @@ class Lists:
 
     async def _pages(self, path: str, ours: bool) -> tuple[list[Document], int]:
         """All items, and the resourceVersion of the first page: later pages may hold newer objects."""
-        query = {"limit": str(PAGE)} | ({"labelSelector": f"{MANAGED_LABEL}={MANAGED}"} if ours else {})
+        query = {"limit": str(PAGE)} | ({"labelSelector": MANAGED_SELECTOR} if ours else {})
         documents: list[Document] = []
         at = 0
         while True:

@@ -24,7 +24,7 @@ from typing import Any
 
 import kopf
 
-from pagefleet_contract.names import GROUP, KIND, MANAGED, MANAGED_LABEL, PLURAL, VERSION
+from pagefleet_contract.names import GROUP, KIND, MANAGED_SELECTOR, PLURAL, VERSION
 from pagefleet_operator.kube import credentials
 
 CHILDREN: dict[str, tuple[str, str] | tuple[str, str, str]] = {
@@ -191,4 +191,4 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.client_timeout = WATCH_SECONDS + 10
     settings.watching.chunk_size = CHUNK
     for resource in CHILDREN.values():
-        settings.watching.label_selectors[resource] = f"{MANAGED_LABEL}={MANAGED}"
+        settings.watching.label_selectors[resource] = MANAGED_SELECTOR

@@ -19,7 +19,8 @@ from pagefleet_contract.names import ENGINE_PORT, GATEWAY_INTERNAL_PORT
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.analysis import guard
-from pagefleet_operator.domain.analysis.guard import Outcome, Question
+from pagefleet_operator.domain.analysis.guard import Comparison
+from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.spec.rollout import Gate, Guard, LatencyGuard
 from pagefleet_operator.domain.status.observation import GateReading, Observation
 from pagefleet_operator.domain.status.status import Status
@@ -111,7 +112,7 @@ BAD_GATES: list[tuple[str, Answer]] = [
 def judged(reading: GateReading) -> Outcome:
     seen = Observation("ns", "chat", "uid", 1, {}, Status(), gates={"queue": reading})
     chosen = Guard((), None, 0, False, 60.0, None, (GATE,))
-    found = guard.assess(seen, chosen, Question("s", "c", since=None, now=1.0))
+    found = guard.assess(seen, chosen, Comparison("s", "c", since=None, now=1.0))
     assert found is not None
     return found.outcome
 
@@ -171,7 +172,7 @@ async def test_a_failing_gateway_is_no_measurement(peer: Peer, answer: Answer, a
     assert found == (() if answers else None)
     seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=found)
     chosen = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 10),), 0.01, 0, False, 60.0)
-    judgement = guard.assess(seen, chosen, Question("s", "c", since=0.0, now=100.0))
+    judgement = guard.assess(seen, chosen, Comparison("s", "c", since=0.0, now=100.0))
     assert judgement is not None
     assert judgement.outcome is Outcome.INCONCLUSIVE
 

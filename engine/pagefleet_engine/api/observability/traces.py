@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
+from pagefleet_contract.headers import REQUEST_ID_HEADER, TRACEPARENT_HEADER
 from pagefleet_engine.api.base.logs import log
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Unsent:
 
 class Off:
     def begin(self, request: web.Request) -> Span:
-        return Unsent(request.headers.get("traceparent"))
+        return Unsent(request.headers.get(TRACEPARENT_HEADER))
 
     def close(self) -> None:
         """Nothing is left."""
@@ -108,7 +109,7 @@ class _Otlp:
         tracer, propagator = self._provider.get_tracer("pagefleet_engine"), TraceContextTextMapPropagator()
 
         def start(name: str, headers: Mapping[str, str], attributes: Mapping[str, Value]) -> Made:
-            carrier = {key: headers[key] for key in ("traceparent", "tracestate") if key in headers}
+            carrier = {key: headers[key] for key in (TRACEPARENT_HEADER, "tracestate") if key in headers}
             context = propagator.extract(carrier)
             return tracer.start_span(name, context, kind=SpanKind.SERVER, attributes=attributes)
 
@@ -116,7 +117,7 @@ class _Otlp:
 
     def begin(self, request: web.Request) -> Span:
         attributes: dict[str, Value] = {"http.request.method": request.method, "url.path": request.path}
-        if (request_id := request.headers.get("x-request-id")) is not None:
+        if (request_id := request.headers.get(REQUEST_ID_HEADER)) is not None:
             attributes["http.request.header.x-request-id"] = request_id
         return _Sent(self._start(f"{request.method} {request.path}", request.headers, attributes))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagefleet_contract.engine_options import MAX_ANSWERS
 from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.api.constrained import formats
 from pagefleet_engine.api.constrained.formats import Asked
@@ -24,10 +25,9 @@ from pagefleet_engine.api.parameters.fields import (
     strings,
     text,
 )
-from pagefleet_engine.api.parameters.prompts import MOST_PROMPTS, Prompt, prompts
+from pagefleet_engine.api.parameters.prompts import MAX_PROMPTS, Prompt, prompts
 
-MOST_N = 16
-MOST_ANSWERS = 64  # of one request: prompts times answers each
+MAX_REQUEST_ANSWERS = 64  # of one request: prompts times answers each
 MOST_LOGPROBS = 20
 MOST_STOPS, MOST_STOP_CHARACTERS, MOST_STOP_TOKENS = 16, 1024, 128
 MOST_BIASES = 300
@@ -87,7 +87,7 @@ _FORMAT = {"anyOf": [
     {"type": "null"},
 ]}  # fmt: skip
 _CHOICES = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1,
-            "maxItems": formats.MOST_CHOICES}  # fmt: skip
+            "maxItems": formats.MAX_CHOICES}  # fmt: skip
 _TEXT = {"type": "string", "minLength": 1}
 # What `formats` reads.
 FORMATS: Table = {
@@ -104,7 +104,7 @@ FORMATS: Table = {
 }  # fmt: skip
 SHARED: Table = {
     "model": text(512, empty=False, required=True),
-    "n": integer(1, MOST_N, 1),
+    "n": integer(1, MAX_ANSWERS, 1),
     "temperature": number(0, 2, 1.0),
     "top_p": number(0, 1, 1.0, above=True),
     "top_k": integer(-1, 2**31, 0),
@@ -140,11 +140,11 @@ CHAT: Table = {
 }
 COMPLETION: Table = {
     **SHARED,
-    "prompt": prompts(MOST_PROMPTS),
+    "prompt": prompts(MAX_PROMPTS),
     "max_tokens": integer(0, 2**31),
     "logprobs": integer(0, MOST_LOGPROBS),
     "echo": flag(),
-    "best_of": integer(1, MOST_N),
+    "best_of": integer(1, MAX_ANSWERS),
     "add_special_tokens": flag(True),
 }
 
@@ -236,10 +236,10 @@ def _completion(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["max_tokens"] == 0 and not echo:
         raise invalid("max_tokens", "max_tokens must be at least 1; 0 is only allowed with echo")
     answers = len(fields["prompt"]) * best_of
-    if answers > MOST_ANSWERS:
+    if answers > MAX_REQUEST_ANSWERS:
         name = "best_of" if fields["best_of"] else "n"
         raise invalid(name, f"{len(fields['prompt'])} prompts with {best_of} answers each are {answers}, "
-                            f"allowed are {MOST_ANSWERS} in one request")  # fmt: skip
+                            f"allowed are {MAX_REQUEST_ANSWERS} in one request")  # fmt: skip
     return {"prompts": fields["prompt"], "best_of": best_of, "logprobs": fields["logprobs"], "echo": echo}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagefleet_contract.engine_options import ADAPTER_NAME
 from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.api.parameters import conversation as chats
 from pagefleet_engine.api.parameters.conversation import Conversation
@@ -23,15 +24,14 @@ from pagefleet_engine.api.parameters.fields import (
     token_ids,
 )
 from pagefleet_engine.api.parameters.generation import LONGEST_TIMEOUT
-from pagefleet_engine.api.parameters.prompts import MOST_INPUTS, Prompt, prompts
+from pagefleet_engine.api.parameters.prompts import MAX_INPUTS, Prompt, prompts
 
-ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 EMBEDDING_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "dimensions": (None,), "truncate_prompt_tokens": (None,), "metadata": (None, {}),
 }  # fmt: skip
 EMBEDDING: Table = {
     "model": text(512, empty=False, required=True),
-    "input": prompts(MOST_INPUTS),
+    "input": prompts(MAX_INPUTS),
     "encoding_format": one_of(("float", "base64"), "float"),
     "user": text(4096),
     "priority": integer(-(2**31), 2**31 - 1, 0),
@@ -58,12 +58,12 @@ DETOKENIZE: Table = {
 
 
 def _adapter_name(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not ADAPTER_NAME.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch(ADAPTER_NAME, value):
         raise invalid(name, f"{name} must be 1 to 128 letters, digits, . _ / or -, beginning with a letter or digit")
     return value
 
 
-_NAME = Field(_adapter_name, {"type": "string", "pattern": f"^{ADAPTER_NAME.pattern}$"}, required=True)
+_NAME = Field(_adapter_name, {"type": "string", "pattern": f"^{ADAPTER_NAME}$"}, required=True)
 LOAD_ADAPTER: Table = {"lora_name": _NAME, "lora_path": text(4096, empty=False, required=True)}
 UNLOAD_ADAPTER: Table = {"lora_name": _NAME}
 ADAPTER_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import openai
 
+from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_local.demo.stage import NAMESPACE, Stage, sample
 from pagefleet_local.fleet.kubectl import Document
 from pagefleet_local.fleet.view import View
@@ -80,5 +81,5 @@ async def _long_prompt(stage: Stage) -> None:
 
 
 async def _pods(stage: Stage) -> list[tuple[str, int]]:
-    pods = await stage.kubectl.list("pods", NAMESPACE, "pagefleet.io/service=chat")
+    pods = await stage.kubectl.list("pods", NAMESPACE, f"{SERVICE_LABEL}=chat")
     return sorted((pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods)

@@ -1,4 +1,4 @@
-"""A revision's Service: a stable name for its ready pods. The gateway picks pods itself and does not use it."""
+"""A revision's Service: a stable name for its ready pods. Our gateway picks pods itself and does not use it."""
 
 from __future__ import annotations
 

@@ -12,11 +12,12 @@ from pagefleet_contract.engine_metrics import Engine, metrics_from
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.adapter import Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 
 
-def launch(child: Child) -> Launch:
+def launch(child: Child, _release: str) -> Launch:
     engine: Mapping[str, Any] = child.snapshot["engine"]
     probes: Mapping[str, str] = engine["probes"]
     ready, port, told = probes["readiness"], int(engine.get("port", ENGINE_PORT)), engine.get("metrics")
@@ -48,3 +49,31 @@ def _told(child: Child, port: int) -> list[dict[str, Any]]:
     }
     written = [common.plain(name, str(value)) for name, value in values.items() if value is not None]
     return [*written, *common.api_key(child.snapshot, "PAGEFLEET_API_KEY")]
+
+
+ADAPTER = Adapter(
+    name="custom",
+    launch=launch,
+    required=("engine.image", "engine.probes"),
+    own_fields=("engine.command", "engine.port", "engine.probes", "engine.preStop", "engine.metrics"),
+    unsupported={
+        "model.quantization": ("int8", "fp8", "awq"),
+        "model.speculation": (),
+        "model.adapters": (),
+        "model.chatTemplate": (),
+        "engine.kvCache.pageSize": (),
+        "engine.kvCache.pages": (),
+        "engine.kvCache.memoryFraction": (),
+        "engine.kvCache.dtype": (),
+        "engine.kvCache.prefixCaching": (),
+        "engine.scheduling.policy": (),
+        "engine.scheduling.tokensPerStep": (),
+        "engine.scheduling.chunkTokens": (),
+        "engine.limits.promptTokens": (),
+        "engine.limits.outputTokens": (),
+        "engine.limits.queued": (),
+        "engine.limits.queuedTokens": (),
+        "engine.limits.answers": (),
+        "engine.toolCallParser": (),
+    },
+)

@@ -17,6 +17,13 @@ from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 TEMPORARY = "/tmp"  # noqa: S108 - the pod's own volume
 KNOWN_DELAY = 5  # seconds until every gateway knows that a pod ends
 HUB = "hf://"
+# Flags that the operator writes for every engine of others, with the field that sets each.
+COMMON_FLAGS = {
+    "--model": "spec.model.source",
+    "--served-model-name": "spec.model.servedName",
+    "--host": "",
+    "--port": "",
+}
 
 
 @dataclass(frozen=True)

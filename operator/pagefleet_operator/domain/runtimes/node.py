@@ -9,7 +9,6 @@ from typing import Any
 
 from pagefleet_operator.domain.base.parallel import pipeline_parallel, tensor_parallel
 
-MASTER_PORT = 29500
 # The LeaderWorkerSet's controller puts these into every container before what the pod template has, so that arguments may
 # name them.
 LEADER, INDEX = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"

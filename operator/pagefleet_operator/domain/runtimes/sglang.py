@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.engine_metrics import Engine, EngineMetrics
+from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
-from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch, shares
+from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch, shares
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 
@@ -53,7 +55,7 @@ METRICS = EngineMetrics(
 )
 
 
-def launch(child: Child) -> Launch:
+def launch(child: Child, _release: str) -> Launch:
     """At SIGTERM it serves what it has accepted to the end; the grace period bounds it."""
     name, _ = common.accelerator(child.snapshot)
     keyed = bool((child.snapshot.get("engine") or {}).get("apiKeySecretRef"))
@@ -136,3 +138,22 @@ def _adapters(model: Mapping[str, Any]) -> list[str]:
         return []
     paths = [f"{adapter['name']}={path_in_pod(adapter['source'])}" for adapter in adapters]
     return ["--enable-lora", f"--max-loras-per-batch={len(paths)}", "--lora-paths", *paths]
+
+
+ADAPTER = Adapter(
+    name="sglang",
+    launch=launch,
+    node_launch=node_launch,
+    images=IMAGES,
+    owned_flags=common.COMMON_FLAGS | OWNED,
+    shared_flags={SLOTS_FLAG: SLOTS, "--max-prefill-tokens": TOKENS_PER_STEP},
+    slots_flag=SLOTS_FLAG,
+    unsupported={
+        "model.quantization": ("int8",),
+        "engine.kvCache.dtype": ("float32", "float16"),
+        "engine.limits.promptTokens": (),
+        "engine.limits.outputTokens": (),
+        "engine.limits.queuedTokens": (),
+        "engine.limits.answers": (),
+    },
+)

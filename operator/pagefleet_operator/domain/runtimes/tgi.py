@@ -11,6 +11,7 @@ from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
@@ -46,7 +47,7 @@ METRICS = EngineMetrics(
 )
 
 
-def launch(child: Child) -> Launch:
+def launch(child: Child, _release: str) -> Launch:
     """At SIGTERM its router serves what it has accepted to the end; the grace period bounds it."""
     name, _ = common.accelerator(child.snapshot)
     cached = common.engine_part(child.snapshot, "kvCache").get("prefixCaching")
@@ -88,3 +89,27 @@ def _flags(child: Child) -> dict[str, object]:
         "--max-batch-prefill-tokens": scheduling.get("tokensPerStep"),
         "--lora-adapters": ",".join(adapters) or None,
     }
+
+
+ADAPTER = Adapter(
+    name="tgi",
+    launch=launch,
+    images=IMAGES,
+    owned_flags=common.COMMON_FLAGS | OWNED,
+    shared_flags={SLOTS_FLAG: SLOTS, "--max-batch-prefill-tokens": TOKENS_PER_STEP},
+    slots_flag=SLOTS_FLAG,
+    unsupported={
+        "model.speculation.method": ("draft",),
+        "model.chatTemplate": (),
+        "engine.kvCache.pageSize": (),
+        "engine.kvCache.pages": (),
+        "engine.kvCache.dtype": (),
+        "engine.scheduling.policy": ("priority",),
+        "engine.scheduling.chunkTokens": (),
+        "engine.limits.outputTokens": (),
+        "engine.limits.queued": (),
+        "engine.limits.queuedTokens": (),
+        "engine.limits.answers": (),
+        "engine.toolCallParser": (),
+    },
+)

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.engine_metrics import Engine, EngineMetrics
+from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
+from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.launch import Launch
-from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, MASTER_PORT, Node, NodeLaunch, shares
+from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch, shares
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 
@@ -68,7 +70,7 @@ METRICS = EngineMetrics(
 )
 
 
-def launch(child: Child) -> Launch:
+def launch(child: Child, _release: str) -> Launch:
     """It drains at SIGTERM (--shutdown-timeout); the pause before lets the last picks of gateways arrive."""
     name, _ = common.accelerator(child.snapshot)
     drain = drain_seconds(common.engine_part(child.snapshot, "limits"))
@@ -169,3 +171,20 @@ def _adapters(model: Mapping[str, Any]) -> list[str]:
         return []
     modules = [f"{adapter['name']}={path_in_pod(adapter['source'])}" for adapter in adapters]
     return ["--enable-lora", f"--max-loras={len(modules)}", "--lora-modules", *modules]
+
+
+ADAPTER = Adapter(
+    name="vllm",
+    launch=launch,
+    node_launch=node_launch,
+    images=IMAGES,
+    owned_flags=common.COMMON_FLAGS | OWNED,
+    shared_flags={SLOTS_FLAG: SLOTS, "--max-num-batched-tokens": TOKENS_PER_STEP},
+    slots_flag=SLOTS_FLAG,
+    unsupported={
+        "model.quantization": ("int8",),
+        "engine.kvCache.dtype": ("float32",),
+        "engine.limits.promptTokens": (),
+        "engine.limits.answers": (),
+    },
+)

@@ -5,26 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pagefleet_operator.domain.runtimes.catalog import Runtime, owned_flags, runtime_of, shared_flags
+from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.spec.schema.structure import SpecError
 
-# Written by the operator from other fields of the spec.
-OWNED_FLAGS = {
-    "--model": "spec.model.source", "--served-model-name": "spec.model.servedName", "--host": "", "--port": "",
-    "--max-model-len": "spec.model.maxLength", "--quantization": "spec.model.quantization",
-    "--speculation": "spec.model.speculation.method", "--speculation-tokens": "spec.model.speculation.tokens",
-    "--speculation-model": "spec.model.speculation.model", "--lora-adapter": "spec.model.adapters",
-    "--chat-template": "spec.model.chatTemplate", "--page-size": "spec.engine.kvCache.pageSize",
-    "--num-pages": "spec.engine.kvCache.pages", "--kv-memory-fraction": "spec.engine.kvCache.memoryFraction",
-    "--kv-cache-dtype": "spec.engine.kvCache.dtype", "--no-prefix-caching": "spec.engine.kvCache.prefixCaching",
-    "--scheduling-policy": "spec.engine.scheduling.policy", "--max-chunk-tokens": "spec.engine.scheduling.chunkTokens",
-    "--max-prompt-tokens": "spec.engine.limits.promptTokens", "--max-output-tokens": "spec.engine.limits.outputTokens",
-    "--max-queued-requests": "spec.engine.limits.queued", "--max-queued-tokens": "spec.engine.limits.queuedTokens",
-    "--max-n": "spec.engine.limits.answers", "--api-key-file": "spec.engine.apiKeySecretRef",
-    "--tensor-parallel-size": "spec.resources.accelerator.count", "--nnodes": "spec.engine.nodes",
-    "--node-rank": "", "--master-addr": "", "--master-port": "",
-    "--tool-call-parser": "spec.engine.toolCallParser", "--drain-timeout": "",
-}  # fmt: skip
 ADAPTER_SCHEMES = ("pvc", "file")
 CACHE_ENV = ("HF_HOME", "HF_HUB_CACHE")
 OWNED_ENV = ("OMP_NUM_THREADS", "PAGEFLEET_TERMINATION_LOG", "HOME")
@@ -42,9 +25,8 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
             allowed = " or ".join(f"{name}://" for name in ADAPTER_SCHEMES)
             where = f"spec.model.adapters[{index}].source"
             yield SpecError(where, f"{scheme}:// is not supported for adapters yet; use {allowed}")
-    runtime = runtime_of(spec)
-    owned = OWNED_FLAGS if runtime is Runtime.PAGEFLEET else owned_flags(runtime)
-    shared = shared_flags(runtime)
+    engine = adapter_of(spec)
+    owned, shared = engine.owned_flags, engine.shared_flags
     for index, argument in enumerate(_at(spec, ("engine", "args")) or ()):
         flag = argument.split("=", 1)[0]
         if flag in owned:

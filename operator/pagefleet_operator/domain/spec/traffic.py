@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pagefleet_contract.names import GATEWAY
 from pagefleet_contract.quantity import seconds
 
 
@@ -37,7 +38,7 @@ class Parent:
 
 @dataclass(frozen=True)
 class EndpointPicker:
-    service: str = "pagefleet-gateway"
+    service: str = GATEWAY
     port: int = 9003
     failure_mode: str = "FailClose"
 

@@ -1,67 +1,69 @@
-"""Rules of the runtimes: a field that a runtime does not support is refused by its name."""
+"""Rules of the runtimes, made from the registry: a field that a runtime does not support is refused by its name."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from pagefleet_contract.names import ENGINE_PORT
-from pagefleet_operator.domain.runtimes.catalog import Runtime, images_of
+from pagefleet_operator.domain.runtimes.adapter import Adapter
+from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, given
 
-OTHERS = (Runtime.VLLM, Runtime.SGLANG, Runtime.TGI)
-FOREIGN = (*OTHERS, Runtime.CUSTOM)
+ROUTED = "has(self.traffic) && has(self.traffic.provider) && self.traffic.provider == 'GatewayAPI'"
+ENGINES = tuple(REGISTRY.values())
 
 
-def _among(runtimes: tuple[Runtime, ...]) -> str:
+def _among(runtimes: Iterable[str]) -> str:
     """In CEL: whether the spec's runtime is one of these."""
-    return f"({RUNTIME} in [{', '.join(repr(str(runtime)) for runtime in runtimes)}])"
+    return f"({RUNTIME} in [{', '.join(repr(name) for name in runtimes)}])"
 
 
-def refused(runtimes: tuple[Runtime, ...], field: str, *values: str) -> Rule:
-    """These runtimes do not support `field`, or of its values only not `values`."""
+def refused(runtimes: Iterable[str], field: str, *values: str) -> Rule:
+    """These runtimes do not support `field`; with `values`, only these values of it."""
     which = f" && self.{field} in [{', '.join(repr(value) for value in values)}]" if values else ""
     subject = f"{' and '.join(values)} {'are' if len(values) > 1 else 'is'}" if values else "is"
-    cel = f"!{_among(runtimes)} || !({given(field)}{which})"
     message = f"{subject} not supported by runtime {', '.join(runtimes)}; remove it"
-    if runtimes == KNOWN:
-        message = "is for runtime custom only; remove it"
-    return Rule(
-        (),
-        f"spec.{field}",
-        cel,
-        message,
-    )
+    return Rule((), f"spec.{field}", f"!{_among(runtimes)} || !({given(field)}{which})", message)
 
 
-def _needs_image(runtime: Runtime) -> Rule:
+def _unsupported() -> Iterator[Rule]:
+    """One rule for each field, or for values of it, that some runtimes do not support."""
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for engine in ENGINES:
+        for field, values in engine.unsupported.items():
+            lacking.setdefault((field, *values), []).append(engine.name)
+    for (field, *refused_values), runtimes in lacking.items():
+        yield refused(runtimes, field, *refused_values)
+
+
+def _own_fields(engine: Adapter) -> Iterator[Rule]:
+    """Fields that only this runtime has."""
+    others = [other.name for other in ENGINES if other is not engine]
+    for field in engine.own_fields:
+        message = f"is for runtime {engine.name} only; remove it"
+        yield Rule((), f"spec.{field}", f"!{_among(others)} || !({given(field)})", message)
+
+
+def _required(engine: Adapter) -> Iterator[Rule]:
+    for field in engine.required:
+        message = f"is required for runtime {engine.name}"
+        yield Rule((), f"spec.{field}", f"!{_among([engine.name])} || ({given(field)})", message)
+
+
+def _needs_image(engine: Adapter) -> Iterator[Rule]:
     """`spec.engine.image` is required where the runtime has no image of its own for the accelerator."""
-    names = tuple(images_of(runtime))
+    if engine.images is None:
+        return
+    names = tuple(engine.images)
     accelerated = "has(self.resources) && has(self.resources.accelerator)"
     known = f"{accelerated} && self.resources.accelerator.name in [{', '.join(repr(name) for name in names if name)}]"
     plain = f" || !({accelerated})" if "" in names else ""
     listed = ", ".join(name or "no accelerator" for name in names)
-
-    cel = f"!{_among((runtime,))} || has(self.engine.image) || ({known}){plain}"
-    message = f"is required: runtime {runtime} has images of its own only for {listed}"
-    return Rule(
-        (),
-        "spec.engine.image",
-        cel,
-        message,
-    )
+    cel = f"!{_among([engine.name])} || has(self.engine.image) || ({known}){plain}"
+    message = f"is required: runtime {engine.name} has images of its own only for {listed}"
+    yield Rule((), "spec.engine.image", cel, message)
 
 
-def _required(field: str) -> Rule:
-    return Rule(
-        (),
-        f"spec.{field}",
-        f"!{_among((Runtime.CUSTOM,))} || ({given(field)})",
-        "is required for runtime custom",
-    )
-
-
-VLLM, SGLANG, TGI, CUSTOM = (Runtime.VLLM,), (Runtime.SGLANG,), (Runtime.TGI,), (Runtime.CUSTOM,)
-KNOWN = (Runtime.PAGEFLEET, *OTHERS)
-
-ROUTED = "has(self.traffic) && has(self.traffic.provider) && self.traffic.provider == 'GatewayAPI'"
 RUNTIME_RULES = (
     Rule(
         (),
@@ -72,40 +74,19 @@ RUNTIME_RULES = (
     Rule(
         (),
         "spec.model.source",
-        f"!{_among(FOREIGN)} || !self.model.source.startsWith('python://')",
-        "python:// is for runtime pagefleet; use hf://, pvc:// or file://",
+        f"!{_among(engine.name for engine in ENGINES if not engine.reads_packages)} "
+        "|| !self.model.source.startsWith('python://')",
+        f"python:// is for runtime {', '.join(engine.name for engine in ENGINES if engine.reads_packages)}; "
+        "use hf://, pvc:// or file://",
     ),
-    refused((*VLLM, *SGLANG, *CUSTOM), "model.quantization", "int8"),
-    refused(CUSTOM, "model.quantization", "fp8", "awq"),
-    refused(TGI, "model.speculation.method", "draft"),
-    refused(CUSTOM, "model.speculation"),
-    refused(CUSTOM, "model.adapters"),
-    refused((*TGI, *CUSTOM), "model.chatTemplate"),
-    refused((*TGI, *CUSTOM), "engine.kvCache.pageSize"),
-    refused((*TGI, *CUSTOM), "engine.kvCache.pages"),
-    refused(CUSTOM, "engine.kvCache.memoryFraction"),
-    refused(VLLM, "engine.kvCache.dtype", "float32"),
-    refused(SGLANG, "engine.kvCache.dtype", "float32", "float16"),
-    refused((*TGI, *CUSTOM), "engine.kvCache.dtype"),
-    refused(CUSTOM, "engine.kvCache.prefixCaching"),
-    refused(TGI, "engine.scheduling.policy", "priority"),
-    refused(CUSTOM, "engine.scheduling.policy"),
-    refused(CUSTOM, "engine.scheduling.tokensPerStep"),
-    refused((*TGI, *CUSTOM), "engine.scheduling.chunkTokens"),
-    refused((*VLLM, *SGLANG, *CUSTOM), "engine.limits.promptTokens"),
-    refused((*SGLANG, *TGI, *CUSTOM), "engine.limits.outputTokens"),
-    refused((*TGI, *CUSTOM), "engine.limits.queued"),
-    refused((*SGLANG, *TGI, *CUSTOM), "engine.limits.queuedTokens"),
-    refused(FOREIGN, "engine.limits.answers"),
-    refused((*TGI, *CUSTOM), "engine.toolCallParser"),
-    *(refused(KNOWN, f"engine.{name}") for name in ("command", "port", "probes", "preStop", "metrics")),
-    _required("engine.image"),
-    _required("engine.probes"),
-    *map(_needs_image, OTHERS),
+    *_unsupported(),
+    *(rule for engine in ENGINES for rule in _own_fields(engine)),
+    *(rule for engine in ENGINES for rule in _required(engine)),
+    *(rule for engine in ENGINES for rule in _needs_image(engine)),
     Rule(
         (),
         "spec.engine.metrics",
-        f"!{_among(CUSTOM)} || has(self.engine.metrics) || !has(self.scaling) || !has(self.scaling.max) "
+        f"!{_among(['custom'])} || has(self.engine.metrics) || !has(self.scaling) || !has(self.scaling.max) "
         "|| !has(self.scaling.min) || self.scaling.max <= self.scaling.min "
         "|| (has(self.scaling.mode) && self.scaling.mode == 'external')",
         "is required for runtime custom whose replicas follow the load (spec.scaling.max above min)",

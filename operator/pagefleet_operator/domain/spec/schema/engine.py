@@ -6,6 +6,17 @@ every service when the operator is upgraded. Descriptions say what the engine do
 
 from __future__ import annotations
 
+from pagefleet_contract.engine_options import (
+    ADAPTER_NAME,
+    DEFAULT_DRAFT_TOKENS,
+    MAX_ADAPTERS,
+    MAX_ANSWERS,
+    MAX_DRAFT_TOKENS,
+    MAX_NODES,
+    PAGE_SIZES,
+    SPECULATION_METHODS,
+)
+from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
     OBJECT_NAME,
@@ -19,8 +30,6 @@ from pagefleet_operator.domain.spec.schema.fields import (
     text,
 )
 
-MOST_ADAPTERS, MOST_ANSWERS, MOST_SPECULATED, MOST_NODES = 16, 16, 16, 16
-ADAPTER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
 SCHEMES = "hf://org/name[@revision], pvc://claim/path, file:///path or python://package/file.gguf"
 
 SPECULATION = record(
@@ -29,9 +38,9 @@ SPECULATION = record(
         "method": choice(
             "Who guesses: the sequence's own n-grams (what our engine does on a CPU where nothing is said), a smaller model, "
             "or nobody.",
-            ("ngram", "draft", "none"),
+            SPECULATION_METHODS,
         ),
-        "tokens": integer("Most guesses in one step.", 1, MOST_SPECULATED, default=4),
+        "tokens": integer("Most guesses in one step.", 1, MAX_DRAFT_TOKENS, default=DEFAULT_DRAFT_TOKENS),
         "model": text(
             f"The smaller model, with the same tokenizer, of method draft: {SCHEMES}.", pattern=URI, longest=1024
         ),
@@ -44,12 +53,12 @@ ADAPTERS = array(
     record(
         "An adapter.",
         {
-            "name": text("What clients put into `model`.", pattern=ADAPTER_NAME, longest=128),
+            "name": text("What clients put into `model`.", pattern=f"^{ADAPTER_NAME}$", longest=128),
             "source": text("Its folder: pvc://claim/path or file:///path.", pattern=URI, longest=1024),
         },
         ("name", "source"),
     ),
-    MOST_ADAPTERS,
+    MAX_ADAPTERS,
 )
 
 MODEL = record(
@@ -88,7 +97,7 @@ LIMITS = record(
             1,
             1 << 30,
         ),
-        "answers": integer("Most answers to one prompt (`n`). 16 when omitted.", 1, MOST_ANSWERS),
+        "answers": integer("Most answers to one prompt (`n`). 16 when omitted.", 1, MAX_ANSWERS),
     },
 )
 
@@ -98,7 +107,7 @@ KV_CACHE = record(
         "pageSize": {
             "type": "integer",
             "description": "Tokens per page. 16 when omitted.",
-            "enum": [16, 32, 64, 128, 256],
+            "enum": list(PAGE_SIZES),
         },
         "pages": integer("Pages in all; sized from the memory when omitted.", 1, 1 << 24),
         "memoryFraction": number("Share of the memory for weights and pages.", 0.05, 1.0),
@@ -128,12 +137,12 @@ SCHEDULING = record(
 ENGINE = record(
     "The engine that serves the model.",
     {
-        "runtime": choice("Which engine.", ("pagefleet", "vllm", "sglang", "tgi", "custom"), default="pagefleet"),
+        "runtime": choice("Which engine.", tuple(REGISTRY), default="pagefleet"),
         "nodes": integer(
             "Pods that together are one replica, each with spec.resources: the model is shared by all their "
             "accelerators. Above 1 it needs LeaderWorkerSet (leaderworkerset.x-k8s.io/v1). 1 when omitted.",
             1,
-            MOST_NODES,
+            MAX_NODES,
         ),
         "pipelineParallelSize": integer(
             "Groups of layers that a replica's accelerators are divided into; within each, every layer is shared. 1 when "

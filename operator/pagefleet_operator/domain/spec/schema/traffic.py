@@ -1,10 +1,20 @@
 """The structure of `.spec.traffic`: what the gateway holds, sheds, limits and retries, and who splits traffic.
 
-Bounds and defaults are the gateway's own (`tests/contract/test_traffic_contract.py` holds them together).
+Bounds and defaults are the gateway's own (pagefleet_contract.traffic).
 """
 
 from __future__ import annotations
 
+from pagefleet_contract.names import GATEWAY
+from pagefleet_contract.traffic import (
+    DEFAULT_HELD_BYTES,
+    DEFAULT_HELD_REQUESTS,
+    DEFAULT_RETRIES,
+    DEFAULT_TIMEOUT,
+    MAX_HELD_BYTES,
+    MAX_HELD_REQUESTS,
+    MAX_RETRIES,
+)
 from pagefleet_operator.domain.spec.schema.fields import (
     OBJECT_NAME,
     Schema,
@@ -18,11 +28,6 @@ from pagefleet_operator.domain.spec.schema.fields import (
 
 HEADER_NAME = r"^[A-Za-z0-9-]+$"
 HOST_NAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-MOST_HOLD_SECONDS = 300
-MOST_HELD, MOST_HELD_BYTES = 4096, 256 * 1024 * 1024
-DEFAULT_HELD, DEFAULT_HELD_BYTES = 256, 64 * 1024 * 1024
-MOST_RETRIES, DEFAULT_RETRIES = 10, 2
-DEFAULT_TIMEOUT = "10m"
 
 
 def _header(description: str, **more: int) -> Schema:
@@ -35,9 +40,11 @@ QUEUE = record(
         "timeout": duration(
             "Longest wait, at most 5m. When omitted: 60s for a service with scaling.idleToZero, else nothing waits."
         ),
-        "maxRequests": integer("Most requests that wait in a gateway pod.", 1, MOST_HELD, default=DEFAULT_HELD),
+        "maxRequests": integer(
+            "Most requests that wait in a gateway pod.", 1, MAX_HELD_REQUESTS, default=DEFAULT_HELD_REQUESTS
+        ),
         "maxBytes": integer(
-            "Most bytes of waiting requests in a gateway pod.", 1024, MOST_HELD_BYTES, default=DEFAULT_HELD_BYTES
+            "Most bytes of waiting requests in a gateway pod.", 1024, MAX_HELD_BYTES, default=DEFAULT_HELD_BYTES
         ),
         "tenantHeader": _header("Whose value is a tenant: waiting requests are let go fairly between tenants."),
     },
@@ -97,7 +104,7 @@ GATEWAY_API = record(
         "picker": record(
             "The endpoint picker of the InferencePool: a pagefleet-gateway Service in the service's namespace.",
             {
-                "service": text("Its name.", pattern=OBJECT_NAME, longest=63, default="pagefleet-gateway"),
+                "service": text("Its name.", pattern=OBJECT_NAME, longest=63, default=GATEWAY),
                 "port": integer("Its ext_proc port.", 1, 65535, default=9003),
                 "failureMode": choice(
                     "Without an answer of the picker: FailClose refuses, FailOpen takes any pod of any revision.",
@@ -122,7 +129,7 @@ TRAFFIC = record(
         "timeout": duration("Longest time for a whole answer.", default=DEFAULT_TIMEOUT),
         "firstTokenTimeout": duration("Longest time to an answer's first byte; no limit of its own when omitted."),
         "nextTokenTimeout": duration("Longest silence within an answer; no limit of its own when omitted."),
-        "retries": integer("Other pods tried before the first byte.", 0, MOST_RETRIES, default=DEFAULT_RETRIES),
+        "retries": integer("Other pods tried before the first byte.", 0, MAX_RETRIES, default=DEFAULT_RETRIES),
         "circuitBreaker": record(
             "Limits per pod.",
             {

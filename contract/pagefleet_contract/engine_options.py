@@ -1,0 +1,16 @@
+"""The values and bounds of our engine's flags that the InferenceService offers too: one for both."""
+
+from __future__ import annotations
+
+PAGE_SIZES = (16, 32, 64, 128, 256)  # tokens per KV page
+
+SPECULATION_METHODS = ("ngram", "draft", "none")
+MAX_DRAFT_TOKENS, DEFAULT_DRAFT_TOKENS = 16, 4  # of one step
+
+MAX_ADAPTERS = 16  # LoRA adapters loaded at the same time
+ADAPTER_NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"  # to be matched in full
+
+MAX_ANSWERS = 16  # to one prompt: `n`
+
+MAX_NODES, MAX_GPUS_PER_NODE = 16, 8  # of one replica
+MASTER_PORT = 29500  # on the first pod of several: it waits there for the others

@@ -1,0 +1,47 @@
+"""What an engine must say of itself so that the operator can run it: one Adapter for each value of spec.engine.runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.runtimes.launch import Launch
+from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
+
+SLOTS = ("engine", "scheduling", "maxSequences")
+TOKENS_PER_STEP = ("engine", "scheduling", "tokensPerStep")
+
+
+def no_node_flags(_: Mapping[str, Any], __: Node) -> NodeLaunch:
+    """For an engine whose groups of pods need no flags of their own."""
+    return NodeLaunch()
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One engine that a revision may run on. Fields of the spec are named by their path below `spec`.
+
+    `launch` takes the child object's names and the operator's version. `node_launch` takes a revision's snapshot and a
+    pod's place in its group. `images` are the default images by the accelerator's resource name ("" without one); None
+    stands for an engine whose image is chosen by `launch`. `owned_flags` are flags that only the operator writes, with the
+    field that sets each ("" where no field does). `shared_flags` may stand in engine.args instead of their field.
+    `slots_flag` sets how many sequences a replica runs at once, `slots` is the number without the flag (None: unknown).
+    `unsupported` names fields that are refused; of a field with values, only these values are refused.
+    `required` names fields that must be given, `own_fields` those that no other engine has.
+    `reads_packages`: whether model sources may be python:// URIs.
+    """
+
+    name: str
+    launch: Callable[[Child, str], Launch]
+    node_launch: Callable[[Mapping[str, Any], Node], NodeLaunch] = no_node_flags
+    images: Mapping[str, str] | None = None
+    owned_flags: Mapping[str, str] = field(default_factory=dict)
+    shared_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    slots_flag: str = ""
+    slots: int | None = None
+    unsupported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    own_fields: tuple[str, ...] = ()
+    reads_packages: bool = False
