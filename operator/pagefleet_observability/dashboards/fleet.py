@@ -96,7 +96,7 @@ SERVICES = Row(
             stacked=True,
         ),
         Panel(
-            "Turned away",
+            "Rejected",
             ((f"service:pagefleet_gateway_shed:ratio_rate5m{{{IN}}}", EACH),),
             "Share that the gateway itself answered with 429 or 503.",
             unit="percentunit",
