@@ -42,7 +42,7 @@ from pagefleet_simulator.fleet.view import Bounds, Scaler
 from pagefleet_simulator.fluid import FluidSimulation
 from pagefleet_simulator.results.outcome import Objective
 from pagefleet_simulator.results.plots import frontiers
-from pagefleet_simulator.scalers.catalog import PEERS, candidates, describe
+from pagefleet_simulator.scalers.catalog import PEERS, candidates_of, describe
 from pagefleet_simulator.scalers.hpa import Hpa
 from pagefleet_simulator.scalers.keda import Keda
 from pagefleet_simulator.scalers.ours import Ours
@@ -165,7 +165,7 @@ def _kept(store: Store, job: Job) -> Result:
 
 def settings(hours: float, processes: int, store: Store) -> list[Scaler]:
     """Ours, and of each of the others the settings that the calibration trace prefers for GOALS."""
-    choices = {name: candidates(name, PROFILE, SCALING, OBJECTIVE) for name in PEERS}
+    choices = {name: candidates_of(name, PROFILE, SCALING, OBJECTIVE) for name in PEERS}
     jobs = [Job("calibration", hours, 1_000_003, scaler) for found in choices.values() for scaler in found]
     results = everything(jobs, processes, "calibrating", store)
     chosen: list[Scaler] = [Ours(SCALING)]

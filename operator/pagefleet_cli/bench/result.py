@@ -11,8 +11,9 @@ from typing import Any
 from pagefleet_cli.bench.requests import Sample
 from pagefleet_cli.bench.run import Run
 from pagefleet_contract import sketch
+from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 
-SIGNALS = ("ttft", "tpot", "e2e")
+SIGNALS = GATEWAY_SIGNALS
 MAX_BYTES = 4096  # of a container's termination message
 
 

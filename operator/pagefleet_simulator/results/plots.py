@@ -1,5 +1,7 @@
-"""Replicas and queue over time, a row for each scaler, and accelerator-hours over attainment, as SVG or PNG. Needs
-matplotlib (extra `plots`)."""
+"""Plots as SVG or PNG: replicas and queue over time, and accelerator-hours over attainment.
+
+matplotlib is needed (extra `plots`).
+"""
 
 from __future__ import annotations
 

@@ -126,22 +126,22 @@ def test_hpa_is_off_at_zero() -> None:
 
 def test_kpa_target_is_70_percent_of_the_limit() -> None:
     # "containerConcurrency 10 at 70 %: 100 concurrent requests make ceil(100 / 7) = 15 pods"
-    replicas, _ = kpa.scale(100, 100, 15, 7.0, kpa.Memory(), 0.0, kpa.Rules())
+    replicas, _ = kpa.scale(kpa.pods_for(100, 7.0), kpa.pods_for(100, 7.0), 15, kpa.Memory(), 0.0, kpa.Rules())
     assert replicas == 15
 
 
 def test_kpa_panics_at_twice_the_ready_pods_and_does_not_shrink_in_it() -> None:
     rules = kpa.Rules()
-    replicas, memory = kpa.scale(10, 40, 2, 10.0, kpa.Memory(), 0.0, rules)
+    replicas, memory = kpa.scale(1, 4, 2, kpa.Memory(), 0.0, rules)
     assert (replicas, memory.panic_since) == (4, 0.0)
-    replicas, memory = kpa.scale(10, 5, 4, 10.0, memory, 30.0, rules)
+    replicas, memory = kpa.scale(1, 1, 4, memory, 30.0, rules)
     assert replicas == 4
-    replicas, memory = kpa.scale(10, 5, 4, 10.0, memory, 61.0, rules)
+    replicas, memory = kpa.scale(1, 1, 4, memory, 61.0, rules)
     assert (replicas, memory.panic_since) == (2, None)  # ceil(10/10) = 1, but at most halved
 
 
 def test_kpa_halves_at_most() -> None:
-    assert kpa.scale(1, 1, 9, 10.0, kpa.Memory(), 0.0, kpa.Rules())[0] == 4
+    assert kpa.scale(1, 1, 9, kpa.Memory(), 0.0, kpa.Rules())[0] == 4
 
 
 def test_kpa_last_pod_goes_after_the_grace_period() -> None:

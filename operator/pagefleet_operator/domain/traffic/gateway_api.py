@@ -15,7 +15,7 @@ from pagefleet_contract.traffic import DEFAULT_RETRIES
 from pagefleet_operator.domain.manifests.httproute import TrafficSplit, http_route, metadata_of
 from pagefleet_operator.domain.manifests.inferencepool import inference_pool
 from pagefleet_operator.domain.spec.parse import Spec
-from pagefleet_operator.domain.spec.rollout import Source
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.traffic import Backend, GatewayApi, Parent, Provider
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, NewCondition
 from pagefleet_operator.domain.status.gateway_api import (
