@@ -21,7 +21,8 @@ from pagefleet_local.fleet.kubectl import until
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.cumulative import Pod

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, engine_of
 from pagefleet_operator.domain.analysis import sources
-from pagefleet_operator.domain.spec.rollout import Guard, Rollout, Source
+from pagefleet_operator.domain.spec.rollout import Guard, Rollout
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import Status

@@ -22,7 +22,8 @@ from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.verdict import Outcome
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.cumulative import MAX_GAP_SECONDS, Counts, Past, Pod

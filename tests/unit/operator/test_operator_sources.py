@@ -18,7 +18,8 @@ from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout, Source
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.schema.step_kinds import RolloutStep, StepKind
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pagefleet_operator.domain.analysis import errors, latency, limits, sources
 from pagefleet_operator.domain.analysis.accumulate import START, Accumulator, Scope, SignalTest, accumulate
 from pagefleet_operator.domain.analysis.verdict import Verdict, no_measurement, with_source, worst_of
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.spec.rollout import Guard
+from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 
-SIGNALS = ("ttft", "tpot", "e2e")
 MAX_BUCKET = 2000
 MAX_FAILED_SHARE = 0.01  # share of failed requests accepted without spec.rollout.guard.errors
 
@@ -38,7 +38,7 @@ def parse_result(raw: object) -> dict[str, Any] | None:
         value = raw.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             result[name] = value
-    for name in SIGNALS:
+    for name in GATEWAY_SIGNALS:
         histogram = raw.get(name)
         if histogram is None:
             continue

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import GUARD_SIGNALS, Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
 
 GATEWAY, ENGINE, PROMETHEUS = "gateway", "engine", "prometheus"
@@ -27,7 +28,7 @@ def measuring_source(entry: LatencyGuard, mirrored: bool) -> Source | None:
     """
     if not mirrored or entry.source is not Source.GATEWAY:
         return entry.source
-    return None if entry.signal == "tpot" else Source.ENGINE
+    return Source.ENGINE if GUARD_SIGNALS[entry.signal].engine else None
 
 
 def error_source(guard: Guard, mirrored: bool) -> Source:

@@ -22,7 +22,7 @@ def text(description: str, *, pattern: str | None = None, longest: int = 253, **
 
 
 def choice(description: str, values: tuple[str, ...], **more: Any) -> Schema:
-    return {"type": "string", "description": description, "enum": list(values), **more}
+    return {"type": "string", "description": description, "enum": list(map(str, values)), **more}
 
 
 def integer(description: str, low: int, high: int, **more: Any) -> Schema:

@@ -13,12 +13,12 @@ from pagefleet_operator.domain.spec.schema.fields import (
     table,
     text,
 )
+from pagefleet_operator.domain.spec.schema.guard_signals import ENGINE_ONLY, GUARD_SIGNALS, Source
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP
 
 # The API server compares a whole number with bounds cast to int64; one beyond that refuses every whole number.
-MOST_NUMBER = 1e15
-SIGNALS = ("ttft", "itl", "tpot", "e2e", "queue")
-SOURCES = ("Gateway", "Engine", "Prometheus")
+MAX_NUMBER = 1e15
+SOURCES = tuple(Source)
 # A histogram without _bucket, and matchers; $namespace, $service and $revision are filled in.
 HISTOGRAM = r"^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}\[\]]*\})?$"
 
@@ -30,10 +30,10 @@ GUARD = record(
             record(
                 "One signal.",
                 {
-                    "signal": choice("What is measured.", SIGNALS),
+                    "signal": choice("What is measured.", tuple(GUARD_SIGNALS)),
                     "source": choice(
                         "Who measures it: the gateways, the engines' own histograms, or the operator's Prometheus. "
-                        "Omitted: Gateway; for itl and queue Engine.",
+                        f"Omitted: Gateway; for {' and '.join(ENGINE_ONLY)} Engine.",
                         SOURCES,
                     ),
                     "histogram": text(
@@ -76,8 +76,8 @@ GUARD = record(
                     "query": text(
                         "PromQL with one value; $namespace, $service, $stable, $canary are filled in.", longest=2048
                     ),
-                    "min": number("Smallest value accepted.", -MOST_NUMBER, MOST_NUMBER),
-                    "max": number("Largest value accepted.", -MOST_NUMBER, MOST_NUMBER),
+                    "min": number("Smallest value accepted.", -MAX_NUMBER, MAX_NUMBER),
+                    "max": number("Largest value accepted.", -MAX_NUMBER, MAX_NUMBER),
                     "interval": duration("How often it is asked.", default="30s"),
                 },
                 ("name", "query"),
