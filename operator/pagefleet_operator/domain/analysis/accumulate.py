@@ -57,6 +57,7 @@ class Side:
     count: int = 0
 
     def add(self, signal: str, piece: Slice) -> None:
+        """Count a slice's measurements of one signal."""
         histogram, edged = piece.latency.get(signal, {}), piece.edged.get(signal)
         self.count += sketch.total(histogram)
         _add_onto(self.latency, histogram)
@@ -68,6 +69,7 @@ class Side:
             self.buckets[ends] = self.buckets.get(ends, 0) + count
 
     def all_buckets(self) -> dict[tuple[float, float], int]:
+        """All counts by the ends of their buckets, the sketch's and the measurement's own."""
         return {**of_sketch(self.fine), **self.buckets}
 
     def copied(self) -> Side:
@@ -92,6 +94,7 @@ class StratumSums:
         self._begin: float | None = None
 
     def add(self, piece: Slice, of_canary: bool) -> None:
+        """Close the open block if it is complete, then count a slice in the next."""
         if self._begin is not None and self._block_ends(piece.start):
             stable, canary = self._sides
             self.test.add(Block(stable.latency, canary.latency, _pair(stable, canary)))
@@ -140,6 +143,7 @@ class Accumulator:
         self._pending: list[Slice] = []  # of one time: the stable's are added first, in whatever order they arrived
 
     def add(self, piece: Slice) -> None:
+        """Queue a slice of the scope; the slices of one time are counted together."""
         scope = self._scope
         if piece.start < scope.begin or piece.revision not in (scope.stable, scope.canary) or not piece.possible:
             return
@@ -148,6 +152,7 @@ class Accumulator:
         self._pending.append(piece)
 
     def flush(self) -> None:
+        """Count the queued slices, the stable's first, and the canary's after its warm-up."""
         pending, self._pending = self._pending, []
         for piece in pending:
             if piece.revision == self._scope.stable:

@@ -1,4 +1,4 @@
-"""Records the previous revision's latencies at its relief, for the watch after promotion: small enough for a status."""
+"""Records the previous revision's latencies when it is replaced, small enough for a status. The watch needs them."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ class Evidence:
     trials: int = 0
 
     def plus(self, hits: int, trials: int) -> Evidence:
+        """Add counts."""
         return Evidence(self.hits + hits, self.trials + trials)
 
 

@@ -9,6 +9,8 @@ from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
 
 
 class Outcome(StrEnum):
+    """The three outcomes; Inconclusive asks for more requests, or for a measurement."""
+
     REGRESSED = "Regressed"
     PASSED = "Passed"
     INCONCLUSIVE = "Inconclusive"

@@ -19,6 +19,7 @@ AFTER_DRAIN = 30
 
 
 def deployment(child: Child, replicas: int) -> dict[str, Any]:
+    """Build the Deployment of a revision with this number of replicas."""
     launch = launch_of(child, release())
     metadata: dict[str, Any] = {"labels": child.labels}
     if launch.engine is not None:

@@ -12,6 +12,7 @@ from pagefleet_operator.domain.base.child import Child
 
 
 def disruption_budget(child: Child) -> dict[str, Any]:
+    """Build the PodDisruptionBudget of a revision."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -16,6 +16,7 @@ from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, POOL_KIND
 
 
 def inference_pool(metadata: Mapping[str, Any], version: str, picker: EndpointPicker) -> dict[str, Any]:
+    """Build the InferencePool of a service, of the served `version`."""
     return {
         "apiVersion": f"{POOL_GROUP}/{version}",
         "kind": POOL_KIND,

@@ -21,6 +21,7 @@ GROUP, VERSION, KIND = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
 
 
 def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
+    """Build the LeaderWorkerSet of a revision with this number of groups."""
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,

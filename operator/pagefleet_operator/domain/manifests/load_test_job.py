@@ -45,6 +45,7 @@ def load_test_job(
 
 
 def served_name(child: Child) -> str:
+    """The model's name in requests."""
     model = child.snapshot["model"]
     return str(model.get("servedName") or child.service)
 

@@ -8,6 +8,7 @@ from pagefleet_operator.domain.base.child import Child
 
 
 def service(child: Child) -> dict[str, Any]:
+    """Build the Service of a revision."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

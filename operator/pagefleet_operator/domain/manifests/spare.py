@@ -17,6 +17,7 @@ SPARE = {SPARE_LABEL: "true"}
 
 
 def spare_deployment(child: Child, replicas: int) -> dict[str, Any]:
+    """Build the Deployment of a revision's warm spares."""
     spare = deployment(child, replicas)
     metadata, spec = spare["metadata"], spare["spec"]
     metadata |= {"name": f"{child.name}-spare", "labels": {**child.labels, **SPARE}}

@@ -1,6 +1,6 @@
 """One turn of the decision: the input that all of its parts share, made once in `decide`.
 
-Not to be confused with a rollout's step: a turn takes place every few seconds, whatever the rollout does.
+A turn takes place every few seconds, whether the rollout moves or not. It is not a step of the rollout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pagefleet_operator.domain.status.stage import reading_of
 class Turn:
     """The observation, the time and the journal, which collects the turn's actions.
 
-    A plain Turn is all there is while the spec cannot be used: whatever takes one works without a spec.
+    While the spec cannot be used there is only a plain Turn, so a function that takes one works without a spec.
     """
 
     observation: Observation
@@ -43,4 +43,5 @@ class SpecTurn(Turn):
 
     @property
     def rollout(self) -> Rollout:
+        """`spec.rollout` as typed values."""
         return self.spec.rollout

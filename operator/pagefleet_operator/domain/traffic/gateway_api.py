@@ -72,20 +72,16 @@ def route(observation: Observation, spec: Spec, status: Status) -> Routing:
     split = _split(observation, spec, status)
     if pool or split.weights:
         manifests.append(http_route(metadata, settings, reading.features, split, spec.traffic.timeout, pool=pool))
-    unused = (
-        ()
-        if pool
-        else _own_withdrawals(reading.pool, observation.uid, f"{POOL_GROUP}/{reading.features.pool}", POOL_KIND)
-    )
-    settling = not pool and _is_behind_route(reading.route)
+    settling = not pool and _lags(reading.route)
+    keep_pool = pool or settling
     return Routing(
-        tuple(manifests),
-        () if settling else unused,
-        (
+        manifests=tuple(manifests),
+        withdrawn=() if keep_pool else _withdraw_pool(observation, reading),
+        conditions=(
             _accepted(observation.namespace, reading, settings, pool=pool),
             _enforced(spec, observation, reading, split, pool=pool),
         ),
-        RouteRecord(backend.value),
+        record=RouteRecord(backend.value),
         settling=settling,
     )
 
@@ -104,14 +100,17 @@ def _without(observation: Observation, reading: GatewayApiReading | None) -> Rou
     """Our own gateway splits: delete the objects of an earlier provider, and the record once none is left."""
     if reading is None:
         return Routing(record=observation.status.route)
-    gone = (
-        *_own_withdrawals(reading.route, observation.uid, f"{ROUTE_GROUP}/{reading.features.route}", ROUTE_KIND),
-        *_own_withdrawals(reading.pool, observation.uid, f"{POOL_GROUP}/{reading.features.pool}", POOL_KIND),
-    )
-    return Routing(withdrawn=gone, record=observation.status.route if gone else None)
+    route = _withdraw(reading.route, observation.uid, f"{ROUTE_GROUP}/{reading.features.route}", ROUTE_KIND)
+    withdrawn = (*route, *_withdraw_pool(observation, reading))
+    return Routing(withdrawn=withdrawn, record=observation.status.route if withdrawn else None)
 
 
-def _own_withdrawals(live: LiveObject | None, uid: str, version: str, kind: str) -> tuple[Withdrawal, ...]:
+def _withdraw_pool(observation: Observation, reading: GatewayApiReading) -> tuple[Withdrawal, ...]:
+    return _withdraw(reading.pool, observation.uid, f"{POOL_GROUP}/{reading.features.pool}", POOL_KIND)
+
+
+def _withdraw(live: LiveObject | None, uid: str, version: str, kind: str) -> tuple[Withdrawal, ...]:
+    """Delete a live object if it is this service's own."""
     return (Withdrawal(version, kind, live.name, live.uid),) if live is not None and live.owner == uid else ()
 
 
@@ -151,14 +150,9 @@ def _split(observation: Observation, spec: Spec, status: Status) -> TrafficSplit
     )
 
 
-def _is_behind_route(live: LiveObject | None) -> bool:
+def _lags(live: LiveObject | None) -> bool:
     """Whether some controller of the route has not yet seen its present generation."""
-    if live is None:
-        return False
-    return any(
-        report.observed_generation is not None and report.observed_generation < live.generation
-        for report in live.parent_statuses
-    )
+    return live is not None and any(_is_behind(report, live) for report in live.parent_statuses)
 
 
 def _accepted(namespace: str, reading: GatewayApiReading, settings: GatewayApi, *, pool: bool) -> NewCondition:
@@ -171,7 +165,9 @@ def _accepted(namespace: str, reading: GatewayApiReading, settings: GatewayApi, 
         for report in parent_statuses:
             if report.accepted is False or report.resolved is False:
                 return (ACCEPTED, FALSE, report.reason or "NotAccepted", f"{where}: {name}: {report.message}")
-        if not parent_statuses or any(a.accepted is None or _behind(a, reading.route) for a in parent_statuses):
+        if not parent_statuses or any(
+            one.accepted is None or _is_behind(one, reading.route) for one in parent_statuses
+        ):
             waiting.append(f"{where}: {name}")
     for report in reading.pool.parent_statuses if pool and reading.pool is not None else ():
         if report.accepted is False or report.resolved is False:
@@ -193,7 +189,8 @@ def _is_of(report: ParentStatus, parent: Parent, namespace: str) -> bool:
     )
 
 
-def _behind(report: ParentStatus, live: LiveObject) -> bool:
+def _is_behind(report: ParentStatus, live: LiveObject) -> bool:
+    """Whether a report is about an earlier generation."""
     return report.observed_generation is not None and report.observed_generation < live.generation
 
 
