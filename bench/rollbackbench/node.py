@@ -1,6 +1,6 @@
 """A node whose pods are the stub engines of this process: pods start, are Ready some time later, and end with their streams.
 
-    python -m bench.rollbackbench.node KUBECONFIG MOST_PODS
+    python -m bench.rollbackbench.node KUBECONFIG MAX_PODS
 
 Beside the load generator and not in it: they must not share an interpreter. tests/support/cluster/status_node.py registers the node; this
 one follows its pods by a watch, because hundreds of pods are too many to list again and again.
