@@ -27,7 +27,7 @@ from bench.gatewaybench.split import split
 from bench.gatewaybench.streams import streams
 from bench.gatewaybench.systems import make_peers
 from bench.gatewaybench.traffic import latency, saturation
-from bench.parts import Verdict, measure, options
+from bench.harness.parts import Verdict, measure, options
 
 
 def picking(quick: bool) -> dict[str, object]:

@@ -22,7 +22,7 @@ from cpubench.systems import System
 COMPARED = 0.7
 FULL = 0.0  # the fraction of the run with all requests at once, which gives the saturation
 GIVEN = -1.0  # the fraction of a run at a rate that is the same for all systems
-SPARE_SECONDS, MOST_TIMES = 60.0, 3.0  # a run at a rate may take so many times as long as its arrivals, and some more
+SPARE_SECONDS, MAX_TIMES = 60.0, 3.0  # a run at a rate may take so many times as long as its arrivals, and some more
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def sweep(
         planned = [(fraction, fraction * most) for fraction in fractions] + [(GIVEN, rate) for rate in rates]
         for part, (fraction, rate) in enumerate(planned, 1):
             requests = workload.spread(workload.make(text, count, seed, part), rate, seed)
-            limit = MOST_TIMES * requests[-1].at + SPARE_SECONDS
+            limit = MAX_TIMES * requests[-1].at + SPARE_SECONDS
             say(f"{system.name}: {rate:.2f} requests/s, arrivals over {requests[-1].at:.0f} s, at most {limit:.0f} s")
             try:
                 run = runs.once(served, requests, log, limit)

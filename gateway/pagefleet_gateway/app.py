@@ -91,17 +91,22 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Serve. Raises GatewayError when Envoy does not come up."""
-        loop = asyncio.get_running_loop()
+        """Serve. Raises GatewayError when Envoy does not become live."""
         self._closing.callback(self._folder.cleanup)
         self.state.on_change = self._release_soon
-        server = await loop.create_unix_server(
-            lambda: AuthzConnection(self._decide, self._rng), str(self._paths.picker), backlog=1024
-        )
-        self._closing.callback(server.close)
+        await self._serve_authz()
         await self._serve_internal()
         if self.settings.picker_port is not None:
-            await self._serve_picker(self.settings.picker_port)
+            await self._serve_ext_proc(self.settings.picker_port)
+        self._write_configuration()
+        process, admin = await self._start_envoy()
+        self._run("access log", self._read_log(process))
+        self._run("endpoints", self._endpoints.follow(admin))
+        self._run("readings", self.readings.follow(self.state))
+        self._run("keyring", self.keyring.follow())
+        self._run("sweep", self._sweep())
+
+    def _write_configuration(self) -> None:
         limits = EnvoyLimits(self.settings.max_request_bytes)
         listen = ListenAddress(
             self.settings.address,
@@ -113,6 +118,8 @@ class Gateway:
         document = bootstrap(self.settings.pod_name, listen, self._paths, limits, self.settings.spans)
         self._paths.bootstrap.write_text(to_json(document))
         self._endpoints.write()
+
+    async def _start_envoy(self) -> tuple[Process, envoy.Admin]:
         self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
         self._closing.push_async_callback(envoy.stop, self._envoy, 5.0)
         self._admin = envoy.Admin(self._paths.admin)
@@ -122,11 +129,7 @@ class Gateway:
             self.port = await self._admin.port(PLAIN)
         if self.settings.tls_folder is not None:
             self.tls_port = await self._admin.port(SECURE)
-        self._run("access log", self._read_log(self._envoy))
-        self._run("endpoints", self._endpoints.follow(self._admin))
-        self._run("readings", self.readings.follow(self.state))
-        self._run("keyring", self.keyring.follow())
-        self._run("sweep", self._sweep())
+        return self._envoy, self._admin
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. Raises GatewayError when a part ends unasked."""
@@ -203,6 +206,13 @@ class Gateway:
         self.metrics.wakeups.labels(*key).inc()
         log.info("%s/%s: a request waits, and the service has no ready pod: sent a wake-up", *key)
 
+    async def _serve_authz(self) -> None:
+        """Answer Envoy's requests for decisions on the private Unix socket."""
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: AuthzConnection(self._decide, self._rng), str(self._paths.picker), backlog=1024
+        )
+        self._closing.callback(server.close)
+
     async def _serve_internal(self) -> None:
         held = (self.holding.held, self.holding.held_by_service)
         runner = web.AppRunner(application(self.not_ready_reason, self.metrics, self.windows, *held), access_log=None)
@@ -212,7 +222,7 @@ class Gateway:
         await site.start()
         self.internal_port = runner.addresses[0][1]
 
-    async def _serve_picker(self, port: int) -> None:
+    async def _serve_ext_proc(self, port: int) -> None:
         # Imported here: only gateways that pick for other gateways need gRPC and its 30 MB.
         from pagefleet_gateway.fronts import ext_proc
 
@@ -221,13 +231,18 @@ class Gateway:
         self._closing.push_async_callback(server.stop, 1.0)
 
     async def _until_live(self, process: Process, admin: envoy.Admin) -> None:
-        async with asyncio.timeout(START_SECONDS):
-            while not await admin.ready():
-                if process.returncode is not None:
-                    raise GatewayError(
-                        f"Envoy ended at its start with status {process.returncode}; its log lines name the cause"
-                    )
-                await asyncio.sleep(0.05)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while not await admin.ready():
+                    if process.returncode is not None:
+                        raise GatewayError(
+                            f"Envoy ended at its start with status {process.returncode}; its log lines name the cause"
+                        )
+                    await asyncio.sleep(0.05)
+        except TimeoutError as error:
+            raise GatewayError(
+                f"Envoy was not live within {START_SECONDS:.0f} s; its log lines name the cause"
+            ) from error
         self._live = True
 
     async def _read_log(self, process: Process) -> None:

@@ -77,9 +77,7 @@ def _on_list(queue: Queue, store: Store, page: StatusPage, key: ObjectKey) -> No
         asyncio.get_running_loop().call_soon(page.changed, (key[1], key[2]))
 
 
-def _on_event(
-    store: Store, lists: Lists, queue: Queue, page: StatusPage, kind: str, event: str | None, document: Document
-) -> None:
+def _on_event(store: Store, queue: Queue, page: StatusPage, kind: str, event: str | None, document: Document) -> None:
     metadata = document["metadata"]
     key = (kind, metadata.get("namespace", ""), metadata["name"])
     if event == "DELETED":  # its owner is known only while it is in the store
@@ -88,8 +86,6 @@ def _on_event(
     enqueue(queue, store, key)
     if kind == KIND:
         page.changed((key[1], key[2]))
-    if event is None:  # kopf has listed again; it does not report objects that vanished meanwhile
-        lists.soon()
 
 
 async def operate(
@@ -123,8 +119,14 @@ async def operate(
         secure = _secure()
         runner = await server.start(port, secure)
         lists = Lists(api, versions, store, namespaces, lambda key: _on_list(queue, store, page, key))
+
+        def on_event(kind: str, event: str | None, document: Document) -> None:
+            _on_event(store, queue, page, kind, event, document)
+            if event is None:  # kopf has listed again; it does not report objects that vanished meanwhile
+                lists.soon()
+
         watch = Watching(
-            lambda kind, event, document: _on_event(store, lists, queue, page, kind, event, document),
+            on_event,
             namespaces,
             kubeconfig,
             ready,

@@ -1,7 +1,7 @@
-"""Chooses a scaler's setting on a trace that is not the one it is then measured on.
+"""Chooses a scaler's setting on one trace; the scaler is then measured on another.
 
-The cheapest setting that meets the goal; if none does, the one that comes nearest. Every scaler but ours is given this
-(ours runs with what its manifest says).
+The choice is the cheapest setting that meets the goal, or the setting that comes nearest to the goal. Every scaler but
+ours gets this calibration; ours runs with the setting of its manifest.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pagefleet_simulator.fleet.request import Arrival
 from pagefleet_simulator.fleet.view import Scaler
 from pagefleet_simulator.results.outcome import Objective, Outcome
 from pagefleet_simulator.simulation import Setting, Simulation
+from pagefleet_simulator.traces.synthetic import Trace
 
 GOAL = 0.95  # share of requests that meet the objective
 
 
 @dataclass(frozen=True)
 class Tried:
+    """A setting and its result."""
+
     scaler: Scaler
     attainment: float
     accelerator_hours: float
 
 
 def best(tried: Iterable[Tried], goal: float = GOAL) -> Tried:
-    """Raises ValueError when nothing was tried."""
+    """The cheapest setting that meets the goal. Raises ValueError when nothing was tried."""
     every = list(tried)
     good = [one for one in every if one.attainment >= goal]
     if good:
@@ -35,19 +37,18 @@ def best(tried: Iterable[Tried], goal: float = GOAL) -> Tried:
 
 def calibrate(
     candidates: Sequence[Scaler],
-    arrivals: Sequence[Arrival],
-    seconds: float,
+    trace: Trace,
     setting: Setting,
     objective: Objective,
     goal: float = GOAL,
     done: Callable[[], None] = lambda: None,
 ) -> Tried:
-    """One that has no other is taken without a trial."""
+    """Try every candidate; a single candidate is chosen without a trial."""
     if len(candidates) == 1:
         return Tried(candidates[0], float("nan"), float("nan"))
     tried = []
     for scaler in candidates:
-        outcome = Simulation(setting, scaler, arrivals, seconds).run()
+        outcome = Simulation(setting, scaler, trace.arrivals, trace.seconds).run()
         tried.append(_tried(scaler, outcome, objective))
         done()
     return best(tried, goal)

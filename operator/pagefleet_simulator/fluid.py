@@ -1,9 +1,9 @@
-"""The simulation of flows instead of requests: each replica a few numbers, all replicas at once, in steps of 2 s.
+"""The simulation of flows instead of requests: each replica is a few numbers, and all replicas advance in steps of 2 s.
 
-For weeks of traffic and thousands of replicas. Sequences are a continuum that ends at the rate of the mean answer; a
-request's delay is what stands before it at its arrival over the speed at which first tokens come. What it cannot see is
-chance below the step: tails are shorter than those of the simulation of single requests, with which a test compares it.
-No preemption: seats end where pages do.
+It is for weeks of traffic and thousands of replicas. Sequences are a continuum that ends at the rate of the mean answer.
+A request's delay is the queue before it at its arrival, over the speed at which first tokens come. Chance within a step
+is not simulated, so tails are shorter than in the simulation of single requests; a test compares the two. There is no
+preemption: a replica runs only as many sequences as its pages hold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagefleet_operator.domain.status.engine_load import EngineLoad
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.view import PodView, Scaler, Sums, View
 from pagefleet_simulator.results.grid import LatencyGrid
 from pagefleet_simulator.results.outcome import Floats, Moment, Outcome, ScaleEvent
@@ -29,7 +29,7 @@ EMPTY = 0.25  # sequences: a drained replica with less is gone
 
 
 class FluidSimulation:
-    """The same pods' life, gateway and scaler as in `simulation.Simulation`, for flows."""
+    """The pods, gateway and scaler of `simulation.Simulation`, for flows."""
 
     def __init__(self, setting: Setting, scaler: Scaler, arriving: Flow) -> None:
         self.setting, self.scaler, self.flow = setting, scaler, arriving
@@ -38,7 +38,7 @@ class FluidSimulation:
         self.phase: NDArray[np.int8] = np.zeros(size, dtype=np.int8)
         self.created, self.ready_at, self.bound_at = np.zeros(size), np.full(size, np.inf), np.full(size, np.inf)
         self.running, self.queue = np.zeros(size), np.zeros(size)
-        # Since the scaler's last look: steps, tokens made, first tokens and their delays.
+        # Since the scaler's last decision: steps, generated tokens, first tokens and their delays.
         self.steps, self.tokens, self.firsts, self.delays = (np.zeros(size) for _ in range(4))
         self.held: deque[tuple[float, float]] = deque()
         self.grid = LatencyGrid()
@@ -104,12 +104,12 @@ class FluidSimulation:
             first = np.minimum(np.minimum(queue, fastest), np.maximum(0.0, seats - running) + running * 0.02)
             steps = np.maximum(0.0, STEP - step.prefill * prompt * first) / fixed
             ended = running * -np.expm1(-steps / max(1.0, output - 1))
-            # Those that begin in this step run half of it in the mean.
+            # Sequences that begin in this step run for half of it in the mean.
             ended += first * -np.expm1(-steps / 2 / max(1.0, output - 1))
             running += first - ended
             left = queue - first
             if share.size:
-                self._delays(now, share, left, first, steps, fixed, prompt)
+                self._delays(now, share, left, first, steps, fixed)
             full = np.maximum(0.0, left - profile.max_queued)
             self.dropped += float(full.sum())
             self.running[active], self.queue[active] = running, left - full
@@ -125,7 +125,7 @@ class FluidSimulation:
         self.billed += bound * STEP * profile.accelerators
 
     def _spread(self, total: float) -> Floats:
-        """Least loaded first: fill up to one level. Gives the share of each ready replica."""
+        """The share of each ready replica. The least loaded replicas are filled first, up to one level."""
         load = self.running[self._ready] + self.queue[self._ready]
         below = np.ones(load.size, dtype=bool)
         level = 0.0
@@ -139,10 +139,8 @@ class FluidSimulation:
         amount = float(share.sum())
         return np.asarray(share * (total / amount)) if amount > 0 else np.full(load.size, total / load.size)
 
-    def _delays(
-        self, now: float, share: Floats, left: Floats, first: Floats, steps: Floats, fixed: Floats, prompt: float
-    ) -> None:
-        size, step = share.size, self.profile.step
+    def _delays(self, now: float, share: Floats, left: Floats, first: Floats, steps: Floats, fixed: Floats) -> None:
+        size, step, prompt = share.size, self.profile.step, self._prompt
         speed = np.maximum(first[:size], 1e-6) / STEP
         behind = np.where(left[:size] > 1e-3, left[:size] / speed, 0.0)
         own = prompt * step.prefill + fixed[:size] * (0.5 + math.ceil(prompt / self.profile.chunk_tokens))
@@ -186,7 +184,7 @@ class FluidSimulation:
                 self._free(gone)
 
     def _free(self, which: NDArray[np.intp]) -> None:
-        # The rest of a sequence that is left over ends now: nothing is lost.
+        # The remaining part of a sequence ends now, so that no work is lost.
         self.served += float((self.running[which] + self.queue[which]).sum())
         self.phase[which] = FREE
         self.running[which] = self.queue[which] = 0.0
@@ -206,7 +204,7 @@ class FluidSimulation:
             rest = live - desired - newest.size
             if rest > 0:
                 load = self.running[self._ready] + self.queue[self._ready]
-                keyed = load if self.scaler.victim is Victim.IDLEST else -self.ready_at[self._ready]
+                keyed = load if self.scaler.removal is Removal.IDLEST else -self.ready_at[self._ready]
                 self.phase[self._ready[np.argsort(keyed, kind="stable")][:rest]] = DRAINING
         self._bind(now)
         self._refresh()
@@ -230,11 +228,11 @@ class FluidSimulation:
         bounds = self.setting.bounds
         decision = self.scaler.decide(self._view(now), self._memory, bounds)
         self._memory = decision.memory
-        wanted = max(bounds.min, min(bounds.max, decision.replicas))
-        if wanted != self._desired:
-            self.events.append(ScaleEvent(now, self._desired, wanted))
-            self._desired = wanted
-        self._resize(wanted, now)
+        replicas = max(bounds.min, min(bounds.max, decision.replicas))
+        if replicas != self._desired:
+            self.events.append(ScaleEvent(now, self._desired, replicas))
+            self._desired = replicas
+        self._resize(replicas, now)
         for array in (self.steps, self.tokens, self.firsts, self.delays):
             array[:] = 0.0
         self.concurrency, self._looked = 0.0, now

@@ -1,6 +1,6 @@
-"""A capacity planner's question made into runs: which trace, which profile, which scalers, and which simulation.
+"""Turns a capacity planner's request into runs: the trace, the profile, the scalers, and the simulation.
 
-Decides the sizes that were not given; simulates through `simulation` and `fluid`; writes nothing.
+It chooses the sizes that were not given, simulates through `simulation` and `fluid`, and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pagefleet_simulator.fleet.view import Bounds, Scaler
 from pagefleet_simulator.fluid import FluidSimulation
 from pagefleet_simulator.results.outcome import Objective, Outcome
 from pagefleet_simulator.results.report import summary, timeline
-from pagefleet_simulator.scalers.catalog import NAMES, candidates, describe
+from pagefleet_simulator.scalers.catalog import NAMES, candidates_of, describe
 from pagefleet_simulator.simulation import Setting, Simulation
 from pagefleet_simulator.traces import replay, synthetic
 from pagefleet_simulator.traces.flow import flow
@@ -35,12 +35,12 @@ CALIBRATION_HOURS = 1.0
 
 
 class PlanError(ValueError):
-    """A question that makes no sense; the message names the option and what is allowed."""
+    """An impossible request; the message names the option and the allowed values."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked; None where the planner chooses. `ttft` and `tpot` in seconds, `quota` in accelerators."""
+    """The request; None where the planner chooses. `ttft` and `tpot` are in seconds, `quota` in accelerators."""
 
     scaling: Scaling
     trace: str = "builtin:diurnal"
@@ -60,6 +60,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
+    """The runs to make, with their inputs."""
+
     trace: Trace
     calibration: Trace | None
     profile: Profile
@@ -72,19 +74,21 @@ class Plan:
 
     @property
     def work(self) -> int:
-        """Runs; a calibration's count as well."""
-        tried = sum(len(found) for found in self.choices.values() if len(found) > 1)
+        """The number of runs, those of the calibration included."""
+        tried = sum(len(candidates) for candidates in self.choices.values() if len(candidates) > 1)
         return len(self.choices) + (tried if self.calibration else 0)
 
 
 @dataclass(frozen=True)
 class Run:
+    """The outcomes, and the settings of the scalers in words."""
+
     outcomes: tuple[Outcome, ...]
     settings: dict[str, str]
 
 
 def plan(asked: Request) -> Plan:
-    """Raises PlanError, ProfileError, TraceError."""
+    """Prepare the runs. Raises PlanError, ProfileError, TraceError."""
     _check(asked)
     profile = profiles.load(asked.profile)
     objective = Objective(asked.ttft or asked.scaling.target.ttft or 2.0, asked.tpot)
@@ -110,7 +114,7 @@ def plan(asked: Request) -> Plan:
         profile=profile,
         setting=setting,
         objective=objective,
-        choices={name: candidates(name, profile, asked.scaling, objective) for name in asked.scalers},
+        choices={name: candidates_of(name, profile, asked.scaling, objective) for name in asked.scalers},
         mode=mode,
         title=f"{trace.name} on {profile.name}",
         description=description,
@@ -118,10 +122,10 @@ def plan(asked: Request) -> Plan:
 
 
 def execute(made: Plan, progress: Callable[[str, float], None] = lambda what, done: None) -> Run:
-    """`progress` gets what is done now, and how many of `Plan.work` runs are."""
+    """Make the runs. `progress` gets the name of the present run and the number of finished runs."""
     outcomes, settings, done = [], {}, 0.0
-    for name, found in made.choices.items():
-        scaler = found[0] if made.calibration is None or len(found) == 1 else None
+    for name, candidates in made.choices.items():
+        scaler = candidates[0] if made.calibration is None or len(candidates) == 1 else None
         if scaler is None and made.calibration is not None:
             count = done
 
@@ -130,11 +134,9 @@ def execute(made: Plan, progress: Callable[[str, float], None] = lambda what, do
                 count += 1
                 progress(f"calibrating {name}", count)
 
-            scaler = calibrate(
-                found, made.calibration.arrivals, made.calibration.seconds, made.setting, made.objective, done=tried
-            ).scaler
-            done += len(found)
-        chosen = scaler or found[0]
+            scaler = calibrate(candidates, made.calibration, made.setting, made.objective, done=tried).scaler
+            done += len(candidates)
+        chosen = scaler or candidates[0]
         start = done
         outcomes.append(simulate(made, chosen, lambda share, s=start, n=name: progress(n, s + share)))  # type: ignore[misc]
         settings[name] = describe(chosen)
@@ -196,13 +198,13 @@ def _trace(asked: Request, profile: Profile) -> tuple[Trace, str]:
         return synthetic.build(name, peak, asked.seed, asked.hours, lengths), f"built-in trace {name}"
     if asked.rate is not None or asked.hours is not None:
         raise PlanError("--rate and --hours are for built-in traces; a file has its own (see --speed)")
-    found = replay.read(Path(asked.trace), asked.model, asked.speed)
-    skipped = f" ({found.skipped} without an answer left out)" if found.skipped else ""
-    return found.trace, f"trace {asked.trace}{skipped}"
+    read = replay.read(Path(asked.trace), asked.model, asked.speed)
+    skipped = f" ({read.skipped} without an answer left out)" if read.skipped else ""
+    return read.trace, f"trace {asked.trace}{skipped}"
 
 
 def _calibration(peak: float, prompt: float, output: float) -> Trace:
-    """Bursts of another seed, as high as the trace's busiest minutes, with lengths of the same means."""
+    """Bursts of another seed, as high as the busiest minutes of the trace, with lengths of the same means."""
     usual = synthetic.Lengths()
     across = usual.means
     lengths = synthetic.Lengths(prompt=usual.prompt * prompt / across[0], output=usual.output * output / across[1])

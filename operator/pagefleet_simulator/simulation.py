@@ -1,6 +1,6 @@
 """The simulation of every single request: arrivals, gateway, engines, pods and a scaler in virtual time.
 
-Discrete events in a heap; between two of them nothing changes. The same seed gives the same run.
+It takes discrete events from a heap; nothing changes between two events. The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from pagefleet_operator.domain.status.engine_load import EngineLoad, total
 from pagefleet_simulator.fleet.gateway import Gateway
-from pagefleet_simulator.fleet.pods import Phase, Pod, Pods
+from pagefleet_simulator.fleet.pods import Phase, Pod, PodRules, Pods
 from pagefleet_simulator.fleet.profile import Profile
 from pagefleet_simulator.fleet.request import Arrival, Ending, Request, requests
 from pagefleet_simulator.fleet.view import Bounds, PodView, Scaler, Sums, View
@@ -23,17 +23,20 @@ from pagefleet_simulator.results.outcome import Latencies, Moment, Outcome, Scal
 
 ARRIVAL_STEP = 10.0
 ARRIVAL_STEPS = 180
-# As a gateway's slices and pagefleet_operator.domain.scaling.arrivals: slices of 2 s, whole 2 s after their end.
+# As the slices of gateways and of pagefleet_operator.domain.scaling.arrivals: slices of 2 s, closed 2 s after their end.
 SLICE, CLOSED_AFTER = 2.0, 4.0
 SLICES = round(ARRIVAL_STEP / SLICE)
-TTFT_WINDOW, LEAST_SAMPLES = 60.0, 20
+TTFT_WINDOW, MIN_SAMPLES = 60.0, 20
 TIMELINE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """`initial` replicas are ready at the start; `quota` is a number of accelerators. A held request is dropped after
-    `hold` seconds; what is not over `patience` seconds after the last arrival is left."""
+    """The setting of a simulation.
+
+    `initial` replicas are ready at the start; `quota` is a number of accelerators. A held request is dropped after `hold`
+    seconds. The simulation ends at most `drain_timeout` seconds after the last arrival.
+    """
 
     profile: Profile
     bounds: Bounds
@@ -42,7 +45,7 @@ class Setting:
     seed: int = 0
     hold: float = 600.0
     held: int = 4096
-    patience: float = 3600.0
+    drain_timeout: float = 3600.0
     prefix_caching: bool = True
 
 
@@ -62,19 +65,17 @@ class Simulation:
             np.random.default_rng([setting.seed, 7]),
             self._at,
             self._ready,
-            setting.quota,
-            scaler.victim,
-            setting.prefix_caching,
+            PodRules(setting.quota, scaler.removal, setting.prefix_caching),
         )
         self.gateway = Gateway(self.pods, setting.hold, setting.held)
-        self._open = 0  # requests that arrived and are not over
+        self._open = 0  # requests that arrived and have not ended
         self._area, self._area_since, self._looked = 0.0, 0.0, 0.0
         self._counts: deque[int] = deque(maxlen=ARRIVAL_STEPS * SLICES + 2)
         self._slice_end, self._slice_count = SLICE, 0
         self._first_tokens: deque[tuple[float, float]] = deque()
 
     def run(self, progress: Callable[[float], None] | None = None) -> Outcome:
-        """`progress` gets the share that is done, now and then."""
+        """Run to the end. `progress` gets the finished share from time to time."""
         self.pods.warm(self.setting.initial)
         self._at(self.scaler.period, self._decide)
         self._at(0.0, self._mark)
@@ -83,7 +84,7 @@ class Simulation:
             arriving = self.requests[index].arrival.at if index < total else math.inf
             due = self._queue[0][0] if self._queue else math.inf
             now = min(arriving, due)
-            if now > end and (self._open == 0 or now > end + self.setting.patience):
+            if now > end and (self._open == 0 or now > end + self.setting.drain_timeout):
                 break
             self._pass(now)
             if arriving <= due:
@@ -155,11 +156,11 @@ class Simulation:
         view = self._view(now)
         decision = self.scaler.decide(view, self._memory, self.setting.bounds)
         self._memory = decision.memory
-        wanted = max(self.setting.bounds.min, min(self.setting.bounds.max, decision.replicas))
-        if wanted != self._desired:
-            self.events.append(ScaleEvent(now, self._desired, wanted))
-            self._desired = wanted
-        self.pods.resize(wanted, now)
+        replicas = max(self.setting.bounds.min, min(self.setting.bounds.max, decision.replicas))
+        if replicas != self._desired:
+            self.events.append(ScaleEvent(now, self._desired, replicas))
+            self._desired = replicas
+        self.pods.resize(replicas, now)
         self._looked, self._area = now, 0.0
         self._at(now + self.scaler.period, self._decide)
 
@@ -180,7 +181,7 @@ class Simulation:
             concurrency=self._area / span,
             arrivals=rates(list(self._counts)[: round((newest - self._slice_end) / SLICE) + 1 or None]),
             arrivals_end=newest,
-            ttft=recent[math.ceil(0.95 * len(recent)) - 1] if len(recent) >= LEAST_SAMPLES else None,
+            ttft=recent[math.ceil(0.95 * len(recent)) - 1] if len(recent) >= MIN_SAMPLES else None,
             startups=tuple(
                 (pod.ready_since, pod.ready_since - pod.created)
                 for pod in self.pods.ready
@@ -236,8 +237,8 @@ def closed(now: float) -> float:
 def rates(counts: Sequence[float]) -> tuple[float, ...]:
     """Requests per second in whole steps of ARRIVAL_STEP up to the last slice, from the counts of slices."""
     steps = len(counts) // SLICES
-    found = np.asarray(counts[len(counts) - steps * SLICES :], dtype=float).reshape(steps, SLICES)
-    return tuple((found.sum(axis=1) / ARRIVAL_STEP).tolist())
+    whole = np.asarray(counts[len(counts) - steps * SLICES :], dtype=float).reshape(steps, SLICES)
+    return tuple((whole.sum(axis=1) / ARRIVAL_STEP).tolist())
 
 
 def _pod_view(pod: Pod, now: float, span: float) -> PodView:
@@ -245,9 +246,9 @@ def _pod_view(pod: Pod, now: float, span: float) -> PodView:
     engine.look(now)
     count = engine.counters
     fresh = (count.busy, count.steps, count.generated, count.preemptions, count.ttft, count.first_tokens)
-    old = pod.seen or (0.0, 0, 0, 0, 0.0, 0)
+    old = pod.last_counters or (0.0, 0, 0, 0, 0.0, 0)
     busy, steps, tokens, preemptions, ttft, firsts = (a - b for a, b in zip(fresh, old, strict=True))
-    pod.seen = fresh
+    pod.last_counters = fresh
     return PodView(
         name=f"pod-{pod.index:05d}",
         ready=pod.phase is Phase.READY,

@@ -1,5 +1,5 @@
 """Protects `pagefleet` (and `kubectl pagefleet`) against the real API server and the real operator: every action is
-answered, the exit codes are right, names complete, and what goes wrong is told without a traceback."""
+answered, the exit codes are right, names complete, and errors are reported without a traceback."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from support.sample_service import sample
 
 from pagefleet_cli.base import cluster as cluster_module
 from pagefleet_cli.base.cluster import Cluster, Target
-from pagefleet_cli.base.faults import Fault
-from pagefleet_cli.rollout.actions import Action, Asked, await_answer
+from pagefleet_cli.base.errors import CommandError
+from pagefleet_cli.rollout.actions import Action, Written, await_answer
 from pagefleet_local.base.certificates import Authority
 from pagefleet_local.fleet.kubectl import Result, until
 from pagefleet_local.fleet.view import View
@@ -80,17 +80,20 @@ async def applied(plane: Plane, name: str, *args: str) -> None:
 
 
 async def view(plane: Plane, name: str) -> View:
-    found = await plane.kubectl.get("isvc", name, NAMESPACE)
-    assert found is not None
-    return View(found)
+    document = await plane.kubectl.get("isvc", name, NAMESPACE)
+    assert document is not None
+    return View(document)
 
 
-async def phase(plane: Plane, name: str, wanted: str) -> View:
+async def phase(plane: Plane, name: str, expected: str) -> View:
     async def there() -> bool:
-        seen = await view(plane, name)
-        return seen.phase == wanted and seen.status.get("observedGeneration") == seen.document["metadata"]["generation"]
+        state = await view(plane, name)
+        return (
+            state.phase == expected
+            and state.status.get("observedGeneration") == state.document["metadata"]["generation"]
+        )
 
-    await until(there, timeout=60, what=f"{name} is {wanted}", interval=0.3)
+    await until(there, timeout=60, what=f"{name} is {expected}", interval=0.3)
     return await view(plane, name)
 
 
@@ -102,8 +105,8 @@ async def canary(plane: Plane, name: str) -> View:
 
 
 async def test_a_rollout_is_watched_explained_and_acted_on(plane: Plane) -> None:
-    seen = await canary(plane, "acted")
-    old, new = seen.stable, seen.canary
+    state = await canary(plane, "acted")
+    old, new = state.stable, state.canary
     shown = await cli(plane, "rollout", "status", "acted")
     assert shown.code == 0
     assert "[>] 1: 10 % (hold 1h)" in shown.out
@@ -126,7 +129,7 @@ async def test_a_rollout_is_watched_explained_and_acted_on(plane: Plane) -> None
     assert "refused: the rollout is paused already" in again.err
     why = await cli(plane, "rollout", "why", "acted")
     assert f"CanaryStarted: Revision {new}" in why.out
-    assert "Now: It is held up by action" in why.out
+    assert "Now: It is paused by action" in why.out
     machine = json.loads((await cli(plane, "rollout", "why", "acted", "-o", "json")).out)
     assert machine["decisions"][-1]["kind"] == "ActionRefused"
 
@@ -152,8 +155,8 @@ async def test_a_rollout_is_watched_explained_and_acted_on(plane: Plane) -> None
 
 
 async def test_abort_and_retry_and_what_is_written(plane: Plane) -> None:
-    seen = await canary(plane, "aborted")
-    spec = seen.document["spec"]
+    state = await canary(plane, "aborted")
+    spec = state.document["spec"]
     assert (await cli(plane, "rollout", "abort", "aborted")).code == 0
     rolled = await phase(plane, "aborted", "RolledBack")
     assert rolled.status["rejected"][-1]["reason"] == "Aborted"
@@ -163,17 +166,17 @@ async def test_abort_and_retry_and_what_is_written(plane: Plane) -> None:
     assert asked["id"] == rolled.status["action"]["id"]
     sent = await cli(plane, "rollout", "retry", "aborted", "--no-wait")
     assert sent.code == 0
-    assert "retry asked for" in sent.out
+    assert "retry requested" in sent.out
     await phase(plane, "aborted", "Step")
     unknown = await cli(plane, "rollout", "undo", "aborted", "--to", "zzzz")
     assert unknown.code == 1
-    assert "no kept revision" in unknown.err
+    assert "no stored revision" in unknown.err
 
 
 async def test_an_operator_that_does_not_answer_is_not_waited_for_for_ever(plane: Plane) -> None:
     await applied(plane, "silent")
     own = Cluster(Target(NAMESPACE, plane.kubectl.kubeconfig))
-    nothing = await asyncio.to_thread(await_answer, own, "silent", Asked("never-written", Action.SKIP, ""), 1.0)
+    nothing = await asyncio.to_thread(await_answer, own, "silent", Written("never-written", Action.SKIP, ""), 1.0)
     assert nothing is None
 
 
@@ -214,10 +217,10 @@ async def test_kubectl_finds_the_plugin_hands_its_flags_on_and_completes(plane: 
 async def test_a_service_is_measured_through_the_gateway_s_path(plane: Plane) -> None:
     """A server in the gateway's place sees what a user of the service would send there."""
     await applied(plane, "loaded")
-    seen: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     async def answer(request: web.Request) -> web.Response:
-        seen.append((request.path, (await request.json())["model"]))
+        requests.append((request.path, (await request.json())["model"]))
         events = 'data: {"choices": [{"text": "a", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
         return web.Response(text=events, content_type="text/event-stream")
 
@@ -231,26 +234,26 @@ async def test_a_service_is_measured_through_the_gateway_s_path(plane: Plane) ->
     done = await pagefleet(*load, "--url", f"http://127.0.0.1:{runner.addresses[0][1]}", *kubeconfig)
     await runner.cleanup()
     assert done.code == 0, done.text
-    assert seen == [("/default/loaded/v1/completions", "smollm2")] * 2
+    assert requests == [("/default/loaded/v1/completions", "smollm2")] * 2
     lost = await pagefleet(*load, *kubeconfig)
     assert lost.code == 1
-    assert "pagefleet-system/pagefleet-gateway: not found; give its --url" in lost.err
+    assert "pagefleet-system/pagefleet-gateway: not found; give it with --url" in lost.err
 
 
 async def test_service_names_and_revisions_complete(plane: Plane) -> None:
     await applied(plane, "complete-me")
-    seen = await phase(plane, "complete-me", "Idle")
+    state = await phase(plane, "complete-me", "Idle")
 
     async def completed(words: str) -> list[str]:
-        found = await pagefleet(
+        output = await pagefleet(
             _PAGEFLEET_COMPLETE="complete_bash", COMP_WORDS=words,
             COMP_CWORD=str(len(words.split(" ")) - 1), KUBECONFIG=str(plane.kubectl.kubeconfig),
         )  # fmt: skip
-        return found.out.split()
+        return output.out.split()
 
     assert await completed("pagefleet status complete-") == ["complete-me"]
     assert await completed("pagefleet rollout abort comp") == ["complete-me"]
-    assert await completed("pagefleet rollout undo complete-me --to ") == [seen.stable]
+    assert await completed("pagefleet rollout undo complete-me --to ") == [state.stable]
     assert "rollout" in await completed("pagefleet ro")
 
 
@@ -282,5 +285,5 @@ async def test_what_goes_wrong_is_named(plane: Plane, tmp_path: Path, monkeypatc
     assert 'forbidden: inferenceservices.pagefleet.io is forbidden: User "stranger" cannot list' in refused.err
 
     monkeypatch.setattr(cluster_module, "GROUP", "nowhere.pagefleet.io")
-    with pytest.raises(Fault, match="the CRD is not installed"):
+    with pytest.raises(CommandError, match="the CRD is not installed"):
         await asyncio.to_thread(Cluster(Target(NAMESPACE, plane.kubectl.kubeconfig)).services)

@@ -19,8 +19,10 @@ from support.engine.measured import REQUESTS, MeasuredEngine
 from pagefleet_local.assets import debian
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_operator.domain.analysis import guard
-from pagefleet_operator.domain.analysis.guard import Judged, Outcome, Question
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.analysis.guard import Comparison
+from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.cumulative import Pod
@@ -42,13 +44,13 @@ class Scene:
         self.engines, self.process = engines, process
         self.windows = PrometheusWindows(client, interval=0.5)
 
-    async def judged(self, canary: str, pods: tuple[Pod, ...] = PODS) -> Judged:
+    async def judged(self, canary: str, pods: tuple[Pod, ...] = PODS) -> Verdict:
         ours = [pod for pod in pods if pod.revision in ("aaaa", canary)]
         slices = await self.windows.read(ours, ("aaaa", canary), WANTED)
         silence = {"prometheus": self.windows.silence(WANTED)}
         seen = Observation("team-a", "chat", "uid", 1, {}, Status(), silence=silence,
                            prometheus={} if slices is None else {"": slices})  # fmt: skip
-        found = guard.assess(seen, GUARD, Question("aaaa", canary, since=0.0, now=time.time()))
+        found = guard.assess(seen, GUARD, Comparison("aaaa", canary, since=0.0, now=time.time()))
         assert found is not None
         return found
 
@@ -87,7 +89,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 async def test_the_guard_judges_what_prometheus_has_scraped(scene: Scene) -> None:
-    verdicts: dict[str, Judged] = {}
+    verdicts: dict[str, Verdict] = {}
 
     async def regressed() -> bool:
         verdicts["slow"] = await scene.judged("dddd")

@@ -11,7 +11,7 @@ import pytest
 from support.golden_manifests import child_of, spec_of
 from support.sample_service import sample
 
-from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS
+from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS, EngineMetrics
 from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_engine import flags
 from pagefleet_engine.api.constrained.tools import Style
@@ -26,6 +26,7 @@ from pagefleet_operator.domain.runtimes.flags import drain_seconds
 from pagefleet_operator.domain.runtimes.pagefleet import ADAPTER, DEFAULT_SLOTS
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
+from pagefleet_operator.domain.spec.schema.guard_signals import ENGINE_SIGNALS
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.metrics.engine_readings import READ
 
@@ -161,6 +162,10 @@ def test_the_engine_exposes_what_the_operator_reads() -> None:
             assert f'{getattr(OURS, name)}{{model_name="m"}}' in text
     for name in HISTOGRAMS:
         assert f'{getattr(OURS, name)}_bucket{{model_name="m",le="+Inf"}}' in text
+
+
+def test_the_guard_s_engine_signals_are_the_histograms_that_engines_report() -> None:
+    assert set(ENGINE_SIGNALS) == set(HISTOGRAMS) <= set(EngineMetrics.__dataclass_fields__)
 
 
 def test_the_engine_exposes_what_the_gateway_reads() -> None:

@@ -111,7 +111,7 @@ def test_two_nodes_give_the_tokens_of_one(tmp_path: Path) -> None:
         ended = two_ranks(uri, asked, nodes=2, master_port=port, rests=[1], stranger=True)
         assert ended.returncode == 0, ended.stderr
         assert other.wait(60) == 0
-    assert "somebody who is no node of ours" in ended.stderr
+    assert "a connection that is no node of this model" in ended.stderr
     together = json.loads(ended.stdout.splitlines()[-1])
     assert {(name, 0): tokens for name, tokens in together.items()} == alone
 

@@ -320,7 +320,7 @@ def test_templates_out_of_bounds_are_refused(template: str, message: str) -> Non
 
 
 def test_a_template_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pagefleet_engine.model.text.chat.LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr("pagefleet_engine.model.text.chat.MAX_SECONDS", 0.2)
     endless = (
         "{% for i in range(99999) %}{% for j in range(99999) %}{% if messages[0] %}{% endif %}{% endfor %}{% endfor %}"
     )

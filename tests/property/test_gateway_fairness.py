@@ -102,11 +102,19 @@ def test_limits_are_by_header_value_and_a_refused_request_is_not_charged() -> No
     limits = RateLimits()
     service = Service("team", "chat", limits=(RateLimit("authorization", 2, 0), RateLimit("x-tenant", 0, 1000)))
     one = {"authorization": "key-1", "x-tenant": "t"}
-    assert limits.take(service, one, 600, 0.0) == 0
-    assert 11.9 < limits.take(service, one, 600, 0.0) < 12.1  # 200 tokens are missing, 1,000 a minute come
-    assert limits.take(service, one, 400, 0.0) == 0
-    assert 29.9 < limits.take(service, one, 0, 0.0) < 30.1  # the third request of two
-    assert limits.take(service, one | {"authorization": "key-2"}, 0, 0.0) == 0
-    assert limits.take(service, one, 0, 31.0) == 0
-    assert limits.take(service, {"x-tenant": "big"}, 5000, 0.0) == 0  # larger than a minute's: it passes, once
-    assert limits.take(service, {"x-tenant": "big"}, 1, 60.0) > 180
+
+    def wait(headers: dict[str, str], tokens: int, now: float) -> float:
+        exceeded = limits.take(service, headers, tokens, now)
+        return 0.0 if exceeded is None else exceeded.seconds
+
+    assert wait(one, 600, 0.0) == 0
+    assert 11.9 < wait(one, 600, 0.0) < 12.1  # 200 tokens are missing, 1,000 a minute come
+    assert wait(one, 400, 0.0) == 0
+    assert 29.9 < wait(one, 0, 0.0) < 30.1  # the third request of two
+    exceeded = limits.take(service, one, 0, 0.0)
+    assert exceeded is not None and (exceeded.per_minute, exceeded.unit) == (2, "requests")
+    assert "'authorization'" in exceeded.scope
+    assert wait(one | {"authorization": "key-2"}, 0, 0.0) == 0
+    assert wait(one, 0, 31.0) == 0
+    assert wait({"x-tenant": "big"}, 5000, 0.0) == 0  # larger than a minute's: it passes, once
+    assert wait({"x-tenant": "big"}, 1, 60.0) > 180

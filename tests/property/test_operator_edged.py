@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pagefleet_contract import sketch
 from pagefleet_engine.api.observability.buckets import LATENCY
-from pagefleet_operator.domain.analysis.paired import Block, Paired, evidence
+from pagefleet_operator.domain.analysis.paired import Block, PairedTest, evidence
 from pagefleet_operator.domain.base.edged import Edged, Pair
 
 NEEDED = math.log(400)
@@ -60,7 +60,7 @@ def histogram(values: Sequence[float]) -> dict[int, int]:
 
 def convicted(blocks: Trace, edges: tuple[float, ...] | None) -> bool:
     """Whether it is, looked at after every block."""
-    test = Paired(0.95, 0.15, NEEDED / 4)
+    test = PairedTest(0.95, 0.15, NEEDED / 4)
     for stable, canary in blocks:
         pair = None if edges is None else Pair(edged(stable, edges), edged(canary, edges), edges)
         test.add(Block(histogram(stable), histogram(canary), pair))
@@ -120,10 +120,10 @@ def test_the_stable_is_never_counted_faster_nor_the_canary_slower_than_it_was(
 
 def test_above_the_last_edge_nothing_is_compared() -> None:
     """Neither evidence nor a pass: whoever asks is told that the test is blind."""
-    test, edges = Paired(0.95, 0.15, NEEDED / 4), (0.1, 0.2)
+    test, edges = PairedTest(0.95, 0.15, NEEDED / 4), (0.1, 0.2)
     for _ in range(50):
         values = [0.15] * 10 + [5.0] * 10
         test.add(Block(histogram(values), histogram(values), Pair(edged(values, edges), edged(values, edges), edges)))
     assert test.blind
-    assert not test.splits
+    assert not test.blocks
     assert evidence([test]) == 1.0

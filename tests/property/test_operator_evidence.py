@@ -18,7 +18,7 @@ from support.virtual.traffic import lognormal, outcome, traffic
 
 from pagefleet_contract import sketch
 from pagefleet_operator.alerts.payload import MOST_KEPT, PayloadError, merge, parse
-from pagefleet_operator.domain.analysis.guard import Outcome
+from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.status.observation import GateReading, Slice
 from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status

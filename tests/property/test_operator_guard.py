@@ -10,8 +10,8 @@ import pytest
 from support.virtual.traffic import SLICE, Draw, lognormal, outcome, pareto, traffic
 
 from pagefleet_contract import sketch
-from pagefleet_operator.domain.analysis.guard import Outcome
-from pagefleet_operator.domain.analysis.sequential import Evidence, e_value, least_samples, upper_rank
+from pagefleet_operator.domain.analysis.sequential import Evidence, e_value, min_samples, upper_rank
+from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.status.observation import Slice
 
 
@@ -100,7 +100,7 @@ def test_the_bound_of_a_quantile_lies_above_it() -> None:
         sample = sorted(source.random() for _ in range(200))
         below += sample[upper_rank(200, 0.95, 0.05) - 1] < 0.95
     assert below <= 0.05 * 300 + 10
-    enough = least_samples(0.95, 0.01)
+    enough = min_samples(0.95, 0.01)
     assert 0.95**enough <= 0.005 < 0.95 ** (enough - 1)
 
 

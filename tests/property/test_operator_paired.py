@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet_contract import sketch
-from pagefleet_operator.domain.analysis.paired import Block, Paired, Split, common_odds, dispersion, evidence
+from pagefleet_operator.domain.analysis.paired import Block, BlockCounts, PairedTest, common_odds, dispersion, evidence
 
 NEEDED = math.log(200)
 
@@ -23,9 +23,9 @@ def histogram(values: list[float]) -> dict[int, int]:
     return found
 
 
-def play(seed: int, blocks: int, *, worse: float = 1.0, shared: float = 0.0, own: float = 0.0) -> Paired:
+def play(seed: int, blocks: int, *, worse: float = 1.0, shared: float = 0.0, own: float = 0.0) -> PairedTest:
     """Blocks of 20 and 20 requests; `shared` and `own` are deviations of the logarithm from block to block."""
-    source, test = random.Random(seed), Paired(0.95, 0.15, NEEDED / 4)
+    source, test = random.Random(seed), PairedTest(0.95, 0.15, NEEDED / 4)
     for _ in range(blocks):
         common = math.exp(source.gauss(0, shared))
         sides = []
@@ -64,21 +64,21 @@ def test_no_block_decides_alone(seed: int, slow: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50)), max_size=60))
 def test_dispersion_is_total_and_only_lowers(raw: list[tuple[int, int, int, int]]) -> None:
-    splits = [Split(n, m, min(n, h), float(min(m, g))) for n, m, h, g in raw if n and m]
-    assert dispersion(splits) >= 1.0
-    assert common_odds(splits) > 0
+    blocks = [BlockCounts(n, m, min(n, h), float(min(m, g))) for n, m, h, g in raw if n and m]
+    assert dispersion(blocks) >= 1.0
+    assert common_odds(blocks) > 0
 
 
 def test_slow_together_is_less_evidence() -> None:
-    steady = [Split(20, 20, 1, 2.0)] * 40
-    bursts = [Split(20, 20, 1, 0.0)] * 36 + [Split(20, 20, 1, 20.0)] * 4
+    steady = [BlockCounts(20, 20, 1, 2.0)] * 40
+    bursts = [BlockCounts(20, 20, 1, 0.0)] * 36 + [BlockCounts(20, 20, 1, 20.0)] * 4
     assert dispersion(bursts) > 2 * dispersion(steady)
 
 
 def test_one_side_alone_says_nothing() -> None:
-    test = Paired(0.95, 0.15, NEEDED / 4)
+    test = PairedTest(0.95, 0.15, NEEDED / 4)
     for _ in range(50):
         test.add(Block(histogram([0.1] * 20), {}))
         test.add(Block({}, histogram([9.0] * 20)))
     assert evidence([test]) == 1.0
-    assert not test.splits
+    assert not test.blocks

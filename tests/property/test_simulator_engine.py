@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet_simulator.fleet.engine import Engine
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.profile import Profile, Startup, StepTime
 from pagefleet_simulator.fleet.request import Arrival, Ending, Request
 from pagefleet_simulator.fleet.view import Bounds, Decision, View
@@ -75,15 +75,15 @@ def test_an_engine_ends_every_request_once_and_never_over_commits(found: list[Ar
 
 
 @settings(max_examples=60, deadline=None)
-@given(arrivals, st.integers(0, 2**20), st.sampled_from(Victim), st.integers(0, 1))
-def test_a_fleet_ends_every_request_once(found: list[Arrival], seed: int, victim: Victim, least: int) -> None:
+@given(arrivals, st.integers(0, 2**20), st.sampled_from(Removal), st.integers(0, 1))
+def test_a_fleet_ends_every_request_once(found: list[Arrival], seed: int, removal: Removal, least: int) -> None:
     class Restless:
         """Changes its mind at every look, to have pods start, drain and end under load."""
 
         name, period = "restless", 3.0
 
         def __init__(self) -> None:
-            self.victim = victim
+            self.removal = removal
 
         def start(self) -> int:
             return 0

@@ -16,7 +16,7 @@ from support.golden_manifests import SPECS, child_of, spec_of, violations
 
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
-from pagefleet_operator.domain.manifests.load_test_job import load_test
+from pagefleet_operator.domain.manifests.load_test_job import load_test_job
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +72,7 @@ def test_every_component_leaves_the_pods_restricted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SPECS)
 def test_generated_pods_pass_restricted_and_hold_no_token(name: str) -> None:
     child = child_of(spec_of(name))
-    for manifest in (deployment(child, 1), load_test(child, "operator:1", {}, 60.0, 1.0)):
+    for manifest in (deployment(child, 1), load_test_job(child, "operator:1", {}, 60.0, 1.0)):
         pod = manifest["spec"]["template"]["spec"]
         assert list(violations(pod)) == []
         assert pod["automountServiceAccountToken"] is False
@@ -114,7 +114,10 @@ def test_the_measuring_port_is_not_for_everybody(tmp_path: Path) -> None:
 @pytest.mark.parametrize("generated", ["pagefleet-engine", "pagefleet-load-test"])
 def test_generated_pods_have_a_policy_that_selects_them(generated: str) -> None:
     child = child_of(spec_of("minimal"))
-    manifests = {"pagefleet-engine": deployment(child, 1), "pagefleet-load-test": load_test(child, "o", {}, 60.0, 1.0)}
+    manifests = {
+        "pagefleet-engine": deployment(child, 1),
+        "pagefleet-load-test": load_test_job(child, "o", {}, 60.0, 1.0),
+    }
     labels = manifests[generated]["spec"]["template"]["metadata"]["labels"]
     policy = next(d for d in kustomized("engines") if d["metadata"]["name"] == generated)["spec"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()

@@ -24,7 +24,7 @@ from pagefleet_engine.api.base.logs import explain, log
 from pagefleet_engine.api.endpoints.admin import Admin
 from pagefleet_engine.api.endpoints.completions import Completions
 from pagefleet_engine.api.endpoints.embeddings import Embeddings
-from pagefleet_engine.api.endpoints.health import Observation
+from pagefleet_engine.api.endpoints.health import HealthEndpoints
 from pagefleet_engine.api.endpoints.tokens import Tokens
 from pagefleet_engine.api.observability import traces
 from pagefleet_engine.api.observability.metrics import Metrics
@@ -124,7 +124,7 @@ class Server:
         completions = Completions(planner, client, loaded, metrics, config.write_timeout)
         embeddings = Embeddings(planner, client, loaded, self._models, metrics)
         tokens = Tokens(planner, loaded, self._models)
-        observation = Observation(client, self._models, metrics, self._unready)
+        observation = HealthEndpoints(client, self._models, metrics, self._unready)
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._outermost])
         post, get = app.router.add_post, app.router.add_get
         post("/v1/completions", completions.completion)

@@ -10,7 +10,7 @@ import msgspec
 from pagefleet_engine.core.requests import EngineRequest, EngineStats, TokenOutput
 
 HEADER: Final = struct.Struct("!I")
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):
@@ -109,7 +109,7 @@ class Frames:
         bodies = []
         while len(self._buffer) >= HEADER.size:
             (length,) = HEADER.unpack_from(self._buffer)
-            if length > MOST_BYTES:
+            if length > MAX_BYTES:
                 raise ValueError(f"a message of {length} bytes is not ours")
             if len(self._buffer) < HEADER.size + length:
                 break

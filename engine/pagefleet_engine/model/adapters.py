@@ -32,7 +32,7 @@ COMPUTED: dict[str, tuple[Any, ...]] = {
     "modules_to_save": (None, []), "rank_pattern": (None, {}), "alpha_pattern": (None, {}), "lora_bias": (False, None),
     "layer_replication": (None,),
 }  # fmt: skip
-MOST_RANK = 512
+MAX_RANK = 512
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def load(folder: Path, model: ModelConfig) -> Adapter:
     for name, allowed in COMPUTED.items():
         if settings.get(name, allowed[0]) not in allowed:
             raise ValueError(f"adapter_config.json: {name} {settings[name]!r} is not supported")
-    if not 1 <= rank <= MOST_RANK:
-        raise ValueError(f"adapter_config.json: r must be 1 to {MOST_RANK}, not {rank}")
+    if not 1 <= rank <= MAX_RANK:
+        raise ValueError(f"adapter_config.json: r must be 1 to {MAX_RANK}, not {rank}")
     if not math.isfinite(alpha):
         raise ValueError(f"adapter_config.json: lora_alpha must be a number, not {alpha}")
     scale = alpha / rank**0.5 if settings.get("use_rslora") else alpha / rank

@@ -36,6 +36,16 @@ class Bucket:
         self.level -= amount
 
 
+@dataclass(frozen=True)
+class Exceeded:
+    """The limit that refuses a request longest, and the seconds until it allows the request."""
+
+    seconds: float
+    scope: str  # "the API key 'team-a'"
+    unit: str  # "requests" or "tokens"
+    per_minute: int
+
+
 class RateLimits:
     """The buckets of all API keys, and of the header values of all services."""
 
@@ -44,23 +54,25 @@ class RateLimits:
 
     def take(
         self, service: Service, headers: Mapping[str, str], tokens: int, now: float, key: APIKey | None = None
-    ) -> float:
-        """Charge the request and return 0 when every limit allows it. Else charge nothing and return the seconds to wait."""
-        charges = []
+    ) -> Exceeded | None:
+        """Charge the request and return None when every limit allows it. Else charge nothing and return the limit."""
+        charges: list[tuple[Bucket, int, APIKey | RateLimit, str]] = []
         if key is not None:
-            for kind, per_minute, amount in _amounts(key, tokens):
-                charges.append((self._bucket((key.name, kind, per_minute), per_minute, now), amount))
+            for unit, per_minute, amount in _amounts(key, tokens):
+                charges.append((self._bucket((key.name, unit, per_minute), per_minute, now), amount, key, unit))
         for limit in service.limits:
             value = headers.get(limit.header, "")
-            for kind, per_minute, amount in _amounts(limit, tokens):
-                charges.append(
-                    (self._bucket((service.key, limit.header, kind, per_minute, value), per_minute, now), amount)
-                )
-        wait = max((bucket.wait(amount, now) for bucket, amount in charges), default=0.0)
-        if wait <= 0:
-            for bucket, amount in charges:
-                bucket.take(amount)
-        return wait
+            for unit, per_minute, amount in _amounts(limit, tokens):
+                bucket_key = (service.key, limit.header, unit, per_minute, value)
+                charges.append((self._bucket(bucket_key, per_minute, now), amount, limit, unit))
+        waits = [bucket.wait(amount, now) for bucket, amount, _, _ in charges]
+        wait = max(waits, default=0.0)
+        if wait > 0:
+            bucket, _, limit_or_key, unit = charges[waits.index(wait)]
+            return Exceeded(wait, _scope(limit_or_key), unit, round(bucket.capacity))
+        for bucket, amount, _, _ in charges:
+            bucket.take(amount)
+        return None
 
     def _bucket(self, key: tuple[object, ...], per_minute: int, now: float) -> Bucket:
         bucket = self._buckets.setdefault(key, Bucket(per_minute, per_minute, now))
@@ -71,5 +83,9 @@ class RateLimits:
 
 
 def _amounts(limit: RateLimit | APIKey, tokens: int) -> list[tuple[str, int, int]]:
-    kinds = [("requests", limit.requests_per_minute, 1), ("tokens", limit.tokens_per_minute, tokens)]
-    return [(kind, per_minute, amount) for kind, per_minute, amount in kinds if per_minute > 0]
+    units = [("requests", limit.requests_per_minute, 1), ("tokens", limit.tokens_per_minute, tokens)]
+    return [(unit, per_minute, amount) for unit, per_minute, amount in units if per_minute > 0]
+
+
+def _scope(limit: RateLimit | APIKey) -> str:
+    return f"the API key {limit.name!r}" if isinstance(limit, APIKey) else f"this value of the header {limit.header!r}"

@@ -5,7 +5,6 @@ Never waits and never proxies: it names the pods, and Envoy sends the request th
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -107,9 +106,9 @@ class Picker:
             return service_not_allowed(service, name)
         cost = request_cost(request.body)
         if service.limits or key is not None:
-            wait = self._limits.take(service, request.headers, cost.tokens, now, key)
-            if wait > 0:
-                return replace(rate_limited(service, math.ceil(wait)), api_key=name)
+            exceeded = self._limits.take(service, request.headers, cost.tokens, now, key)
+            if exceeded is not None:
+                return replace(rate_limited(service, exceeded), api_key=name)
         return Admitted(request, service, cost, now, name)
 
     def choose(self, admitted: Admitted, now: float) -> Pick | Refusal:

@@ -5,9 +5,11 @@ A message names the object, the number or limit, and the next step of the client
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.limits.rate_limits import Exceeded
 from pagefleet_gateway.picking.routing import Refusal
 
 RETRY_AFTER_SECONDS = 5
@@ -32,9 +34,10 @@ def service_not_allowed(service: Service, api_key: str) -> Refusal:
     return Refusal(403, "permission_error", "service_not_allowed", message, service=service.key, api_key=api_key)
 
 
-def rate_limited(service: Service, wait_seconds: int) -> Refusal:
-    message = f"the rate limit of {_name(service)} for this client is used up (requests or tokens a minute)"
-    return _too_many(service, "rate_limit_exceeded", message, wait_seconds)
+def rate_limited(service: Service, limit: Exceeded) -> Refusal:
+    allowed = f"{limit.per_minute} {limit.unit} a minute for {limit.scope}"
+    message = f"rate limit exceeded for {_name(service)} ({allowed})"
+    return _too_many(service, "rate_limit_exceeded", message, math.ceil(limit.seconds))
 
 
 def overloaded(service: Service) -> Refusal:

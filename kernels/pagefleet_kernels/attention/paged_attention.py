@@ -22,7 +22,7 @@ from pagefleet_kernels.attention.paged_attention_kernels import attend, reduce
 from pagefleet_kernels.launch.language import INTERPRETED, power_of_two, runs_on
 from pagefleet_kernels.launch.plan import attention_plan, processors, split_count
 
-LEAST_SPLIT_TILES = 2
+MIN_SPLIT_TILES = 2
 
 
 def paged_attention(
@@ -114,7 +114,7 @@ def paged_attention_triton(
         longest = block_tables.shape[1] * page_size if longest_kv is None else longest_kv
         longest = min(longest, window + longest_query) if window else longest
         slots = processors(q.device) * plan.resident
-        splits = split_count(blocks * kv_heads, slots, -(-longest // plan.tile), LEAST_SPLIT_TILES)
+        splits = split_count(blocks * kv_heads, slots, -(-longest // plan.tile), MIN_SPLIT_TILES)
     # One split writes the result; several write float32 sums to `partial` and their maxima and totals to `stats`.
     partial = torch.empty(splits, tokens, heads, head_dim, dtype=torch.float32, device=q.device) if splits > 1 else out
     stats = torch.empty(2, splits, tokens, heads, dtype=torch.float32, device=q.device) if splits > 1 else out

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import torch
 
-from pagefleet_kernels.launch.language import FP8_MOST, INTERPRETED, jit, power_of_two, runs_on, tl, to_fp8
+from pagefleet_kernels.launch.language import FP8_MAX, INTERPRETED, jit, power_of_two, runs_on, tl, to_fp8
 
 HEADS = 8  # of one program
 
@@ -87,7 +87,7 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
 def _stored(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype != torch.float8_e4m3fn:
         return x.to(dtype)
-    return x.float().clamp(-FP8_MOST, FP8_MOST).to(dtype)
+    return x.float().clamp(-FP8_MAX, FP8_MAX).to(dtype)
 
 
 def rope_write_triton(

@@ -1,4 +1,4 @@
-"""How a batch and the KV pages lie in memory, and what a set of CPU operations has to offer."""
+"""The layout of a batch and of the KV pages in memory, and the interface of a set of CPU operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 LANES = 16  # positions whose keys lie side by side: one 512-bit register of float32
 GROUP, FINE_GROUP = 64, 32  # elements along the inner dimension that share an int8 scale
-MOST_HEAD_DIM = 256
+MAX_HEAD_DIM = 256
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Batch:
     first: torch.Tensor  # [sequences + 1] int32: each sequence's first row, and n
     context: torch.Tensor  # [sequences] int32: positions up to and with each sequence's last row here
     table: torch.Tensor  # [sequences, widest] int32: each sequence's pages in order
-    sampled: torch.Tensor  # [sampled] int64: rows whose logits are wanted
+    sampled: torch.Tensor  # [sampled] int64: rows that need logits
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class KVPages:
     @classmethod
     def zeros(cls, pages: int, kv_heads: int, page_size: int, head_dim: int, dtype: torch.dtype) -> KVPages:
         """Raises ValueError for sizes that the layout cannot hold."""
-        if page_size % LANES or head_dim % LANES or head_dim > MOST_HEAD_DIM:
+        if page_size % LANES or head_dim % LANES or head_dim > MAX_HEAD_DIM:
             raise ValueError(
                 f"pages hold a multiple of {LANES} tokens and heads a multiple of {LANES} elements up to "
-                f"{MOST_HEAD_DIM}, not {page_size} and {head_dim}"
+                f"{MAX_HEAD_DIM}, not {page_size} and {head_dim}"
             )
         keys = torch.zeros(pages, kv_heads, page_size // LANES, head_dim, LANES, dtype=dtype)
         return cls(keys, torch.zeros(pages, kv_heads, page_size, head_dim, dtype=dtype))
@@ -118,12 +118,12 @@ class Linear(Protocol):
     def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
         """x [rows, k] float32, normalised where `norm` is given -> x w^T + bias [rows, n].
 
-        Added to `into` where that is given, which is returned.
+        With `into`, the product is added to it, and `into` is returned.
         """
 
 
 class Operations(Protocol):
-    """All tensors are contiguous float32 on the CPU unless said otherwise."""
+    """All tensors are contiguous float32 on the CPU unless a method states otherwise."""
 
     name: str
 
@@ -135,10 +135,10 @@ class Operations(Protocol):
         group: int = GROUP,
         gated: bool = False,
     ) -> Linear:
-        """Prepare `weight` [n, k], float32, bfloat16 or float16; the tensor itself is not kept by those that pack it.
+        """Prepare `weight` [n, k], float32, bfloat16 or float16. Operations that pack the weight do not hold the tensor.
 
-        int8 has groups of GROUP or FINE_GROUP: these lose less of what is said and take an eighth more time. A gated
-        one can be an MLP's first.
+        int8 has groups of GROUP or FINE_GROUP elements. Fine groups lose less precision and take an eighth more time. A
+        gated product can be the first one of an MLP.
         """
 
     def mlp(self, x: torch.Tensor, norm: Norm, gate_up: Any, down: Any) -> None:
@@ -167,12 +167,12 @@ class Operations(Protocol):
     def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, window: int) -> torch.Tensor:
         """Causal attention of the queries in qkv [n, heads + 2 kv_heads, head_dim] -> [n, heads * head_dim].
 
-        A token sees `window` positions with itself; 0: all. Scores are scaled by head_dim ** -0.5.
+        A token attends to `window` positions, itself included; 0: all. Scores are scaled by head_dim ** -0.5.
         """
 
     def sample(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
         """Tokens drawn from softmax(row / temperature) of logits [rows, vocab], cut by top-k, top-p, min-p in this order.
 
-        By inversion: the first token, in the order of ids, at which the sum of the kept probabilities passes
+        By inversion: the first token, in the order of ids, at which the sum of the remaining probabilities passes
         `uniform` of their total.
         """

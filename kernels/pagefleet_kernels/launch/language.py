@@ -14,10 +14,10 @@ try:
 except ImportError:
     triton = tl = None
 
-__all__ = ["FP8_MOST", "INTERPRETED", "jit", "jit_varying", "power_of_two", "runs_on", "tl", "to_fp8", "triton"]
+__all__ = ["FP8_MAX", "INTERPRETED", "jit", "jit_varying", "power_of_two", "runs_on", "tl", "to_fp8", "triton"]
 
 # Triton's interpreter runs kernels on the CPU in numpy: exact for float32, wrong for bfloat16 products.
-FP8_MOST = 448.0  # the largest finite float8_e4m3fn
+FP8_MAX = 448.0  # the largest finite float8_e4m3fn
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 

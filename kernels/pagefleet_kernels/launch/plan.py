@@ -16,7 +16,7 @@ from pagefleet_kernels.launch.tables import Attention, Gemm, tables
 __all__ = ["Attention", "Gemm", "attention_plan", "gemm_plan", "processors", "split_count", "tables"]
 
 DECODE_ROWS = 16  # the fewest rows of a matrix product; up to that many, attention is bound by the pages' bytes
-MOST_HEAD_DIM = 256
+MAX_HEAD_DIM = 256
 CPU_PROCESSORS = 4  # what the interpreter pretends, so that it runs the split paths
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import torch
 
-from pagefleet_kernels.launch.language import FP8_MOST, INTERPRETED, jit, power_of_two, runs_on, tl, to_fp8
+from pagefleet_kernels.launch.language import FP8_MAX, INTERPRETED, jit, power_of_two, runs_on, tl, to_fp8
 
-LEAST_SCALE = 1e-12  # of a row of zeros
+MIN_SCALE = 1e-12  # of a row of zeros
 
 
 def fp8_quantise(x: torch.Tensor, scale: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,9 +29,9 @@ def fp8_quantise(x: torch.Tensor, scale: torch.Tensor | None = None) -> tuple[to
 
 def fp8_quantise_reference(x: torch.Tensor, scale: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     wide = x.float()
-    scales = (wide.abs().amax(1) / FP8_MOST).clamp_min(LEAST_SCALE) if scale is None else scale
+    scales = (wide.abs().amax(1) / FP8_MAX).clamp_min(MIN_SCALE) if scale is None else scale
     scaled = wide / (scales[:, None] if scale is None else scale)
-    return scaled.clamp(-FP8_MOST, FP8_MOST).to(torch.float8_e4m3fn), scales
+    return scaled.clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn), scales
 
 
 def fp8_quantise_triton(x: torch.Tensor, scale: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:

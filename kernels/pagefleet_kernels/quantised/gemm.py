@@ -12,7 +12,7 @@ import torch
 
 from pagefleet_kernels.launch.plan import Gemm, processors, split_count
 
-LEAST_STEPS = 4  # of one split
+MIN_STEPS = 4  # of one split
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def gemm_grid(
     row_blocks, column_blocks = -(-rows // plan.rows), -(-columns // plan.columns)
     steps = -(-inner // step)
     slots = processors(device) * plan.resident
-    wanted = split_count(row_blocks * column_blocks, slots, steps, LEAST_STEPS, most=16)
+    wanted = split_count(row_blocks * column_blocks, slots, steps, MIN_STEPS, most=16)
     part = -(-steps // wanted) * step
     splits = max(1, -(-inner // part))
     shape, kind = ((rows, columns), dtype) if splits == 1 else ((splits, rows, columns), torch.float32)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from pagefleet_contract.names import AWAKE_GATE, REVISION_LABEL, SPARE_LABEL
-from pagefleet_operator.domain.analysis.load_test import readable
+from pagefleet_operator.domain.analysis.load_test import parse_result
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
 from pagefleet_operator.domain.status.observation import (
     LoadTestReading,
@@ -183,7 +183,7 @@ def load_test(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) 
 
 def _result(message: str) -> LoadTestReading:
     try:
-        result = readable(json.loads(message))
+        result = parse_result(json.loads(message))
     except (ValueError, RecursionError):
         result = None
     if result is None:

@@ -17,6 +17,7 @@ from prometheus_client.samples import Sample
 from pagefleet_contract import sketch
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS, Engine, EngineMetrics, Selector, selector
 from pagefleet_operator.domain.base.edged import Edged, shared
+from pagefleet_operator.domain.spec.schema.guard_signals import GUARD_SIGNALS
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.metrics import metrics_page
 from pagefleet_operator.metrics.metrics_page import Samples
@@ -132,7 +133,7 @@ def difference(before: Counts, after: Counts, pod: Pod, offset: float) -> Slice 
     edged: dict[str, Edged] = {}
     for signal, bounds in after.buckets.items():
         added = _added(before.buckets[signal], bounds) or ()
-        share = min(1.0, requests / max(1.0, sum(added))) if signal == "itl" else 1.0
+        share = min(1.0, requests / max(1.0, sum(added))) if GUARD_SIGNALS[signal].per_token else 1.0
         edged[signal] = Edged(shared(tuple(sorted(bounds))), _thinned(added, share, offset))
         latency[signal] = _sketched(edged[signal])
     return Slice(pod.name, before.time, after.time - before.time, pod.revision, "", int(requests), int(failed),

@@ -17,6 +17,7 @@ import aiohttp
 
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
+from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.kube.store import ServiceKey
@@ -27,7 +28,6 @@ MAX_BYTES = 16 << 20
 RETAINED_SECONDS, MAX_SLICES = 72 * 3600.0, 12_000  # a long rollout is judged by them
 TRIMMED_SLICES = 10_000  # left of too many: the guard then adds all of them up again, which must be rare
 MAX_BUCKET = 2000
-SIGNALS = ("ttft", "e2e", "tpot")
 Id = tuple[str, float, str, str]
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def _slice(raw: Any, instance: str, seconds: float) -> Slice | None:
     requests, errors = raw.get("requests"), raw.get("errors")
     if not _count(requests) or not _count(errors) or errors > requests:
         return None
-    latency = {name: histogram for name in SIGNALS if (histogram := _histogram(raw.get(name))) is not None}
+    latency = {name: histogram for name in GATEWAY_SIGNALS if (histogram := _histogram(raw.get(name))) is not None}
     return Slice(
         instance=instance,
         start=float(raw["start"]),

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, engine_of
 from pagefleet_operator.domain.analysis import sources
-from pagefleet_operator.domain.spec.rollout import Guard, Rollout, Source
+from pagefleet_operator.domain.spec.rollout import Guard, Rollout
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import Status
@@ -48,7 +49,7 @@ class Measures:
             *(self._prometheus.read(pods, revisions, query) for query in queries),
         )
         prometheus = {query.own: slices for query, slices in zip(queries, answers, strict=True) if slices is not None}
-        silence = {sources.name(Source.PROMETHEUS, query.own): self._prometheus.silence(query) for query in queries}
+        silence = {sources.name_of(Source.PROMETHEUS, query.own): self._prometheus.silence(query) for query in queries}
         silence[sources.ENGINE] = self._engines.silence(namespace, service)
         return Measured(engine, prometheus, {name: reason for name, reason in silence.items() if reason})
 
@@ -65,7 +66,9 @@ class Measures:
 def of_engines(rollout: Rollout) -> tuple[str, ...] | None:
     """The histograms to read from the engines' pages; None when the guard needs nothing from engines."""
     guard, mirrored = rollout.guard, any(step.kind is StepKind.MIRROR for step in rollout.steps)
-    measured = {copies: [sources.source(entry, copies) for entry in guard.latency] for copies in {False, mirrored}}
+    measured = {
+        copies: [sources.measuring_source(entry, copies) for entry in guard.latency] for copies in {False, mirrored}
+    }
     signals = {
         entry.signal
         for chosen in measured.values()

@@ -11,6 +11,7 @@ from typing import Any
 
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.spec.schema.guard_signals import title
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.status import Phase, RolloutRecord, SignalRecord, Status
@@ -18,13 +19,6 @@ from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
 
 STALE_SECONDS = 60.0
 STRATA = {"s": "short prompts", "m": "medium prompts", "l": "long prompts", "": "all prompts"}
-SIGNALS = {
-    "ttft": "time to first token",
-    "tpot": "time per output token",
-    "e2e": "whole answer",
-    "itl": "gap between tokens",
-    "queue": "wait in the queue",
-}
 
 
 class State(StrEnum):
@@ -180,7 +174,7 @@ def sentence(text: str) -> str:
 def _signal(record: SignalRecord, quantile: float) -> dict[str, Any]:
     return {
         **asdict(record),
-        "title": SIGNALS.get(record.signal, record.signal),
+        "title": title(record.signal),
         "slice": STRATA.get(record.stratum, record.stratum),
         "percentile": f"p{round(quantile * 100, 2):g}",
         "message": sentence("; ".join(text for text in (record.message, _source(record)) if text)),
@@ -199,7 +193,7 @@ def _series(points: tuple[Point, ...]) -> list[dict[str, Any]]:
         numbers = [point.time, stable.value, stable.low, stable.high, canary.value, canary.low, canary.high]
         found.setdefault((point.signal, point.stratum), []).append(numbers)
     return [
-        {"signal": signal, "stratum": stratum, "title": SIGNALS.get(signal, signal),
+        {"signal": signal, "stratum": stratum, "title": title(signal),
          "slice": STRATA.get(stratum, stratum), "points": numbers}
         for (signal, stratum), numbers in found.items()
     ]  # fmt: skip

@@ -1,9 +1,10 @@
-"""One simulated engine: chunked prefill and decode under one token budget, KV pages, preemption by recompute.
+"""One simulated engine: chunked prefill and decode under one token budget, KV pages, preemption by recomputation.
 
-Steps that are alike are taken together: as long as nobody ends, joins or runs out of pages, k steps last
+Steps that are alike are computed together. As long as no sequence ends, joins or runs out of pages, k steps last
 k x (base + prefill + decode) + kv x (their contexts, which grow by one token a sequence and step), in closed form.
-Against the real scheduler: a prompt's pages are taken at its admission, not chunk by chunk, and a sequence is charged
-a page's worth of slots that it may leave empty at its end, so that tokens never exceed pages.
+
+The engine differs from the real scheduler in two points. It takes all pages of a prompt at its admission, not chunk by
+chunk. It charges each sequence with one page more than it may use in the end, so that tokens never exceed pages.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from pagefleet_simulator.fleet.request import Ending, Request
 
 @dataclass
 class Counters:
-    """Since the engine began: seconds with work, steps, tokens computed and made, preemptions, tokens of prefixes had
-    for nothing; and the sum of first-token delays with their number."""
+    """Counts since the engine's start.
+
+    They are seconds with work, steps, computed and generated tokens, preemptions, tokens of shared prefixes that were not
+    computed again, and the sum of the first-token delays with their number.
+    """
 
     busy: float = 0.0
     steps: int = 0
@@ -33,8 +37,11 @@ class Counters:
 
 
 class Engine:
-    """`put` requests; `due` is when to call `finish` next (inf: idle); `sync(now)` brings it to the first step boundary
-    at or after `now`. All times are seconds of virtual time."""
+    """An engine in virtual time; all times are seconds.
+
+    `put` adds a request. `due` is the time at which `finish` must be called next (inf while the engine is idle).
+    `sync(now)` advances the engine to the first step boundary at or after `now`.
+    """
 
     def __init__(self, profile: Profile, prefix_caching: bool = True) -> None:
         self.profile, self.prefix_caching = profile, prefix_caching
@@ -77,12 +84,12 @@ class Engine:
         return min(self.profile.pages, -(-(self.used - idle) // self.profile.page_size))
 
     def fits(self, request: Request) -> bool:
-        """Whether it could ever be served here."""
+        """Whether the request could ever be served by this engine."""
         arrival = request.arrival
         return arrival.prompt + arrival.output + self.profile.page_size <= self.profile.capacity
 
     def put(self, request: Request, now: float) -> list[Request]:
-        """Queue a request that `fits`; returns those that ended in steps up to now."""
+        """Queue a request that `fits`; return the requests that ended in steps up to now."""
         ended: list[Request] = []
         idle = self.due == math.inf
         if idle:
@@ -96,18 +103,18 @@ class Engine:
         return ended
 
     def finish(self) -> list[Request]:
-        """Take the planned steps, at `due`; returns the requests that ended with them."""
+        """Compute the planned steps, at `due`; return the requests that ended with them."""
         ended = self._apply(self._steps)
         self._plan()
         return ended
 
     def sync(self, now: float) -> list[Request]:
-        """Take those of the planned steps that have begun by `now`, without planning anew."""
+        """Compute the planned steps that have begun by `now`, without a new plan."""
         count = self._steps_by(now)
         return self._apply(count)
 
     def look(self, now: float) -> None:
-        """Take the planned steps that are over by `now`: nothing ends with them, but levels and counters are of now."""
+        """Compute the planned steps that are over by `now`. No request ends in them; load and counters become current."""
         if self.due > now and self._steps:
             self._apply(max(0, self._steps_by(now) - 1))
 
@@ -120,7 +127,7 @@ class Engine:
         self.due = math.inf if self._steps == 0 else self._time + self._duration(self._steps)
 
     def _shape(self) -> bool:
-        """Choose the next steps, all alike; False when there are no pages for even one of them."""
+        """Choose the next steps, all alike; False when there are not enough pages for even one step."""
         profile, decoding = self.profile, len(self.decoding)
         budget, steps, total = profile.step_tokens - decoding, 1 << 60, 0
         self._shares = []
@@ -150,7 +157,7 @@ class Engine:
         return steps * self._fixed + self.profile.step.kv * (steps * self.contexts + grown)
 
     def _steps_by(self, now: float) -> int:
-        """The fewest of the planned steps that end at or after `now`; the one that runs cannot be broken off."""
+        """The number of planned steps until `now`, the running step included, because it cannot be interrupted."""
         if now <= self._time:
             return 0
         low, high = 1, self._steps
@@ -197,7 +204,7 @@ class Engine:
         return ended
 
     def _started(self, request: Request) -> bool:
-        """A prompt is computed: its next token is there. Whether that was the last one."""
+        """A prompt is computed, so its next token exists. Return whether that token was the last one."""
         counters = self.counters
         if math.isnan(request.first):
             request.first = self._time
@@ -227,17 +234,17 @@ class Engine:
     # -- pages --------------------------------------------------------------------------------------------------------
 
     def _cost(self, request: Request) -> int:
-        """Tokens of KV to admit it: what it has, less what its group's prefix brings, and a page's slack."""
+        """Tokens of KV for its admission: its own tokens without the prefix of its group, and one page more."""
         return request.arrival.prompt + request.generated - self._hit(request) + self.profile.page_size
 
     def _hit(self, request: Request) -> int:
         if not self.prefix_caching or request.arrival.group not in self._prefixes:
             return 0
-        # At least one token is always computed: its logits are the next token.
+        # At least one token is always computed, because its logits give the next token.
         return min(self._prefixes[request.arrival.group][0], request.arrival.prompt - 1)
 
     def _admits(self, request: Request) -> bool:
-        """Whether a request that comes now would join the next step."""
+        """Whether a request that arrives now would join the next step."""
         if self.running >= self.profile.max_sequences:
             return False
         taken = len(self.decoding) + sum(part for _, part in self._shares)
@@ -248,7 +255,7 @@ class Engine:
         profile = self.profile
         while self.waiting and self.running < profile.max_sequences:
             request = self.waiting[0]
-            # A page to spare for each that runs, or the newcomer would be preempted again within a few tokens.
+            # One free page for each running sequence; otherwise the new one would be preempted within a few tokens.
             spare = self.running * profile.page_size
             self._pin(request)
             cost = self._cost(request)
@@ -268,7 +275,7 @@ class Engine:
             self._share(request)
 
     def _preempt(self) -> None:
-        """Give the newest sequence's pages up; it is computed again from its start, before all that wait."""
+        """Free the pages of the newest sequence; it is computed again from its start, before all waiting requests."""
         request = max((*self.decoding, *self.prefilling), key=lambda one: one.arrival.at)
         if request not in self.decoding:
             self.prefilling.remove(request)
@@ -303,7 +310,7 @@ class Engine:
             request.pinned = False
 
     def _share(self, request: Request) -> None:
-        """The first of a group computes its prefix for those that come after: its pages become the group's."""
+        """The first request of a group computes the prefix for the following ones; its pages become the group's pages."""
         arrival = request.arrival
         tokens = min(arrival.shared, arrival.prompt - 1)
         if not self.prefix_caching or arrival.group < 0 or tokens < 1 or arrival.group in self._prefixes:
@@ -313,7 +320,7 @@ class Engine:
         request.held -= tokens
 
     def _reclaim(self, needed: int) -> None:
-        """Drop idle prefixes, the longest unused first, until `needed` tokens are free or none is left."""
+        """Drop idle prefixes, the longest unused first, until `needed` tokens are free or no idle prefix is left."""
         for group in [group for group, (_, users) in self._prefixes.items() if users == 0]:
             if self.used + needed <= self.profile.capacity:
                 return

@@ -1,7 +1,7 @@
-"""Fits a profile's step time to an engine's own measurements: single steps, or what `/metrics` counted between scrapes.
+"""Fits a profile's step time to an engine's own measurements: single steps, or the counters of `/metrics` between scrapes.
 
-Non-negative least squares (Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23), relative to each step's
-time: a step of a second must not weigh ten thousand times one of ten milliseconds.
+The fit is by non-negative least squares (Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23). Errors are
+relative to each step's time; otherwise a step of one second would weigh ten thousand times a step of ten milliseconds.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from pagefleet_contract.engine_metrics import (
 from pagefleet_simulator.fleet.profile import StepTime
 
 NAMES = ("base", "prefill", "decode", "kv")
-LEAST = 8
+MIN_STEPS = 8
 _LINE = re.compile(r"^(pagefleet_\w+)(?:\{[^}]*\})? (\S+)", re.M)
 
 
 class FitError(ValueError):
-    """Measurements that no profile can be fitted to; the message says why."""
+    """No profile can be fitted to the measurements; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """`count` steps that took `seconds` together, computed `prefill` prompt tokens and `decode` single tokens, and read
-    `kv` tokens of KV."""
+    """Several steps together.
+
+    `count` steps took `seconds`, computed `prefill` prompt tokens and `decode` single tokens, and read `kv` tokens of KV.
+    """
 
     seconds: float
     prefill: float
@@ -49,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Fit:
-    """`error` is the mean absolute error, relative; `samples` how many measurements it was fitted to."""
+    """`error` is the mean absolute error, relative; `samples` is the number of measurements behind the fit."""
 
     step: StepTime
     error: float
@@ -57,31 +59,31 @@ class Fit:
 
 
 def fit(measured: Sequence[Measured]) -> Fit:
-    """Raises FitError."""
+    """Fit a step time. Raises FitError."""
     usable = [one for one in measured if one.seconds > 0 and one.count > 0 and one.prefill + one.decode > 0]
-    if len(usable) < LEAST:
-        raise FitError(f"a fit needs at least {LEAST} measured steps with work, not {len(usable)}")
+    if len(usable) < MIN_STEPS:
+        raise FitError(f"a fit needs at least {MIN_STEPS} measured steps with work, not {len(usable)}")
     rows = np.array([[one.count, one.prefill, one.decode, one.kv] for one in usable])
     seconds = np.array([one.seconds for one in usable])
     rows = rows / seconds[:, None]
-    found = _non_negative(rows, np.ones(len(usable)))
-    if not found.any():
+    solution = _non_negative(rows, np.ones(len(usable)))
+    if not solution.any():
         raise FitError("the measured times do not grow with anything that was computed")
-    error = float(np.abs(rows @ found - 1).mean())
-    return Fit(StepTime(**dict(zip(NAMES, map(float, found), strict=True))), error, len(usable))
+    error = float(np.abs(rows @ solution - 1).mean())
+    return Fit(StepTime(**dict(zip(NAMES, map(float, solution), strict=True))), error, len(usable))
 
 
-def _non_negative(rows: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Exact for four columns: the best of the ordinary solutions of every choice of columns that is not negative."""
-    best, least = np.zeros(rows.shape[1]), float(wanted @ wanted)
+def _non_negative(rows: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The best of the ordinary solutions over every choice of columns that are not negative; exact for four columns."""
+    best, least = np.zeros(rows.shape[1]), float(values @ values)
     for size in range(1, rows.shape[1] + 1):
         for columns in itertools.combinations(range(rows.shape[1]), size):
             chosen = rows[:, columns]
             scale = np.abs(chosen).max(axis=0)
             if not scale.all():
                 continue
-            solution = np.linalg.lstsq(chosen / scale, wanted, rcond=None)[0] / scale
-            rest = float(((chosen @ solution - wanted) ** 2).sum())
+            solution = np.linalg.lstsq(chosen / scale, values, rcond=None)[0] / scale
+            rest = float(((chosen @ solution - values) ** 2).sum())
             if (solution >= 0).all() and rest < least - 1e-12:
                 best, least = np.zeros(rows.shape[1]), rest
                 best[list(columns)] = solution
@@ -108,11 +110,11 @@ def _step(number: int, raw: Any) -> Measured:
 
 
 def scrapes(texts: Sequence[str], page_size: int) -> list[Measured]:
-    """What the engine's `/metrics` counted between each two scrapes; restarts in between are left out.
+    """The engine's counters between each two scrapes, without pairs that have a restart between them.
 
-    KV read is taken from the pages in use at both ends, for every step that decoded.
+    The KV that a step reads is the mean of the KV pages in use at both ends.
     """
-    found = []
+    measured = []
     for before, after in itertools.pairwise([_counters(text) for text in texts]):
         grown = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in after}
         count = grown.get(f"{STEP_SECONDS}_count", 0.0)
@@ -121,7 +123,7 @@ def scrapes(texts: Sequence[str], page_size: int) -> list[Measured]:
         held = [side.get(KV_PAGES, 0.0) * side.get(KV_USAGE, 0.0) for side in (before, after)]
         hits = grown.get(PREFIX_CACHE_HITS, 0.0)
         firsts = grown.get(f"{TTFT}_count", 0.0)
-        found.append(
+        measured.append(
             Measured(
                 seconds=grown[f"{STEP_SECONDS}_sum"],
                 prefill=max(0.0, grown.get(PROMPT_TOKENS, 0.0) - hits),
@@ -130,7 +132,7 @@ def scrapes(texts: Sequence[str], page_size: int) -> list[Measured]:
                 count=count,
             )
         )
-    return found
+    return measured
 
 
 _GROWING = (
@@ -142,9 +144,9 @@ _GROWING = (
 
 
 def _counters(text: str) -> dict[str, float]:
-    """Every sample without buckets, summed over its labels (a phase's steps are steps)."""
-    found: dict[str, float] = {}
+    """Every sample without buckets, summed over its labels (the steps of all phases together)."""
+    counters: dict[str, float] = {}
     for name, value in _LINE.findall(text):
         if not name.endswith("_bucket"):
-            found[name] = found.get(name, 0.0) + float(value)
-    return found
+            counters[name] = counters.get(name, 0.0) + float(value)
+    return counters

@@ -1,6 +1,6 @@
-"""The simulated gateway: the pod with the fewest requests in flight; holds what finds no pod ready.
+"""The simulated gateway: it sends a request to the pod with the fewest requests in flight, and holds it while none is ready.
 
-Never re-routes a request: once sent, it stays with its pod.
+It never re-routes a request: a request stays with the pod that it was sent to.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pagefleet_simulator.fleet.request import Ending, Request
 
 
 class Gateway:
-    """At most `most` requests are held, each for at most `seconds`."""
+    """At most `limit` requests are held, each for at most `seconds`."""
 
-    def __init__(self, pods: Pods, seconds: float, most: int) -> None:
-        self._pods, self._seconds, self._most = pods, seconds, most
+    def __init__(self, pods: Pods, seconds: float, limit: int) -> None:
+        self._pods, self._seconds, self._limit = pods, seconds, limit
         self.held: deque[Request] = deque()
 
     def pick(self, request: Request, now: float) -> Pod | None:
-        """None when it is held now, or was dropped (its `ending` says so)."""
+        """The pod for a request; None when the request is held now or was dropped (see its `ending`)."""
         ready = self._pods.ready
         if not ready:
-            if len(self.held) >= self._most:
+            if len(self.held) >= self._limit:
                 _drop(request, now)
             else:
                 self.held.append(request)
@@ -35,13 +35,13 @@ class Gateway:
         return pod
 
     def release(self) -> list[Request]:
-        """Those that were held, in the order they came."""
+        """Release the held requests, in the order of their arrival."""
         released = list(self.held)
         self.held.clear()
         return released
 
     def expire(self, now: float) -> list[Request]:
-        """Drop those that were held too long."""
+        """Drop the requests that were held too long."""
         late = []
         while self.held and now - self.held[0].arrival.at > self._seconds:
             late.append(self.held.popleft())

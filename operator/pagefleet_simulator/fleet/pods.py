@@ -1,13 +1,14 @@
 """The pods of one simulated revision: created, scheduled within a quota, pulled, loaded, ready, draining, gone.
 
-Decides which pod goes when there are too many; never how many there should be. A pod is billed from the moment it is
-bound to its accelerators until it is gone.
+This module decides which pods are deleted when there are too many; it never decides how many there should be. A pod is
+billed from the moment it is bound to its accelerators until it is gone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
@@ -18,44 +19,53 @@ from pagefleet_simulator.fleet.profile import Profile, Startup
 
 
 class Phase(StrEnum):
-    PENDING = "Pending"  # no accelerator is free, or the scheduler has not looked yet
-    STARTING = "Starting"  # bound: pulls, loads
+    PENDING = "Pending"  # no accelerator is free, or the pod is not scheduled yet
+    STARTING = "Starting"  # bound; it pulls the image and loads the model
     READY = "Ready"
     DRAINING = "Draining"
     GONE = "Gone"
 
 
 class Pod:
-    """`bound`, `ready_since` and `gone` are seconds, NaN before."""
+    """`bound`, `ready_since` and `gone` are times in seconds; they are NaN before."""
 
-    __slots__ = ("bound", "created", "engine", "gone", "index", "phase", "ready_since", "seen")
+    __slots__ = ("bound", "created", "engine", "gone", "index", "last_counters", "phase", "ready_since")
 
     def __init__(self, index: int, created: float, engine: Engine) -> None:
         self.index, self.created, self.engine = index, created, engine
         self.phase = Phase.PENDING
         self.bound = self.ready_since = self.gone = math.nan
-        self.seen: tuple[float, ...] = ()  # counters at the last look
+        self.last_counters: tuple[float, ...] = ()  # at the scaler's last decision
 
     @property
     def serving(self) -> bool:
         return self.phase is Phase.READY
 
     def billed(self, now: float) -> float:
-        """Seconds until now."""
+        """Billed seconds until now."""
         if math.isnan(self.bound):
             return 0.0
         return (now if math.isnan(self.gone) else min(now, self.gone)) - self.bound
 
 
-class Victim(StrEnum):
-    """Who goes first among ready pods: the newest (the ReplicaSet controller without deletion costs) or the idlest."""
+class Removal(StrEnum):
+    """The ready pods that are deleted first: the newest (a ReplicaSet without deletion costs) or the idlest."""
 
     NEWEST = "newest"
     IDLEST = "idlest"
 
 
+@dataclass(frozen=True)
+class PodRules:
+    """`quota` is a number of accelerators, None without a limit."""
+
+    quota: int | None = None
+    removal: Removal = Removal.NEWEST
+    prefix_caching: bool = True
+
+
 class Pods:
-    """`schedule` is called with (time, action) for what is to happen later: the caller owns the clock."""
+    """The pods. `schedule` is called with (time, action) for later events, because the caller owns the clock."""
 
     def __init__(
         self,
@@ -63,18 +73,15 @@ class Pods:
         random: np.random.Generator,
         schedule: Callable[[float, Callable[[float], None]], None],
         on_ready: Callable[[float], None],
-        quota: int | None = None,
-        victim: Victim = Victim.NEWEST,
-        prefix_caching: bool = True,
+        rules: PodRules,
     ) -> None:
-        self.profile, self.quota, self.victim = profile, quota, victim
+        self.profile, self.rules = profile, rules
         self.all: list[Pod] = []
-        self.live: list[Pod] = []  # all but those that are draining or gone, oldest first
+        self.live: list[Pod] = []  # pods that are neither draining nor gone, oldest first
         self.ready: list[Pod] = []
         self.draining: list[Pod] = []
         self.billed_before = 0.0  # accelerator seconds of pods that are gone
         self._random, self._schedule, self._on_ready = random, schedule, on_ready
-        self._prefix_caching = prefix_caching
 
     @property
     def bound(self) -> int:
@@ -86,7 +93,7 @@ class Pods:
         return (seconds * self.profile.accelerators) + self.billed_before
 
     def warm(self, count: int) -> None:
-        """Begin with so many ready pods."""
+        """Begin with this number of ready pods."""
         for _ in range(count):
             pod = self._create(0.0)
             pod.bound = pod.ready_since = 0.0
@@ -102,22 +109,23 @@ class Pods:
         self._bind(now)
 
     def emptied(self, pod: Pod, now: float) -> None:
-        """A pod has no request left: if it drains, it is gone."""
+        """A pod has no request left; a draining pod is gone then."""
         if pod.phase is Phase.DRAINING and pod.engine.in_flight == 0:
             self.draining.remove(pod)
             self._end(pod, now)
             self._bind(now)
 
     def _create(self, now: float) -> Pod:
-        pod = Pod(len(self.all), now, Engine(self.profile, self._prefix_caching))
+        pod = Pod(len(self.all), now, Engine(self.profile, self.rules.prefix_caching))
         self.all.append(pod)
         self.live.append(pod)
         return pod
 
     def _bind(self, now: float) -> None:
-        """Give waiting pods the accelerators that are free, the oldest first."""
+        """Bind pending pods to free accelerators, the oldest pod first."""
+        quota = self.rules.quota
         pending = [pod for pod in self.live if pod.phase is Phase.PENDING]
-        free = len(pending) if self.quota is None else self.quota // self.profile.accelerators - self.bound
+        free = len(pending) if quota is None else quota // self.profile.accelerators - self.bound
         for pod in pending[: max(0, free)]:
             pod.phase = Phase.STARTING
             scheduled, pull, load = delays(self.profile.startup, self._random)
@@ -131,9 +139,9 @@ class Pods:
             self._on_ready(now)
 
     def _remove(self, count: int, now: float) -> None:
-        """Those that do not serve yet go first, the newest of them first: as the ReplicaSet controller does it."""
+        """Delete first the pods that do not serve yet, the newest of them first, as the ReplicaSet controller does."""
         idle = sorted((pod for pod in self.live if not pod.serving), key=lambda pod: -pod.index)
-        if self.victim is Victim.IDLEST:
+        if self.rules.removal is Removal.IDLEST:
             serving = sorted(self.ready, key=lambda pod: (pod.engine.in_flight, pod.engine.used, -pod.index))
         else:
             serving = sorted(self.ready, key=lambda pod: (-pod.ready_since, -pod.index))
@@ -153,7 +161,7 @@ class Pods:
 
 
 def delays(startup: Startup, random: np.random.Generator) -> tuple[float, float, float]:
-    """Seconds to be scheduled, to pull, to load."""
+    """Seconds of scheduling, of the image's pull and of the model's load."""
     spread = np.exp(random.normal(0.0, startup.sigma, 3))
     pull = 0.0 if random.random() < startup.cached else startup.pull * spread[1]
     return float(startup.schedule * spread[0]), float(pull), float(startup.load * spread[2])

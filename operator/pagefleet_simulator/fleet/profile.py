@@ -1,4 +1,4 @@
-"""What one replica can do: seconds of a step by what it computes, KV pages, limits of a batch, time to start.
+"""The profile of a replica: seconds of a step by its work, KV pages, limits of a batch, time to start.
 
 Data, read from and written to JSON. Nothing here simulates.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class ProfileError(ValueError):
-    """A profile that cannot be used; the message names the field and what is allowed."""
+    """A profile that cannot be used; the message names the field and the allowed values."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,10 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Startup:
-    """Medians in seconds of a pod's way to Ready; each draw is lognormal with `sigma`. `cached` is the share of pods
-    that find the image on their node and pull nothing."""
+    """Medians in seconds of the parts of a pod's start; each draw is lognormal with `sigma`.
+
+    `cached` is the share of pods whose node has the image already, so that they pull nothing.
+    """
 
     schedule: float = 2.0
     pull: float = 20.0
@@ -44,8 +46,11 @@ class Startup:
 
 @dataclass(frozen=True)
 class Profile:
-    """One replica. `pages` of `page_size` tokens; `step_tokens` is the budget of a step, `chunk_tokens` the most of one
-    prompt in it; `accelerators` is what a replica is billed for. `source` says where the numbers come from."""
+    """One replica.
+
+    `pages` are KV pages of `page_size` tokens. `step_tokens` is the budget of a step, `chunk_tokens` the largest part of
+    one prompt in it. A replica is billed for `accelerators`. `source` states the origin of the numbers.
+    """
 
     name: str
     step: StepTime
@@ -79,7 +84,7 @@ class Profile:
 
 
 def parse(raw: object) -> Profile:
-    """Raises ProfileError naming the field for anything that is no profile."""
+    """Read a profile. Raises ProfileError, which names the field, for a document that is no profile."""
     if not isinstance(raw, Mapping):
         raise ProfileError("a profile is a JSON object")
     values = dict(raw)

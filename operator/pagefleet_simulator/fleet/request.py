@@ -11,7 +11,7 @@ class Ending(StrEnum):
     OPEN = "open"
     SERVED = "served"
     DROPPED = "dropped"  # refused by a full queue, held too long, or too long for the KV cache
-    LEFT = "left"  # still under way when the simulation's patience ended
+    LEFT = "left"  # still in flight when the simulation ended
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Arrival:
 
 
 class Request:
-    """An arrival's state. `first` and `end` are seconds, NaN before; `left` prompt tokens are still to be computed."""
+    """The state of an arrival. `first` and `end` are times, NaN before; `left` prompt tokens are not computed yet."""
 
     __slots__ = ("arrival", "end", "ending", "first", "generated", "held", "left", "pinned", "stop", "upto")
 

@@ -1,4 +1,4 @@
-"""A profile derived from a model's size and an accelerator's data sheet: what is not measured, and says so.
+"""Derives a profile from a model's size and an accelerator's data sheet. The profile states that it is not measured.
 
 A step reads all weights once and the KV of every running sequence, and computes 2 FLOPs per weight and token. Memory
 and arithmetic are taken at a share of their peak (`Accelerator.memory_share`, `.compute_share`); the two are added,
@@ -14,7 +14,7 @@ from pagefleet_simulator.fleet.profile import Profile, Startup, StepTime
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Bytes, bytes per second, FLOP per second of the weights' type; `overhead` is seconds of a step beside both."""
+    """Bytes, bytes per second, FLOP per second in the weights' type; `overhead` is the fixed time of a step, in seconds."""
 
     name: str
     memory: float
@@ -39,7 +39,7 @@ class Model:
 
     @property
     def kv_bytes(self) -> float:
-        """Of one token."""
+        """Bytes of KV of one token."""
         return 2 * self.layers * self.kv_heads * self.head * self.kv
 
 
@@ -49,8 +49,10 @@ LLAMA_70B = Model("Llama-3.1-70B", parameters=70.6e9, layers=80, kv_heads=8, hea
 
 
 def derive(name: str, model: Model, one: Accelerator, count: int = 1, memory_fraction: float = 0.9) -> Profile:
-    """A replica of `count` accelerators that share weights and KV evenly. Raises ValueError when the model does not
-    fit."""
+    """A replica of `count` accelerators that share weights and KV evenly.
+
+    Raises ValueError when the model does not fit.
+    """
     bandwidth = one.bandwidth * one.memory_share * count
     flops = one.flops * one.compute_share * count
     weights = model.parameters * model.weight

@@ -1,6 +1,6 @@
-"""What a scaler may look at, and what it is: one protocol for the operator's function and for other projects' rules.
+"""The view of a fleet that a scaler gets, and the protocol of scalers: the operator's function and other projects' rules.
 
-Data only. A scaler is pure: it gets a view and its memory, and returns how many replicas and the memory to keep.
+A scaler is pure: it gets a view and its memory, and returns a number of replicas and its next memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from pagefleet_operator.domain.status.engine_load import NO_LOAD, EngineLoad
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,11 @@ class Bounds:
 
 @dataclass(frozen=True)
 class PodView:
-    """One pod that is not gone. Rates, means and `busy` (share of time with work) are since the scaler's last look;
-    `itl` and `ttft` are None when there was no step, or no first token, in that time."""
+    """One pod that is not gone.
+
+    Rates, means and `busy` (the share of time with work) are since the scaler's last decision. `itl` and `ttft` are None
+    when there was no step, or no first token, in that time.
+    """
 
     name: str
     ready: bool
@@ -42,7 +45,7 @@ class PodView:
 
 @dataclass(frozen=True)
 class Sums:
-    """The pods that are ready and not draining, summed up, and how many others there are."""
+    """The sums over the pods that are ready and not draining, and the numbers of other pods."""
 
     ready: int
     starting: int
@@ -60,10 +63,13 @@ class Sums:
 
 @dataclass(frozen=True)
 class View:
-    """`now` is seconds since the trace began. `desired` is what was last decided, `concurrency` the mean number of
-    requests in the fleet (held ones too) since the last look, `arrivals` requests per second in steps of 10 s, oldest
-    first, the last of which ended at `arrivals_end`; `ttft` the 95th percentile of the last minute. `startups`: (when it became ready, seconds from created) of the
-    pods that became ready since the last look."""
+    """The fleet at `now`, in seconds since the trace began.
+
+    `desired` is the last decision. `concurrency` is the mean number of requests in the fleet, held ones included, since
+    the last decision at `since`. `arrivals` are requests per second in steps of 10 s, oldest first; the last step ended
+    at `arrivals_end`. `ttft` is the 95th percentile of the last minute. `startups` are (time at which a pod became ready,
+    seconds since its creation) of the pods that became ready since the last decision.
+    """
 
     now: float
     since: float
@@ -80,7 +86,7 @@ class View:
 
     @cached_property
     def pods(self) -> tuple[PodView, ...]:
-        """One by one: dear in a large fleet, so only made for those who ask."""
+        """The pods one by one. They are made only when a scaler uses them, because a large fleet has many."""
         return self.look()
 
 
@@ -92,13 +98,13 @@ class Decision:
 
 
 class Scaler(Protocol):
-    """`period` is seconds between two looks; `victim` who goes first when there are too many."""
+    """`period` is the time between two decisions in seconds; `removal` is the order in which pods are deleted."""
 
     @property
     def name(self) -> str: ...
     @property
     def period(self) -> float: ...
     @property
-    def victim(self) -> Victim: ...
+    def removal(self) -> Removal: ...
     def start(self) -> Any: ...
     def decide(self, view: View, memory: Any, bounds: Bounds) -> Decision: ...

@@ -1,5 +1,5 @@
-"""What a simulated run came to: sums, tables, plots.
+"""The outcome of simulated runs: sums, tables, plots.
 
-Decides nothing.
-Never runs a simulation.
+It decides nothing and holds the numbers of finished runs.
+It never runs a simulation.
 """

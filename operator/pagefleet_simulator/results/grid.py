@@ -1,4 +1,4 @@
-"""Delays of a flow of requests: how many had which time to first token and which pace, on a logarithmic grid. Keeps sums."""
+"""The delays of a flow of requests: weights by time to first token and seconds per token, on a logarithmic grid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pagefleet_simulator.results.outcome import Floats, Latencies
 
-LEAST, RATIO, BUCKETS = 1e-3, 1.1, 128  # 1 ms to 180 s by 10 %
+MIN_SECONDS, RATIO, BUCKETS = 1e-3, 1.1, 128  # 1 ms to 180 s by 10 %
 
 
 class LatencyGrid:
@@ -23,16 +23,16 @@ class LatencyGrid:
         cells = _bucket(ttft) * BUCKETS + _bucket(tpot)
         self._weights += np.bincount(cells, weights=weight, minlength=self._weights.size)
 
-    def latencies(self, most: float) -> Latencies:
-        """The middles of the cells; scaled down to `most` requests where more were counted."""
+    def latencies(self, limit: float) -> Latencies:
+        """The middles of the cells; scaled down to `limit` requests where more were counted."""
         cells = np.flatnonzero(self._weights)
-        edges: Floats = LEAST * np.power(RATIO, np.arange(BUCKETS, dtype=np.float64) + 0.5)
+        edges: Floats = MIN_SECONDS * np.power(RATIO, np.arange(BUCKETS, dtype=np.float64) + 0.5)
         weight = self._weights[cells]
         if weight.sum() > 0:
-            weight = weight * min(1.0, most / float(weight.sum()))
+            weight = weight * min(1.0, limit / float(weight.sum()))
         return Latencies(edges[cells // BUCKETS], edges[cells % BUCKETS], weight)
 
 
 def _bucket(values: Floats) -> NDArray[np.intp]:
-    index = np.log(np.maximum(values, LEAST) / LEAST) / math.log(RATIO)
+    index = np.log(np.maximum(values, MIN_SECONDS) / MIN_SECONDS) / math.log(RATIO)
     return np.minimum(BUCKETS - 1, index).astype(np.intp)

@@ -1,4 +1,4 @@
-"""What a simulated run came to: attainment, accelerator-hours, cost, scale events, flaps. Sums only."""
+"""The outcome of a simulated run: attainment, accelerator-hours, cost, scale events, flaps. Sums only."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ FLAP_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Objective:
-    """A request meets it when it was served, its first token came within `ttft` seconds and each further one took
-    `tpot` seconds in the mean."""
+    """The objective for a request.
+
+    A request meets it when it was served, its first token came within `ttft` seconds, and its further tokens took at most
+    `tpot` seconds each in the mean.
+    """
 
     ttft: float = 2.0
     tpot: float = 0.1
@@ -101,7 +104,7 @@ class Outcome:
 
 
 def flaps(events: Sequence[ScaleEvent], within: float = FLAP_SECONDS) -> int:
-    """Changes that take the one before back: of the other direction, and within `within` seconds of it."""
+    """Count the changes that take the change before back: in the other direction, within `within` seconds."""
     return sum(
         1
         for before, after in itertools.pairwise(events)

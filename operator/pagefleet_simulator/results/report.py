@@ -41,7 +41,7 @@ def table(outcomes: Sequence[Outcome], objective: Objective, per_hour: float | N
 def summary(outcome: Outcome, objective: Objective, per_hour: float | None = None) -> dict[str, Any]:
     """Numbers only; times in seconds. None where nothing was measured."""
     latencies = outcome.latencies
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "scaler": outcome.scaler,
         "mode": outcome.mode,
         "seconds": round(outcome.seconds, 1),
@@ -62,9 +62,9 @@ def summary(outcome: Outcome, objective: Objective, per_hour: float | None = Non
         "flaps": outcome.flaps,
     }
     if per_hour is not None:
-        found["cost"] = round(per_hour * outcome.accelerator_hours, 4)
-        found["cost_per_1k_tokens"] = _rounded(outcome.cost_per_1k_tokens(per_hour))
-    return found
+        numbers["cost"] = round(per_hour * outcome.accelerator_hours, 4)
+        numbers["cost_per_1k_tokens"] = _rounded(outcome.cost_per_1k_tokens(per_hour))
+    return numbers
 
 
 def timeline(outcome: Outcome) -> dict[str, list[float]]:

@@ -24,17 +24,17 @@ FREE_PAGES = (0.2, 0.5, 0.65, 0.75, 0.82)
 
 
 def ours(scaling: Scaling) -> list[Scaler]:
-    """Ours with other targets: what its user would try, as the others' settings are tried."""
+    """Ours with other targets, for comparison: a user might try them, as the others' settings are tried."""
     return [Ours(replace(scaling, target=replace(scaling.target, free_kv_pages=free))) for free in FREE_PAGES]
 
 
-def candidates(name: str, profile: Profile, scaling: Scaling, objective: Objective) -> list[Scaler]:
-    """Settings worth trying, what the project ships among them. Raises KeyError for an unknown name.
+def candidates_of(name: str, profile: Profile, scaling: Scaling, objective: Objective) -> list[Scaler]:
+    """The settings that a calibration tries, the project's defaults among them. Raises KeyError for an unknown name.
 
-    Ours has one: the manifest's. HPA and KEDA may choose their metric as well as its target.
+    Ours has only the manifest's setting. HPA and KEDA may choose their metric as well as its target.
     """
     seats = [max(1.0, round(share * profile.max_sequences)) for share in CONCURRENCIES]
-    found: dict[str, list[Scaler]] = {
+    by_name: dict[str, list[Scaler]] = {
         "ours": [Ours(scaling)],
         "hpa": [
             *(Hpa(target, Metric.CONCURRENCY) for target in seats),
@@ -64,7 +64,7 @@ def candidates(name: str, profile: Profile, scaling: Scaling, objective: Objecti
             ),
         ],
     }
-    return found[name]
+    return by_name[name]
 
 
 def describe(scaler: Scaler) -> str:

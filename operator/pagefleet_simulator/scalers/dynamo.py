@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.view import Bounds, Decision, PodView, View
 
 Points = tuple[tuple[float, float], ...]
@@ -34,7 +34,7 @@ class Memory:
 
 
 def limit(points: Points, target: float, least: int) -> float | None:
-    """The load at which a line through the points reaches `target`; None when they are too few or say nothing."""
+    """The load at which a line through the points reaches `target`; None for too few points or a line that does not rise."""
     if len(points) < least:
         return None
     x = sum(load for load, _ in points) / len(points)
@@ -49,7 +49,10 @@ def limit(points: Points, target: float, least: int) -> float | None:
 
 
 def change(loads: list[tuple[float, float]], most: tuple[float | None, float | None], sensitivity: float) -> int:
-    """`loads` are (prefill tokens, KV pages) of each engine, `most` what the targets allow of them. +1, 0 or -1."""
+    """The change of the replica count: +1, 0 or -1.
+
+    `loads` are (prefill tokens, KV pages) of each engine; `most` are the limits of both that the targets allow.
+    """
     known = [which for which in (0, 1) if most[which] is not None]
     if not loads or not known:
         return 0
@@ -67,7 +70,7 @@ class Dynamo:
     sla: Sla = Sla()
     name: str = "dynamo"
     period: float = 5.0
-    victim: Victim = Victim.NEWEST
+    removal: Removal = Removal.NEWEST
 
     def start(self) -> Memory:
         return Memory()
@@ -79,15 +82,15 @@ class Dynamo:
         itl = (*memory.itl, *((float(pod.load.kv_pages_used), pod.itl) for pod in ready if pod.itl is not None))[
             -window:
         ]
-        kept = Memory(ttft, itl)
+        memory = Memory(ttft, itl)
         if not ready and view.held and not view.sums.starting:
-            return Decision(max(1, view.desired), kept)
+            return Decision(max(1, view.desired), memory)
         if view.sums.starting or view.sums.ready != view.desired:
-            return Decision(view.desired, kept)
+            return Decision(view.desired, memory)
         least = self.sla.observations
         most = limit(ttft, self.sla.ttft, least), limit(itl, self.sla.itl, least)
         step = change([(_prefill(pod), float(pod.load.kv_pages_used)) for pod in ready], most, self.sla.sensitivity)
-        return Decision(max(bounds.min, min(bounds.max, view.desired + step)), kept)
+        return Decision(max(bounds.min, min(bounds.max, view.desired + step)), memory)
 
 
 def _prefill(pod: PodView) -> float:

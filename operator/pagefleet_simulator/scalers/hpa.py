@@ -12,14 +12,17 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers.windows import Reading, Readings, add, largest
 
 
 class Metric(StrEnum):
-    """What is held at the target: requests waiting in engines per pod (num_requests_waiting), requests running and
-    waiting per pod, or the share of time a pod computes (what a GPU's utilization counter shows)."""
+    """The metric that is held at the target.
+
+    It is the number of waiting requests per pod (num_requests_waiting), the number of running and waiting requests per
+    pod, or the share of time in which a pod computes (as a GPU's utilization counter shows it).
+    """
 
     QUEUE = "queue"
     CONCURRENCY = "concurrency"
@@ -28,7 +31,7 @@ class Metric(StrEnum):
 
 @dataclass(frozen=True)
 class Behavior:
-    """Of `spec.behavior`; a direction takes the policy that allows most (selectPolicy Max)."""
+    """`spec.behavior`; of several policies of a direction the one that allows the largest change counts (Max)."""
 
     up_pods: int = 4
     up_percent: float = 1.0
@@ -48,9 +51,11 @@ class Memory:
 
 
 def desired(current: int, ratio: float, ready: int, unready: int, tolerance: float = 0.1) -> int:
-    """ceil(ready x ratio) of the metric over its target, unless within the tolerance; pods that are not ready count as
-    using nothing when there is to be more (`replica_calculator.go`), and the result must not change direction by
-    that."""
+    """ceil(ready x ratio), where ratio is the metric over its target, unless the ratio is within the tolerance.
+
+    Pods that are not ready count as unused when the number should rise (`replica_calculator.go`); that must not change
+    the direction of the result.
+    """
     if ready == 0:
         return current
     if abs(ratio - 1.0) <= tolerance:
@@ -63,12 +68,12 @@ def desired(current: int, ratio: float, ready: int, unready: int, tolerance: flo
     return math.ceil(ratio * ready - 1e-9)
 
 
-def behave(current: int, wanted: int, memory: Memory, now: float, behavior: Behavior) -> tuple[int, Memory]:
+def behave(current: int, recommended: int, memory: Memory, now: float, behavior: Behavior) -> tuple[int, Memory]:
     """Stabilise a recommendation, then limit its rate."""
     keep = max(behavior.up_stabilization, behavior.down_stabilization)
-    recommended = add(memory.recommended, Reading(now, now, wanted), keep)
-    highest = int(largest(recommended, now, behavior.down_stabilization))
-    inside = [one.value for one in recommended if one.time >= now - behavior.up_stabilization]
+    readings = add(memory.recommended, Reading(now, now, recommended), keep)
+    highest = int(largest(readings, now, behavior.down_stabilization))
+    inside = [one.value for one in readings if one.time >= now - behavior.up_stabilization]
     lowest = int(min(inside))
     stable = min(max(current, lowest), highest) if highest >= lowest else current
     changes = tuple(one for one in memory.changes if one[0] > now - max(behavior.up_period, behavior.down_period))
@@ -85,7 +90,7 @@ def behave(current: int, wanted: int, memory: Memory, now: float, behavior: Beha
         stable = min(current, max(stable, limit))
     if stable != current:
         changes = (*changes, (now, current, stable))
-    return stable, Memory(recommended, changes)
+    return stable, Memory(readings, changes)
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Hpa:
     behavior: Behavior = field(default_factory=Behavior)
     tolerance: float = 0.1
     period: float = 15.0
-    victim: Victim = Victim.NEWEST
+    removal: Removal = Removal.NEWEST
     name: str = "hpa"
 
     def start(self) -> Memory:
@@ -110,13 +115,13 @@ class Hpa:
         current = view.desired
         match self.metric:
             case Metric.BUSY:
-                # A resource metric: pods that are not ready are told apart.
-                wanted = desired(current, sums.busy / self.target, sums.ready, sums.starting, self.tolerance)
+                # A resource metric distinguishes the pods that are not ready.
+                replicas = desired(current, sums.busy / self.target, sums.ready, sums.starting, self.tolerance)
             case Metric.QUEUE | Metric.CONCURRENCY:
-                wanted = average_value(current, metric(view, self.metric), self.target, self.tolerance)
-        wanted = max(bounds.min, min(bounds.max, wanted))
-        replicas, kept = behave(current, wanted, memory, view.now, self.behavior)
-        return Decision(max(1, replicas), kept)
+                replicas = average_value(current, metric(view, self.metric), self.target, self.tolerance)
+        replicas = max(bounds.min, min(bounds.max, replicas))
+        replicas, memory = behave(current, replicas, memory, view.now, self.behavior)
+        return Decision(max(1, replicas), memory)
 
 
 def average_value(current: int, total: float, target: float, tolerance: float = 0.1) -> int:
@@ -128,6 +133,6 @@ def average_value(current: int, total: float, target: float, tolerance: float = 
 
 
 def metric(view: View, which: Metric) -> float:
-    """Over the fleet. What the gateway holds waits too."""
+    """The metric over the whole fleet. Requests that the gateway holds count as waiting."""
     waiting = view.sums.waiting + view.held
     return waiting + view.sums.running if which is Metric.CONCURRENCY else waiting

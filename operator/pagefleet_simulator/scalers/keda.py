@@ -1,4 +1,4 @@
-"""KEDA: a ScaledObject with a Prometheus trigger: it wakes from zero and puts to sleep; an HPA does the rest.
+"""KEDA: a ScaledObject with a Prometheus trigger wakes a service from zero and puts it to sleep; an HPA does the rest.
 
 Source: keda.sh "ScaledObject specification": pollingInterval 30 s (for 0 <-> 1 only; the HPA asks KEDA's metrics server
 itself at its own 15 s), cooldownPeriod 300 s after the last trigger reported active, minReplicaCount 0,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers import hpa
 from pagefleet_simulator.scalers.hpa import Behavior, Metric
@@ -32,7 +32,7 @@ class Keda:
     behavior: Behavior = field(default_factory=Behavior)
     name: str = "keda"
     period: float = 15.0
-    victim: Victim = Victim.NEWEST
+    removal: Removal = Removal.NEWEST
 
     def start(self) -> Memory:
         return Memory()
@@ -40,15 +40,15 @@ class Keda:
     def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
         total = hpa.metric(view, self.metric)
         polls = view.now - memory.polled >= self.polling
-        # Whether somebody computes tells a trigger that somebody is there, whatever metric is held at a target.
+        # A running request makes the trigger active, also when the metric counts only waiting requests.
         active = total > self.activation or view.sums.running > 0
         polled = view.now if polls else memory.polled
-        seen = view.now if polls and active else memory.active
+        last_active = view.now if polls and active else memory.active
         if view.desired == 0:
-            return Decision(1 if polls and active else 0, Memory(memory.inner, polled, seen))
-        if bounds.min == 0 and polls and not active and view.now - seen >= self.cooldown:
-            return Decision(0, Memory(hpa.Memory(), polled, seen))
-        wanted = hpa.average_value(view.desired, total, self.target)
-        wanted = max(bounds.min, 1, min(bounds.max, wanted))
-        replicas, inner = hpa.behave(view.desired, wanted, memory.inner, view.now, self.behavior)
-        return Decision(replicas, Memory(inner, polled, seen))
+            return Decision(1 if polls and active else 0, Memory(memory.inner, polled, last_active))
+        if bounds.min == 0 and polls and not active and view.now - last_active >= self.cooldown:
+            return Decision(0, Memory(hpa.Memory(), polled, last_active))
+        recommended = hpa.average_value(view.desired, total, self.target)
+        recommended = max(bounds.min, 1, min(bounds.max, recommended))
+        replicas, inner = hpa.behave(view.desired, recommended, memory.inner, view.now, self.behavior)
+        return Decision(replicas, Memory(inner, polled, last_active))

@@ -1,4 +1,4 @@
-"""Knative's pod autoscaler: concurrency over a stable and a panic window.
+"""Knative's pod autoscaler (KPA): concurrency over a stable and a panic window.
 
 Sources: knative.dev "Additional autoscaling configuration for Knative Pod Autoscaler", config-autoscaler and
 knative/serving pkg/autoscaler/scaling/autoscaler.go: tick 2 s, stable window 60 s, panic window 10 % of it, panic when
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers.windows import Reading, Readings, add, mean
 
@@ -35,23 +35,25 @@ class Rules:
     grace: float = 30.0  # scale-to-zero-grace-period
 
 
-def scale(
-    stable: float, panic: float, ready: int, target: float, memory: Memory, now: float, rules: Rules
-) -> tuple[int, Memory]:
-    """`stable` and `panic` are the mean concurrencies of the two windows, `target` is per pod."""
+def pods_for(concurrency: float, target: float) -> int:
+    """The pods that hold the concurrency at `target` per pod."""
+    return math.ceil(concurrency / target - 1e-9)
+
+
+def scale(stable: int, panic: int, ready: int, memory: Memory, now: float, rules: Rules) -> tuple[int, Memory]:
+    """The replicas. `stable` and `panic` are the pods for the mean concurrencies of the two windows."""
     pods = max(1, ready)
     most, least = math.ceil(rules.up_rate * pods), math.floor(pods / rules.down_rate)
-    by_stable, by_panic = math.ceil(stable / target - 1e-9), math.ceil(panic / target - 1e-9)
-    over = by_panic / pods >= rules.threshold
+    over = panic / pods >= rules.threshold
     since = memory.panic_since
     if over:
         since = now
     elif since is not None and now - since > rules.stable:
         since = None
-    wanted = min(max(by_stable, least), most)
+    replicas = min(max(stable, least), most)
     if since is None:
-        return wanted, Memory(memory.concurrency, None, 0, memory.idle_since)
-    highest = max(memory.panic_pods, wanted, min(max(by_panic, least), most))
+        return replicas, Memory(memory.concurrency, None, 0, memory.idle_since)
+    highest = max(memory.panic_pods, replicas, min(max(panic, least), most))
     return highest, Memory(memory.concurrency, since, highest, memory.idle_since)
 
 
@@ -63,7 +65,7 @@ class Kpa:
     rules: Rules = Rules()
     name: str = "kpa"
     period: float = 2.0
-    victim: Victim = Victim.NEWEST
+    removal: Removal = Removal.NEWEST
 
     def start(self) -> Memory:
         return Memory()
@@ -71,14 +73,14 @@ class Kpa:
     def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
         readings = add(memory.concurrency, Reading(view.since, view.now, view.concurrency), self.rules.stable)
         memory = Memory(readings, memory.panic_since, memory.panic_pods, memory.idle_since)
-        stable = mean(readings, view.now, self.rules.stable)
-        panic = mean(readings, view.now, self.rules.panic)
         target = self.concurrency * self.rules.utilization
-        wanted, memory = scale(stable, panic, view.sums.ready, target, memory, view.now, self.rules)
-        if wanted == 0 and bounds.min == 0:
+        stable = pods_for(mean(readings, view.now, self.rules.stable), target)
+        panic = pods_for(mean(readings, view.now, self.rules.panic), target)
+        replicas, memory = scale(stable, panic, view.sums.ready, memory, view.now, self.rules)
+        if replicas == 0 and bounds.min == 0:
             since = view.now if memory.idle_since is None else memory.idle_since
             memory = Memory(memory.concurrency, memory.panic_since, memory.panic_pods, since)
-            wanted = 0 if view.now - since >= self.rules.grace else 1
+            replicas = 0 if view.now - since >= self.rules.grace else 1
         else:
             memory = Memory(memory.concurrency, memory.panic_since, memory.panic_pods, None)
-        return Decision(max(bounds.min, min(bounds.max, wanted)), memory)
+        return Decision(max(bounds.min, min(bounds.max, replicas)), memory)

@@ -1,6 +1,6 @@
-"""Pagefleet's own autoscaler: the operator's function itself, fed through the operator's own observation types.
+"""Pagefleet's own autoscaler: the operator's function itself, which gets the operator's own observation types.
 
-Nothing is decided here. `RECOMMEND` and `SIZE` are the very objects that the operator calls (a test holds that).
+This module decides nothing. `RECOMMEND` and `SIZE` are the very objects that the operator calls (a test holds that).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import PodFault, PodReading, RevisionReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import ScalingRecord
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.view import Bounds, Decision, PodView, View
 
 RECOMMEND, SIZE = autoscale.recommend, autoscale.size
@@ -35,7 +35,7 @@ class Ours:
     scaling: Scaling
     name: str = "ours"
     period: float = 5.0
-    victim: Victim = Victim.IDLEST
+    removal: Removal = Removal.IDLEST
 
     def start(self) -> Memory:
         return Memory()
@@ -44,14 +44,14 @@ class Ours:
         scaling = replace(self.scaling, min=bounds.min, max=bounds.max)
         service = load(view)
         if view.sums.ready + view.sums.starting <= LARGE:
-            found = reading(view, memory.history)
-            seen = totals(found, view.now)
-            recommended = RECOMMEND(found, service, view.desired, memory.record, scaling, view.now)
+            observed = reading(view, memory.history)
+            sums = totals(observed, view.now)
+            recommended = RECOMMEND(observed, service, view.desired, memory.record, scaling, view.now)
         else:
-            seen = summed(view, memory.history)
-            recommended = SIZE(seen, service, view.desired, memory.record, scaling, view.now)
+            sums = summed(view, memory.history)
+            recommended = SIZE(sums, service, view.desired, memory.record, scaling, view.now)
         return Decision(
-            recommended.replicas, Memory(recommended.record, remember(memory.history, seen.latest)), recommended.message
+            recommended.replicas, Memory(recommended.record, remember(memory.history, sums.latest)), recommended.message
         )
 
 
@@ -61,7 +61,7 @@ def reading(view: View, history: tuple[Sample, ...]) -> RevisionReading:
 
 
 def _pod(pod: PodView) -> PodReading:
-    started = pod.ready_since is not None and pod.ready_since > pod.created  # not there from the beginning
+    started = pod.ready_since is not None and pod.ready_since > pod.created  # the pod was created during the simulation
     serving = pod.ready or pod.draining
     return PodReading(
         name=pod.name,

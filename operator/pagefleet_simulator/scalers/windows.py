@@ -1,4 +1,4 @@
-"""Time windows over what a scaler saw: means and largest values. Pure data."""
+"""Time windows over the readings of a scaler: means and largest values. Pure data."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Readings = tuple[Reading, ...]
 
 
 def add(readings: Readings, reading: Reading, keep: float) -> Readings:
-    """With one more, without those that ended more than `keep` seconds before it."""
+    """Add a reading; drop the readings that ended more than `keep` seconds before it."""
     return (*(one for one in readings if one.time > reading.time - keep), reading)
 
 
 def mean(readings: Readings, now: float, window: float) -> float:
-    """Weighted by time, over the part of each reading that lies in the window; 0 without any."""
+    """The mean over the window, weighted by time; 0 without a reading in the window."""
     total = weight = 0.0
     for one in readings:
         span = one.time - max(one.since, now - window)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.view import Bounds, Decision, View
 from pagefleet_simulator.scalers.windows import Reading, Readings, add, largest
 
@@ -40,7 +40,7 @@ class Memory:
     kv: tuple[tuple[str, Readings], ...] = ()
     queue: tuple[tuple[str, Readings], ...] = ()
     decided: float = -1e9
-    wanted: int | None = None
+    target: int | None = None
 
 
 def saturation(replicas: Sequence[Replica], pending: int, rules: Thresholds) -> int:
@@ -67,7 +67,7 @@ class Wva:
     interval: float = 60.0
     name: str = "wva"
     period: float = 15.0
-    victim: Victim = Victim.NEWEST
+    removal: Removal = Removal.NEWEST
 
     def start(self) -> Memory:
         return Memory()
@@ -75,21 +75,21 @@ class Wva:
     def decide(self, view: View, memory: Memory, bounds: Bounds) -> Decision:
         ready = [pod for pod in view.pods if pod.ready]
         kv, queue = dict(memory.kv), dict(memory.queue)
-        kept_kv, kept_queue, replicas = [], [], []
+        all_kv, all_queue, replicas = [], [], []
         for pod in ready:
             used = pod.load.kv_pages_used / (pod.load.kv_pages_total or 1)
             mine = add(kv.get(pod.name, ()), Reading(view.now, view.now, used), PEAK_SECONDS)
             line = add(queue.get(pod.name, ()), Reading(view.now, view.now, pod.load.waiting), PEAK_SECONDS)
-            kept_kv.append((pod.name, mine))
-            kept_queue.append((pod.name, line))
+            all_kv.append((pod.name, mine))
+            all_queue.append((pod.name, line))
             replicas.append(Replica(largest(mine, view.now, PEAK_SECONDS), largest(line, view.now, PEAK_SECONDS)))
-        decided, wanted = memory.decided, memory.wanted
+        decided, target = memory.decided, memory.target
         if view.now - decided >= self.interval:
             decided = view.now
             change = saturation(replicas, view.sums.starting, self.thresholds)
-            # A target that is not reached yet is kept (desired is not current).
-            wanted = view.desired if view.sums.starting else max(1, len(ready)) + change
+            # A target that is not reached yet stays (desired is not current).
+            target = view.desired if view.sums.starting else max(1, len(ready)) + change
             if not ready and view.held and not view.sums.starting:
-                wanted = 1
-        replicas_now = view.desired if wanted is None else max(bounds.min, min(bounds.max, wanted))
-        return Decision(replicas_now, Memory(tuple(kept_kv), tuple(kept_queue), decided, wanted))
+                target = 1
+        replicas_now = view.desired if target is None else max(bounds.min, min(bounds.max, target))
+        return Decision(replicas_now, Memory(tuple(all_kv), tuple(all_queue), decided, target))

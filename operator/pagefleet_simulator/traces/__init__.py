@@ -1,5 +1,5 @@
-"""What arrives at the simulated fleet: built-in traces, published ones, and traces as a flow.
+"""The arrivals at the simulated fleet: built-in traces, published ones, and traces as a flow.
 
-Decides when which request arrives.
-Never serves one.
+It decides when which request arrives.
+It never serves a request.
 """

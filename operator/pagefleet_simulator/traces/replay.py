@@ -1,4 +1,4 @@
-"""Reads published traces: BurstGPT's CSV and the Azure LLM inference traces' CSV, told apart by their header.
+"""Reads published traces: BurstGPT's CSV and the Azure LLM inference traces' CSV, distinguished by their header.
 
 BurstGPT (github.com/HPMLL/BurstGPT): Timestamp (seconds), Model, Request tokens, Response tokens, Total tokens, Log Type
 (releases from 2.0 have Session ID and Elapsed time as well). Azure (github.com/Azure/AzurePublicDataset,
@@ -22,7 +22,7 @@ AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 class TraceError(ValueError):
-    """A file that is no trace; the message names the line and what is allowed."""
+    """A file that is no trace; the message names the line and the allowed content."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Replay:
     skipped: int
 
 
-def read(path: Path, model: str | None = None, speed: float = 1.0, most: int | None = None) -> Replay:
-    """`model` keeps BurstGPT's rows of that model; `speed` divides the time between arrivals; `most` rows are read.
+def read(path: Path, model: str | None = None, speed: float = 1.0, limit: int | None = None) -> Replay:
+    """`model` keeps BurstGPT's rows of that model; `speed` divides the time between arrivals; at most `limit` rows are read.
 
     Raises TraceError.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            return parse(path.stem, file, model, speed, most)
+            return parse(path.stem, file, model, speed, limit)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -48,7 +48,7 @@ def read(path: Path, model: str | None = None, speed: float = 1.0, most: int | N
 
 
 def parse(
-    name: str, lines: Iterable[str], model: str | None = None, speed: float = 1.0, most: int | None = None
+    name: str, lines: Iterable[str], model: str | None = None, speed: float = 1.0, limit: int | None = None
 ) -> Replay:
     """Raises TraceError."""
     if speed <= 0:
@@ -63,8 +63,8 @@ def parse(
         raise TraceError(f"{name}: the first line must name {', '.join(BURSTGPT)} or {', '.join(AZURE)}, not {header}")
     if model is not None and "Model" not in header:
         raise TraceError(f"{name}: has no column Model to select {model!r} from")
-    found, skipped = [], 0
-    for number, row in enumerate(_first(rows, most), start=2):
+    requests, skipped = [], 0
+    for number, row in enumerate(_first(rows, limit), start=2):
         if model is not None and row["Model"] != model:
             continue
         try:
@@ -75,24 +75,24 @@ def parse(
         if output < 1 or prompt < 1:
             skipped += 1
             continue
-        found.append((at, prompt, output))
-    if not found:
+        requests.append((at, prompt, output))
+    if not requests:
         raise TraceError(f"{name}: no request with an answer" + (f" of model {model!r}" if model else ""))
-    found.sort(key=lambda one: one[0])
-    start = found[0][0]
-    arrivals = tuple(Arrival((at - start) / speed, prompt, output) for at, prompt, output in found)
+    requests.sort(key=lambda one: one[0])
+    start = requests[0][0]
+    arrivals = tuple(Arrival((at - start) / speed, prompt, output) for at, prompt, output in requests)
     return Replay(Trace(name, arrivals[-1].at + 1.0, arrivals), skipped)
 
 
-def _first(rows: Iterable[dict[str, str]], most: int | None) -> Iterator[dict[str, str]]:
+def _first(rows: Iterable[dict[str, str]], limit: int | None) -> Iterator[dict[str, str]]:
     for count, row in enumerate(rows):
-        if most is not None and count >= most:
+        if limit is not None and count >= limit:
             return
         yield row
 
 
 def _moment(text: str) -> float:
-    """Seconds. The traces' clocks have seven decimals and, in 2024, an offset."""
+    """UNIX seconds. The times of the traces have seven decimals and, in 2024, an offset."""
     text = text.strip()
     head, dot, tail = text.partition(".")
     if not dot:

@@ -1,4 +1,4 @@
-"""What arrives: built-in traces by name, drawn from a seed. Shapes only: how much is for the caller to say.
+"""The built-in traces by name, drawn from a seed. They are shapes only; the caller chooses the highest rate.
 
 Arrivals are a Poisson process whose rate follows the shape, and within each minute a gamma factor (`BURSTINESS`): real
 LLM traffic is burstier than Poisson (BurstGPT, arXiv:2401.17644, section 3). Lengths are lognormal; in "heavy" they
@@ -37,7 +37,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Trace:
-    """`seconds` is how long it lasts; the last arrival is before it."""
+    """Arrivals over `seconds`; the last one is before the end."""
 
     name: str
     seconds: float
@@ -53,7 +53,7 @@ def _steady(at: np.ndarray, total: float, random: np.random.Generator) -> np.nda
 
 
 def _noise(at: np.ndarray, total: float, random: np.random.Generator) -> np.ndarray:
-    """A steady rate, moved by up to 10 % either way, anew each half minute."""
+    """A steady rate, moved by up to 10 % either way, again each half minute."""
     factors = random.uniform(1 - NOISE, 1 + NOISE, int(total // 30) + 2)
     return np.asarray(0.6 * factors[(at // 30).astype(int)])
 
@@ -83,7 +83,7 @@ def _diurnal(at: np.ndarray, total: float, random: np.random.Generator) -> np.nd
 
 
 def _calibration(at: np.ndarray, total: float, random: np.random.Generator) -> np.ndarray:
-    """What settings are chosen on: a slow rise and fall, a step up and down, and a burst, one after the other."""
+    """The trace of calibrations: a slow rise and fall, a step up and down, and a burst, one after the other."""
     part = at / total
     slow = 0.25 + 0.55 * np.sin(np.pi * np.clip(part / 0.4, 0, 1)) ** 2
     burst = np.where((part > 0.75) & (part < 0.82), 0.95, 0.3)

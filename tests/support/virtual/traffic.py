@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import guard
-from pagefleet_operator.domain.analysis.guard import Outcome, Question
+from pagefleet_operator.domain.analysis.guard import Comparison
+from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
@@ -57,6 +58,6 @@ def traffic(
 
 def outcome(slices: list[Slice] | None, chosen: Guard = GUARD) -> Outcome:
     seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=None if slices is None else tuple(slices))
-    judged = guard.assess(seen, chosen, Question("s", "c", since=0.0, now=1000.0))
+    judged = guard.assess(seen, chosen, Comparison("s", "c", since=0.0, now=1000.0))
     assert judged is not None
     return judged.outcome

@@ -101,9 +101,9 @@ def test_arguments_come_in_pieces_when_a_grammar_keeps_them_valid() -> None:
     ]
 
 
-def test_calls_beyond_the_most_are_dropped_and_ids_differ() -> None:
-    assert calls(parse([hermes(TWO) * 3], most=1)) == [("b", {})]
-    assert calls(parse([hermes(TWO) * 3], most=1, eager=True)) == [("b", {})]
+def test_calls_beyond_the_limit_are_dropped_and_ids_differ() -> None:
+    assert calls(parse([hermes(TWO) * 3], limit=1)) == [("b", {})]
+    assert calls(parse([hermes(TWO) * 3], limit=1, eager=True)) == [("b", {})]
     stream = ToolCallStream(HERMES, ["b"])
     ids = {delta.id for delta in stream.feed(hermes(TWO) * 3)}
     assert len(ids) == 3

@@ -139,7 +139,7 @@ def test_undo_goes_to_any_kept_revision() -> None:
         cluster.until(lambda status: status.stable not in seen)
         seen.append(cluster.status.stable)
     cluster.act("undo", revision="nothing")
-    assert "is not kept" in cluster.status.action.message  # type: ignore[union-attr]
+    assert "is not stored" in cluster.status.action.message  # type: ignore[union-attr]
     cluster.act("undo", revision=seen[0])
     cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK)
     assert cluster.weights() == {seen[0]: 100}
@@ -268,7 +268,7 @@ def test_a_load_test_is_compared_with_the_stables(
 def test_a_load_test_does_not_wait_for_ever() -> None:
     cluster = started([{"loadTest": {"timeout": "60s"}}])
     cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK)
-    assert "has not ended within 60 s" in cluster.status.rejected[-1].message
+    assert "has not ended within its timeout of 60 s" in cluster.status.rejected[-1].message
 
 
 def test_min_requests_hold_a_step() -> None:

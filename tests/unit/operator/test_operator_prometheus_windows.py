@@ -20,8 +20,10 @@ from pagefleet_contract.engine_metrics import OURS
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.analysis import guard
-from pagefleet_operator.domain.analysis.guard import Outcome, Question
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.analysis.guard import Comparison
+from pagefleet_operator.domain.analysis.verdict import Outcome
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.cumulative import MAX_GAP_SECONDS, Counts, Past, Pod
@@ -222,7 +224,7 @@ async def test_what_is_not_there_is_no_measurement(
     chosen = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 10, "Prometheus"),), 0.01, 0, False, 60.0,
                    error_source=Source.PROMETHEUS)  # fmt: skip
     seen = Observation("ns", "chat", "uid", 1, {}, Status(), silence={"prometheus": other.silence(OWN)})
-    judged = guard.assess(seen, chosen, Question("aaaa", "cccc", since=0.0, now=100.0))
+    judged = guard.assess(seen, chosen, Comparison("aaaa", "cccc", since=0.0, now=100.0))
     assert judged is not None
     assert judged.outcome is Outcome.INCONCLUSIVE
     assert words in judged.record.message

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pagefleet_operator.domain.base.revision import revision_hash
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.manifests.httproute import hundredths, milliseconds
-from pagefleet_operator.domain.rollout.draining import HEARD_SECONDS
+from pagefleet_operator.domain.rollout.draining import WEIGHTS_PROPAGATE_SECONDS
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.status.gateway_api import Features, GatewayApiReading, LiveObject, ParentStatus
 from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
@@ -126,7 +126,7 @@ def test_a_duration_is_one_of_the_gateway_api(seconds: float, text: str) -> None
 
 
 def conditions(spec: dict[str, Any], found: GatewayApiReading | None, status: Status = SPLIT) -> dict[str, Any]:
-    stated = route(seen(spec, found, status), typed(spec), status).stated
+    stated = route(seen(spec, found, status), typed(spec), status).conditions
     return {kind: (state, reason, message) for kind, state, reason, message in stated}
 
 
@@ -252,7 +252,7 @@ def promoted(answers: tuple[ParentStatus, ...]) -> Plan:
     """Revision aaaaaaaa has lost its traffic to the spec's own, which the route at generation 4 says."""
     spec = spec_of()
     wanted = revision_hash(typed(spec).raw)
-    drained = (DrainRecord("aaaaaaaa", NOW - HEARD_SECONDS),)
+    drained = (DrainRecord("aaaaaaaa", NOW - WEIGHTS_PROPAGATE_SECONDS),)
     status = Status(stable=wanted, traffic=(Weight(wanted, 100),), route=RouteRecord("Service"), draining=drained)
     found = GatewayApiReading(NEW, LiveObject("chat", "r", "u-1", 4, answers))
     revisions = {wanted: pods(wanted), "aaaaaaaa": pods("aaaaaaaa")}

@@ -15,15 +15,18 @@ import pytest_asyncio
 from aiohttp import web
 
 from pagefleet_contract import sketch
+from pagefleet_contract.engine_metrics import Engine
 from pagefleet_contract.names import ENGINE_PORT, GATEWAY_INTERNAL_PORT
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.analysis import guard
-from pagefleet_operator.domain.analysis.guard import Outcome, Question
+from pagefleet_operator.domain.analysis.guard import Comparison
+from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.spec.rollout import Gate, Guard, LatencyGuard
 from pagefleet_operator.domain.status.observation import GateReading, Observation
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.metrics.cumulative import Pod, difference, parse
+from pagefleet_operator.metrics.engine_readings import EngineReadings, Unread
 from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.gateway_windows import GatewayWindows
 from pagefleet_operator.metrics.prometheus_client import Prometheus
@@ -108,10 +111,36 @@ BAD_GATES: list[tuple[str, Answer]] = [
 ]
 
 
+BAD_LOADS: list[tuple[str, Answer, str]] = [
+    ("503", text("", 503), " answers 503"),
+    ("blank", text(""), " lacks a number that the engine should report"),
+    ("negative", text("pagefleet_num_requests_waiting -1\npagefleet_num_requests_running 0\n"), " lacks a number"),
+    ("hang", hang, " does not answer within 2 s"),
+    ("100 MB", endless, " cannot be read: TooLongError"),
+]
+
+
+@pytest.mark.parametrize("peer", [ENGINE_PORT], indirect=True)
+@pytest.mark.parametrize(("answer", "cause"), [case[1:] for case in BAD_LOADS], ids=[case[0] for case in BAD_LOADS])
+async def test_a_load_that_cannot_be_read_has_a_cause_that_names_the_page(
+    peer: Peer, answer: Answer, cause: str
+) -> None:
+    peer.answer = answer
+    reading = await EngineReadings(peer.session).read(ADDRESS)
+    assert isinstance(reading, Unread)
+    assert reading.cause.startswith(f"http://{ADDRESS}:{ENGINE_PORT}/metrics{cause}")
+
+
+async def test_an_engine_without_metrics_is_not_asked() -> None:
+    async with aiohttp.ClientSession() as session:
+        reading = await EngineReadings(session).read(ADDRESS, Engine(metrics=None))
+    assert reading == Unread("its engine reports no metrics")
+
+
 def judged(reading: GateReading) -> Outcome:
     seen = Observation("ns", "chat", "uid", 1, {}, Status(), gates={"queue": reading})
     chosen = Guard((), None, 0, False, 60.0, None, (GATE,))
-    found = guard.assess(seen, chosen, Question("s", "c", since=None, now=1.0))
+    found = guard.assess(seen, chosen, Comparison("s", "c", since=None, now=1.0))
     assert found is not None
     return found.outcome
 
@@ -171,7 +200,7 @@ async def test_a_failing_gateway_is_no_measurement(peer: Peer, answer: Answer, a
     assert found == (() if answers else None)
     seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=found)
     chosen = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 10),), 0.01, 0, False, 60.0)
-    judgement = guard.assess(seen, chosen, Question("s", "c", since=0.0, now=100.0))
+    judgement = guard.assess(seen, chosen, Comparison("s", "c", since=0.0, now=100.0))
     assert judgement is not None
     assert judgement.outcome is Outcome.INCONCLUSIVE
 

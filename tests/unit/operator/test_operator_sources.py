@@ -13,11 +13,13 @@ from support.virtual.traffic import lognormal, traffic
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import guard, sources
-from pagefleet_operator.domain.analysis.baseline import recorded
-from pagefleet_operator.domain.analysis.guard import Judged, Outcome, Question
+from pagefleet_operator.domain.analysis.baseline import record_baseline
+from pagefleet_operator.domain.analysis.guard import Comparison
+from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout, Source
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.schema.step_kinds import RolloutStep, StepKind
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
@@ -35,9 +37,9 @@ def seen(**measured: Any) -> Observation:
     return Observation("ns", "chat", "uid", 1, {}, Status(), **measured)
 
 
-def asked(found: Observation, *entries: LatencyGuard, copies: bool = False, **more: Any) -> Judged:
+def asked(found: Observation, *entries: LatencyGuard, mirrored: bool = False, **more: Any) -> Verdict:
     chosen = Guard(entries, more.pop("rate", None), 5, False, 600.0, error_source=more.pop("errors", Source.GATEWAY))
-    judged = guard.assess(found, chosen, Question("s", "c", since=0.0, now=1000.0, copies=copies, **more))
+    judged = guard.assess(found, chosen, Comparison("s", "c", since=0.0, now=1000.0, mirrored=mirrored, **more))
     assert judged is not None
     return judged
 
@@ -68,7 +70,7 @@ def test_a_signal_is_judged_by_its_source_alone(source: str | None, histogram: s
 @pytest.mark.parametrize(("source", "histogram"), EVERYWHERE)
 def test_a_silent_source_is_inconclusive_and_says_why(source: str | None, histogram: str) -> None:
     chosen = entry(source, histogram)
-    name = sources.name(chosen.source, histogram)
+    name = sources.name_of(chosen.source, histogram)
     measured: dict[str, Any] = {"slices": tuple(GOOD), "engine_slices": tuple(GOOD)}
     measured["prometheus"] = {own: tuple(GOOD) for own in ("", MESH) if own != histogram}
     measured |= {"gateway": {"slices": None}, "engine": {"engine_slices": None}}.get(name, {})
@@ -91,10 +93,10 @@ def test_errors_are_counted_by_their_source() -> None:
 
 
 def test_mirrored_requests_are_measured_by_engines_unless_prometheus_is_named() -> None:
-    found = asked(seen(slices=tuple(GOOD), engine_slices=tuple(BAD)), entry(None), copies=True)
+    found = asked(seen(slices=tuple(GOOD), engine_slices=tuple(BAD)), entry(None), mirrored=True)
     assert (found.outcome, found.record.source) == (Outcome.REGRESSED, "Engine")
     kept = seen(slices=tuple(GOOD), engine_slices=tuple(GOOD), prometheus={"": tuple(BAD)})
-    found = asked(kept, entry("Prometheus"), copies=True)
+    found = asked(kept, entry("Prometheus"), mirrored=True)
     assert (found.outcome, found.record.source) == (Outcome.REGRESSED, "Prometheus")
 
 
@@ -116,7 +118,7 @@ def test_what_edges_make_of_the_increase_is_said() -> None:
     found = asked(seen(engine_slices=coarse(GOOD, (0.1, 0.25, 0.5, 1.0))), entry("Engine"))
     assert found.outcome is Outcome.PASSED
     assert found.record.bound_seconds == 0.5
-    assert "maxIncrease 15%, by the histogram's edges 100%" in found.record.message
+    assert "limit +15%, +100% by the histogram's edges" in found.record.message
 
 
 @pytest.mark.parametrize("worse", [GOOD, BAD])
@@ -132,14 +134,14 @@ def test_the_watch_compares_a_record_with_its_own_source_only() -> None:
     fine = tuple(round(0.05 * 1.05**step, 6) for step in range(80))
     good, bad = (traffic(1, lognormal, canary=worse, bursts=False, slices=200) for worse in (1.0, 4.0))
     before = seen(engine_slices=coarse(good, fine), slices=tuple(bad))
-    record = recorded(before, guarded, "s")
+    record = record_baseline(before, guarded, "s")
     assert {one.source for one in record} == {"engine"}
     slow = seen(engine_slices=coarse(bad, fine), slices=tuple(good))
-    found = asked(slow, entry("Engine"), baseline=record, after=True)
+    found = asked(slow, entry("Engine"), baseline=record, after_promotion=True)
     assert (found.outcome, found.record.source) == (Outcome.REGRESSED, "Engine")
-    other = asked(slow, entry("Gateway"), baseline=record, after=True)
+    other = asked(slow, entry("Gateway"), baseline=record, after_promotion=True)
     assert other.outcome is Outcome.INCONCLUSIVE, "another source's record says nothing of it"
-    blind = asked(seen(engine_slices=coarse(bad, (0.05, 0.2))), entry("Engine"), baseline=record, after=True)
+    blind = asked(seen(engine_slices=coarse(bad, (0.05, 0.2))), entry("Engine"), baseline=record, after_promotion=True)
     assert blind.outcome is Outcome.INCONCLUSIVE
 
 
@@ -147,9 +149,9 @@ def test_the_requests_of_a_step_are_those_that_some_asked_source_has_counted() -
     guarded = Guard((entry("Engine"),), None, 0, False, 600.0)
     pieces = (Slice("g", 10.0, 2.0, "c", "", 7, 0), Slice("g", 1.0, 2.0, "c", "", 9, 0))
     found = seen(slices=(), engine_slices=pieces, prometheus={"": (*pieces, *pieces)})
-    assert sources.requests(found, guarded, "c", 5.0, copies=False) == 7
-    assert sources.requests(found, guarded, "c", 5.0, copies=True) == 0, "copies are no requests of users"
-    assert sources.requests(seen(), guarded, "c", 5.0, copies=False) == 0
+    assert sources.count_requests(found, guarded, "c", 5.0, mirrored=False) == 7
+    assert sources.count_requests(found, guarded, "c", 5.0, mirrored=True) == 0, "copies are no requests of users"
+    assert sources.count_requests(seen(), guarded, "c", 5.0, mirrored=False) == 0
 
 
 def test_only_what_is_judged_is_asked_for() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pagefleet_operator.domain.spec.scaling import Scaling
 from pagefleet_simulator.fleet import profile as profiles
 from pagefleet_simulator.fleet.capacity import sustainable
-from pagefleet_simulator.fleet.pods import Victim
+from pagefleet_simulator.fleet.pods import Removal
 from pagefleet_simulator.fleet.view import Bounds, Decision, Scaler, View
 from pagefleet_simulator.fluid import FluidSimulation
 from pagefleet_simulator.results.outcome import Objective, Outcome
@@ -30,7 +30,7 @@ class Fixed:
     replicas: int
     name: str = "fixed"
     period: float = 15.0
-    victim: Victim = Victim.NEWEST
+    removal: Removal = Removal.NEWEST
 
     def start(self) -> None:
         return None

@@ -13,7 +13,7 @@ from pagefleet_engine.api.answers.events import Events
 from pagefleet_engine.api.answers.generation import Generation
 from pagefleet_engine.api.answers.shapes import Shape
 from pagefleet_engine.api.base.errors import ApiError
-from pagefleet_engine.api.base.in_thread import aside
+from pagefleet_engine.api.base.in_thread import run_in_thread
 
 
 class Stream:
@@ -43,7 +43,7 @@ class Stream:
         async for batch in batches:
             opening = [at for at, _ in batch if at not in self._opened]
             size = self._generation.echoed(opening) if self._parameters.echo else 0
-            choices = await aside(size, lambda batch=batch: self._choices(batch))  # type: ignore[misc]
+            choices = await run_in_thread(size, lambda batch=batch: self._choices(batch))  # type: ignore[misc]
             await self._events.send(*(self._shape.chunk([choice], self._usage()) for choice in choices))
 
     def _choices(self, batch: list[tuple[int, Piece]]) -> list[dict[str, Any]]:

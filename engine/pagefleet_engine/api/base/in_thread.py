@@ -1,4 +1,4 @@
-"""Work that would keep the event loop from everybody else goes to a thread; small work is quicker without."""
+"""Runs work that would block the event loop in a thread; small work is faster without one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ LARGE = 1 << 14  # tokens or characters: some 10 ms
 T = TypeVar("T")
 
 
-async def aside(size: int, work: Callable[[], T]) -> T:
-    """What `work` gives, and raises. `size` in tokens or characters that it goes through."""
+async def run_in_thread(size: int, work: Callable[[], T]) -> T:
+    """Return the result of `work`, or raise its error. `size` is the number of tokens or characters that it reads."""
     return work() if size < LARGE else await asyncio.to_thread(work)

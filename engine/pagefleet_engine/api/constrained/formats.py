@@ -1,6 +1,6 @@
 """Which grammar a request asks for: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`. Pure.
 
-Bounds what a client sends; whether it compiles is `model.grammar_check`'s to say.
+Bounds the size of a client's grammar; `model.text.grammar_check` decides whether it compiles.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.core.requests import Grammar
 
-MOST_SCHEMA_BYTES = 64 << 10
-MOST_SCHEMA_DEPTH = 64
-MOST_REGEX_BYTES = 4 << 10
-MOST_CHOICES = 256
+MAX_SCHEMA_BYTES = 64 << 10
+MAX_SCHEMA_DEPTH = 64
+MAX_REGEX_BYTES = 4 << 10
+MAX_CHOICES = 256
 # The fields read here, for the table of known parameters.
 FIELDS = ("response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A grammar and the request's field it came from, for errors found later."""
+    """A grammar and the field of the request that holds it; later errors name that field."""
 
     grammar: Grammar
     param: str
@@ -41,7 +41,7 @@ def read(body: Mapping[str, Any]) -> Asked | None:
 def schema_text(schema: Any, param: str) -> str:
     """A JSON schema, given as an object or as its text, as bounded text. Raises ApiError (400)."""
     if isinstance(schema, str):
-        _bounded(schema, MOST_SCHEMA_BYTES, param)
+        _bounded(schema, MAX_SCHEMA_BYTES, param)
         try:
             schema = json.loads(schema)
         except ValueError as error:
@@ -55,7 +55,7 @@ def schema_text(schema: Any, param: str) -> str:
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
         raise invalid(param, f"{param} may not hold NaN or infinities") from error
-    return _bounded(text, MOST_SCHEMA_BYTES, param)
+    return _bounded(text, MAX_SCHEMA_BYTES, param)
 
 
 def _field(body: Mapping[str, Any], field: str) -> Asked | None:
@@ -120,19 +120,19 @@ def _json_object(value: Any, param: str) -> Asked:
 
 
 def _regex(value: Any, param: str) -> Asked:
-    return Asked(Grammar("regex", _text(value, MOST_REGEX_BYTES, param)), param)
+    return Asked(Grammar("regex", _text(value, MAX_REGEX_BYTES, param)), param)
 
 
 def _grammar(value: Any, param: str) -> Asked:
-    return Asked(Grammar("grammar", _text(value, MOST_SCHEMA_BYTES, param)), param)
+    return Asked(Grammar("grammar", _text(value, MAX_SCHEMA_BYTES, param)), param)
 
 
 def _choice(value: Any, param: str) -> Asked:
-    good = isinstance(value, list) and 1 <= len(value) <= MOST_CHOICES
+    good = isinstance(value, list) and 1 <= len(value) <= MAX_CHOICES
     if not good or not all(isinstance(choice, str) and choice for choice in value):
-        raise invalid(param, f"{param} must be a list of 1 to {MOST_CHOICES} non-empty strings")
+        raise invalid(param, f"{param} must be a list of 1 to {MAX_CHOICES} non-empty strings")
     text = json.dumps(value, ensure_ascii=False)
-    return Asked(Grammar("choice", _bounded(text, MOST_SCHEMA_BYTES, param)), param)
+    return Asked(Grammar("choice", _bounded(text, MAX_SCHEMA_BYTES, param)), param)
 
 
 READERS: Mapping[str, Callable[[Any, str], Asked]] = {
@@ -166,7 +166,7 @@ def _bounded(text: str, most: int, param: str) -> str:
 def _check_tree(schema: Any, param: str) -> None:
     """Depth and references, without recursion: the depth is the client's."""
     level = [schema]
-    for _ in range(MOST_SCHEMA_DEPTH):
+    for _ in range(MAX_SCHEMA_DEPTH):
         below: list[Any] = []
         for node in level:
             if isinstance(node, dict):
@@ -186,4 +186,4 @@ def _check_tree(schema: Any, param: str) -> None:
 
 
 def _too_deep(param: str) -> Exception:
-    return invalid(param, f"{param} is nested more than {MOST_SCHEMA_DEPTH} levels deep")
+    return invalid(param, f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep")

@@ -11,7 +11,7 @@ from pagefleet_engine.api.constrained.formats import Asked
 from pagefleet_engine.model.text.grammar_check import Checker
 from pagefleet_engine.model.text.tokenizer import Tokenizer
 
-MOST_PENDING = 32
+MAX_PENDING = 32
 
 
 class Grammars:
@@ -25,7 +25,7 @@ class Grammars:
 
     async def check(self, asked: Sequence[Asked]) -> None:
         """Raises ApiError: 400 that names the field of what does not compile, 429 when too many checks wait."""
-        if self._pending >= MOST_PENDING:
+        if self._pending >= MAX_PENDING:
             raise ApiError(429, "too many grammars wait to be checked", code="queue_full", retry_after=2)
         self._pending += 1
         try:

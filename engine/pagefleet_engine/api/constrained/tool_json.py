@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import NoReturn
 
-MOST_DEPTH = 64
+MAX_DEPTH = 64
 OUTSIDE, INSIDE = re.compile(r'["{}\[\]<]'), re.compile(r'["\\\x00-\x1f]')
 
 
@@ -41,7 +41,7 @@ class Scan:
         self.at, self.inside = end, sign == '"'
         self.bad = sign == "<" or (self.depth == 0 and sign != "{")
         self.depth += (sign in "{[") - (sign in "}]")
-        self.bad = self.bad or self.depth > MOST_DEPTH
+        self.bad = self.bad or self.depth > MAX_DEPTH
         if self.depth == 1 and sign in "}]" and not self.closed:
             self.closed = end
         return self.depth == 0 and not self.bad

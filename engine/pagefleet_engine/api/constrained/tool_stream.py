@@ -1,4 +1,4 @@
-"""Finds tool calls in generated text as it comes. Pure; what it gives does not depend on how the text is split."""
+"""Finds tool calls in generated text as it arrives. Pure; its output does not depend on how the text is split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from pagefleet_engine.api.constrained.tool_json import Scan, read
 
 BEGIN, END, PYTHON = "<tool_call>", "</tool_call>", "<|python_tag|>"
-MOST_CALLS = 32
+MAX_CALLS = 32
 HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
 
 
@@ -70,10 +70,10 @@ class _State(Enum):
 
 
 class ToolCallStream:
-    """One answer's text. Calls of functions outside `names`, and what is no valid call, are content.
+    """The text of one answer. Calls of functions outside `names` and invalid calls are content.
 
-    A call is given when it is complete. With `eager`, for text that a grammar keeps valid, its arguments come as they
-    are written. Calls beyond `most` are dropped. `new_id` makes the calls' ids.
+    A call is sent when it is complete. With `eager`, for text that a grammar keeps valid, its arguments are sent as they
+    are written. Calls beyond `limit` are dropped. `new_id` makes the calls' ids.
     """
 
     def __init__(
@@ -81,18 +81,18 @@ class ToolCallStream:
         style: Style,
         names: Collection[str],
         *,
-        most: int = MOST_CALLS,
+        limit: int = MAX_CALLS,
         eager: bool = False,
         new_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex[:24]}",
     ) -> None:
-        self._style, self._names, self._most, self._eager, self._new_id = style, frozenset(names), most, eager, new_id
+        self._style, self._names, self._limit, self._eager, self._new_id = style, frozenset(names), limit, eager, new_id
         self._state = _State.CONTENT if style is Style.HERMES else _State.START
-        self._text = ""  # not given out yet
-        self._space = ""  # held: spaces around calls are no content
-        self._opening = ""  # what led to the state CALL, to be given back as content if it is none
+        self._text = ""  # not sent yet
+        self._space = ""  # held back: spaces around calls are no content
+        self._opening = ""  # the text that led to the state CALL: content, if no call follows
         self._plain = False  # LLAMA3_JSON: no more calls can come
         self._scan = Scan()
-        self._sent: int | None = None  # eager: where in the call's text the arguments not given yet begin
+        self._sent: int | None = None  # eager: where the arguments that are not sent yet begin in the call's text
         self._out: list[Delta] = []
         self.calls = 0
         """How many calls were made; finish_reason is "tool_calls" when it is not 0."""
@@ -102,7 +102,7 @@ class ToolCallStream:
         return self._run(last=False)
 
     def finish(self) -> list[Delta]:
-        """What is left when no more text comes."""
+        """Send the rest: no more text follows."""
         return self._run(last=True)
 
     def _run(self, last: bool) -> list[Delta]:
@@ -121,8 +121,8 @@ class ToolCallStream:
         return out
 
     def _start(self, last: bool) -> bool:
-        found = re.match(r"\s*(?:<\|python_tag\|>)?\s*", self._text)
-        size = found.end() if found else 0
+        prefix = re.match(r"\s*(?:<\|python_tag\|>)?\s*", self._text)
+        size = prefix.end() if prefix else 0
         rest = self._text[size:]
         if not last and (not rest or PYTHON.startswith(rest)):
             return False
@@ -133,33 +133,33 @@ class ToolCallStream:
 
     def _content(self, last: bool) -> bool:
         if self._plain:
-            self._say(len(self._text))
+            self._send_content(len(self._text))
             return False
         at = self._text.find(BEGIN)
         if at >= 0:
-            self._say(at)
+            self._send_content(at)
             return self._open(len(BEGIN))
-        kept = 0 if last else _overlap(self._text, BEGIN)
-        self._say(len(self._text) - kept)
+        held = 0 if last else _overlap(self._text, BEGIN)
+        self._send_content(len(self._text) - held)
         return False
 
     def _call(self, last: bool) -> bool:
         end = self._scan.run(self._text)
         if self._eager:
-            self._give_pieces()
+            self._send_arguments()
         if end is None and not self._scan.bad and not last:
             return False
-        if self._sent is not None:  # given out already: it cannot be content any more
+        if self._sent is not None:  # sent already: it cannot be content any more
             self._text, self._state = self._text[end or self._scan.at :], _State.TAIL
             return True
         call = read(self._text[:end], self._names) if end is not None else None
         if call is None:
             self._text = self._opening + self._text
             self._state, self._plain = _State.CONTENT, self._style is Style.LLAMA3_JSON
-            self._say(len(self._opening))
+            self._send_content(len(self._opening))
             return True
         self._text, self._state = self._text[end:], _State.TAIL
-        self._give(call[0], call[1])
+        self._send_call(call[0], call[1])
         return True
 
     def _tail(self, last: bool) -> bool:
@@ -188,27 +188,27 @@ class ToolCallStream:
         self._scan, self._sent, self._state = Scan(), None, _State.CALL
         return True
 
-    def _say(self, size: int) -> None:
-        """Gives out the first `size` characters as content, but for spaces at their end."""
+    def _send_content(self, size: int) -> None:
+        """Send the first `size` characters as content, and hold back the spaces at their end."""
         text, self._text = self._space + self._text[:size], self._text[size:]
-        said = text.rstrip()
-        self._space = text[len(said) :]
-        if said:
-            self._out.append(Delta(content=said))
+        content = text.rstrip()
+        self._space = text[len(content) :]
+        if content:
+            self._out.append(Delta(content=content))
 
-    def _give(self, name: str, arguments: str) -> None:
+    def _send_call(self, name: str, arguments: str) -> None:
         self._space = ""
-        if self.calls < self._most:
+        if self.calls < self._limit:
             self._out.append(Delta(index=self.calls, id=self._new_id(), name=name, arguments=arguments))
             self.calls += 1
 
-    def _give_pieces(self) -> None:
+    def _send_arguments(self) -> None:
         if self._sent is None:
             head = HEAD.match(self._text)
-            if head is None or head[1] not in self._names or self.calls >= self._most:
+            if head is None or head[1] not in self._names or self.calls >= self._limit:
                 return
             self._sent = head.end()
-            self._give(head[1], "")
+            self._send_call(head[1], "")
         upto = self._scan.closed or self._scan.at
         if upto > self._sent:
             self._out.append(Delta(index=self.calls - 1, arguments=self._text[self._sent : upto]))

@@ -1,6 +1,6 @@
-"""OpenAI's tools: reads them, forces their calls with a grammar, and makes messages with calls fit chat templates. Pure.
+"""OpenAI's tools: reads them, forces their calls with a grammar, and prepares messages with calls for chat templates. Pure.
 
-`tool_stream` finds the calls in what the model writes.
+`tool_stream` finds the calls in the generated text.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.api.constrained.formats import Asked, schema_text
-from pagefleet_engine.api.constrained.tool_stream import BEGIN, END, MOST_CALLS, Delta, Style, ToolCallStream, message
+from pagefleet_engine.api.constrained.tool_stream import BEGIN, END, MAX_CALLS, Delta, Style, ToolCallStream, message
 from pagefleet_engine.core.requests import Grammar
 from pagefleet_engine.model.text.grammar import WHITESPACE
 
 __all__ = ["Delta", "Style", "Tool", "ToolCallStream", "Tools", "answered", "assistant_calls", "message", "read"]
 
-MOST_TOOLS = 128
-MOST_TOOLS_BYTES = 256 << 10
+MAX_TOOLS = 128
+MAX_TOOLS_BYTES = 256 << 10
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -39,7 +39,10 @@ class Tool:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a request may call. `choice` is none, auto or required; a named function is required with that tool only."""
+    """The functions that a request may call. `choice` is none, auto or required.
+
+    A request that names one function requires a call, with that tool only.
+    """
 
     tools: tuple[Tool, ...]
     choice: str
@@ -47,13 +50,14 @@ class Tools:
     all_tools: tuple[Tool, ...]
 
     def documents(self) -> list[Mapping[str, Any]]:
-        """The template's `tools`: none of them when they may not be called."""
+        """The `tools` of the chat template; empty when no tool may be called."""
         return [tool.document for tool in self.all_tools] if self.choice != "none" else []
 
     def grammar(self, style: Style, answer: Asked | None) -> Asked | None:
-        """What bounds the text: `answer` is the request's own format. Raises ApiError (400) when both cannot be.
+        """Return the grammar of the text; `answer` is the request's own format. Raises ApiError (400) when both conflict.
 
-        A forced call needs no format for an answer beside it. With auto, an answer in JSON may be had or a call.
+        A forced call has no answer beside it, so its format does not count. With `auto`, the model writes either a call or
+        an answer in the request's JSON format.
         """
         if self.choice == "none":
             return answer
@@ -77,20 +81,20 @@ class Tools:
         return Asked(Grammar("grammar", self._lark(style, start, self.tools, loose=True)), "tools")
 
     def schemas(self) -> list[Asked]:
-        """The parameters a grammar will use, one by one, so that an error can name its tool."""
+        """The schemas of parameters that the grammar will use, one by one, so that an error can name its tool."""
         used = [tool for tool in self.tools if self.choice == "required" or (self.choice == "auto" and tool.strict)]
         return [Asked(Grammar("json_schema", json.dumps(tool.parameters)), tool.param) for tool in used]
 
     def stream(self, style: Style, bounded: bool) -> ToolCallStream:
         """A parser for one answer; `bounded` when a grammar keeps its calls valid."""
         names = [tool.name for tool in self.tools] if self.choice != "none" else []
-        return ToolCallStream(style, names, most=MOST_CALLS if self.parallel else 1, eager=bounded)
+        return ToolCallStream(style, names, limit=MAX_CALLS if self.parallel else 1, eager=bounded)
 
     def _lark(self, style: Style, start: str, tools: Sequence[Tool], loose: bool = False) -> str:
         """A Lark grammar from `start` with the rules `calls` and `tail`. `loose`: only strict tools' schemas count."""
 
         def repeated(call: str, between: str) -> str:
-            more = f' ("{between}" {call}){{0,{MOST_CALLS - 1}}}' if self.parallel else ""
+            more = f' ("{between}" {call}){{0,{MAX_CALLS - 1}}}' if self.parallel else ""
             return f"calls: {call}{more}\n"
 
         if style is Style.HERMES:
@@ -115,15 +119,15 @@ def read(body: Mapping[str, Any]) -> Tools | None:
         if choice not in (None, "none"):
             raise invalid("tool_choice", "tool_choice is only allowed with tools")
         return None
-    if not isinstance(given, list) or len(given) > MOST_TOOLS:
-        raise invalid("tools", f"tools must be a list of up to {MOST_TOOLS} tools")
+    if not isinstance(given, list) or len(given) > MAX_TOOLS:
+        raise invalid("tools", f"tools must be a list of up to {MAX_TOOLS} tools")
     tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(given))
     names = [tool.name for tool in tools]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise invalid("tools", f"tools has two functions named {twice!r}")
-    if sum(len(json.dumps(tool.document)) for tool in tools) > MOST_TOOLS_BYTES:
-        raise invalid("tools", f"tools are more than {MOST_TOOLS_BYTES} bytes")
+    if sum(len(json.dumps(tool.document)) for tool in tools) > MAX_TOOLS_BYTES:
+        raise invalid("tools", f"tools are more than {MAX_TOOLS_BYTES} bytes")
     chosen, choice = _choice(choice, tools)
     return Tools(chosen, choice, parallel is not False and not isinstance(body.get("tool_choice"), dict), tools)
 
@@ -169,8 +173,8 @@ def _tool(tool: Any, where: str) -> Tool:
 
 def assistant_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     """An assistant message's `tool_calls` as chat templates want them: arguments are an object, not its text."""
-    if not isinstance(calls, list) or not 1 <= len(calls) <= MOST_TOOLS:
-        raise invalid(where, f"{where} must be a list of 1 to {MOST_TOOLS} calls")
+    if not isinstance(calls, list) or not 1 <= len(calls) <= MAX_TOOLS:
+        raise invalid(where, f"{where} must be a list of 1 to {MAX_TOOLS} calls")
     made = []
     for index, call in enumerate(calls):
         at = f"{where}[{index}]"

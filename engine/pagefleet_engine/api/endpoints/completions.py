@@ -21,7 +21,7 @@ from pagefleet_engine.api.answers.logprobs import Vocabulary
 from pagefleet_engine.api.answers.shapes import Shape
 from pagefleet_engine.api.answers.streams import Stream
 from pagefleet_engine.api.backend.engine import EngineClient
-from pagefleet_engine.api.base.in_thread import aside
+from pagefleet_engine.api.base.in_thread import run_in_thread
 from pagefleet_engine.api.constrained import tools
 from pagefleet_engine.api.observability import traces
 from pagefleet_engine.api.observability.metrics import Metrics
@@ -61,7 +61,7 @@ class Completions:
                 async for batch in batches:
                     for at, piece in batch:
                         got[at].append(piece)
-            whole = shapes.answer(await aside(generation.entries(), lambda: _whole(generation, shape, got)))
+            whole = shapes.answer(await run_in_thread(generation.entries(), lambda: _whole(generation, shape, got)))
             whole.headers[OUTPUT_TOKENS_HEADER] = str(generation.usage.completion)
             return whole
         finally:

@@ -14,7 +14,7 @@ from pagefleet_engine.api.endpoints import openapi
 from pagefleet_engine.api.observability.metrics import Metrics
 
 
-class Observation:
+class HealthEndpoints:
     """`unready` says why the server should get no requests, or None."""
 
     def __init__(

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from pagefleet_engine.api.answers.shapes import answer
 from pagefleet_engine.api.backend.models import Models
-from pagefleet_engine.api.base.in_thread import aside
+from pagefleet_engine.api.base.in_thread import run_in_thread
 from pagefleet_engine.api.parameters import body, fields, others
 from pagefleet_engine.api.planning import prompts
 from pagefleet_engine.api.planning.plan import Planner
@@ -34,7 +34,7 @@ class Tokens:
             "count": len(ids),
             "max_model_len": self._planner.longest(),
             "tokens": ids,
-            "token_strs": await aside(len(ids), lambda: self._texts(ids)) if asked.return_token_strs else None,
+            "token_strs": await run_in_thread(len(ids), lambda: self._texts(ids)) if asked.return_token_strs else None,
         }
         return answer(document)
 

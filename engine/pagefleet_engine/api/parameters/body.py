@@ -14,9 +14,9 @@ from pagefleet_engine.api.base.errors import ApiError, invalid
 from pagefleet_engine.api.parameters.generation import LONGEST_TIMEOUT
 
 BODY_SECONDS = 20.0
-MOST_DEPTH = 100
+MAX_DEPTH = 100
 # Lists and objects of one body, and values: decoding and looking through so many takes some 30 ms.
-MOST_CONTAINERS, MOST_VALUES = 50_000, 200_000
+MAX_CONTAINERS, MAX_VALUES = 50_000, 200_000
 TIMEOUT_HEADER = "x-request-timeout"
 # A string, or what an unclosed one leaves: each byte is looked at once.
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -37,7 +37,7 @@ async def document(request: web.Request) -> Any:
 def decode(data: bytes) -> Any:
     """Raises ApiError (400)."""
     if _large(data) and _large(STRING.sub(b"", data)):  # a prompt that is code or a table may hold many of them
-        most = f"{MOST_VALUES} values or {MOST_CONTAINERS} lists and objects"
+        most = f"{MAX_VALUES} values or {MAX_CONTAINERS} lists and objects"
         raise invalid("body", f"the request body has more than {most}", "invalid_json")
     try:
         value = msgspec.json.decode(data)
@@ -46,7 +46,7 @@ def decode(data: bytes) -> Any:
     except RecursionError:
         raise _too_deep() from None
     level = [value]
-    for _ in range(MOST_DEPTH + 1):
+    for _ in range(MAX_DEPTH + 1):
         level = [
             inner
             for node in level
@@ -74,8 +74,8 @@ def timeout(request: web.Request) -> float | None:
 
 
 def _large(data: bytes) -> bool:
-    return data.count(b"[") + data.count(b"{") > MOST_CONTAINERS or data.count(b",") > MOST_VALUES
+    return data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or data.count(b",") > MAX_VALUES
 
 
 def _too_deep() -> ApiError:
-    return invalid("body", f"the request body is nested more than {MOST_DEPTH} levels deep", "invalid_json")
+    return invalid("body", f"the request body is nested more than {MAX_DEPTH} levels deep", "invalid_json")

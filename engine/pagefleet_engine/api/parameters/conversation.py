@@ -14,9 +14,9 @@ from pagefleet_engine.api.constrained.tools import Tools
 from pagefleet_engine.api.parameters.fields import Field, Table, elsewhere, flag, shown, text
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MOST_MESSAGES = 4096
-MOST_TEMPLATE = 1 << 16
-MOST_KWARGS, MOST_KWARGS_BYTES, MOST_KWARGS_DEPTH = 32, 16 << 10, 8
+MAX_MESSAGES = 4096
+MAX_TEMPLATE = 1 << 16
+MAX_KWARGS, MAX_KWARGS_BYTES, MAX_KWARGS_DEPTH = 32, 16 << 10, 8
 # Of a template's variables, those that only the server sets: what is rendered stays what was checked.
 RESERVED = frozenset({
     "messages", "tools", "conversation", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
@@ -95,8 +95,8 @@ def conversation(fields: Mapping[str, Any], body: Mapping[str, Any]) -> Conversa
 
 
 def _messages(value: Any, name: str) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(value, list) or not 1 <= len(value) <= MOST_MESSAGES:
-        raise invalid(name, f"{name} must be a list of 1 to {MOST_MESSAGES} messages")
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
+        raise invalid(name, f"{name} must be a list of 1 to {MAX_MESSAGES} messages")
     return tuple(tools.answered([_message(message, f"{name}[{index}]") for index, message in enumerate(value)]))
 
 
@@ -140,15 +140,15 @@ def _content(value: Any, where: str, optional: bool) -> str:
 
 
 def _kwargs(value: Any, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict) or len(value) > MOST_KWARGS:
-        raise invalid(name, f"{name} must be an object of up to {MOST_KWARGS} values")
+    if not isinstance(value, dict) or len(value) > MAX_KWARGS:
+        raise invalid(name, f"{name} must be an object of up to {MAX_KWARGS} values")
     for key in value:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", key):
             raise invalid(name, f"{name} has the name {shown(key)}; allowed are letters, digits and _")
         if key in RESERVED:
             raise invalid(name, f"{name} may not set {key}")
     level: list[Any] = [value]
-    for _ in range(MOST_KWARGS_DEPTH):
+    for _ in range(MAX_KWARGS_DEPTH):
         level = [
             inner
             for node in level
@@ -156,25 +156,25 @@ def _kwargs(value: Any, name: str) -> Mapping[str, Any]:
             if isinstance(inner, dict | list)
         ]
     if level:
-        raise invalid(name, f"{name} is nested more than {MOST_KWARGS_DEPTH} levels deep")
-    if len(json.dumps(value)) > MOST_KWARGS_BYTES:
-        raise invalid(name, f"{name} is larger than {MOST_KWARGS_BYTES} bytes")
+        raise invalid(name, f"{name} is nested more than {MAX_KWARGS_DEPTH} levels deep")
+    if len(json.dumps(value)) > MAX_KWARGS_BYTES:
+        raise invalid(name, f"{name} is larger than {MAX_KWARGS_BYTES} bytes")
     return value
 
 
 _KWARGS_SCHEMA = {
-    "type": ["object", "null"], "maxProperties": MOST_KWARGS,
+    "type": ["object", "null"], "maxProperties": MAX_KWARGS,
     "propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,63}$", "not": {"enum": sorted(RESERVED)}},
 }  # fmt: skip
-_LIST = {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": MOST_MESSAGES}
+_LIST = {"type": "array", "items": MESSAGE, "minItems": 1, "maxItems": MAX_MESSAGES}
 MESSAGES = Field(_messages, _LIST, required=True)
 TABLE: Table = {
     "messages": MESSAGES,
     "add_generation_prompt": Field(flag().read, flag().schema, None),
     "continue_final_message": flag(),
-    "chat_template": text(MOST_TEMPLATE, empty=False),
+    "chat_template": text(MAX_TEMPLATE, empty=False),
     "chat_template_kwargs": Field(_kwargs, _KWARGS_SCHEMA, {}),
-    "tools": elsewhere({"type": ["array", "null"], "items": TOOL, "maxItems": tools.MOST_TOOLS}),
+    "tools": elsewhere({"type": ["array", "null"], "items": TOOL, "maxItems": tools.MAX_TOOLS}),
     "tool_choice": elsewhere({"type": ["string", "object", "null"]}),
     "parallel_tool_calls": elsewhere({"type": ["boolean", "null"]}),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from pagefleet_engine.api.base.errors import invalid
 
-MOST_TOKEN_ID = 2**31 - 1
+MAX_TOKEN_ID = 2**31 - 1
 Read = Callable[[Any, str], Any]
 
 
@@ -131,7 +131,7 @@ def ids(most: int) -> Field:
     return Field(check, {"type": ["array", "null"], "items": TOKEN_ID, "maxItems": most}, ())
 
 
-TOKEN_ID: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": MOST_TOKEN_ID}
+TOKEN_ID: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}
 
 
 def token_ids(value: Any, name: str) -> tuple[int, ...]:
@@ -140,7 +140,7 @@ def token_ids(value: Any, name: str) -> tuple[int, ...]:
     if kinds == {int, float} or kinds == {float}:
         value = [int(token) if isinstance(token, float) and token.is_integer() else token for token in value]
         kinds = set(map(type, value))
-    if kinds - {int} or (value and not (min(value) >= 0 and max(value) <= MOST_TOKEN_ID)):
+    if kinds - {int} or (value and not (min(value) >= 0 and max(value) <= MAX_TOKEN_ID)):
         raise invalid(name, f"{name} must be a list of token ids (integers from 0)")
     return tuple(value)
 

@@ -25,7 +25,7 @@ from pagefleet_engine.api.parameters.fields import (
     strings,
     text,
 )
-from pagefleet_engine.api.parameters.prompts import MOST_PROMPTS, Prompt, prompts
+from pagefleet_engine.api.parameters.prompts import MAX_PROMPTS, Prompt, prompts
 
 MAX_REQUEST_ANSWERS = 64  # of one request: prompts times answers each
 MOST_LOGPROBS = 20
@@ -87,7 +87,7 @@ _FORMAT = {"anyOf": [
     {"type": "null"},
 ]}  # fmt: skip
 _CHOICES = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1,
-            "maxItems": formats.MOST_CHOICES}  # fmt: skip
+            "maxItems": formats.MAX_CHOICES}  # fmt: skip
 _TEXT = {"type": "string", "minLength": 1}
 # What `formats` reads.
 FORMATS: Table = {
@@ -140,7 +140,7 @@ CHAT: Table = {
 }
 COMPLETION: Table = {
     **SHARED,
-    "prompt": prompts(MOST_PROMPTS),
+    "prompt": prompts(MAX_PROMPTS),
     "max_tokens": integer(0, 2**31),
     "logprobs": integer(0, MOST_LOGPROBS),
     "echo": flag(),

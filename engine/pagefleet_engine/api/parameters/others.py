@@ -24,14 +24,14 @@ from pagefleet_engine.api.parameters.fields import (
     token_ids,
 )
 from pagefleet_engine.api.parameters.generation import LONGEST_TIMEOUT
-from pagefleet_engine.api.parameters.prompts import MOST_INPUTS, Prompt, prompts
+from pagefleet_engine.api.parameters.prompts import MAX_INPUTS, Prompt, prompts
 
 EMBEDDING_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "dimensions": (None,), "truncate_prompt_tokens": (None,), "metadata": (None, {}),
 }  # fmt: skip
 EMBEDDING: Table = {
     "model": text(512, empty=False, required=True),
-    "input": prompts(MOST_INPUTS),
+    "input": prompts(MAX_INPUTS),
     "encoding_format": one_of(("float", "base64"), "float"),
     "user": text(4096),
     "priority": integer(-(2**31), 2**31 - 1, 0),

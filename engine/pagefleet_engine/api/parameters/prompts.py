@@ -8,8 +8,8 @@ from typing import Any
 from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.api.parameters.fields import TOKEN_ID, Field, token_ids
 
-MOST_PROMPTS = 16
-MOST_INPUTS = 256
+MAX_PROMPTS = 16
+MAX_INPUTS = 256
 Prompt = str | tuple[int, ...]
 
 

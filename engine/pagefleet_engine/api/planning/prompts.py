@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagefleet_engine.api.base.errors import invalid
-from pagefleet_engine.api.base.in_thread import LARGE, aside
+from pagefleet_engine.api.base.in_thread import LARGE, run_in_thread
 from pagefleet_engine.api.parameters.conversation import Conversation
 from pagefleet_engine.api.parameters.prompts import Prompt
 from pagefleet_engine.model.text.tokenizer import Tokenizer
@@ -16,13 +16,13 @@ async def tokens(tokenizer: Tokenizer, prompt: Prompt, param: str, add_special_t
     if isinstance(prompt, tuple):
         check_ids(prompt, tokenizer.vocab_size, param)
         return prompt
-    return tuple(await aside(len(prompt), lambda: tokenizer.encode(prompt, add_special_tokens)))
+    return tuple(await run_in_thread(len(prompt), lambda: tokenizer.encode(prompt, add_special_tokens)))
 
 
 async def text(tokenizer: Tokenizer, ids: Sequence[int], param: str) -> str:
     """With special tokens as they are written. Raises ApiError (400) on ids beyond the vocabulary."""
     check_ids(ids, tokenizer.vocab_size, param)
-    return await aside(len(ids), lambda: _decode(tokenizer, ids))
+    return await run_in_thread(len(ids), lambda: _decode(tokenizer, ids))
 
 
 async def chat_tokens(
@@ -32,7 +32,9 @@ async def chat_tokens(
     size = sum(len(message["content"]) for message in conversation.messages)
     size += 0 if conversation.template is None and conversation.tools is None else LARGE
     try:
-        return tuple(await aside(size, lambda: tokenizer.encode(render(tokenizer, conversation), add_special_tokens)))
+        return tuple(
+            await run_in_thread(size, lambda: tokenizer.encode(render(tokenizer, conversation), add_special_tokens))
+        )
     except (ValueError, TypeError) as error:
         raise invalid("messages", str(error)[:500]) from error
 

@@ -19,7 +19,7 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 STRING, ARRAY = 8, 9
 # Value types: the struct format of one.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-MOST_DIMENSIONS, MOST_ALIGNMENT = 4, 1 << 20
+MAX_DIMENSIONS, MAX_ALIGNMENT = 4, 1 << 20
 U32, U64, ARRAY_HEAD, TENSOR_TAIL = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<IQ"), struct.Struct("<IQ")
 
 
@@ -91,7 +91,7 @@ class Header:
             self._values[name] = self._value(self._u32())
         infos = [self._tensor() for _ in range(tensors)]
         alignment = self._values.get("general.alignment", 32)
-        if not isinstance(alignment, int) or not 1 <= alignment <= MOST_ALIGNMENT:
+        if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT:
             raise Damaged(f"its alignment is {alignment!r}")
         base = -(-self._at // alignment) * alignment
         for info in infos:
@@ -101,7 +101,7 @@ class Header:
 
     def _tensor(self) -> TensorInfo:
         name, dimensions = self._string(), self._u32()
-        if dimensions > MOST_DIMENSIONS:
+        if dimensions > MAX_DIMENSIONS:
             raise Damaged(f"tensor {name} has {dimensions} dimensions")
         shape = struct.unpack(f"<{dimensions}Q", self._take(8 * dimensions))
         kind, start = TENSOR_TAIL.unpack(self._take(TENSOR_TAIL.size))

@@ -26,7 +26,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-LONGEST_TEMPLATE, LONGEST_TEXT, LONGEST_SECONDS = 1 << 18, 1 << 24, 10.0
+MAX_TEMPLATE_CHARACTERS, MAX_TEXT_CHARACTERS, MAX_SECONDS = 1 << 18, 1 << 24, 10.0
 MARK = "\ue000continue\ue000 "  # ends with a space to tell whether the template trims
 WIDEST = 1 << 16  # of a padded or formatted text
 REFUSED_GLOBALS, REFUSED_FILTERS = ("cycler", "joiner", "lipsum"), ("center", "pprint", "urlize", "wordwrap", "xmlattr")
@@ -77,7 +77,7 @@ class ChatTemplates:
             "documents": (template_kwargs or {}).get("documents"),
             "add_generation_prompt": add_generation_prompt,
         }
-        reset = _deadline.set(time.monotonic() + LONGEST_SECONDS)
+        reset = _deadline.set(time.monotonic() + MAX_SECONDS)
         try:
             text = _render(compiled(template), variables)
         except TemplateError as error:
@@ -110,19 +110,19 @@ def _render(template: Template, variables: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=64)
 def compiled(template: str) -> Template:
     """Raises TemplateError, and SecurityError for a template that is too long."""
-    if len(template) > LONGEST_TEMPLATE:
-        raise SecurityError(f"a template may have {LONGEST_TEMPLATE} characters, this one has {len(template)}")
+    if len(template) > MAX_TEMPLATE_CHARACTERS:
+        raise SecurityError(f"a template may have {MAX_TEMPLATE_CHARACTERS} characters, this one has {len(template)}")
     return _ENVIRONMENT.from_string(template)
 
 
 def _check_time() -> None:
     if time.monotonic() > _deadline.get(float("inf")):
-        raise SecurityError(f"it takes longer than {LONGEST_SECONDS:.0f} s")
+        raise SecurityError(f"it takes longer than {MAX_SECONDS:.0f} s")
 
 
 def _check_length(length: int) -> None:
-    if length > LONGEST_TEXT:
-        raise SecurityError(f"it makes more than {LONGEST_TEXT} characters")
+    if length > MAX_TEXT_CHARACTERS:
+        raise SecurityError(f"it makes more than {MAX_TEXT_CHARACTERS} characters")
 
 
 class _Generation(Extension):
@@ -164,7 +164,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                 for sized, times in ((left, right), (right, left)):
                     if isinstance(sized, str | list | tuple) and isinstance(times, int):
                         _check_length(len(sized) * times)
-            case "**" if abs(left) > LONGEST_TEXT or abs(right) > 64:
+            case "**" if abs(left) > MAX_TEXT_CHARACTERS or abs(right) > 64:
                 raise SecurityError("numbers as large as this are not computed")
             case "%" if isinstance(left, str):
                 _check_widths(left, right)

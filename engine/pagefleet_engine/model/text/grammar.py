@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 KINDS = ("json_object", "json_schema", "regex", "grammar", "choice")
 # Between two JSON tokens: models indent, and a weak one would otherwise write spaces until its last token.
 WHITESPACE = r"[ \n\r\t]{1,32}"
-REHEARSAL = 8
-MOST_ERROR = 300
+TRIAL_STEPS = 8
+MAX_ERROR = 300
 # The lexer's states take 1-2 kB each; the library's own bound of 250,000 would be half a gigabyte a sequence.
 LIMITS: dict[str, Any] = {
     "max_items_in_row": 4_000,
@@ -70,10 +70,10 @@ class Compiler:
                 self._cache.popitem(last=False)
             return made.deep_copy()
 
-    def rehearse(self, spec: GrammarSpec) -> None:
+    def try_out(self, spec: GrammarSpec) -> None:
         """Compiles and takes a few steps, so that what fails early fails here. Raises ValueError."""
         matcher = self.compile(spec)
-        for _ in range(REHEARSAL):
+        for _ in range(TRIAL_STEPS):
             if matcher.is_stopped():
                 break
             allowed = int.from_bytes(matcher.compute_bitmask(), "little")
@@ -162,4 +162,4 @@ def _readable(message: str) -> str:
     if re.search(r"fuel|too (many|big|large|deep)|limit|[Cc]urrent row has|ParserTooComplex|LexerTooComplex", message):
         message = "it is too complex: " + message
     message = re.sub(r"\n?<(state|non-verbose/)>.*", "", message, flags=re.DOTALL).strip()
-    return message if len(message) <= MOST_ERROR else message[: MOST_ERROR - 3] + "..."
+    return message if len(message) <= MAX_ERROR else message[: MAX_ERROR - 3] + "..."

@@ -114,7 +114,7 @@ def main() -> None:
     lines = sys.stdin.buffer
     vocabulary, vocab_size, eos_token_ids, cpu_seconds = json.loads(lines.readline())
     compiler = Compiler(vocabulary, vocab_size, eos_token_ids, cached=1)
-    compiler.rehearse(_Spec("json_object", ""))
+    compiler.try_out(_Spec("json_object", ""))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -126,7 +126,7 @@ def main() -> None:
         # Processor time, not the clock: a busy node refuses nothing. The kernel ends the process, whatever it is in.
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         try:
-            compiler.rehearse(_Spec(kind, text))
+            compiler.try_out(_Spec(kind, text))
             error = None
         except ValueError as refused:
             error = str(refused)

@@ -17,7 +17,7 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF
 from pagefleet_engine.model.checkpoint.source import Format, ModelSource
 from pagefleet_engine.model.text import tokenizer_gguf
-from pagefleet_engine.model.text.chat import LONGEST_TEMPLATE, ChatTemplates
+from pagefleet_engine.model.text.chat import MAX_TEMPLATE_CHARACTERS, ChatTemplates
 
 # One text at a time is encoded, in the caller's thread: no pool of threads, and no warning when a process is forked.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -106,8 +106,10 @@ def _read_template(path: Path) -> str:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(TEMPLATE_FIELD, f"{path} cannot be read: {error}") from error
-    if len(text) > LONGEST_TEMPLATE:
-        raise ModelError(TEMPLATE_FIELD, f"{path} has {len(text)} characters, at most {LONGEST_TEMPLATE} are allowed")
+    if len(text) > MAX_TEMPLATE_CHARACTERS:
+        raise ModelError(
+            TEMPLATE_FIELD, f"{path} has {len(text)} characters, at most {MAX_TEMPLATE_CHARACTERS} are allowed"
+        )
     return text
 
 

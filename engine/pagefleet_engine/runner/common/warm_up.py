@@ -1,4 +1,4 @@
-"""The first steps of an engine that was loaded or woken: a prompt and a token after it, which is what /ready stands for."""
+"""Runs the first forward passes of an engine that was loaded or woken: a prompt and one token. /ready needs them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 
-LONGEST = 8  # tokens of the prompt
+MAX_PROMPT_TOKENS = 8
 
 
-def rehearse(scheduler: Scheduler, model: str, vocab_size: int, forward: Callable[[list[Work]], torch.Tensor]) -> None:
-    """`scheduler` is one of its own, so that no trace is left in the engine's pool. `forward` computes a step's work and
-    gives logits [1, vocab_size]. Raises ModelError when one is not finite."""
+def warm_up(scheduler: Scheduler, model: str, vocab_size: int, forward: Callable[[list[Work]], torch.Tensor]) -> None:
+    """Compute a prompt and a token with a `scheduler` of their own, so that the engine's pool has no trace of them.
+
+    `forward` computes a step's work and returns logits [1, vocab_size]. Raises ModelError when one is not finite.
+    """
     bounds = scheduler.limits
-    count = min(LONGEST, bounds.capacity - 1, bounds.max_model_len - 1)
+    count = min(MAX_PROMPT_TOKENS, bounds.capacity - 1, bounds.max_model_len - 1)
     prompt = tuple(index % vocab_size for index in range(1, count + 1))
     scheduler.add(EngineRequest("warm-up", prompt, SamplingParams(max_tokens=2, ignore_eos=True), 0.0))
     while works := scheduler.schedule(0.0):

@@ -24,7 +24,7 @@ from pagefleet_engine.runner.common import machine, sampling
 from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.levels import computed, levels, limits
 from pagefleet_engine.runner.common.prompts import Prompts
-from pagefleet_engine.runner.common.warm_up import rehearse
+from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.cpu import batch
 from pagefleet_engine.runner.cpu.loading import Loaded, load
 from pagefleet_engine.runner.cpu.speculator import DraftModel, Speculator
@@ -240,4 +240,4 @@ class Engine:
         def forward(works: list[Work]) -> torch.Tensor:
             return self.loaded.model.logits(self._forward(works, every=True)[0][-1:])
 
-        rehearse(Scheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)
+        warm_up(Scheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)

@@ -16,7 +16,7 @@ from pagefleet_engine.runner.common import machine
 from pagefleet_engine.runner.common.levels import longest
 from pagefleet_engine.runner.cpu import memory
 from pagefleet_kernels.cpu import KVPages, Operations
-from pagefleet_kernels.cpu.layout import LANES, MOST_HEAD_DIM
+from pagefleet_kernels.cpu.layout import LANES, MAX_HEAD_DIM
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ def _models(config: EngineConfig, operations: Operations) -> Loaded:
 
 
 def _check_heads(model: ModelConfig, field: str) -> None:
-    if model.head_dim % LANES or model.head_dim > MOST_HEAD_DIM:
+    if model.head_dim % LANES or model.head_dim > MAX_HEAD_DIM:
         raise ModelError(
-            field, f"the model's head_dim is {model.head_dim}; supported: a multiple of {LANES} up to {MOST_HEAD_DIM}"
+            field, f"the model's head_dim is {model.head_dim}; supported: a multiple of {LANES} up to {MAX_HEAD_DIM}"
         )
 
 

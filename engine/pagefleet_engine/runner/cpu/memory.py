@@ -10,7 +10,7 @@ from pagefleet_engine.model.checkpoint.errors import ModelError
 
 # Beside weights and KV: activations, the allocator's slack, Python and torch in two processes.
 RESERVE_BYTES = 512 << 20
-MOST_PAGES_BY_DEFAULT = 8192
+MAX_PAGES_BY_DEFAULT = 8192
 KV_BYTES = {"float32": 4, "float16": 2}
 INT8_BYTES = 17 / 16  # a float32 scale for each 64
 
@@ -58,7 +58,7 @@ def pages(config: EngineConfig, models: Sequence[tuple[ModelConfig, float]], max
             )
         return config.num_pages
     least = -(-max_model_len // config.page_size)
-    found = min(int(spare * config.kv_memory_fraction) // size, max(MOST_PAGES_BY_DEFAULT, least))
+    found = min(int(spare * config.kv_memory_fraction) // size, max(MAX_PAGES_BY_DEFAULT, least))
     if found < least:
         raise ModelError(
             "spec.resources.memory",

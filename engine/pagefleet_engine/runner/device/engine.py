@@ -14,9 +14,9 @@ from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.levels import computed, levels, limits
 from pagefleet_engine.runner.common.prompts import Prompts
 from pagefleet_engine.runner.common.sampling import Sampler
-from pagefleet_engine.runner.common.warm_up import rehearse
+from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.device.adapters import Adapters
-from pagefleet_engine.runner.device.ranks.company import company
+from pagefleet_engine.runner.device.ranks.process_group import process_group
 from pagefleet_engine.runner.device.ranks.rank import Rank
 from pagefleet_engine.runner.device.steps.choice import choose, chosen_by_host, seed
 from pagefleet_engine.runner.device.steps.executor import Flight, Landed
@@ -32,7 +32,7 @@ class DeviceEngine:
         self._config, self._steps, self._computed = config, 0, (0, 0)
         if config.speculation is not None:
             raise ModelError("spec.model.speculation", "is not supported on a GPU; remove it")
-        self._workers = company(config, device)
+        self._workers = process_group(config, device)
         self._rank = Rank(config, self._workers.device(0), self._workers.join())
         self._adapters = Adapters(config, self._rank)
         self._asleep = True
@@ -81,7 +81,7 @@ class DeviceEngine:
         try:
             return self._stepped(now)
         except RuntimeError as error:
-            self._workers.blame(error)
+            self._workers.raise_cause(error)
             raise
 
     def _stepped(self, now: float) -> list[TokenOutput]:
@@ -166,7 +166,7 @@ class DeviceEngine:
         scheduler = self._scheduler
         copies, scheduler.copies = scheduler.copies, []
         step = self._seats.describe(works, copies, scheduler.take_moves(), chosen_by_host)
-        self._workers.tell(step)
+        self._workers.send(step)
         return step
 
     def _settle(self) -> list[TokenOutput]:
@@ -211,7 +211,7 @@ class DeviceEngine:
 
         def forward(works: list[Work]) -> torch.Tensor:
             step = seats.describe(works, chosen_by_host=True)
-            self._workers.tell(step)
+            self._workers.send(step)
             return self._rank.executor.land(step).logits
 
-        rehearse(OverlapScheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)
+        warm_up(OverlapScheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)

@@ -1,4 +1,4 @@
-"""What the previous revision was like at its relief, kept for the watch after promotion: small enough for a status."""
+"""Records the previous revision's latencies when it is replaced, small enough for a status. The watch needs them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.status import BaselineRecord
 
-MOST_BUCKETS = 120  # neighbouring buckets are merged upwards until so many are left
+MAX_BUCKETS = 120  # neighbouring buckets are merged upwards until no more are left
 
 
-def recorded(seen: Observation, guard: Guard, revision: str) -> tuple[BaselineRecord, ...]:
-    """One histogram for each signal of the guard and each stratum in which `revision` was measured."""
-    found, heard = [], sources.heard(seen)
-    measured = dict.fromkeys((entry.signal, sources.name(entry.source, entry.histogram)) for entry in guard.latency)
+def record_baseline(observation: Observation, guard: Guard, revision: str) -> tuple[BaselineRecord, ...]:
+    """Make one histogram for each signal of the guard and each stratum in which `revision` was measured."""
+    records, available = [], sources.available_slices(observation)
+    measured = dict.fromkeys((entry.signal, sources.name_of(entry.source, entry.histogram)) for entry in guard.latency)
     for signal, source in measured:
-        ours = [piece for piece in heard.get(source, ()) if piece.revision == revision]
-        for stratum in sorted({piece.stratum for piece in ours}):
-            merged = sketch.merged([p.latency.get(signal, {}) for p in ours if p.stratum == stratum])
+        own = [piece for piece in available.get(source, ()) if piece.revision == revision]
+        for stratum in sorted({piece.stratum for piece in own}):
+            merged = sketch.merged([piece.latency.get(signal, {}) for piece in own if piece.stratum == stratum])
             if merged:
                 histogram = {str(bucket): count for bucket, count in _coarse(merged).items()}
-                found.append(BaselineRecord(revision, signal, stratum, histogram, source))
-    return tuple(found)
+                records.append(BaselineRecord(revision, signal, stratum, histogram, source))
+    return tuple(records)
 
 
 def _coarse(histogram: sketch.Histogram) -> dict[int, int]:
-    """At most MOST_BUCKETS buckets; a count moves up only, so that a bound read from them is never too low."""
+    """Merge into MAX_BUCKETS buckets at most. A count moves up only, so a bound read from them is never too low."""
     result, width = dict(histogram), 1
-    while len(result) > MOST_BUCKETS:
+    while len(result) > MAX_BUCKETS:
         width *= 2
         result = _merged(histogram.items(), width)
     return dict(sorted(result.items()))
 
 
 def _merged(items: Iterable[tuple[int, int]], width: int) -> dict[int, int]:
+    """Move each count to the next bucket whose index is a multiple of `width`."""
     result: dict[int, int] = {}
     for bucket, count in items:
         place = -(-bucket // width) * width

@@ -1,7 +1,7 @@
 """Judges a canary on requests against the concurrent stable: Regressed, Passed or Inconclusive, with the numbers.
 
-Each signal is judged for itself (`guard_latency`, `guard_errors`, `guard_limits`) and the worst outcome is the
-guard's. By whom a signal is measured is said by the spec (`sources`), and by every verdict. No data is never a pass.
+Each signal is judged on its own (`latency`, `errors`, `limits`), and the worst outcome is the guard's. The spec names
+the source that measures a signal (`sources`), and every verdict names it too. Missing data is never a pass.
 """
 
 from __future__ import annotations
@@ -10,136 +10,144 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pagefleet_operator.domain.analysis import errors as guard_errors
-from pagefleet_operator.domain.analysis import latency, limits, sources
-from pagefleet_operator.domain.analysis.fold import Fold, Scope, Test
-from pagefleet_operator.domain.analysis.fold_memo import START, folded
-from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, measured_by, unknown, worst
-from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Source
+from pagefleet_operator.domain.analysis import errors, latency, limits, sources
+from pagefleet_operator.domain.analysis.accumulate import START, Accumulator, Scope, SignalTest, accumulate
+from pagefleet_operator.domain.analysis.verdict import Verdict, no_measurement, with_source, worst_of
+from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord
 
-__all__ = ["Judged", "Outcome", "Question", "assess"]
-EPOCH = 3600.0  # evidence begins at whole hours, each with a level of its own
-MISSED = 60.0  # seconds at the beginning that may lack data and still count as complete
+EPOCH_SECONDS = 3600.0  # evidence begins at whole hours, each with an error level of its own
+MAX_MISSED_SECONDS = 60.0  # so many seconds at the beginning may lack data while it still counts as complete
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is judged: the canary's traffic since `since` (None: it has none of its own). `copies`: of mirrored requests.
-    `baseline`: there is no concurrent stable, and this is what it was like. `low_since`: short of pages since then."""
+class Comparison:
+    """The revisions to compare, and the time since which the canary's requests count (None: it has no traffic).
+
+    `mirrored`: the canary gets copies of requests. `after_promotion`: there is no concurrent stable, and `baseline` is
+    the record of the previous one. `low_since` is the time since which the canary has been short of free pages.
+    """
 
     stable: str
     canary: str
     since: float | None
     now: float
-    copies: bool = False
+    mirrored: bool = False
     baseline: tuple[BaselineRecord, ...] = ()
-    after: bool = False
+    after_promotion: bool = False
     low_since: float | None = None
 
 
-def assess(seen: Observation, guard: Guard, question: Question) -> Judged | None:
-    """The verdict; None when there is nothing to ask."""
-    judged: list[Judged] = []
+def assess(observation: Observation, guard: Guard, comparison: Comparison) -> Verdict | None:
+    """The guard's verdict; None when the guard is empty or has no requests to judge yet."""
+    verdicts: list[Verdict] = []
     if guard.free_pages is not None:
-        judged.append(limits.pages(seen, guard.free_pages, question.canary, question.low_since, question.now))
-    judged += [limits.gate(gate, seen.gates.get(gate.name)) for gate in guard.gates]
-    if question.since is not None:
-        judged += _measured(seen, guard, question, question.since)
-    return worst(judged) if judged else None
+        short = None if comparison.low_since is None else comparison.now - comparison.low_since
+        verdicts.append(limits.judge_free_pages(observation, guard.free_pages, comparison.canary, short))
+    verdicts += [limits.judge_gate(gate, observation.gates.get(gate.name)) for gate in guard.gates]
+    if comparison.since is not None:
+        verdicts += _Requests(observation, guard, comparison, comparison.since).verdicts()
+    return worst_of(verdicts) if verdicts else None
 
 
-def _measured(seen: Observation, guard: Guard, question: Question, since: float) -> list[Judged]:
-    """The signals that are measured on requests."""
-    count = len(guard.latency) + (guard.max_error_rate is not None)
-    heard = {name: _Heard(slices, since, question.now) for name, slices in sources.heard(seen).items()}
-    asked: list[_Asked] = []
-    judged: dict[int, Judged] = {}  # by place: of equal outcomes the first one is shown
-    for place, entry in enumerate(guard.latency):
-        source = sources.source(entry, question.copies)
-        if source is None:
-            continue
-        name = sources.name(source, entry.histogram)
-        if name not in heard:
-            judged[place] = _silent(seen, entry.signal, source, entry.histogram)
-            continue
-        level = heard[name].part * (1 - entry.confidence) / count
-        asked.append(_Asked(place, entry, source, name, latency.tested(entry, level), level))
-    errors = sources.error_source(guard, question.copies)
-    counted = sources.name(errors) if guard.max_error_rate is not None else ""
-    folds = _folds(seen, guard, question, heard, asked, counted)
-    for one in asked:
-        if question.after:
-            own = _own(heard[one.name], question, guard)
-            found = latency.after(one.guard, question.baseline, own, one.level)
+class _Requests:
+    """The judgement of the signals that are measured on requests. Each gets an equal part of the error level."""
+
+    def __init__(self, observation: Observation, guard: Guard, comparison: Comparison, since: float) -> None:
+        self._observation, self._guard, self._comparison, self._since = observation, guard, comparison, since
+        self._signals = len(guard.latency) + (guard.max_error_rate is not None)
+        available = sources.available_slices(observation)
+        self._slices = {name: _SourceSlices(own, since, comparison.now) for name, own in available.items()}
+
+    def verdicts(self) -> list[Verdict]:
+        """In the order of the guard's entries, errors last: of equal outcomes the first one is shown."""
+        mirrored = self._comparison.mirrored
+        measured = [(entry, sources.measuring_source(entry, mirrored)) for entry in self._guard.latency]
+        tests = [self._test(entry, source) for entry, source in measured if source is not None]
+        error_source = sources.error_source(self._guard, mirrored)
+        counted = sources.name_of(error_source) if self._guard.max_error_rate is not None else ""
+        sums = self._sums([test for test in tests if isinstance(test, _LatencyTest)], counted)
+        verdicts = [test if isinstance(test, Verdict) else self._latency(test, sums) for test in tests]
+        if self._guard.max_error_rate is not None:
+            verdicts.append(self._errors(self._guard.max_error_rate, error_source, sums))
+        return verdicts
+
+    def _test(self, entry: LatencyGuard, source: Source) -> _LatencyTest | Verdict:
+        """The test of a latency signal, or the verdict that its source has no measurement."""
+        name = sources.name_of(source, entry.histogram)
+        if name not in self._slices:
+            return self._silent(entry.signal, source, entry.histogram)
+        level = self._slices[name].part * (1 - entry.confidence) / self._signals
+        return _LatencyTest(entry, source, name, latency.signal_test(entry, level), level)
+
+    def _sums(self, tests: Sequence[_LatencyTest], counted: str) -> dict[str, Accumulator]:
+        """The sums of each source that some signal needs; `counted` is the source of the errors, "" for none."""
+        sums, comparison = {}, self._comparison
+        for name in sorted(({test.name for test in tests} | {counted}) & set(self._slices)):
+            own = () if comparison.after_promotion else tuple(test.test for test in tests if test.name == name)
+            source = self._slices[name]
+            scope = Scope(comparison.stable, comparison.canary, source.begin, self._guard.warmup_requests, own)
+            sums[name] = accumulate(self._observation.memo, name, scope, source.slices)
+        return sums
+
+    def _latency(self, test: _LatencyTest, sums: Mapping[str, Accumulator]) -> Verdict:
+        comparison = self._comparison
+        if comparison.after_promotion:
+            own = self._slices[test.name].own(comparison.canary, self._guard.warmup_requests)
+            verdict = latency.judge_after_promotion(test.guard, comparison.baseline, own, test.level)
         else:
-            found = latency.concurrent(one.guard, folds[one.name].compared(one.test), one.level, question.now - since)
-        judged[one.place] = measured_by(found, one.source)
-    if guard.max_error_rate is not None:
-        if counted in heard:
-            level = heard[counted].part * (1 - guard_errors.CONFIDENCE) / count
-            found = guard_errors.rate(guard.max_error_rate, tuple(folds[counted].periods.values()), level)
-            judged[len(guard.latency)] = measured_by(found, errors)
-        else:
-            judged[len(guard.latency)] = _silent(seen, "errors", errors)
-    return [judged[place] for place in sorted(judged)]
+            strata = sums[test.name].strata_of(test.test)
+            verdict = latency.judge_concurrent(test.guard, strata, test.level, comparison.now - self._since)
+        return with_source(verdict, test.source)
 
+    def _errors(self, max_rate: float, source: Source, sums: Mapping[str, Accumulator]) -> Verdict:
+        name = sources.name_of(source)
+        if name not in self._slices:
+            return self._silent("errors", source)
+        level = self._slices[name].part * (1 - errors.CONFIDENCE) / self._signals
+        return with_source(errors.judge(max_rate, tuple(sums[name].periods.values()), level), source)
 
-def _folds(
-    seen: Observation, guard: Guard, question: Question, heard: Mapping[str, _Heard], asked: list[_Asked], counted: str
-) -> dict[str, Fold]:
-    """What each source that is asked for something adds up to."""
-    found = {}
-    for name in sorted(({one.name for one in asked} | {counted}) & set(heard)):
-        tests = () if question.after else tuple(one.test for one in asked if one.name == name)
-        scope = Scope(question.stable, question.canary, heard[name].begin, guard.warmup_requests, tests)
-        found[name] = folded(seen.memo, name, scope, heard[name].slices)
-    return found
-
-
-def _silent(seen: Observation, signal: str, source: Source, histogram: str = "") -> Judged:
-    why = sources.silent(seen, source, histogram)
-    return measured_by(unknown(signal, f"{signal}: {why}: there is no measurement to judge by"), source)
+    def _silent(self, signal: str, source: Source, histogram: str = "") -> Verdict:
+        reason = sources.reason_of_silence(self._observation, source, histogram)
+        return with_source(no_measurement(signal, f"{signal}: no measurement to judge by: {reason}"), source)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A latency signal, at which place in the guard, of which source, and at which level."""
+class _LatencyTest:
+    """A latency signal of the guard with its source, the source's name, and the error level of its test."""
 
-    place: int
     guard: LatencyGuard
     source: Source
     name: str
-    test: Test
+    test: SignalTest
     level: float
 
 
-class _Heard:
-    """One source's slices in the order of time; those from `begin` on are judged together, at `part` of a signal's error
-    level.
+class _SourceSlices:
+    """One source's slices in the order of time. Those from `begin` on are judged, at `part` of a signal's error level.
 
-    That is all since `since` while they are all there; later those since the first whole hour that is complete. The
-    parts 1 / ((k + 1)(k + 2)) of the beginnings k = 0, 1, 2, ... add up to 1, so that all hours of a long rollout
-    together keep the level.
+    While all slices since `since` are there, all of them are judged; later those since the first whole hour that is
+    complete. The parts 1 / ((k + 1)(k + 2)) of the beginnings k = 0, 1, 2, ... add up to 1, so that all hours of a long
+    rollout together keep the level.
     """
 
     def __init__(self, slices: Sequence[Slice], since: float, now: float) -> None:
         self.slices = sorted(slices, key=START)
         oldest = next((piece.start for piece in self.slices if piece.possible), since)
-        hours = 0 if oldest <= since + MISSED else math.ceil((oldest - since) / EPOCH)
-        if hours and since + hours * EPOCH > now:
-            hours -= 1  # less than an hour is kept: what there is of it
-        self.begin = since + hours * EPOCH
+        hours = 0 if oldest <= since + MAX_MISSED_SECONDS else math.ceil((oldest - since) / EPOCH_SECONDS)
+        if hours and since + hours * EPOCH_SECONDS > now:
+            hours -= 1  # less than an hour is retained: judge that part of it
+        self.begin = since + hours * EPOCH_SECONDS
         self.part = 1 / ((hours + 1) * (hours + 2))
 
-
-def _own(source: _Heard, question: Question, guard: Guard) -> list[Slice]:
-    """The canary's slices after those in which its first requests ended."""
-    seen, kept = 0, []
-    for piece in source.slices:
-        if piece.revision == question.canary and piece.start >= source.begin and piece.possible:
-            if seen >= guard.warmup_requests:
-                kept.append(piece)
-            seen += piece.requests
-    return kept
+    def own(self, revision: str, warmup_requests: int) -> list[Slice]:
+        """A revision's slices after those in which its first requests ended."""
+        requests, own = 0, []
+        for piece in self.slices:
+            if piece.revision == revision and piece.start >= self.begin and piece.possible:
+                if requests >= warmup_requests:
+                    own.append(piece)
+                requests += piece.requests
+        return own

@@ -1,55 +1,56 @@
-"""Asks the guard about the present step, and keeps what it says in the rollout's record."""
+"""Asks the guard for a verdict on the revision under judgement, and stores it in the rollout's record."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from pagefleet_operator.domain.analysis import guard, limits, sources
-from pagefleet_operator.domain.analysis.guard import Judged, Question
-from pagefleet_operator.domain.spec.rollout import Rollout
-from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.analysis.guard import Comparison
+from pagefleet_operator.domain.analysis.verdict import Verdict
 from pagefleet_operator.domain.status.stage import Stage
 from pagefleet_operator.domain.status.status import Phase
+from pagefleet_operator.domain.status.turn import SpecTurn
 
-MOST_SIGNALS = 32
+MAX_SIGNALS = 32
 
 
-def judged(stage: Stage, seen: Observation, rollout: Rollout, now: float) -> tuple[Stage, Judged | None]:
-    """The stage with the verdict in its record, and the verdict; None when there is nothing to ask."""
-    record = stage.record
-    copies = record.phase is Phase.MIRRORING and not stage.weight(stage.canary)
-    low = limits.low_since(seen, rollout.guard.free_pages, stage.canary, record.low_since, now)
-    seen_now = sources.requests(seen, rollout.guard, stage.canary, record.since, copies)
-    record = replace(record, low_since=low, requests=max(record.requests, seen_now))
-    question = Question(
+def judge_canary(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]:
+    """Judge the canary by the concurrent stable. The verdict is None when the guard has nothing to judge."""
+    record, observation, own_guard = stage.record, turn.observation, turn.rollout.guard
+    mirrored = record.phase is Phase.MIRRORING and not stage.weight(stage.canary)
+    low = limits.low_since(turn, own_guard.free_pages, stage.canary, record.low_since)
+    counted = sources.count_requests(observation, own_guard, stage.canary, record.since, mirrored)
+    record = replace(record, low_since=low, requests=max(record.requests, counted))
+    comparison = Comparison(
         stable=stage.stable,
         canary=stage.canary,
-        since=record.since if copies else record.traffic_since,
-        now=now,
-        copies=copies,
+        since=record.since if mirrored else record.traffic_since,
+        now=turn.now,
+        mirrored=mirrored,
         low_since=low,
     )
-    return _kept(replace(stage, record=record), guard.assess(seen, rollout.guard, question))
+    return _stored(replace(stage, record=record), guard.assess(observation, own_guard, comparison))
 
 
-def judged_after(stage: Stage, seen: Observation, rollout: Rollout, now: float) -> tuple[Stage, Judged | None]:
-    """The same after promotion: the stable is judged, by the record of the previous revision."""
-    record = stage.record
-    low = limits.low_since(seen, rollout.guard.free_pages, stage.stable, record.low_since, now)
-    question = Question(
+def judge_promoted(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]:
+    """Judge the stable after its promotion by the record of the previous revision."""
+    record, own_guard = stage.record, turn.rollout.guard
+    low = limits.low_since(turn, own_guard.free_pages, stage.stable, record.low_since)
+    comparison = Comparison(
         stable=stage.previous.revision if stage.previous else "",
         canary=stage.stable,
         since=record.traffic_since,
-        now=now,
+        now=turn.now,
         baseline=stage.baseline,
-        after=True,
+        after_promotion=True,
         low_since=low,
     )
-    return _kept(replace(stage, record=replace(record, low_since=low)), guard.assess(seen, rollout.guard, question))
+    judged = replace(stage, record=replace(record, low_since=low))
+    return _stored(judged, guard.assess(turn.observation, own_guard, comparison))
 
 
-def _kept(stage: Stage, found: Judged | None) -> tuple[Stage, Judged | None]:
-    if found is None:
+def _stored(stage: Stage, verdict: Verdict | None) -> tuple[Stage, Verdict | None]:
+    if verdict is None:
         return stage, None
-    record = replace(stage.record, verdict=found.record, verdicts=found.signals[:MOST_SIGNALS])
-    return replace(stage, record=record), found
+    record = replace(stage.record, verdict=verdict.record, verdicts=verdict.signals[:MAX_SIGNALS])
+    return replace(stage, record=record), verdict

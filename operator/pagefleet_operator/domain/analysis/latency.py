@@ -1,8 +1,8 @@
-"""One latency signal of the guard: against the concurrent stable, or after promotion against what it was like.
+"""Judges one latency signal of the guard: against the concurrent stable or, after promotion, against its record.
 
-Strata of prompt length are judged each against its own kind and their evidence multiplied, so that a shift in the mix
-of prompts alone convicts nobody. The canary's own quantile must lie above the bound in the end: one outlier, however
-large, never decides, and no block brings more than a quarter of what convicts.
+Each stratum of prompt length is compared with the same stratum of the stable, and their evidence is multiplied, so
+that a shift in the mix of prompts alone convicts no revision. In the end the canary's own quantile must lie above the
+bound: one outlier, however large, never decides, and no block adds more than a quarter of the evidence that convicts.
 """
 
 from __future__ import annotations
@@ -14,60 +14,62 @@ from dataclasses import replace
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis import sequential, sources
-from pagefleet_operator.domain.analysis.fold import Compared, Test
-from pagefleet_operator.domain.analysis.paired import Paired, evidence
+from pagefleet_operator.domain.analysis.accumulate import SignalTest, StratumSums
+from pagefleet_operator.domain.analysis.paired import PairedTest, evidence
 from pagefleet_operator.domain.analysis.sequential import Evidence
-from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, blank, told
+from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, SignalRecord, VerdictRecord
 
-REASON = "LatencyRegression"
-BLIND = "the bound lies above the last edge of the histogram, beyond which nothing can be compared"
-SPREAD = 4  # blocks that evidence must come from at least
+REGRESSION = "LatencyRegression"
+ABOVE_LAST_EDGE = "the bound lies above the last edge of the histogram, beyond which nothing can be compared"
+MIN_BLOCKS = 4  # blocks that evidence must come from at least
 
 
-def tested(guard: LatencyGuard, level: float) -> Test:
-    """What is asked of the requests at error level `level`."""
-    return Test(guard.signal, guard.quantile, guard.max_increase, math.log(1 / level) / SPREAD)
+def signal_test(guard: LatencyGuard, level: float) -> SignalTest:
+    """The test of a signal at error level `level`."""
+    return SignalTest(guard.signal, guard.quantile, guard.max_increase, math.log(1 / level) / MIN_BLOCKS)
 
 
-def concurrent(guard: LatencyGuard, strata: Mapping[str, Compared], level: float, elapsed: float) -> Judged:
-    """The canary against the stable at the same time, at error level `level`; `elapsed` seconds of traffic."""
+def judge_concurrent(guard: LatencyGuard, strata: Mapping[str, StratumSums], level: float, elapsed: float) -> Verdict:
+    """Compare the canary with the concurrent stable, at error level `level`, after `elapsed` seconds of traffic."""
     needed = math.log(1 / level)
-    tests = [compared.test for compared in strata.values()]
-    signals = [_signal(guard, stratum, one.stable, one.canary, one.test) for stratum, one in strata.items()]
+    tests = [sums.test for sums in strata.values()]
+    signals = [_signal(guard, stratum, signal.stable, signal.canary, signal.test) for stratum, signal in strata.items()]
     record = _record(guard, tests, signals, evidence(tests))
     edge, accepted = _edge(strata)
     record = record if edge is None else replace(record, bound_seconds=edge)
-    stated = tuple(replace(one, outcome=_outcome_of(one, guard, needed)) for one in signals)
+    shown = tuple(replace(signal, outcome=_outcome_of(signal, guard, needed)) for signal in signals)
     log = math.log(record.evidence) if record.evidence > 0 else -math.inf
-    if log >= needed and _slower(guard, signals):
-        return told(Outcome.REGRESSED, record, _sentence(guard, record, accepted), None, REASON, stated)
+    if log >= needed and _is_slower(guard, signals):
+        return make_verdict(Outcome.REGRESSED, record, _sentence(guard, record, accepted), None, REGRESSION, shown)
     if record.samples < guard.min_requests:
         wait = (guard.min_requests - record.samples) * elapsed / record.samples if record.samples else None
-        message = f"{record.signal}: {record.samples} of {guard.min_requests} requests"
-        return told(Outcome.INCONCLUSIVE, record, message, wait, signals=stated)
-    if not any(test.splits or test.blind for test in tests):
-        least = math.ceil(2 / (1 - guard.quantile))
-        message = f"{record.signal}: the stable has fewer than {least} concurrent requests"
-        return told(Outcome.INCONCLUSIVE, record, message, signals=stated)
+        message = f"{record.signal}: {record.samples} of the {guard.min_requests} requests needed"
+        return make_verdict(Outcome.INCONCLUSIVE, record, message, wait, signals=shown)
+    if not any(test.blocks or test.blind for test in tests):
+        needed_requests = math.ceil(2 / (1 - guard.quantile))
+        message = f"{record.signal}: the stable has fewer than the {needed_requests} concurrent requests needed"
+        return make_verdict(Outcome.INCONCLUSIVE, record, message, signals=shown)
     if any(test.blind for test in tests):
-        return told(Outcome.INCONCLUSIVE, record, f"{record.signal}: {BLIND}", signals=stated)
-    if log >= 0 and _slower(guard, signals):
+        return make_verdict(Outcome.INCONCLUSIVE, record, f"{record.signal}: {ABOVE_LAST_EDGE}", signals=shown)
+    if log >= 0 and _is_slower(guard, signals):
         wait = elapsed * (needed - log) / log if log > 0 else None
-        message = f"{record.signal}: suspicious, not proven; {_sentence(guard, record, accepted)}"
-        return told(Outcome.INCONCLUSIVE, record, message, wait, signals=stated)
-    return told(Outcome.PASSED, record, _sentence(guard, record, accepted), signals=stated)
+        message = f"suspicious, not proven: {_sentence(guard, record, accepted)}"
+        return make_verdict(Outcome.INCONCLUSIVE, record, message, wait, signals=shown)
+    return make_verdict(Outcome.PASSED, record, _sentence(guard, record, accepted), signals=shown)
 
 
-def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Sequence[Slice], level: float) -> Judged:
-    """The promoted revision against the record of the one before it; without a record nothing is said.
+def judge_after_promotion(
+    guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Sequence[Slice], level: float
+) -> Verdict:
+    """Compare the promoted revision with the record of the one before it; Inconclusive without a record.
 
     Each stratum's bound is the upper confidence bound of the recorded quantile, so this needs more requests than a
-    concurrent comparison, and a change of the load itself counts too: hits must lie in several minutes.
+    concurrent comparison. A change of the load itself counts too, so the hits must lie in several minutes.
     """
-    source = sources.name(guard.source, guard.histogram)
+    source = sources.name_of(guard.source, guard.histogram)
     known = {
         entry.stratum: entry.histogram
         for entry in baseline
@@ -77,18 +79,18 @@ def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Seque
     for stratum in sorted({piece.stratum for piece in canary} & set(known)):
         recorded = {int(b): n for b, n in known[stratum].items() if b.isdecimal() and isinstance(n, int) and n > 0}
         count = sketch.total(recorded)
-        ours = [piece for piece in canary if piece.stratum == stratum]
-        signals.append(_signal(guard, stratum, recorded, _merged(guard, ours), None))
-        if count < sequential.least_samples(guard.quantile, level / 2):
+        canary_interval = [piece for piece in canary if piece.stratum == stratum]
+        signals.append(_signal(guard, stratum, recorded, _merged(guard, canary_interval), None))
+        if count < sequential.min_samples(guard.quantile, level / 2):
             continue
         value = sketch.rank(recorded, sequential.upper_rank(count, guard.quantile, level / 2))
         if value is None:
             continue
         bounds.append((1 + guard.max_increase) * value)
-        for piece in ours:
-            hits = _above(guard.signal, piece, bounds[-1])
+        for piece in canary_interval:
+            hits = _count_above(guard.signal, piece, bounds[-1])
             total = total.plus(hits, sketch.total(piece.latency.get(guard.signal, {})))
-            blind |= _blind(guard.signal, piece, bounds[-1])
+            blind |= _is_above_last_edge(guard.signal, piece, bounds[-1])
             if hits:
                 minutes.add(math.floor(piece.start / 60))
     value = sequential.e_value(total, 1 - guard.quantile)
@@ -99,23 +101,23 @@ def after(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Seque
         bound_seconds=bounds[-1] if bounds else None,
         limit=1 - guard.quantile,
     )
-    if value >= 2 / level and len(minutes) >= SPREAD and _slower(guard, signals):
-        return told(Outcome.REGRESSED, record, _sentence(guard, record), None, REASON, tuple(signals))
+    if value >= 2 / level and len(minutes) >= MIN_BLOCKS and _is_slower(guard, signals):
+        return make_verdict(Outcome.REGRESSED, record, _sentence(guard, record), None, REGRESSION, tuple(signals))
     if not total.trials:
-        message = f"{record.signal}: nothing to compare with the previous revision's record yet"
-        return told(Outcome.INCONCLUSIVE, record, message, signals=tuple(signals))
+        message = f"{record.signal}: no requests yet that can be compared with the previous revision's record"
+        return make_verdict(Outcome.INCONCLUSIVE, record, message, signals=tuple(signals))
     if blind:
-        return told(Outcome.INCONCLUSIVE, record, f"{record.signal}: {BLIND}", signals=tuple(signals))
-    return told(Outcome.PASSED, record, _sentence(guard, record), signals=tuple(signals))
+        return make_verdict(Outcome.INCONCLUSIVE, record, f"{record.signal}: {ABOVE_LAST_EDGE}", signals=tuple(signals))
+    return make_verdict(Outcome.PASSED, record, _sentence(guard, record), signals=tuple(signals))
 
 
-def _above(signal: str, piece: Slice, bound: float) -> int:
-    """How many lie certainly above."""
+def _count_above(signal: str, piece: Slice, bound: float) -> int:
+    """Count the requests that certainly lie above the bound."""
     edged = piece.edged.get(signal)
     return sketch.above(piece.latency.get(signal, {}), bound) if edged is None else edged.above(bound)
 
 
-def _blind(signal: str, piece: Slice, bound: float) -> bool:
+def _is_above_last_edge(signal: str, piece: Slice, bound: float) -> bool:
     edged = piece.edged.get(signal)
     return edged is not None and (len(edged.bounds) < 2 or edged.bounds[-2] < bound)
 
@@ -125,10 +127,10 @@ def _merged(guard: LatencyGuard, slices: Sequence[Slice]) -> Histogram:
 
 
 def _signal(
-    guard: LatencyGuard, stratum: str, stable: Histogram, canary: Histogram, test: Paired | None
+    guard: LatencyGuard, stratum: str, stable: Histogram, canary: Histogram, test: PairedTest | None
 ) -> SignalRecord:
-    theirs, ours = sketch.interval(stable, guard.quantile), sketch.interval(canary, guard.quantile)
-    odds = f"a hit is {test.odds:.2f} times as likely on the canary" if test and test.splits else ""
+    stable_interval, canary_interval = sketch.interval(stable, guard.quantile), sketch.interval(canary, guard.quantile)
+    odds = f"a hit is {test.odds:.2f} times as likely on the canary" if test and test.blocks else ""
     return SignalRecord(
         signal=guard.signal,
         stratum=stratum,
@@ -139,45 +141,45 @@ def _signal(
         canary_p50=sketch.quantile(canary, 0.5),
         stable_p95=sketch.quantile(stable, guard.quantile),
         canary_p95=sketch.quantile(canary, guard.quantile),
-        stable_low=theirs[0] if theirs else None,
-        stable_high=theirs[1] if theirs else None,
-        canary_low=ours[0] if ours else None,
-        canary_high=ours[1] if ours else None,
+        stable_low=stable_interval[0] if stable_interval else None,
+        stable_high=stable_interval[1] if stable_interval else None,
+        canary_low=canary_interval[0] if canary_interval else None,
+        canary_high=canary_interval[1] if canary_interval else None,
         evidence=evidence([test]) if test else 0.0,
         message=odds,
     )
 
 
 def _outcome_of(signal: SignalRecord, guard: LatencyGuard, needed: float) -> str:
-    """What a stratum says for itself; the guard decides on all of them together."""
+    """The outcome of a stratum by itself; the guard decides on all of them together."""
     if signal.evidence > 0 and math.log(signal.evidence) >= needed:
         return Outcome.REGRESSED.value
     enough = signal.canary_samples >= guard.min_requests and signal.stable_samples > 0
     return Outcome.PASSED.value if enough and signal.evidence < 1 else Outcome.INCONCLUSIVE.value
 
 
-def _widest(signals: Sequence[SignalRecord]) -> SignalRecord | None:
-    return max(signals, key=lambda one: one.canary_samples, default=None)
+def _largest(signals: Sequence[SignalRecord]) -> SignalRecord | None:
+    return max(signals, key=lambda signal: signal.canary_samples, default=None)
 
 
-def _slower(guard: LatencyGuard, signals: Sequence[SignalRecord]) -> bool:
+def _is_slower(guard: LatencyGuard, signals: Sequence[SignalRecord]) -> bool:
     """Whether the canary's own quantile lies above the bound in some stratum."""
     return any(
-        one.stable_p95 is not None
-        and one.canary_p95 is not None
-        and one.canary_p95 > (1 + guard.max_increase) * one.stable_p95
-        for one in signals
+        signal.stable_p95 is not None
+        and signal.canary_p95 is not None
+        and signal.canary_p95 > (1 + guard.max_increase) * signal.stable_p95
+        for signal in signals
     )
 
 
 def _record(
-    guard: LatencyGuard, tests: Sequence[Paired], signals: Sequence[SignalRecord], value: float
+    guard: LatencyGuard, tests: Sequence[PairedTest], signals: Sequence[SignalRecord], value: float
 ) -> VerdictRecord:
-    widest = _widest(signals)
+    largest = _largest(signals)
     totals = [test.total for test in tests]
     canary, stable = sum(total.canary for total in totals), sum(total.stable for total in totals)
-    shown = widest.stable_p95 if widest else None
-    record = blank(
+    shown = largest.stable_p95 if largest else None
+    record = record_without_latency(
         f"{guard.signal} p{round(100 * guard.quantile, 1):g}",
         sum(total.canary_hits for total in totals) / canary if canary else 0.0,
         sum(total.stable_hits for total in totals) / stable if stable else 0.0,
@@ -188,29 +190,32 @@ def _record(
         record,
         bound_seconds=None if shown is None else (1 + guard.max_increase) * shown,
         stable_seconds=shown,
-        canary_seconds=widest.canary_p95 if widest else None,
+        canary_seconds=largest.canary_p95 if largest else None,
     )
 
 
-def _edge(strata: Mapping[str, Compared]) -> tuple[float | None, float | None]:
-    """The edge that the canary is held to in the widest stratum, and what increase that accepts; None where requests are
-    measured one by one."""
-    widest = max(strata.values(), key=lambda one: sketch.total(one.canary), default=None)
-    if widest is None or not widest.edged or widest.test.bound is None or not widest.test.threshold:
+def _edge(strata: Mapping[str, StratumSums]) -> tuple[float | None, float | None]:
+    """The edge that the canary is held to in the largest stratum, and the increase that this edge accepts.
+
+    Both are None where requests are measured one by one.
+    """
+    largest = max(strata.values(), key=lambda signal: sketch.total(signal.canary), default=None)
+    if largest is None or not largest.edged or largest.test.bound is None or not largest.test.threshold:
         return None, None
-    return widest.test.bound, widest.test.bound / widest.test.threshold - 1
+    return largest.test.bound, largest.test.bound / largest.test.threshold - 1
 
 
 def _sentence(guard: LatencyGuard, record: VerdictRecord, accepted: float | None = None) -> str:
-    """`accepted`: the increase that the histogram's edges make of maxIncrease."""
+    """The numbers of the verdict. `accepted` is the increase that the histogram's edges make of maxIncrease."""
 
     def ms(seconds: float | None) -> str:
         return "unknown" if seconds is None else f"{1000 * seconds:.0f} ms"
 
-    edges = "" if accepted is None else f", by the histogram's edges {accepted:.0%}"
+    stable, canary = record.stable_seconds, record.canary_seconds
+    increase = f", {canary / stable - 1:+.0%}" if stable and canary is not None else ""
+    edges = "" if accepted is None else f", {accepted:+.0%} by the histogram's edges"
     return (
-        f"{record.signal}: {record.statistic:.1%} of {record.samples} canary requests are slower than "
-        f"{ms(record.bound_seconds)}, allowed are {record.limit:.1%}; stable {ms(record.stable_seconds)}, "
-        f"canary {ms(record.canary_seconds)} (maxIncrease {guard.max_increase:.0%}{edges}, "
-        f"evidence {record.evidence:.3g})"
+        f"canary {record.signal} {ms(canary)}, stable {ms(stable)}{increase}, limit {guard.max_increase:+.0%}{edges}, "
+        f"{record.samples} requests; {record.statistic:.1%} of them are slower than {ms(record.bound_seconds)}, "
+        f"expected {record.limit:.1%} (evidence {record.evidence:.3g})"
     )

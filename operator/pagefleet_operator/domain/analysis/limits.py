@@ -4,81 +4,82 @@ from __future__ import annotations
 
 import math
 
-from pagefleet_operator.domain.analysis.verdict import Judged, Outcome, blank, told, unknown
+from pagefleet_operator.domain.analysis.verdict import (
+    Outcome,
+    Verdict,
+    make_verdict,
+    no_measurement,
+    record_without_latency,
+)
 from pagefleet_operator.domain.spec.rollout import FreePages, Gate
 from pagefleet_operator.domain.status.observation import GateReading, Observation
 from pagefleet_operator.domain.status.stage import reading_of
 from pagefleet_operator.domain.status.status import SignalRecord
+from pagefleet_operator.domain.status.turn import Turn
 
 STALE_SECONDS = 15.0
-PAGES = "free pages"
+FREE_PAGES = "free pages"
 
 
-def free_share(seen: Observation, revision: str) -> float | None:
-    """The share of KV pages that are free or reclaimable on the ready pods; None when a pod's are not known."""
+def free_page_share(observation: Observation, revision: str) -> float | None:
+    """The free share of the KV pages on the ready pods; None when one pod's pages are not known."""
     free = total = 0
-    serving = [pod for pod in reading_of(seen.revisions, revision).pods if pod.ready and not pod.terminating]
-    for pod in serving:
+    pods = reading_of(observation.revisions, revision).pods
+    for pod in (pod for pod in pods if pod.ready and not pod.terminating):
         load = pod.load
-        if (
-            load is None
-            or load.kv_pages_free is None
-            or not load.kv_pages_total
-            or (pod.load_age or 0.0) > STALE_SECONDS
-        ):
+        if load is None or load.kv_pages_free is None or not load.kv_pages_total:
+            return None
+        if (pod.load_age or 0.0) > STALE_SECONDS:
             return None
         free, total = free + load.kv_pages_free, total + load.kv_pages_total
     return free / total if total else None
 
 
-def low_since(
-    seen: Observation, floor: FreePages | None, revision: str, before: float | None, now: float
-) -> float | None:
-    """Since when the revision has been short of pages; a missing reading changes nothing."""
-    share = free_share(seen, revision) if floor else None
+def low_since(turn: Turn, floor: FreePages | None, revision: str, before: float | None) -> float | None:
+    """The time since which the revision has been short of pages; a missing reading changes nothing."""
+    share = free_page_share(turn.observation, revision) if floor else None
     if floor is None or share is None:
         return before if floor else None
     if share >= floor.least:
         return None
-    return now if before is None or before > now else before
+    return turn.now if before is None or before > turn.now else before
 
 
-def pages(seen: Observation, floor: FreePages, revision: str, since: float | None, now: float) -> Judged:
-    share = free_share(seen, revision)
+def judge_free_pages(observation: Observation, floor: FreePages, revision: str, short: float | None) -> Verdict:
+    """`short` is for how many seconds the revision has been short of pages, None when it is not."""
+    share = free_page_share(observation, revision)
     if share is None:
-        return unknown(PAGES, f"{PAGES}: not every pod of revision {revision} says how many it has")
-    passed = 0.0 if since is None else now - since
+        pods = len(reading_of(observation.revisions, revision).pods)
+        text = f"{FREE_PAGES}: not every one of the {pods} pods of revision {revision} reports its KV pages"
+        return no_measurement(FREE_PAGES, text)
+    seconds = short or 0.0
     text = (
-        f"{PAGES}: {share:.0%} of the KV pages of revision {revision} are free, at least {floor.least:.0%} is asked for"
+        f"{FREE_PAGES}: {share:.0%} of the KV pages of revision {revision} are free, limit at least {floor.least:.0%}"
     )
-    if share < floor.least:
-        text += f"; so for {passed:.0f} s, accepted are {floor.grace:g} s"
     low = share < floor.least
-    outcome = Outcome.PASSED if not low else Outcome.REGRESSED if passed >= floor.grace else Outcome.INCONCLUSIVE
-    stated = SignalRecord(PAGES, "", outcome.value, message=text)
-    wait = floor.grace - passed if outcome is Outcome.INCONCLUSIVE else None
-    return told(outcome, blank(PAGES, share, floor.least), text, wait, "FreePages", (stated,))
+    if low:
+        text += f", below it for {seconds:.0f} s (accepted for {floor.grace:g} s)"
+    outcome = Outcome.PASSED if not low else Outcome.REGRESSED if seconds >= floor.grace else Outcome.INCONCLUSIVE
+    shown = SignalRecord(FREE_PAGES, "", outcome.value, message=text)
+    wait = floor.grace - seconds if outcome is Outcome.INCONCLUSIVE else None
+    record = record_without_latency(FREE_PAGES, share, floor.least)
+    return make_verdict(outcome, record, text, wait, "FreePages", (shown,))
 
 
-def gate(wanted: Gate, found: GateReading | None) -> Judged:
-    """Beyond its bounds: Regressed. Anything but one finite number: Inconclusive."""
-    if found is None or found.value is None or not math.isfinite(found.value):
-        return unknown(
-            wanted.name,
-            f"{wanted.name}: {(found.message or 'no finite number') if found else 'has not been asked yet'}",
+def judge_gate(gate: Gate, reading: GateReading | None) -> Verdict:
+    """Regressed beyond the gate's bounds, Inconclusive for anything but one finite number."""
+    if reading is None or reading.value is None or not math.isfinite(reading.value):
+        cause = (
+            (reading.message or "Prometheus gave no finite number") if reading else "Prometheus has not answered yet"
         )
-    low = wanted.low is not None and found.value < wanted.low
-    high = wanted.high is not None and found.value > wanted.high
-    bounds = " and ".join(
-        text
-        for text in (
-            f"at least {wanted.low:g}" if wanted.low is not None else "",
-            f"at most {wanted.high:g}" if wanted.high is not None else "",
-        )
-        if text
-    )
-    text = f"{wanted.name}: the value is {found.value:g}, {bounds} is accepted"
+        return no_measurement(gate.name, f"{gate.name}: {cause}")
+    low = gate.low is not None and reading.value < gate.low
+    high = gate.high is not None and reading.value > gate.high
+    bounds = [f"at least {gate.low:g}"] if gate.low is not None else []
+    bounds += [f"at most {gate.high:g}"] if gate.high is not None else []
+    text = f"{gate.name}: the value is {reading.value:g}, limit {' and '.join(bounds)}"
     outcome = Outcome.REGRESSED if low or high else Outcome.PASSED
-    limit = wanted.low if low else wanted.high if wanted.high is not None else wanted.low
-    stated = SignalRecord(wanted.name, "", outcome.value, message=text)
-    return told(outcome, blank(wanted.name, found.value, limit or 0.0), text, None, "Gate", (stated,))
+    limit = gate.low if low else gate.high if gate.high is not None else gate.low
+    shown = SignalRecord(gate.name, "", outcome.value, message=text)
+    record = record_without_latency(gate.name, reading.value, limit or 0.0)
+    return make_verdict(outcome, record, text, None, "Gate", (shown,))

@@ -1,7 +1,7 @@
-"""Compares the result of a load test with the stored one of the stable revision: a plain comparison of quantiles.
+"""Compares the result of a load test with the stored result of the stable revision: a plain comparison of quantiles.
 
-Both ran the same requests at the same rate, but not at the same time; so the canary fails only when the lower end of
-its quantile's interval lies above the bound. Without a stored result the first one is stored and passes.
+Both ran the same requests at the same rate, but not at the same time. Therefore the canary fails only when the lower
+end of its quantile's interval lies above the bound. Without a stored result the first one is stored and passes.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.spec.rollout import Guard
+from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 
-SIGNALS = ("ttft", "tpot", "e2e")
-MOST_BUCKET = 2000
-MOST_FAILED = 0.01  # share of failed requests accepted without spec.rollout.guard.errors
+MAX_BUCKET = 2000
+MAX_FAILED_SHARE = 0.01  # share of failed requests accepted without spec.rollout.guard.errors
 
 
 @dataclass(frozen=True)
-class Compared:
-    """`failure` is "" when the canary passes; `message` tells the numbers."""
+class LoadTestComparison:
+    """`failure` is the reason of a failure, "" when the canary passes; `message` has the numbers."""
 
     failure: str
     message: str
 
 
-def readable(raw: object) -> dict[str, Any] | None:
-    """A result as `pagefleet bench` writes it; None when it is not one."""
+def parse_result(raw: object) -> dict[str, Any] | None:
+    """Read a result as `pagefleet bench` writes it; None when it is not one."""
     if not isinstance(raw, Mapping) or not _count(raw.get("requests")) or not _count(raw.get("errors")):
         return None
     if not raw["requests"] > 0 or raw["errors"] > raw["requests"]:
@@ -38,7 +38,7 @@ def readable(raw: object) -> dict[str, Any] | None:
         value = raw.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             result[name] = value
-    for name in SIGNALS:
+    for name in GATEWAY_SIGNALS:
         histogram = raw.get(name)
         if histogram is None:
             continue
@@ -48,35 +48,39 @@ def readable(raw: object) -> dict[str, Any] | None:
     return result
 
 
-def compare(found: Mapping[str, object], stored: Mapping[str, object], guard: Guard) -> Compared:
-    """`found` is the canary's result, `stored` the stable's; one that cannot be read counts as absent."""
-    canary, stable = readable(found), readable(stored) or {}
+def compare(result: Mapping[str, object], stored: Mapping[str, object], guard: Guard) -> LoadTestComparison:
+    """Compare the canary's result with the stable's stored one; a stored one that cannot be read counts as absent."""
+    canary, stable = parse_result(result), parse_result(stored) or {}
     if canary is None:
-        return Compared("the load test's result cannot be read", "")
+        return LoadTestComparison("the load test's result cannot be read", "")
     requests, errors = canary["requests"], canary["errors"]
-    most = guard.max_error_rate if guard.max_error_rate is not None else MOST_FAILED
-    if errors > most * requests:
-        return Compared(f"{errors} of {requests} requests of the load test failed, accepted are {most:.2%}", "")
-    told = [f"load test: {requests} requests, {errors} failed"]
+    limit = guard.max_error_rate if guard.max_error_rate is not None else MAX_FAILED_SHARE
+    if errors > limit * requests:
+        rate = f"{errors / requests:.2%}, limit {limit:.2%}"
+        return LoadTestComparison(f"{errors} of {requests} requests of the load test failed ({rate})", "")
+    numbers = [f"load test: {requests} requests, {errors} failed"]
     for entry in guard.latency:
-        ours, theirs = _histogram(canary, entry.signal), _histogram(stable, entry.signal)
-        value = sketch.quantile(ours, entry.quantile)
+        canary_histogram, stable_histogram = _histogram(canary, entry.signal), _histogram(stable, entry.signal)
+        value = sketch.quantile(canary_histogram, entry.quantile)
         if value is None:
             continue
         name = f"{entry.signal} p{round(100 * entry.quantile, 1):g}"
-        known, interval = sketch.quantile(theirs, entry.quantile), sketch.interval(ours, entry.quantile)
+        known, interval = (
+            sketch.quantile(stable_histogram, entry.quantile),
+            sketch.interval(canary_histogram, entry.quantile),
+        )
         if known is None or interval is None:
-            told.append(f"{name} {1000 * value:.0f} ms, the first stored")
+            numbers.append(f"{name} {1000 * value:.0f} ms, the first stored")
             continue
         bound = (1 + entry.max_increase) * known
         if interval[0] > bound:
-            return Compared(
-                f"{name} was {1000 * value:.0f} ms (at least {1000 * interval[0]:.0f}), the stable's stored result is "
-                f"{1000 * known:.0f} ms (maxIncrease {entry.max_increase:.0%})",
+            return LoadTestComparison(
+                f"load test: canary {name} {1000 * value:.0f} ms (at least {1000 * interval[0]:.0f} ms), stable "
+                f"{1000 * known:.0f} ms in its own load test, {value / known - 1:+.0%}, limit {entry.max_increase:+.0%}",
                 "",
             )
-        told.append(f"{name} {1000 * value:.0f} ms, the stable's {1000 * known:.0f} ms")
-    return Compared("", "; ".join(told))
+        numbers.append(f"{name} {1000 * value:.0f} ms, the stable's {1000 * known:.0f} ms")
+    return LoadTestComparison("", "; ".join(numbers))
 
 
 def _histogram(result: Mapping[str, object], signal: str) -> dict[int, int]:
@@ -89,4 +93,4 @@ def _count(value: object) -> bool:
 
 
 def _bucket(name: object) -> bool:
-    return isinstance(name, str) and name.isdigit() and len(name) <= 4 and int(name) <= MOST_BUCKET
+    return isinstance(name, str) and name.isdigit() and len(name) <= 4 and int(name) <= MAX_BUCKET

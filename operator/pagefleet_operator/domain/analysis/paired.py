@@ -1,4 +1,4 @@
-"""A sequential test of two concurrent samples: is the canary's tail heavier than the stable's, beyond what is accepted?
+"""A sequential test of two concurrent samples: whether the canary's tail is heavier than the stable's by too much.
 
 Requests are looked at in blocks of a few seconds. In each, a threshold b is the stable's quantile as estimated from
 its *earlier* requests; a stable request is a hit above b, a canary request above (1 + increase) x b. If the canary is
@@ -11,13 +11,13 @@ Statistics 2021, section 3), and by Ville's inequality the mixture exceeds 1/alp
 any time. Hits are drawn without replacement, which is less dispersed than the binomial, so the ratio stays a
 supermartingale (Hoeffding, JASA 1963, theorem 4). The uncertainty of b costs nothing: any earlier-known b is valid.
 
-Where the measurement has buckets of its own (`edged`), b is one of their edges, a stable request that may lie above it is
-a hit, and a canary request only when it certainly lies above (1 + increase) x b: that only ever lowers the evidence too.
+Where the measurement has buckets of its own (`edged`), b is one of their edges. A stable request that may lie above it
+is a hit, and a canary request only when it certainly lies above (1 + increase) x b, which only ever lowers the evidence.
 
 Requests are not independent (a queue on the canary's pod slows its neighbours): the logarithm is divided by the
 dispersion of the blocks' hits around their common odds (quasi-likelihood; McCullagh & Nelder, "Generalized Linear
-Models", 1989, chapter 9), at several lengths of time. A constant regression is no dispersion. And no block may bring
-more than a share of what convicts. Both only ever lower the evidence.
+Models", 1989, chapter 9), at several lengths of time. A constant regression is no dispersion. No block may add more
+than a share of the evidence that convicts. Both only ever lower the evidence.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.base.edged import Pair
 
 ODDS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
-FIRST, RECENT = 2.0, 20.0  # stable requests above its quantile before the first estimate, and in a running one
+MIN_FIRST, MIN_RECENT = 2.0, 20.0  # stable requests above its quantile before the first estimate, and in a running one
 SCALES = (1, 4, 16, 64)
-PRIOR_GROUPS, PRIOR_DISPERSION = 10, 2.0  # what is supposed of dispersion before it can be seen
-MOST = 700.0  # exp of more overflows a double
+PRIOR_GROUPS, PRIOR_DISPERSION = 10, 2.0  # the dispersion that is assumed before it can be measured
+MAX_EXPONENT = 700.0  # exp of more overflows a double
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some seconds of both revisions. `pair` has the same in the measurement's own buckets; None when those are the
-    sketch's."""
+    """Some seconds of both revisions. `pair` has the same counts in the measurement's own buckets, if it has any."""
 
     stable: Histogram
     canary: Histogram
@@ -50,7 +49,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Split:
+class BlockCounts:
     """Requests and hits of a block."""
 
     stable: int
@@ -59,25 +58,25 @@ class Split:
     canary_hits: float
 
 
-class Paired:
-    """The evidence of one signal in one stratum, block by block. `ceiling` bounds what a block may add (natural log)."""
+class PairedTest:
+    """The evidence of one signal in one stratum, block by block. `ceiling` (natural log) bounds a block's evidence."""
 
     def __init__(self, quantile: float, increase: float, ceiling: float) -> None:
         self._quantile, self._increase, self._ceiling = quantile, increase, ceiling
         self._recent: deque[Mapping[float, int]] = deque()  # by upper ends in seconds
         self._sum: dict[float, int] = {}
         self._count = 0
-        self.splits: list[Split] = []
-        self.total = Split(0, 0, 0, 0.0)
+        self.blocks: list[BlockCounts] = []
+        self.total = BlockCounts(0, 0, 0, 0.0)
         self._above = self._below = 0.0
         self._spread = (0, 1.0)  # of so many blocks
         self.logs = [0.0] * len(ODDS)
         self.threshold: float | None = None
-        self.bound: float | None = None  # what the canary's requests were held to in the last block
-        self.blind = False  # whether there was no edge to hold them to
+        self.bound: float | None = None  # the bound of the canary's requests in the last block
+        self.blind = False  # whether no edge of the histogram could serve as that bound
 
     def add(self, block: Block) -> None:
-        """Judge a block by what the stable was before it, then learn from its stable requests."""
+        """Judge a block by the stable's requests before it, then learn from its own stable requests."""
         stable, canary = sketch.total(block.stable), sketch.total(block.canary)
         self.threshold = self._estimate()
         if self.threshold is not None and stable and canary:
@@ -85,9 +84,9 @@ class Paired:
             self.bound = limit if block.pair is None else block.pair.edge(limit)
             self.blind = self.bound is None
             if self.bound is not None:
-                found = _split(block, stable, canary, self.threshold, self.bound)
-                self._count_in(found)
-                self.logs = [log + self._ratio(found, odds) for log, odds in zip(self.logs, ODDS, strict=True)]
+                counts = _count_block(block, stable, canary, self.threshold, self.bound)
+                self._add_counts(counts)
+                self.logs = [log + self._ratio(counts, odds) for log, odds in zip(self.logs, ODDS, strict=True)]
         self._learn(_by_end(block), stable)
 
     @property
@@ -97,42 +96,42 @@ class Paired:
 
     def spread(self) -> float:
         """`dispersion` of all blocks."""
-        if self._spread[0] != len(self.splits):
-            self._spread = (len(self.splits), dispersion(self.splits))
+        if self._spread[0] != len(self.blocks):
+            self._spread = (len(self.blocks), dispersion(self.blocks))
         return self._spread[1]
 
-    def _count_in(self, found: Split) -> None:
-        total, both = self.total, found.stable + found.canary
-        self.splits.append(found)
-        self.total = Split(
-            total.stable + found.stable,
-            total.canary + found.canary,
-            total.stable_hits + found.stable_hits,
-            total.canary_hits + found.canary_hits,
+    def _add_counts(self, counts: BlockCounts) -> None:
+        total, both = self.total, counts.stable + counts.canary
+        self.blocks.append(counts)
+        self.total = BlockCounts(
+            total.stable + counts.stable,
+            total.canary + counts.canary,
+            total.stable_hits + counts.stable_hits,
+            total.canary_hits + counts.canary_hits,
         )
-        self._above += found.canary_hits * found.stable / both
-        self._below += found.stable_hits * found.canary / both
+        self._above += counts.canary_hits * counts.stable / both
+        self._below += counts.stable_hits * counts.canary / both
 
-    def copied(self) -> Paired:
+    def copied(self) -> PairedTest:
         result = copy.copy(self)
         result._recent, result._sum = self._recent.copy(), dict(self._sum)
-        result.splits = list(self.splits)
+        result.blocks = list(self.blocks)
         return result
 
-    def _ratio(self, found: Split, odds: float) -> float:
-        total = found.stable + found.canary
-        hits = found.stable_hits + found.canary_hits
-        ratio = found.canary_hits * math.log(odds) - hits * math.log((found.stable + odds * found.canary) / total)
+    def _ratio(self, counts: BlockCounts, odds: float) -> float:
+        total = counts.stable + counts.canary
+        hits = counts.stable_hits + counts.canary_hits
+        ratio = counts.canary_hits * math.log(odds) - hits * math.log((counts.stable + odds * counts.canary) / total)
         return min(self._ceiling, ratio)
 
     def _estimate(self) -> float | None:
         """The stable's quantile as far as it is known; None before enough requests."""
-        if self._count < FIRST / (1 - self._quantile):
+        if self._count < MIN_FIRST / (1 - self._quantile):
             return None
-        seen, wanted = 0, max(1, math.ceil(self._quantile * self._count))
+        passed, rank = 0, max(1, math.ceil(self._quantile * self._count))
         for end in sorted(self._sum):
-            seen += self._sum[end]
-            if seen >= wanted:
+            passed += self._sum[end]
+            if passed >= rank:
                 return end
         return None
 
@@ -143,7 +142,7 @@ class Paired:
         self._count += count
         for end, number in stable.items():
             self._sum[end] = self._sum.get(end, 0) + number
-        enough = RECENT / (1 - self._quantile)
+        enough = MIN_RECENT / (1 - self._quantile)
         while self._count - sum(self._recent[0].values()) >= enough:
             old = self._recent.popleft()
             self._count -= sum(old.values())
@@ -153,24 +152,24 @@ class Paired:
                     del self._sum[end]
 
 
-def _split(block: Block, stable: int, canary: int, threshold: float, bound: float) -> Split:
+def _count_block(block: Block, stable: int, canary: int, threshold: float, bound: float) -> BlockCounts:
     if block.pair is not None:
         hits = float(block.pair.canary_above(bound))
-        return Split(stable, canary, block.pair.stable_above(threshold), hits)
-    return Split(stable, canary, sketch.above(block.stable, threshold), sketch.share_above(block.canary, bound))
+        return BlockCounts(stable, canary, block.pair.stable_above(threshold), hits)
+    return BlockCounts(stable, canary, sketch.above(block.stable, threshold), sketch.share_above(block.canary, bound))
 
 
 def _by_end(block: Block) -> dict[float, int]:
     """The stable's counts by the upper end of their bucket."""
     if block.pair is None:
         return {sketch.upper(bucket): number for bucket, number in block.stable.items()}
-    found: dict[float, int] = {}
+    counts: dict[float, int] = {}
     for (_, high), number in block.pair.stable.items():
-        found[high] = found.get(high, 0) + number
-    return found
+        counts[high] = counts.get(high, 0) + number
+    return counts
 
 
-def evidence(tests: Sequence[Paired]) -> float:
+def evidence(tests: Sequence[PairedTest]) -> float:
     """The e-value of all strata together: their blocks are disjoint requests, so their ratios multiply."""
     logs = [sum(test.logs[index] for test in tests) for index in range(len(ODDS))]
     if not tests or max(logs) <= 0:
@@ -182,19 +181,22 @@ def evidence(tests: Sequence[Paired]) -> float:
 def _mixed(logs: Sequence[float]) -> float:
     highest = max(logs)
     log = highest + math.log(sum(math.exp(value - highest) for value in logs) / len(logs))
-    return math.exp(max(-MOST, min(MOST, log)))
+    return math.exp(max(-MAX_EXPONENT, min(MAX_EXPONENT, log)))
 
 
-def dispersion(splits: Sequence[Split]) -> float:
-    """How much more the canary's hits scatter around their common odds than independent requests would; at least 1."""
-    odds = common_odds(splits)
+def dispersion(blocks: Sequence[BlockCounts]) -> float:
+    """The ratio of the scatter of the canary's hits around their common odds to that of independent requests.
+
+    It is at least 1.
+    """
+    odds = common_odds(blocks)
     residuals, variances = [], []
-    for split in splits:
-        total, hits = split.stable + split.canary, split.stable_hits + split.canary_hits
+    for block in blocks:
+        total, hits = block.stable + block.canary, block.stable_hits + block.canary_hits
         if not hits or total < 2:
             continue
-        share = odds * split.canary / (split.stable + odds * split.canary)
-        residuals.append(split.canary_hits - hits * share)
+        share = odds * block.canary / (block.stable + odds * block.canary)
+        residuals.append(block.canary_hits - hits * share)
         variances.append(hits * share * (1 - share) * max(0.0, total - hits) / (total - 1))
     widest = 1.0
     for scale in SCALES:
@@ -207,8 +209,8 @@ def dispersion(splits: Sequence[Split]) -> float:
     return widest
 
 
-def common_odds(splits: Sequence[Split]) -> float:
-    """How many times likelier a hit is on the canary (Mantel & Haenszel, 1959), a half added to both sides."""
-    above = sum(s.canary_hits * s.stable / (s.stable + s.canary) for s in splits) + 0.5
-    below = sum(s.stable_hits * s.canary / (s.stable + s.canary) for s in splits) + 0.5
+def common_odds(blocks: Sequence[BlockCounts]) -> float:
+    """The ratio of the odds of a hit, canary to stable (Mantel & Haenszel, 1959), with a half added to both sides."""
+    above = sum(s.canary_hits * s.stable / (s.stable + s.canary) for s in blocks) + 0.5
+    below = sum(s.stable_hits * s.canary / (s.stable + s.canary) for s in blocks) + 0.5
     return above / below

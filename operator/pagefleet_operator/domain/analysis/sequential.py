@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 # Alternatives as multiples of the odds of p0: from barely worse to nearly always.
 ODDS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
-MOST = 700.0  # exp of more overflows a double
+MAX_EXPONENT = 700.0  # exp of more overflows a double
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Evidence:
     trials: int = 0
 
     def plus(self, hits: int, trials: int) -> Evidence:
+        """Add counts."""
         return Evidence(self.hits + hits, self.trials + trials)
 
 
@@ -38,10 +39,10 @@ def e_value(evidence: Evidence, share: float) -> float:
         logs.append(ratio - math.log(len(ODDS)))
     highest = max(logs)
     log_sum = highest + math.log(sum(math.exp(value - highest) for value in logs))
-    return math.exp(min(MOST, log_sum))
+    return math.exp(min(MAX_EXPONENT, log_sum))
 
 
-def least_samples(q: float, alpha: float) -> int:
+def min_samples(q: float, alpha: float) -> int:
     """The smallest sample whose largest value is above the q-quantile with confidence 1 - alpha/2."""
     return math.ceil(math.log(alpha / 2) / math.log(q))
 

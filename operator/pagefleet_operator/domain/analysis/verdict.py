@@ -1,4 +1,4 @@
-"""What a judgement says: Regressed, Passed or Inconclusive, with its numbers."""
+"""The verdict on a canary or on one of its signals: Regressed, Passed or Inconclusive, with its numbers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
 
 
 class Outcome(StrEnum):
+    """The three outcomes; Inconclusive asks for more requests, or for a measurement."""
+
     REGRESSED = "Regressed"
     PASSED = "Passed"
     INCONCLUSIVE = "Inconclusive"
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One signal's outcome, or the guard's, which is the worst of them. `reason` is what a rollback is called."""
+class Verdict:
+    """The outcome of one signal, or of the whole guard. `reason` is the name that a rollback would get from it."""
 
     outcome: Outcome
     record: VerdictRecord
@@ -24,41 +26,43 @@ class Judged:
     signals: tuple[SignalRecord, ...] = ()
 
 
-def worst(judged: list[Judged]) -> Judged:
-    """The guard's outcome, with all signals' numbers."""
+def worst_of(verdicts: list[Verdict]) -> Verdict:
+    """The guard's verdict: the worst outcome, with all signals' numbers."""
     order = (Outcome.REGRESSED, Outcome.INCONCLUSIVE, Outcome.PASSED)
-    chosen = min(judged, key=lambda one: order.index(one.outcome))
-    return replace(chosen, signals=tuple(signal for one in judged for signal in one.signals))
+    worst = min(verdicts, key=lambda verdict: order.index(verdict.outcome))
+    return replace(worst, signals=tuple(signal for verdict in verdicts for signal in verdict.signals))
 
 
-def told(
+def make_verdict(
     outcome: Outcome,
     record: VerdictRecord,
     message: str,
     wait: float | None = None,
     reason: str = "",
     signals: tuple[SignalRecord, ...] = (),
-) -> Judged:
-    said = replace(record, outcome=outcome.value, message=message, expected_seconds=wait)
-    return Judged(outcome, said, reason, signals)
+) -> Verdict:
+    """`wait` is the expected time to a verdict in seconds, None when it is not known."""
+    written = replace(record, outcome=outcome.value, message=message, expected_seconds=wait)
+    return Verdict(outcome, written, reason, signals)
 
 
-def blank(
-    signal: str, statistic: float = 0.0, limit: float = 0.0, samples: int = 0, value: float = 0.0
+def record_without_latency(
+    signal: str, statistic: float = 0.0, limit: float = 0.0, samples: int = 0, evidence: float = 0.0
 ) -> VerdictRecord:
-    """A record without latencies."""
+    """A record whose latencies, outcome and message are empty."""
     return VerdictRecord(
         outcome="", signal=signal, statistic=statistic, limit=limit, bound_seconds=None, stable_seconds=None,
-        canary_seconds=None, samples=samples, evidence=value, message="",
+        canary_seconds=None, samples=samples, evidence=evidence, message="",
     )  # fmt: skip
 
 
-def measured_by(judged: Judged, source: str) -> Judged:
-    """With who measured it, also in the sentence, which decisions and Events repeat."""
-    record = replace(judged.record, source=source, message=f"{judged.record.message}; source {source}")
-    return replace(judged, record=record, signals=tuple(replace(one, source=source) for one in judged.signals))
+def with_source(verdict: Verdict, source: str) -> Verdict:
+    """Add the measuring source, also to the sentence, which decisions and Events repeat."""
+    record = replace(verdict.record, source=source, message=f"{verdict.record.message}; source {source}")
+    return replace(verdict, record=record, signals=tuple(replace(one, source=source) for one in verdict.signals))
 
 
-def unknown(signal: str, message: str) -> Judged:
-    stated = SignalRecord(signal or "all", "", Outcome.INCONCLUSIVE.value, message=message)
-    return told(Outcome.INCONCLUSIVE, blank(signal), message, signals=(stated,))
+def no_measurement(signal: str, message: str) -> Verdict:
+    """Inconclusive, because there is nothing to judge by."""
+    shown = SignalRecord(signal or "all", "", Outcome.INCONCLUSIVE.value, message=message)
+    return make_verdict(Outcome.INCONCLUSIVE, record_without_latency(signal), message, signals=(shown,))

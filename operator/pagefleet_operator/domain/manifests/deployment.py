@@ -1,4 +1,4 @@
-"""A revision's Deployment: pods that pass Pod Security `restricted`, drain before they end, say why they fail."""
+"""A revision's Deployment: pods that pass Pod Security `restricted`, drain before they end, and report their failures."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ AFTER_DRAIN = 30
 
 
 def deployment(child: Child, replicas: int) -> dict[str, Any]:
+    """Build the Deployment of a revision with this number of replicas."""
     launch = launch_of(child, release())
     metadata: dict[str, Any] = {"labels": child.labels}
     if launch.engine is not None:
@@ -100,9 +101,9 @@ def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> di
     return container
 
 
-@cache  # every decision asks, and the answer is read from a file
+@cache  # every decision needs it, and it is read from a file
 def release() -> str:
-    """The operator's version, and so that of its own engine's image."""
+    """The operator's version, which is also the version of its own engine's image."""
     try:
         return version("pagefleet")
     except PackageNotFoundError:

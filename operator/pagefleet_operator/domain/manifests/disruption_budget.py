@@ -1,6 +1,6 @@
-"""A revision's PodDisruptionBudget: a node drain takes one replica at a time. Of policy/v1; the shell adapts.
+"""A revision's PodDisruptionBudget: a node drain takes one replica at a time. It is of policy/v1; the shell adapts it.
 
-Warm spares are not in it: asleep they count as unhealthy, and one of them would forbid every eviction.
+It leaves warm spares out: asleep they count as unhealthy, and one of them would forbid every eviction.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pagefleet_operator.domain.base.child import Child
 
 
 def disruption_budget(child: Child) -> dict[str, Any]:
+    """Build the PodDisruptionBudget of a revision."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

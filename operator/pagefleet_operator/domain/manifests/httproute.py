@@ -1,7 +1,7 @@
-"""A service's HTTPRoute, of gateway.networking.k8s.io: who meets which revision, for gateways that are not ours.
+"""A service's HTTPRoute, of gateway.networking.k8s.io: which requests go to which revision, for gateways of others.
 
-Source: https://gateway-api.sigs.k8s.io/reference/spec/ (v1). A client's base URL is the one it has at our gateway,
-`/<namespace>/<service>/v1`; with host names of its own it is `/v1`.
+Source: https://gateway-api.sigs.k8s.io/reference/spec/ (v1). A client's base URL is the same as at our own gateway,
+`/<namespace>/<service>/v1`. With host names of the service's own it is `/v1`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ SERVICE_PORT = 80
 
 
 @dataclass(frozen=True)
-class Split:
-    """Weights of revisions, those that are met; the canary and the headers that force it ("" and {}: nothing does);
-    the revision that gets copies and of how many requests in 100."""
+class TrafficSplit:
+    """How requests are split among revisions.
+
+    `weights` has the revisions that get requests. `canary_header` are the headers that force the `canary`; "" and None
+    when nothing forces it. `mirror` is the revision that gets copies, and of how many requests in 100.
+    """
 
     weights: tuple[tuple[str, int], ...]
     canary: str = ""
@@ -31,12 +34,18 @@ class Split:
 
 
 def http_route(
-    metadata: Mapping[str, Any], told: GatewayApi, features: Features, split: Split, timeout: float, *, pool: bool
+    metadata: Mapping[str, Any],
+    settings: GatewayApi,
+    features: Features,
+    split: TrafficSplit,
+    timeout: float,
+    *,
+    pool: bool,
 ) -> dict[str, Any]:
-    """`pool`: lead to the service's InferencePool, whose picker splits; else to the revisions' Services by weight."""
+    """Lead to the service's InferencePool (`pool`), whose picker splits, or to the revisions' Services by weight."""
     prefix = f"/{metadata['namespace']}/{metadata['name']}/v1"
-    path = "/v1" if told.hostnames else prefix
-    rewrite = [] if told.hostnames else [_rewrite()]
+    path = "/v1" if settings.hostnames else prefix
+    rewrite = [] if settings.hostnames else [_rewrite()]
     rules = []
     if split.canary and split.canary_header and not pool:
         headers = [{"type": "Exact", "name": n, "value": v} for n, v in sorted(split.canary_header.items())]
@@ -44,9 +53,9 @@ def http_route(
     backends = [_pool(metadata["name"])] if pool else _services(metadata["name"], split.weights)
     filters = [*copy.deepcopy(rewrite), *_mirrors(metadata["name"], features, split)]
     rules.append(_rule(path, [], filters, backends, features, timeout))
-    spec: dict[str, Any] = {"parentRefs": [_parent(parent) for parent in told.parents]}
-    if told.hostnames:
-        spec["hostnames"] = list(told.hostnames)
+    spec: dict[str, Any] = {"parentRefs": [_parent(parent) for parent in settings.parents]}
+    if settings.hostnames:
+        spec["hostnames"] = list(settings.hostnames)
     return {
         "apiVersion": f"{ROUTE_GROUP}/{features.route}",
         "kind": ROUTE_KIND,
@@ -56,7 +65,7 @@ def http_route(
 
 
 def metadata_of(namespace: str, service: str, uid: str) -> dict[str, Any]:
-    """Of what belongs to a service as a whole: its name, and the InferenceService as its owner."""
+    """The metadata of an object of the whole service: the service's name, and the InferenceService as owner."""
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": service, "uid": uid, "controller": True,
              "blockOwnerDeletion": False}  # fmt: skip
     labels = {
@@ -68,9 +77,10 @@ def metadata_of(namespace: str, service: str, uid: str) -> dict[str, Any]:
 
 
 def hundredths(weights: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    """The same shares as whole numbers that sum to 100, by largest remainders; exact when they do already.
+    """Round the shares to whole numbers that sum to 100, by largest remainders; exact when they do already.
 
-    Hamilton's method: nobody is off by one or more. What has weight 0, or no part of a hundred, is left out.
+    By Hamilton's method no share is off by one or more. A revision with weight 0, or with no part of a hundred, is left
+    out.
     """
     total = sum(weight for _, weight in weights)
     if total <= 0:
@@ -84,10 +94,10 @@ def hundredths(weights: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...
 
 
 def milliseconds(seconds: float) -> str:
-    """A Gateway API duration (GEP-2257): whole numbers only, at most five digits each. 0.0015 s rounds up to 2 ms."""
-    rest, text = -int(-seconds * 1000 // 1), ""
+    """Format a Gateway API duration (GEP-2257): whole numbers of at most five digits. 0.0015 s rounds up to 2 ms."""
+    remaining, text = -int(-seconds * 1000 // 1), ""
     for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-        count, rest = divmod(rest, size)
+        count, remaining = divmod(remaining, size)
         text += f"{count}{unit}" if count else ""
     return text or "0s"
 
@@ -113,13 +123,16 @@ def _rule(
 
 
 def _rewrite() -> dict[str, Any]:
-    """To the paths that engines have."""
+    """The filter that rewrites a path to the engines' own."""
     path = {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/v1"}
     return {"type": "URLRewrite", "urlRewrite": {"path": path}}
 
 
-def _mirrors(service: str, features: Features, split: Split) -> list[dict[str, Any]]:
-    """A share that the schema has no field for would become every request: it is left out then."""
+def _mirrors(service: str, features: Features, split: TrafficSplit) -> list[dict[str, Any]]:
+    """The filter that mirrors requests.
+
+    It is left out when the schema has no field for the share: the gateway would then mirror every request.
+    """
     if not split.mirror or not (features.mirror_share or split.mirror[1] >= 100):
         return []
     revision, percent = split.mirror

@@ -1,7 +1,7 @@
 """A service's InferencePool, of inference.networking.k8s.io/v1: all its pods, and our picker to choose among them.
 
-One pool holds every revision, because the endpoint-picker protocol does not tell a picker which pool a request was
-sent to: the picker splits by `.status.traffic` itself, exactly and stickily, and its pick must be within the pool.
+One pool holds every revision, because the endpoint-picker protocol does not state the pool that a request was sent to.
+The picker splits by `.status.traffic` itself, exactly and stickily, and its pick must be within the pool.
 Source: https://gateway-api-inference-extension.sigs.k8s.io/reference/spec (v1).
 """
 
@@ -16,6 +16,7 @@ from pagefleet_operator.domain.status.gateway_api import POOL_GROUP, POOL_KIND
 
 
 def inference_pool(metadata: Mapping[str, Any], version: str, picker: EndpointPicker) -> dict[str, Any]:
+    """Build the InferencePool of a service, of the served `version`."""
     return {
         "apiVersion": f"{POOL_GROUP}/{version}",
         "kind": POOL_KIND,

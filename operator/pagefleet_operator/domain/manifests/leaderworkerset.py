@@ -1,8 +1,8 @@
-"""A revision whose replicas are several pods: a LeaderWorkerSet of leaderworkerset.x-k8s.io/v1, a group for each replica.
+"""A revision's LeaderWorkerSet, of leaderworkerset.x-k8s.io/v1, where a replica is a group of several pods.
 
-The leader is the pod of a Deployment with the flags of a group's first node; the workers run the same image with the same
-flags and serve nobody. A group begins and ends as a whole. Each group has a headless Service of its own, because a shared
-one would have the name of our Service. Source: https://lws.sigs.k8s.io/docs/reference/
+The leader is the pod of a Deployment with the flags of a group's first node. The workers run the same image with the
+same flags, and no request is routed to them. A group begins and ends as a whole. Each group has a headless Service of
+its own, because a shared one would have the name of our Service. Source: https://lws.sigs.k8s.io/docs/reference/
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ GROUP, VERSION, KIND = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
 
 
 def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
+    """Build the LeaderWorkerSet of a revision with this number of groups."""
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
@@ -44,26 +45,26 @@ def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
 
 
 def _leader(child: Child) -> dict[str, Any]:
-    made = _template(child, _launch(child, worker=False))
-    container = made["spec"]["containers"][0]
+    template = _template(child, _launch(child, worker=False))
+    container = template["spec"]["containers"][0]
     container["ports"] = [*container["ports"], {"name": "ranks", "containerPort": MASTER_PORT, "protocol": "TCP"}]
-    return made
+    return template
 
 
 def _worker(child: Child) -> dict[str, Any]:
     """No probes: the leader is Ready when a step has run on all ranks, and ends when one is gone."""
     launch = _launch(child, worker=True)
-    made = _template(child, launch)
-    made["metadata"] = {"labels": child.worker_labels}
-    container = made["spec"]["containers"][0]
+    template = _template(child, launch)
+    template["metadata"] = {"labels": child.worker_labels}
+    container = template["spec"]["containers"][0]
     for name in ("ports", "startupProbe", "readinessProbe", "livenessProbe"):
         container.pop(name, None)
     if launch.stops_at_once:
-        # It is told when the leader's streams have had their time.
-        patience = made["spec"]["terminationGracePeriodSeconds"] - AFTER_DRAIN
-        container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(patience)]}}}
-    made["spec"].pop("topologySpreadConstraints", None)
-    return made
+        # The worker gets its signal only after the leader's streams have had their time to end.
+        grace = template["spec"]["terminationGracePeriodSeconds"] - AFTER_DRAIN
+        container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(grace)]}}}
+    template["spec"].pop("topologySpreadConstraints", None)
+    return template
 
 
 def _launch(child: Child, *, worker: bool) -> NodeLaunch:
@@ -71,10 +72,10 @@ def _launch(child: Child, *, worker: bool) -> NodeLaunch:
 
 
 def _template(child: Child, launch: NodeLaunch) -> dict[str, Any]:
-    """A Deployment's pod with the flags of a group, each in place of what it says for one pod; spec.engine.args stay."""
-    made: dict[str, Any] = copy.deepcopy(deployment(child, 1)["spec"]["template"])
-    container, names = made["spec"]["containers"][0], {flag.partition("=")[0] for flag in launch.flags}
-    given = (child.snapshot.get("engine") or {}).get("args") or []
-    written = container["args"][: len(container["args"]) - len(given)]
-    container["args"] = [*(one for one in written if one.partition("=")[0] not in names), *launch.flags, *given]
-    return made
+    """A Deployment's pod with a group's flags in place of those for one pod; the flags of spec.engine.args stay."""
+    template: dict[str, Any] = copy.deepcopy(deployment(child, 1)["spec"]["template"])
+    container, names = template["spec"]["containers"][0], {flag.partition("=")[0] for flag in launch.flags}
+    own_args = (child.snapshot.get("engine") or {}).get("args") or []
+    adapter_args = container["args"][: len(container["args"]) - len(own_args)]
+    container["args"] = [*(one for one in adapter_args if one.partition("=")[0] not in names), *launch.flags, *own_args]
+    return template

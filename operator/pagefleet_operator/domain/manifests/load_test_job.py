@@ -10,17 +10,19 @@ from pagefleet_contract.names import LOAD_TEST, LOAD_TEST_LABEL, MANAGED, MANAGE
 from pagefleet_operator.domain.base.child import Child
 
 CONTAINER = "load"
-KEPT_SECONDS = 3600
+TTL_SECONDS = 3600
 USER = 65532
 
 
 def job_name(child: Child, started: float) -> str:
-    """One Job for each attempt: `started` is when the rollout began."""
+    """The name of an attempt's Job: there is one Job for each. `started` is when the step began."""
     return f"{child.service[:36].rstrip('-.')}-{child.revision}-load-{int(started) % 100_000_000:x}"
 
 
-def load_test(child: Child, image: str, profile: Mapping[str, Any], longest: float, started: float) -> dict[str, Any]:
-    """`longest` seconds are left for all of it."""
+def load_test_job(
+    child: Child, image: str, profile: Mapping[str, Any], timeout: float, started: float
+) -> dict[str, Any]:
+    """The whole load test may take `timeout` seconds."""
     metadata = child.metadata()
     labels = {MANAGED_LABEL: MANAGED, NAME_LABEL: LOAD_TEST}
     labels[LOAD_TEST_LABEL] = child.name
@@ -35,14 +37,15 @@ def load_test(child: Child, image: str, profile: Mapping[str, Any], longest: flo
         "metadata": {**metadata, "name": job_name(child, started), "labels": labels},
         "spec": {
             "backoffLimit": 1,
-            "activeDeadlineSeconds": max(1, int(longest)),
-            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "activeDeadlineSeconds": max(1, int(timeout)),
+            "ttlSecondsAfterFinished": TTL_SECONDS,
             "template": {"metadata": {"labels": labels}, "spec": _pod(image, arguments)},
         },
     }
 
 
 def served_name(child: Child) -> str:
+    """The model's name in requests."""
     model = child.snapshot["model"]
     return str(model.get("servedName") or child.service)
 

@@ -1,4 +1,4 @@
-"""A revision's Service: a stable name for its ready pods. The gateway picks pods itself and does not use it."""
+"""A revision's Service: a stable name for its ready pods. Our gateway picks pods itself and does not use it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pagefleet_operator.domain.base.child import Child
 
 
 def service(child: Child) -> dict[str, Any]:
+    """Build the Service of a revision."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

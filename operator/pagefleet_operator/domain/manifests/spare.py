@@ -1,7 +1,8 @@
-"""A revision's warm spares: a Deployment of their own beside the replicas', with pods that differ in three things.
+"""A revision's warm spares: a Deployment of their own beside that of the replicas, with pods that differ in three ways.
 
-A label, so that the replicas' PodDisruptionBudget leaves them out; a readiness gate that the operator keeps, so that
-nobody meets a spare that was not woken, whichever gateway is in front; and a probe that sees a waking engine at once.
+They have a label, so that the replicas' PodDisruptionBudget leaves them out. They have a readiness gate that the
+operator sets, so that no gateway routes requests to a spare that was not woken. Their readiness probe runs every
+second, so that a waking engine is seen at once.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ SPARE = {SPARE_LABEL: "true"}
 
 
 def spare_deployment(child: Child, replicas: int) -> dict[str, Any]:
-    made = deployment(child, replicas)
-    metadata, chosen = made["metadata"], made["spec"]
+    """Build the Deployment of a revision's warm spares."""
+    spare = deployment(child, replicas)
+    metadata, spec = spare["metadata"], spare["spec"]
     metadata |= {"name": f"{child.name}-spare", "labels": {**child.labels, **SPARE}}
-    chosen["selector"] = {"matchLabels": {**child.selector, **SPARE}}
+    spec["selector"] = {"matchLabels": {**child.selector, **SPARE}}
     # Spares are never Available, so a rolling update would wait for the new ones for ever.
-    chosen["strategy"] = {"type": "Recreate"}
-    template = chosen["template"]
+    spec["strategy"] = {"type": "Recreate"}
+    template = spec["template"]
     template["metadata"]["labels"] = {**child.labels, **SPARE}
     pod = template["spec"]
     pod["readinessGates"] = [{"conditionType": AWAKE_GATE}]
     pod["containers"][0]["readinessProbe"]["periodSeconds"] = 1
-    return made
+    return spare

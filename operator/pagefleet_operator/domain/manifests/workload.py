@@ -1,5 +1,4 @@
-"""Revisions whose replicas are groups of pods: which kind of object makes their pods, and what is said where the cluster
-has no such kind. Pure."""
+"""Chooses the kind of object that makes a revision's pods, and states the problem where the cluster lacks that kind."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ UNAVAILABLE = "MultiNodeUnavailable"
 
 
 def workload(child: Child, replicas: int, *, served: bool) -> Mapping[str, object] | None:
-    """What makes a revision's pods; None where a LeaderWorkerSet is needed and `served` says that there are none."""
+    """The object that makes a revision's pods; None where that is a LeaderWorkerSet and the cluster does not serve it."""
     if nodes(child.snapshot) == 1:
         return deployment(child, replicas)
     return leader_worker_set(child, replicas) if served else None
 
 
 def problem(known: Iterable[RevisionRecord], in_use: Iterable[str], *, served: bool) -> Problem | None:
-    """Why a revision in use can have no pods; what `in_use` names first is told."""
+    """The problem of the first revision in `in_use` that can have no pods."""
     if served:
         return None
     several = {record.hash for record in known if record.spec and _nodes(record.spec) > 1}

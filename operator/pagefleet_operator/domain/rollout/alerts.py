@@ -1,4 +1,4 @@
-"""Which stored alert, if any, is about the revision under judgement."""
+"""Finds the stored alert, if any, that is about the revision under judgement."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
 
 
 def labels_of(raw: object) -> Mapping[str, str] | None:
-    """`spec.rollout.alerts.matchLabels` of a spec that may be invalid elsewhere: an alert must not be lost for that.
-    Total; None when alerts ask for no rollback."""
+    """Read `spec.rollout.alerts.matchLabels` of a raw spec; None when alerts ask for no rollback. Total.
+
+    The spec may be invalid elsewhere: an alert must not be lost for that.
+    """
     for name in ("rollout", "alerts"):
         raw = raw.get(name) if isinstance(raw, Mapping) else None
     if not isinstance(raw, Mapping) or raw.get("onAlert") == "pause":
@@ -21,31 +23,39 @@ def labels_of(raw: object) -> Mapping[str, str] | None:
     return {str(name): value for name, value in labels.items()}
 
 
-def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(labels.get(name) == value for name, value in wanted.items())
+def matches(labels: Mapping[str, str], required: Mapping[str, str]) -> bool:
+    """Whether an alert's labels have every required label."""
+    return all(labels.get(name) == value for name, value in required.items())
 
 
-def against(
-    canary: str, alerts: Iterable[AlertRecord], wanted: Mapping[str, str] | None, since: float
+def firing_against(
+    revision: str, alerts: Iterable[AlertRecord], labels: Mapping[str, str] | None, since: float
 ) -> AlertRecord | None:
-    """The first firing alert that is about `canary` (or names no revision) and came after `since`."""
-    if wanted is None:
+    """The first firing alert that is about `revision` (or names no revision) and came after `since`."""
+    if labels is None:
         return None
     for alert in alerts:
-        about = alert.revision in ("", canary)
-        if about and not alert.resolved and alert.received >= since and matches(alert.labels, wanted):
+        about = alert.revision in ("", revision)
+        if about and not alert.resolved and alert.received >= since and matches(alert.labels, labels):
             return alert
     return None
 
 
 def decides(status: Status, raw: object, rollout: Rollout | None) -> bool:
-    """Whether a stored alert gives the revision under judgement up by itself, so that nobody needs to wait for
-    measurements. `rollout` None: the spec `raw` cannot be used."""
+    """Whether a stored alert alone gives up the revision under judgement, so that no measurement needs to be awaited.
+
+    `rollout` is None when the spec `raw` cannot be used.
+    """
     if rollout is not None and rollout.alerts_pause:
         return False
     record = status.rollout
-    judged = status.canary if record.phase is not Phase.ROLLING_BACK else ""
+    revision = status.canary if record.phase is not Phase.ROLLING_BACK else ""
     if record.phase is Phase.WATCHING:
-        judged = status.stable
-    wanted = rollout.alert_labels if rollout is not None else labels_of(raw)
-    return bool(judged) and against(judged, status.alerts, wanted, record.started) is not None
+        revision = status.stable
+    labels = rollout.alert_labels if rollout is not None else labels_of(raw)
+    return bool(revision) and firing_against(revision, status.alerts, labels, record.started) is not None
+
+
+def sentence(alert: AlertRecord, revision: str) -> str:
+    """State that an alert fires, for messages."""
+    return f"alert {alert.name} fires for revision {revision}"

@@ -1,4 +1,4 @@
-"""What still happens to a rollout while the spec cannot be used: nothing goes forward, but the way back stays open.
+"""The rollout while the spec cannot be used: nothing goes forward, but the way back stays open.
 
 An abort, an alert and a rollback under way need nothing of the spec but the labels of alerts.
 """
@@ -8,20 +8,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pagefleet_operator.domain.rollout import actions, alerts, rollback
-from pagefleet_operator.domain.status.journal import Journal
-from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.stage import Stage, stage_of
 from pagefleet_operator.domain.status.status import Phase
+from pagefleet_operator.domain.status.turn import Turn
 
 
-def keep(seen: Observation, reason: str, now: float, journal: Journal) -> Stage:
-    """`reason` says what is wrong with the spec."""
-    stage = actions.without_spec(stage_of(seen.status), seen, reason, now, journal)
+def hold(turn: Turn, error: str) -> Stage:
+    """Keep the stage, or go on with the way back. `error` is what is wrong with the spec."""
+    observation = turn.observation
+    stage = actions.act_without_spec(turn, stage_of(observation.status), error)
     if stage.record.phase is Phase.ROLLING_BACK:
-        return rollback.retreat(stage, seen, now, journal)
-    labels = alerts.labels_of(seen.spec)
-    alert = alerts.against(stage.canary, seen.status.alerts, labels, stage.record.started) if stage.canary else None
+        return rollback.move_traffic_back(turn, stage)
+    if not stage.canary:
+        return stage
+    labels = alerts.labels_of(observation.spec)
+    alert = alerts.firing_against(stage.canary, observation.status.alerts, labels, stage.record.started)
     if alert is None:
         return stage
-    message = f"alert {alert.name} fires for revision {stage.canary}"
-    return replace(rollback.reject(stage, seen, "Alert", message, now, journal), mirror=None)
+    return replace(rollback.reject(turn, stage, "Alert", alerts.sentence(alert, stage.canary)), mirror=None)

@@ -1,142 +1,176 @@
-"""The rollout automaton: which revision is stable, which is the canary, and how traffic is split between them.
+"""The rollout's state machine: which revision is stable, which is the canary, and how traffic is split between them.
 
-One step of it is `advance`. Weight moves to a revision only when it has the ready pods for it; the stable keeps its
-replicas until the canary is promoted; a rejected revision is not tried again until the spec names another one or a
-person asks for it.
+`advance` takes one turn of it: it asks the policies in POLICIES one after the other, and the first one that applies
+decides. Weight moves to a revision only when it has the ready pods for it. The stable keeps its replicas until the
+canary is promoted. A rejected revision is not tried again until the spec names another one or a person retries it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pagefleet_operator.domain.analysis import judging
-from pagefleet_operator.domain.analysis.guard import Outcome
+from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.rollout import actions, alerts, promotion, rollback, steps
 from pagefleet_operator.domain.spec.rollout import Rollout
-from pagefleet_operator.domain.status.journal import Journal
-from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.stage import (
     Stage,
     advance_timer,
     all_traffic_to,
     begin_phase,
-    reading_of,
     stage_of,
     watched_seconds,
 )
 from pagefleet_operator.domain.status.status import AlertRecord, Phase, RolloutRecord
+from pagefleet_operator.domain.status.turn import SpecTurn
 
 UNTIMED = (Phase.IDLE, Phase.ROLLED_BACK)
 
 
-def advance(seen: Observation, rollout: Rollout, wanted: str, now: float, journal: Journal) -> Stage:
-    stage = stage_of(seen.status)
-    if _timed(stage.record, rollout):
-        stage = replace(stage, record=advance_timer(stage.record, now))
-    stage = actions.act(stage, seen, rollout, wanted, now, journal)
-    if not stage.stable or not stage.traffic:
-        return _first(stage, wanted, reading_of(seen.revisions, wanted), now, journal)
-    if stage.record.phase is Phase.ROLLING_BACK:
-        return rollback.retreat(stage, seen, now, journal)
-    if wanted == stage.stable:
-        if stage.record.phase is Phase.WATCHING:
-            return promotion.watch(stage, seen, rollout, now, journal)
-        return _settle(stage, now, journal)
-    if wanted in stage.rejected_hashes:
-        record = stage.record
-        if record.phase is not Phase.ROLLED_BACK:
-            record = begin_phase(RolloutRecord(Phase.ROLLED_BACK), Phase.ROLLED_BACK, now)
-        return replace(stage, canary="", traffic=all_traffic_to(stage.stable), record=record, mirror=None)
-    if stage.canary != wanted:
-        return _start(stage, wanted, now, journal)
-    return _progress(stage, seen, rollout, now, journal)
+def advance(turn: SpecTurn) -> Stage:
+    """Take one turn: bring the timer forward, do what a person asks for, then let the policies decide."""
+    stage = stage_of(turn.observation.status)
+    if _is_timed(stage.record, turn.rollout):
+        stage = replace(stage, record=advance_timer(stage.record, turn.now))
+    stage = actions.act(turn, stage)
+    for policy in POLICIES:
+        decided = policy(turn, stage)
+        if decided is not None:
+            return decided
+    return progress(turn, stage)
 
 
-def _timed(record: RolloutRecord, rollout: Rollout) -> bool:
-    """Whether something becomes due by the phase's timer alone: bringing it forward is a write, and who waits for a
-    person, perhaps for days, must not write. (A pause ends with a new timer.)"""
+def serve_first_revision(turn: SpecTurn, stage: Stage) -> Stage | None:
+    """Nothing serves yet: make the target the stable, and give it all traffic once it has a ready pod."""
+    target = turn.target
+    if stage.stable and stage.traffic:
+        return None
+    if turn.reading(target).ready:
+        turn.journal.note("Serving", f"revision {target} is ready and gets all traffic")
+        record = RolloutRecord(Phase.IDLE, since=turn.now)
+        return replace(stage, stable=target, canary="", traffic=all_traffic_to(target), record=record)
+    if stage.stable == target:
+        return stage
+    turn.journal.note("RevisionStarted", f"revision {target} is started; it is the first")
+    return replace(stage, stable=target, canary="", traffic=(), record=_starting_record(turn.now))
+
+
+def continue_rollback(turn: SpecTurn, stage: Stage) -> Stage | None:
+    """A rollback is under way: finish it before anything else."""
+    return rollback.move_traffic_back(turn, stage) if stage.record.phase is Phase.ROLLING_BACK else None
+
+
+def watch_promoted(turn: SpecTurn, stage: Stage) -> Stage | None:
+    """The stable is what the spec asks for, and is still watched after its promotion."""
+    watching = turn.target == stage.stable and stage.record.phase is Phase.WATCHING
+    return promotion.watch(turn, stage) if watching else None
+
+
+def settle(turn: SpecTurn, stage: Stage) -> Stage | None:
+    """The stable is what the spec asks for: end a rollout that is left over."""
+    if turn.target != stage.stable:
+        return None
+    if stage.canary:
+        text = f"the spec asks for stable {stage.stable} again; canary {stage.canary} is removed"
+        turn.journal.note("RolloutEnded", text)
+    elif stage.record.phase is Phase.IDLE:
+        return stage
+    record = RolloutRecord(Phase.IDLE, since=turn.now)
+    return replace(stage, canary="", traffic=all_traffic_to(stage.stable), record=record, mirror=None)
+
+
+def refuse_rejected(turn: SpecTurn, stage: Stage) -> Stage | None:
+    """The target was rolled back before: leave all traffic on the stable."""
+    if turn.target not in stage.rejected_hashes:
+        return None
+    record = stage.record
+    if record.phase is not Phase.ROLLED_BACK:
+        record = begin_phase(RolloutRecord(Phase.ROLLED_BACK), Phase.ROLLED_BACK, turn.now)
+    return replace(stage, canary="", traffic=all_traffic_to(stage.stable), record=record, mirror=None)
+
+
+def start_canary(turn: SpecTurn, stage: Stage) -> Stage | None:
+    """The target is new: start it beside the stable, instead of a canary that the spec no longer asks for."""
+    if stage.canary == turn.target:
+        return None
+    replaced = f" instead of {stage.canary}" if stage.canary else ""
+    turn.journal.note("CanaryStarted", f"revision {turn.target} is started beside stable {stage.stable}{replaced}")
+    traffic, record = all_traffic_to(stage.stable), _starting_record(turn.now)
+    return replace(stage, canary=turn.target, traffic=traffic, record=record, mirror=None, baseline=())
+
+
+Policy = Callable[[SpecTurn, Stage], Stage | None]
+POLICIES: tuple[Policy, ...] = (
+    serve_first_revision,
+    continue_rollback,
+    watch_promoted,
+    settle,
+    refuse_rejected,
+    start_canary,
+)
+
+
+def progress(turn: SpecTurn, stage: Stage) -> Stage:
+    """Go on with the canary: alerts first, then its start, the verdict, a pause, and at last its step or promotion."""
+    rollout = turn.rollout
+    firing = turn.observation.status.alerts
+    alert = alerts.firing_against(stage.canary, firing, rollout.alert_labels, stage.record.started)
+    if alert is not None and not rollout.alerts_pause:
+        return rollback.reject(turn, stage, "Alert", alerts.sentence(alert, stage.canary))
+    stage = _pause_by_alert(turn, stage, alert)
+    if stage.record.phase is Phase.STARTING:
+        return _await_start(turn, stage)
+    stage, verdict = judging.judge_canary(turn, stage)
+    if verdict is not None and verdict.outcome is Outcome.REGRESSED:
+        return rollback.reject(turn, stage, verdict.reason, verdict.record.message)
+    if stage.record.paused:
+        return stage
+    if stage.record.phase is Phase.PROMOTING:
+        return promotion.promote(turn, stage)
+    return steps.advance(turn, stage, verdict)
+
+
+def _is_timed(record: RolloutRecord, rollout: Rollout) -> bool:
+    """Whether something becomes due by the phase's timer alone.
+
+    Only then is the timer brought forward, because that is a write: a rollout that waits for a person, perhaps for
+    days, must not write. (The end of a pause starts the timer again.)
+    """
     if record.phase in UNTIMED:
         return False
     if record.phase is Phase.STARTING or record.low_since is not None:
         return True
     if record.paused:
         return False
-    held_up = record.phase in steps.PHASES.values() and record.step < len(rollout.steps)
-    return not held_up or rollout.steps[record.step].hold is not None
+    in_step = record.phase in steps.PHASES.values() and record.step < len(rollout.steps)
+    return not in_step or rollout.steps[record.step].hold is not None
 
 
-def _first(stage: Stage, wanted: str, found: RevisionReading, now: float, journal: Journal) -> Stage:
-    """Nothing serves yet: the wanted revision is the stable, and gets all traffic once it has a ready pod."""
-    if found.ready:
-        journal.note("Serving", f"revision {wanted} is ready and gets all traffic")
-        return replace(
-            stage, stable=wanted, canary="", traffic=all_traffic_to(wanted), record=RolloutRecord(Phase.IDLE, since=now)
-        )
-    if stage.stable == wanted:
-        return stage
-    journal.note("RevisionStarted", f"revision {wanted} is started; it is the first")
-    record = replace(begin_phase(RolloutRecord(Phase.STARTING), Phase.STARTING, now), started=now)
-    return replace(stage, stable=wanted, canary="", traffic=(), record=record)
+def _starting_record(now: float) -> RolloutRecord:
+    return replace(begin_phase(RolloutRecord(Phase.STARTING), Phase.STARTING, now), started=now)
 
 
-def _settle(stage: Stage, now: float, journal: Journal) -> Stage:
-    """The spec asks for what is stable already."""
-    if stage.canary:
-        journal.note("RolloutEnded", f"the spec is back at stable {stage.stable}; canary {stage.canary} is removed")
-    elif stage.record.phase is Phase.IDLE:
-        return stage
-    record = RolloutRecord(Phase.IDLE, since=now)
-    return replace(stage, canary="", traffic=all_traffic_to(stage.stable), record=record, mirror=None)
-
-
-def _start(stage: Stage, wanted: str, now: float, journal: Journal) -> Stage:
-    old = f" instead of {stage.canary}" if stage.canary else ""
-    journal.note("CanaryStarted", f"revision {wanted} is started beside stable {stage.stable}{old}")
-    record = replace(begin_phase(RolloutRecord(Phase.STARTING), Phase.STARTING, now), started=now)
-    return replace(stage, canary=wanted, traffic=all_traffic_to(stage.stable), record=record, mirror=None, baseline=())
-
-
-def _progress(stage: Stage, seen: Observation, rollout: Rollout, now: float, journal: Journal) -> Stage:
-    record, canary = stage.record, reading_of(seen.revisions, stage.canary)
-    alert = alerts.against(stage.canary, seen.status.alerts, rollout.alert_labels, record.started)
-    if alert is not None and not rollout.alerts_pause:
-        return rollback.reject(stage, seen, "Alert", _fires(alert, stage.canary), now, journal)
-    stage = _held_up(stage, alert, now, journal)
-    if stage.record.phase is Phase.STARTING:
-        return _starting(stage, seen, canary, rollout, now, journal)
-    stage, judged = judging.judged(stage, seen, rollout, now)
-    if judged is not None and judged.outcome is Outcome.REGRESSED:
-        return rollback.reject(stage, seen, judged.reason, judged.record.message, now, journal)
-    if stage.record.paused:
-        return stage
-    if stage.record.phase is Phase.PROMOTING:
-        return promotion.promote(stage, seen, rollout, now, journal)
-    return steps.step(stage, seen, rollout, judged, now, journal)
-
-
-def _held_up(stage: Stage, alert: AlertRecord | None, now: float, journal: Journal) -> Stage:
-    """With onAlert pause: a firing alert holds the step up, and lets go when it is resolved. A person's pause stays."""
+def _pause_by_alert(turn: SpecTurn, stage: Stage, alert: AlertRecord | None) -> Stage:
+    """With onAlert pause: hold the step while an alert fires, and begin it again afterwards. A person's pause stays."""
     record = stage.record
     if alert is not None and not record.paused:
-        journal.note("AlertPaused", f"{_fires(alert, stage.canary)}; the rollout is held", warning=True)
+        text = f"{alerts.sentence(alert, stage.canary)}; the rollout is paused until the alert is resolved"
+        turn.journal.note("AlertPaused", text, warning=True)
         return replace(stage, record=replace(record, paused=f"alert {alert.name}"))
     if alert is None and record.paused.startswith("alert "):
-        journal.note("AlertResolved", f"{record.paused} is resolved; the step begins again")
-        return replace(stage, record=begin_phase(record, record.phase, now))
+        turn.journal.note("AlertResolved", f"{record.paused} is resolved; the step begins again")
+        return replace(stage, record=begin_phase(record, record.phase, turn.now))
     return stage
 
 
-def _fires(alert: AlertRecord, revision: str) -> str:
-    return f"alert {alert.name} fires for revision {revision}"
-
-
-def _starting(
-    stage: Stage, seen: Observation, canary: RevisionReading, rollout: Rollout, now: float, journal: Journal
-) -> Stage:
+def _await_start(turn: SpecTurn, stage: Stage) -> Stage:
+    """Enter the first step when a pod of the canary is ready; give the canary up after the guard's deadline."""
+    canary, deadline = turn.reading(stage.canary), turn.rollout.guard.deadline
     if canary.ready:
-        return stage if stage.record.paused else steps.enter(stage, seen, rollout, 0, now, journal)
-    if watched_seconds(stage.record, now) > rollout.guard.deadline:
+        return stage if stage.record.paused else steps.enter(turn, stage, 0)
+    if watched_seconds(stage.record, turn.now) > deadline:
         fault = next((pod.fault.message for pod in canary.pods if pod.fault), "no pod became ready")
-        message = f"revision {stage.canary} did not start: {fault}"
-        return rollback.reject(stage, seen, "StartFailed", message, now, journal)
+        message = f"revision {stage.canary} did not start within {deadline:g} s (spec.rollout.guard.deadline): {fault}"
+        return rollback.reject(turn, stage, "StartFailed", message)
     return stage

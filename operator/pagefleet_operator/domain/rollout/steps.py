@@ -1,108 +1,112 @@
-"""The steps of a rollout: what each asks for, when it is over, and what the next one changes."""
+"""The steps of a rollout: the demand of each, its end, and the change that the next one makes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from pagefleet_operator.domain.analysis import load_test
-from pagefleet_operator.domain.analysis.guard import Judged, Outcome
-from pagefleet_operator.domain.rollout import affordable, rollback
+from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
+from pagefleet_operator.domain.rollout import carrying_capacity, rollback
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS, RolloutStep, StepKind
-from pagefleet_operator.domain.status.journal import Journal
-from pagefleet_operator.domain.status.observation import Observation
-from pagefleet_operator.domain.status.stage import Stage, begin_phase, reading_of, split_traffic, watched_seconds
+from pagefleet_operator.domain.status.stage import Stage, begin_phase, split_traffic, watched_seconds
 from pagefleet_operator.domain.status.status import MirrorRecord, Phase
+from pagefleet_operator.domain.status.turn import SpecTurn
 
 PHASES = {kind: Phase(row.phase) for kind, row in STEP_KINDS.items()}
 WAITING = frozenset(PHASES[kind] for kind, row in STEP_KINDS.items() if row.waits)
 
 
 def weight_of(rollout: Rollout, step: int) -> int:
-    """The canary's weight in a step; other steps keep the weight before them."""
+    """The canary's weight in a step; steps of other kinds keep the weight before them."""
     weights = [entry.weight for entry in rollout.steps[: step + 1] if entry.weight is not None]
     return weights[-1] if weights else 0
 
 
-def enter(stage: Stage, seen: Observation, rollout: Rollout, step: int, now: float, journal: Journal) -> Stage:
+def enter(turn: SpecTurn, stage: Stage, step: int) -> Stage:
     """Begin a step, or the promotion after the last one. A weight is in force once the canary can carry it."""
-    record = stage.record
+    record, rollout = stage.record, turn.rollout
     if step >= len(rollout.steps):
-        return promoting(stage, rollout, f"revision {stage.canary} has passed every step", now, journal)
-    entry, weight = rollout.steps[step], weight_of(rollout, step)
+        return begin_promotion(turn, stage, f"revision {stage.canary} has passed every step")
+    entry = rollout.steps[step]
     verdict = f" ({record.verdict.message})" if record.verdict else ""
-    what = STEP_KINDS[entry.kind].decision(entry, weight)
-    journal.note("StepAdvanced", f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {what}{verdict}")
+    demand = STEP_KINDS[entry.kind].decision(entry, weight_of(rollout, step))
+    text = f"step {step + 1} of {len(rollout.steps)}: revision {stage.canary} {demand}"
+    turn.journal.note("StepAdvanced", text + verdict)
     mirror = MirrorRecord(stage.canary, entry.mirror) if entry.kind is StepKind.MIRROR else None
-    entered = replace(begin_phase(record, PHASES[entry.kind], now), step=step)
-    return _weighted(replace(stage, mirror=mirror, record=entered), seen, rollout, now)
+    entered = replace(begin_phase(record, PHASES[entry.kind], turn.now), step=step)
+    return _apply_weight(turn, replace(stage, mirror=mirror, record=entered))
 
 
-def promoting(stage: Stage, rollout: Rollout, why: str, now: float, journal: Journal) -> Stage:
-    journal.note("Promoting", f"{why}; its replicas are raised first")
-    record = replace(begin_phase(stage.record, Phase.PROMOTING, now), step=len(rollout.steps))
+def begin_promotion(turn: SpecTurn, stage: Stage, cause: str) -> Stage:
+    """Raise the canary's replicas before it gets all traffic."""
+    turn.journal.note("Promoting", f"{cause}; its replicas are raised before it gets all traffic")
+    record = replace(begin_phase(stage.record, Phase.PROMOTING, turn.now), step=len(turn.rollout.steps))
     return replace(stage, mirror=None, record=record)
 
 
-def step(
-    stage: Stage, seen: Observation, rollout: Rollout, judged: Judged | None, now: float, journal: Journal
-) -> Stage:
-    """Go on within the present step, or to the next."""
-    if stage.record.step >= len(rollout.steps):
-        return enter(stage, seen, rollout, stage.record.step, now, journal)
-    entry = rollout.steps[stage.record.step]
-    if PHASES[entry.kind] is not stage.record.phase:
-        # The steps were edited under the rollout: this one is another now.
-        return enter(stage, seen, rollout, stage.record.step, now, journal)
-    stage = _weighted(stage, seen, rollout, now)
-    if entry.kind is StepKind.LOAD_TEST:
-        return _load_test(stage, seen, rollout, entry, now, journal)
-    record = stage.record
+def advance(turn: SpecTurn, stage: Stage, verdict: Verdict | None) -> Stage:
+    """Go on within the present step, or to the next one. `verdict` is None without a guard."""
+    steps, step = turn.rollout.steps, stage.record.step
+    if step >= len(steps) or PHASES[steps[step].kind] is not stage.record.phase:
+        # A person has edited the steps under the rollout: this one has another kind now, or is gone.
+        return enter(turn, stage, step)
+    stage = _apply_weight(turn, stage)
+    if steps[step].kind is StepKind.LOAD_TEST:
+        return _await_load_test(turn, stage, steps[step])
+    return _await_hold(turn, stage, steps[step], verdict)
+
+
+def _await_hold(turn: SpecTurn, stage: Stage, entry: RolloutStep, verdict: Verdict | None) -> Stage:
+    """Wait for the step's hold, its requests and a verdict that passes; without a verdict, to the deadline at most."""
+    record, guard = stage.record, turn.rollout.guard
     if entry.hold is None:
         return stage
-    in_force = stage.weight(stage.canary) == weight_of(rollout, record.step)
-    passed = judged is None or judged.outcome is Outcome.PASSED
-    over = in_force and watched_seconds(record, now) >= entry.hold and record.requests >= entry.min_requests
-    if over and passed and reading_of(seen.revisions, stage.canary).ready:
-        return enter(stage, seen, rollout, record.step + 1, now, journal)
-    late = watched_seconds(record, now) >= entry.hold + rollout.guard.deadline
-    if judged is not None and not passed and late and rollout.guard.rollback_when_inconclusive:
-        message = f"no verdict within {rollout.guard.deadline:g} s: {judged.record.message}"
-        return rollback.reject(stage, seen, "DeadlineExceeded", message, now, journal)
-    return stage
+    in_force = stage.weight(stage.canary) == weight_of(turn.rollout, record.step)
+    passed = verdict is None or verdict.outcome is Outcome.PASSED
+    watched = watched_seconds(record, turn.now)
+    over = in_force and watched >= entry.hold and record.requests >= entry.min_requests
+    if over and passed and turn.reading(stage.canary).ready:
+        return enter(turn, stage, record.step + 1)
+    if verdict is None or passed or not guard.rollback_when_inconclusive or watched < entry.hold + guard.deadline:
+        return stage
+    message = (
+        f"no verdict within {guard.deadline:g} s after the hold of {entry.hold:g} s in step {record.step + 1} of "
+        f"{len(turn.rollout.steps)}, with {record.requests} requests to the canary: {verdict.record.message}"
+    )
+    return rollback.reject(turn, stage, "DeadlineExceeded", message)
 
 
-def _weighted(stage: Stage, seen: Observation, rollout: Rollout, now: float) -> Stage:
-    """The step's weight, once the canary can carry it: a canary that is short of pods would look slow."""
-    weight, record = weight_of(rollout, stage.record.step), stage.record
+def _apply_weight(turn: SpecTurn, stage: Stage) -> Stage:
+    """Set the step's weight once the canary can carry it: a canary that is short of pods would look slow."""
+    weight, record = weight_of(turn.rollout, stage.record.step), stage.record
     if weight == stage.weight(stage.canary):
         return stage
-    if weight > stage.weight(stage.canary) and not affordable.affords(stage, seen, weight):
+    if weight > stage.weight(stage.canary) and not carrying_capacity.canary_can_carry(turn, stage, weight):
         return stage
-    began = begin_phase(record, record.phase, now)
     began = replace(
-        began, paused=record.paused, traffic_since=now if record.traffic_since is None else record.traffic_since
+        begin_phase(record, record.phase, turn.now),
+        paused=record.paused,
+        traffic_since=turn.now if record.traffic_since is None else record.traffic_since,
     )
     return replace(stage, traffic=split_traffic(stage.stable, stage.canary, weight), record=began)
 
 
-def _load_test(
-    stage: Stage, seen: Observation, rollout: Rollout, entry: RolloutStep, now: float, journal: Journal
-) -> Stage:
-    """Wait for the Job's result, compare it with the stable's stored one."""
-    known = {record.hash: record.load_test for record in seen.status.revisions}
-    result, found = known.get(stage.canary), seen.load_test
-    if not result and found is not None and found.failure:
-        return rollback.reject(stage, seen, "LoadTest", f"the load test failed: {found.failure}", now, journal)
-    if not result and found is not None:
-        result = found.result
+def _await_load_test(turn: SpecTurn, stage: Stage, entry: RolloutStep) -> Stage:
+    """Wait for the Job's result, and compare it with the stored result of the stable."""
+    stored = {record.hash: record.load_test for record in turn.observation.status.revisions}
+    result, reading = stored.get(stage.canary), turn.observation.load_test
+    if not result and reading is not None:
+        if reading.failure:
+            return rollback.reject(turn, stage, "LoadTest", f"the load test failed: {reading.failure}")
+        result = reading.result
     if not result:
-        if entry.hold is not None and watched_seconds(stage.record, now) > entry.hold:
-            message = f"the load test has not ended within {entry.hold:g} s"
-            return rollback.reject(stage, seen, "LoadTest", message, now, journal)
+        if entry.hold is not None and watched_seconds(stage.record, turn.now) > entry.hold:
+            message = f"the load test has not ended within its timeout of {entry.hold:g} s"
+            return rollback.reject(turn, stage, "LoadTest", message)
         return stage
-    compared = load_test.compare(result, known.get(stage.stable) or {}, rollout.guard)
-    if compared.failure:
-        return rollback.reject(stage, seen, "LoadTest", compared.failure, now, journal)
-    journal.note("LoadTestPassed", compared.message)
-    return enter(stage, seen, rollout, stage.record.step + 1, now, journal)
+    comparison = load_test.compare(result, stored.get(stage.stable) or {}, turn.rollout.guard)
+    if comparison.failure:
+        return rollback.reject(turn, stage, "LoadTest", comparison.failure)
+    turn.journal.note("LoadTestPassed", comparison.message)
+    return enter(turn, stage, stage.record.step + 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pagefleet_contract.engine_metrics import EngineMetrics
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
@@ -30,7 +31,9 @@ class Adapter:
     `slots_flag` sets how many sequences a replica runs at once, `slots` is the number without the flag (None: unknown).
     `unsupported` names fields that are refused; of a field with values, only these values are refused.
     `required` names fields that must be given, `own_fields` those that no other engine has.
-    `reads_packages`: whether model sources may be python:// URIs.
+    `reads_packages`: whether model sources may be python:// URIs. `metrics` are the names of its metrics; None: the spec
+    gives them (spec.engine.metrics). `several_nodes`: whether a replica may be several pods, and `splits_layers` whether a
+    model may be split by layers.
     """
 
     name: str
@@ -45,3 +48,6 @@ class Adapter:
     required: tuple[str, ...] = ()
     own_fields: tuple[str, ...] = ()
     reads_packages: bool = False
+    metrics: EngineMetrics | None = None
+    several_nodes: bool = True
+    splits_layers: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pagefleet_contract.engine_metrics import OURS
 from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_operator.domain.base.accelerator import gpus
 from pagefleet_operator.domain.base.child import Child
@@ -72,4 +73,5 @@ ADAPTER = Adapter(
     slots_flag=SLOTS_FLAG,
     slots=DEFAULT_SLOTS,
     reads_packages=True,
+    metrics=OURS,
 )

@@ -17,11 +17,11 @@ from pagefleet_operator.domain.scaling.autoscale import Recommendation
 from pagefleet_operator.domain.scaling.policies import bounded
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.spec.scaling import Scaling, in_force
-from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.domain.status.stage import Stage, reading_of
 from pagefleet_operator.domain.status.status import Phase, ScalingRecord
+from pagefleet_operator.domain.status.turn import SpecTurn
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,9 @@ class Capacity:
     needed: Mapping[str, float] | None = None
 
 
-def decide(
-    stage: Stage, observation: Observation, scaling: Scaling, rollout: Rollout, now: float, journal: Journal
-) -> Capacity:
+def decide(turn: SpecTurn, stage: Stage) -> Capacity:
     """The replicas of the stable revision and of the canary, with the records for the next decision."""
+    observation, scaling, now = turn.observation, turn.spec.scaling, turn.now
     before = {record.hash: record for record in observation.status.revisions}
     allowed = in_force(scaling, now)
     may_sleep = bool(stage.traffic) and not stage.canary
@@ -49,12 +48,12 @@ def decide(
     asleep = current == 0 and stage.stable in before and observation.status.stable == stage.stable
     count = max(stable.replicas, min(current, allowed.max)) if stage.canary else stable.replicas
     if (current or asleep) and count != current:
-        journal.note(_kind(current, count), f"revision {stage.stable}: {stable.message or _bounds(allowed)}")
+        turn.journal.note(_kind(current, count), f"revision {stage.stable}: {stable.message or _bounds(allowed)}")
     recommended, replicas = {stage.stable: stable}, {stage.stable: count}
     if stage.canary:
         canary = _canary(stage, observation, allowed, now)
         recommended[stage.canary] = canary
-        replicas[stage.canary] = _canary_replicas(canary, _share(stage, rollout, count), count, scaling)
+        replicas[stage.canary] = _canary_replicas(canary, _share(stage, turn.rollout, count), count, scaling)
     records = (entry.record for entry in recommended.values())
     nothing_to_shrink = stable.limit == "SignalsMissing" and stable.replicas <= allowed.min
     return Capacity(

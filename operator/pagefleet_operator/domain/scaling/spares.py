@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagefleet_operator.domain.status.journal import Journal
-from pagefleet_operator.domain.status.observation import Observation, RevisionReading, SpareReading
+from pagefleet_operator.domain.status.observation import RevisionReading, SpareReading
 from pagefleet_operator.domain.status.plan import SpareOrder, Withdrawal
-from pagefleet_operator.domain.status.stage import Stage, reading_of
+from pagefleet_operator.domain.status.stage import Stage
 from pagefleet_operator.domain.status.status import SparesRecord
+from pagefleet_operator.domain.status.turn import Turn
 
 MIN_AWAKE_SECONDS = 30.0  # a replica whose readiness flaps does not wake and release its stand-in each time
 PROPAGATION_SECONDS = 5.0  # after which every gateway knows that a spare is not ready any more
@@ -38,20 +39,14 @@ class Spares:
     moving: bool = False
 
 
-def decide(
-    observation: Observation,
-    stage: Stage,
-    replicas: Mapping[str, int],
-    target: int | None,
-    now: float,
-    journal: Journal,
-) -> Spares:
+def decide(turn: Turn, stage: Stage, replicas: Mapping[str, int], target: int | None) -> Spares:
     """Decide about the spares of the stable revision.
 
     `replicas` were decided for the revisions in use. `target` is the number of spares in the spec; it is None when the
     spec cannot be read, and the present spares stay.
     """
-    reading, serving = reading_of(observation.revisions, stage.stable), replicas.get(stage.stable, 0)
+    observation, now = turn.observation, turn.now
+    reading, serving = turn.reading(stage.stable), replicas.get(stage.stable, 0)
     count = _count(reading, bool(stage.traffic), serving, target)
     withdrawn = tuple(
         Withdrawal("apps/v1", "Deployment", f"{observation.name}-{name}-spare", other.spare_uid)
@@ -62,7 +57,7 @@ def decide(
     missing = max(0, serving - reading.own_ready)
     awake = _awake(present, missing, now)
     orders = tuple(order for spare in present if (order := _order(spare, spare in awake, now)) is not None)
-    _note(stage.stable, orders, f"{missing} of {serving} replicas are not ready", journal)
+    _note(stage.stable, orders, f"{missing} of {serving} replicas are not ready", turn.journal)
     return Spares(
         replicas={stage.stable: count} if count and target is not None else {},
         orders=orders,

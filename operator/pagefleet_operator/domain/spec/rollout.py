@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from pagefleet_contract.quantity import fraction, seconds
 from pagefleet_operator.domain.spec.schema import step_kinds
+from pagefleet_operator.domain.spec.schema.guard_signals import ERRORS, Source, source_of
 from pagefleet_operator.domain.spec.schema.step_kinds import RolloutStep
 
 DEFAULT_ROLLOUT: Mapping[str, Any] = {
     "steps": [{"weight": 10, "hold": "5m"}, {"weight": 50, "hold": "5m"}],
     "guard": {"latency": [{"signal": "ttft"}], "errors": {"maxRate": "1%"}},
 }
-
-
-class Source(StrEnum):
-    """Who measures: the gateways' windows, the engines' own histograms, or what Prometheus keeps of histograms."""
-
-    GATEWAY = "Gateway"
-    ENGINE = "Engine"
-    PROMETHEUS = "Prometheus"
-
-
-ENGINE_SIGNALS = ("itl", "queue")  # what no gateway sees
-
-
-def source_of(signal: str, given: str | None) -> Source:
-    """By whom a signal is measured where the spec says `given`, or nothing."""
-    return Source(given) if given else Source.ENGINE if signal in ENGINE_SIGNALS else Source.GATEWAY
 
 
 @dataclass(frozen=True)
@@ -119,7 +103,7 @@ def _guard(raw: Mapping[str, Any]) -> Guard:
         deadline=seconds(raw.get("deadline", "2h")),
         free_pages=FreePages(fraction(pages["min"]), seconds(pages["for"])) if pages else None,
         gates=tuple(_gate(gate) for gate in raw.get("promql") or ()),
-        error_source=source_of("errors", (errors or {}).get("source")),
+        error_source=source_of(ERRORS, (errors or {}).get("source")),
     )
 
 

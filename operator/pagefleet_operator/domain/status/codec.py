@@ -52,6 +52,14 @@ def time_text(seconds: float) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def time_to_the_second(seconds: float) -> str:
+    """Format UNIX seconds for messages; "an unknown time" for what is no time."""
+    if not 0 < seconds <= MAX_TIME:
+        return "an unknown time"
+    text = time_text(seconds)
+    return f"{text[:10]} {text[11:19]} UTC"
+
+
 def _dump(value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pagefleet_operator.domain.status.status import Condition
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
-Stated = tuple[str, str, str, str]  # type, status, reason, message
+NewCondition = tuple[str, str, str, str]  # type, status, reason, message
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Problem:
     message: str
 
 
-def dated(stated: Stated, before: Condition | None, generation: int, now: float) -> Condition:
+def with_transition_time(condition: NewCondition, before: Condition | None, generation: int, now: float) -> Condition:
     """Give a condition its transition time: the one of `before` unless its status has changed."""
-    kind, status, reason, message = stated
+    kind, status, reason, message = condition
     moved = before is None or before.status != status
     since = now if moved or before is None else before.last_transition_time
     return Condition(kind, status, reason, message[:2000], since, generation)

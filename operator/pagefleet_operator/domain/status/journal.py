@@ -19,6 +19,7 @@ class Journal:
     events: list[Event] = field(default_factory=list)
 
     def note(self, kind: str, message: str, *, warning: bool = False) -> None:
+        """Add one action to the decision log and to the Events."""
         self.decisions.append(DecisionRecord(self.now, kind, message))
         self.events.append(Event("Warning" if warning else "Normal", kind, message))
 

@@ -29,11 +29,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class ServiceLoad:
-    """What the gateways measured for a service, all revisions together. `age`: seconds since the newest closed slice.
+    """The gateways' measurements of a service, all revisions together.
 
-    `arrivals` are requests per second in consecutive steps of `step` seconds, oldest first; the last one ended `age`
-    ago. `ttft` is the 95th percentile, in seconds, of the requests that ended in the last minute.
-    `held` requests wait in the gateway now.
+    `age` is the time since the newest closed slice, in seconds. `held` requests wait in the gateways now. `arrivals` are
+    requests per second in consecutive steps of `step` seconds, oldest first; the last step ended `age` ago. `ttft` is the
+    95th percentile, in seconds, of the requests that ended in the last minute.
     """
 
     age: float

@@ -1,16 +1,18 @@
-"""Whether the service that answers in place of this one is there, and whether the chain of fallbacks leads in a circle.
-States it as a condition; changes nothing: the gateway takes one step of the chain only."""
+"""States as a condition whether the fallback service exists, and whether the chain of fallbacks is a circle.
+
+It changes nothing: the gateway takes only one step of the chain.
+"""
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.status.condition import FALSE, TRUE, Stated
+from pagefleet_operator.domain.status.condition import FALSE, TRUE, NewCondition
 from pagefleet_operator.domain.status.gateway_api import FallbackReading
 
 FIELD = "spec.traffic.fallback.service"
 KIND = "FallbackReady"
 
 
-def state(namespace: str, name: str, served_name: str, chain: tuple[FallbackReading, ...]) -> Stated | None:
+def state(namespace: str, name: str, served_name: str, chain: tuple[FallbackReading, ...]) -> NewCondition | None:
     """`chain` begins with the service's own fallback; None when it has none."""
     if not chain:
         return None

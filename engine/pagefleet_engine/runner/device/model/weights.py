@@ -16,7 +16,7 @@ from pagefleet_engine.runner.device.model.upload import Upload
 from pagefleet_kernels.kernels import Kernels
 
 EMBEDDING = "model.embed_tokens.weight"
-LEAST_GROUP = 16  # of awq_gemm
+MIN_GROUP = 16  # of awq_gemm
 
 
 class Cut(IntEnum):
@@ -99,11 +99,11 @@ class Reader:
             groups, columns = part.scales.shape
             size = part.qweight.shape[0] // groups
             uneven = columns % (8 * self._shard.size) if cut is Cut.ROWS else groups % self._shard.size
-            if uneven or size % LEAST_GROUP:
+            if uneven or size % MIN_GROUP:
                 raise ModelError(
                     SOURCE,
                     f"{prefix}*: {groups} groups of {size} by {columns} outputs cannot be shared by "
-                    f"{self._shard.size} GPUs; groups are multiples of {LEAST_GROUP}",
+                    f"{self._shard.size} GPUs; groups are multiples of {MIN_GROUP}",
                 )
         dim = 1 - cut  # AWQ stores [in, out]
         names = ("qweight", "qzeros", "scales")

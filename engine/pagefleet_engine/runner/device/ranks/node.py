@@ -1,7 +1,7 @@
 """One of the other machines of a model: `python -m pagefleet_engine.runner.device.ranks.node ADDRESS PORT NODE DEVICE RANKS`.
 
-Joins the first machine, starts as many ranks as it is told, and hands them what comes. Schedules nothing, serves nobody.
-Ends when the first machine does, and when a rank of its own does: a model is whole or not at all.
+Joins the first machine, starts its own ranks and passes orders on to them. Schedules nothing and serves nobody. Ends when
+the first machine ends, and when one of its own ranks ends: a model without one of its parts cannot compute.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import msgspec
 
 from pagefleet_engine.runner.device.ranks.nodes import Hello, first_frame, framed, watched
-from pagefleet_engine.runner.device.ranks.processes import EXIT_CONFIGURATION, PATIENCE_SECONDS, Processes
+from pagefleet_engine.runner.device.ranks.processes import EXIT_CONFIGURATION, SAME_ERROR_SECONDS, Processes
 from pagefleet_engine.runner.device.ranks.wire import READ_BYTES, Joining
 
 RETRY_SECONDS = 0.5
@@ -40,7 +40,7 @@ def serve(address: str, port: int, node: int, devices: int) -> int:
     try:
         body, rest = first_frame(connection)
     except OSError:
-        return 0  # the first machine began anew: so does this one
+        return 0  # the first machine has restarted: this one restarts too
     first = msgspec.msgpack.decode(body, type=Joining)
     processes = Processes(lambda rank, status: _ended(rank, first.size, status))
     for local in range(first.size // first.engine.nodes):
@@ -57,14 +57,14 @@ def serve(address: str, port: int, node: int, devices: int) -> int:
 
 def _ended(rank: int, size: int, status: int) -> None:
     if status == EXIT_CONFIGURATION:
-        time.sleep(PATIENCE_SECONDS)
+        time.sleep(SAME_ERROR_SECONDS)
     sys.stderr.write(f"rank {rank} of {size} ended with status {status}\n")
     sys.stderr.flush()
     os._exit(status if status > 0 else 128 - status)
 
 
 def main() -> int:
-    # The first machine decides when to end: its pod drains, and then this one has nothing to do.
+    # The first machine decides when to end: its pod drains first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     address, port, node, device, ranks = sys.argv[1:]

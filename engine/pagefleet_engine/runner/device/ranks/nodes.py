@@ -1,7 +1,7 @@
-"""The other machines of a model, as the first one has them: each is one connection, from node.py there. Steps go out on it,
-nothing comes back: its ranks meet rank 0 in their collectives.
+"""The other machines of a model, seen from the first one: one connection for each, from node.py there. Steps are sent on
+it and nothing returns: the ranks of that machine and rank 0 synchronise in their collectives.
 
-Nothing on the wire is encrypted or proves who it is, as with the collectives themselves: only the group's own pods may
+The connection has no encryption and no authentication, like the collectives themselves: only the group's own pods may
 reach the port (manifests/engines).
 """
 
@@ -30,7 +30,7 @@ SILENCE = (
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """A machine that has come: which of them it is, and how many ranks it can run."""
+    """The first message of a machine: its number, and how many ranks it can run."""
 
     node: int
     devices: int
@@ -45,7 +45,7 @@ def framed(message: msgspec.Struct) -> bytes:
 
 
 def watched(connection: socket.socket) -> None:
-    """A machine that lost its power sends nothing, not even an end."""
+    """Detect a machine that has lost its power: it does not even close the connection."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option, value in SILENCE:
@@ -53,8 +53,8 @@ def watched(connection: socket.socket) -> None:
 
 
 def first_frame(connection: socket.socket) -> tuple[bytes, bytes]:
-    """The first message's body, and the bytes that came after it. Raises ConnectionError at the end, ValueError for what
-    no peer of ours sends."""
+    """The body of the first message, and the bytes behind it. Raises ConnectionError when the connection is closed,
+    ValueError for bytes that no peer of ours sends."""
     data = b""
     while True:
         more = connection.recv(READ_BYTES)
@@ -66,8 +66,8 @@ def first_frame(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 class Nodes:
-    """`size` machines with this one, which listens on `port`. `lost` says which one has gone, "" while all are there;
-    `gone` hears it in a thread of its own."""
+    """`size` machines with this one, which listens on `port`. `lost` names the one that is gone, "" while all
+    are connected; `gone` is called with it in a thread of its own."""
 
     def __init__(self, size: int, port: int, gone: Callable[[str], None]) -> None:
         self._size, self._gone = size, gone
@@ -77,7 +77,7 @@ class Nodes:
         self.lost = ""
 
     def gather(self, first: Joining) -> None:
-        """Wait for the others, however long it takes, and tell each how its ranks begin. `first` is rank 0's."""
+        """Wait for the others without a limit, and send each the start of its ranks. `first` is rank 0's."""
         each = first.size // self._size
         sys.stderr.write(f"waiting for {self._size - 1} other nodes on port {self._listener.getsockname()[1]}\n")
         sys.stderr.flush()
@@ -86,7 +86,7 @@ class Nodes:
             try:
                 self._greet(connection, each)
             except (OSError, ValueError, msgspec.MsgspecError) as error:
-                sys.stderr.write(f"somebody who is no node of ours: {error}\n")
+                sys.stderr.write(f"a connection that is no node of this model: {error}\n")
                 connection.close()
         self._listener.close()
         for node, connection in self._connections.items():
@@ -98,7 +98,7 @@ class Nodes:
             connection.sendall(body)
 
     def close(self) -> None:
-        """The others end when their connections do."""
+        """The others end when their connections are closed."""
         self._closing = True
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
@@ -106,18 +106,18 @@ class Nodes:
             connection.close()
 
     def _greet(self, connection: socket.socket, each: int) -> None:
-        """Raises ValueError for who cannot take part. A node that comes again has been restarted: the latest counts."""
+        """Raises ValueError for a machine that cannot take part. A node that connects again was restarted: the latest counts."""
         connection.settimeout(HELLO_SECONDS)
-        told = hello.decode(first_frame(connection)[0])
+        received = hello.decode(first_frame(connection)[0])
         connection.settimeout(None)
-        if not 1 <= told.node < self._size:
-            raise ValueError(f"node {told.node} of {self._size}")
-        if told.devices < each:
-            raise ValueError(f"node {told.node} has {told.devices} GPUs, {each} are wanted")
+        if not 1 <= received.node < self._size:
+            raise ValueError(f"node {received.node} of {self._size}")
+        if received.devices < each:
+            raise ValueError(f"node {received.node} has {received.devices} GPUs, {each} are needed")
         watched(connection)
-        if (before := self._connections.pop(told.node, None)) is not None:
+        if (before := self._connections.pop(received.node, None)) is not None:
             before.close()
-        self._connections[told.node] = connection
+        self._connections[received.node] = connection
 
     def _watch(self, node: int, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -1,6 +1,7 @@
-"""Ranks' processes of this machine: started, told by their sockets, watched. What the death of one means is for others.
+"""The processes of this machine's ranks: starts them, sends orders to their sockets, watches them. Callers decide what the
+end of one means.
 
-Nothing here waits for a rank: the ranks meet in their collectives.
+Nothing here waits for a rank: the ranks synchronise in their collectives.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pagefleet_engine.runner.device.ranks.wire import Joining
 
 EXIT_CONFIGURATION = 78
 EXIT_WORKER_DIED = 70
-PATIENCE_SECONDS = 30.0  # for rank 0 to meet the same error as a worker, and to say so better
+SAME_ERROR_SECONDS = 30.0  # rank 0 meets the same error as a worker within this time, and reports it better
 
 
 def device_of(kind: str, local: int) -> torch.device:
@@ -39,7 +40,7 @@ def meet(joining: Joining, store: Store) -> None:
 
 
 class Processes:
-    """`ended` hears of a rank and its process's exit status, in a thread of its own; not after `close` has begun."""
+    """Calls `ended` with a rank and its process's exit status, in a thread of its own; not after `close` has begun."""
 
     def __init__(self, ended: Callable[[int, int], None]) -> None:
         self._ended = ended
@@ -71,21 +72,21 @@ class Processes:
                 return rank, status
         return None
 
-    def close(self, patience: float | None = None) -> None:
-        """Ranks end when their sockets do; those that have not after `patience` seconds are killed."""
+    def close(self, timeout: float | None = None) -> None:
+        """Close the sockets, at which ranks end; kill those that still run after `timeout` seconds."""
         self._closing = True
         for connection in self._sockets:
             connection.close()
         for process in self._processes.values():
             try:
-                process.wait(patience)
+                process.wait(timeout)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         self._sockets, self._processes = [], {}
 
     def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
-        """A collective waits for a dead rank for ever, in C: nothing but the process's end gets out of it."""
+        """Wait for the process. A collective waits for a dead rank for ever, in C, so only the end of the process shows it."""
         status = process.wait()
         if not self._closing:
             self._ended(rank, status)

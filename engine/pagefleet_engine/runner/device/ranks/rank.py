@@ -20,7 +20,7 @@ from pagefleet_engine.runner.device.steps.host_pages import HostPages
 from pagefleet_engine.runner.device.steps.sizes import graph_sizes
 from pagefleet_engine.runner.device.steps.state import State
 from pagefleet_kernels.kernels import REFERENCE, kernels
-from pagefleet_kernels.launch.plan import MOST_HEAD_DIM
+from pagefleet_kernels.launch.plan import MAX_HEAD_DIM
 
 QUANTIZATIONS = ("none", "fp8", "awq")
 
@@ -82,8 +82,8 @@ class Rank:
         stored = None if self.model_config.stored is None else self.model_config.stored.method
         if config.quantization == "awq" and stored is not Method.AWQ:
             raise ModelError("spec.model.quantization", "awq is for checkpoints that are stored so; this one is not")
-        if self.model_config.head_dim > MOST_HEAD_DIM:
-            raise ModelError(SOURCE, f"the model's head_dim is {self.model_config.head_dim}; at most {MOST_HEAD_DIM}")
+        if self.model_config.head_dim > MAX_HEAD_DIM:
+            raise ModelError(SOURCE, f"the model's head_dim is {self.model_config.head_dim}; at most {MAX_HEAD_DIM}")
         dtype = None
         if found.format is Format.GGUF:  # its blocks are floats of no dtype
             dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32

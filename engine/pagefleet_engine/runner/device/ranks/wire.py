@@ -1,4 +1,8 @@
-"""What the scheduling rank tells the others, in this order on all of them: length-prefixed msgpack on a socket."""
+"""The orders of the scheduling rank to the other ranks, in one order on all of them: length-prefixed msgpack on a socket.
+
+The framing is written here although pyzmq exists: the sockets are pairs of one machine or one TCP connection for each
+machine, whose end must be seen at once (it ends the engine). pyzmq reconnects and buffers behind a closed connection.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ READ_BYTES = 1 << 20
 
 
 class Joining(msgspec.Struct, frozen=True):
-    """How a worker begins: its rank of `size`, its kind of device and which of its machine's, and where the ranks meet."""
+    """The start of a worker: its rank of `size`, its kind and number of device, and the address where the ranks join."""
 
     engine: EngineConfig
     device: str
@@ -31,15 +35,15 @@ class Compute(msgspec.Struct, tag=True, frozen=True):
     step: bytes
 
 
-class Rest(msgspec.Struct, tag=True, frozen=True):
+class Sleep(msgspec.Struct, tag=True, frozen=True):
     level: int
 
 
-class Rouse(msgspec.Struct, tag=True, frozen=True):
+class Wake(msgspec.Struct, tag=True, frozen=True):
     pass
 
 
-Order = Compute | Rest | Rouse
+Order = Compute | Sleep | Wake
 _encoder = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Order)
 
@@ -50,14 +54,14 @@ def frame(order: Order) -> bytes:
 
 
 class Orders:
-    """Orders as they come from a socket."""
+    """Reads orders from a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._frames = connection, Frames()
         self._ready: list[bytes] = []
 
     def next(self) -> Order | None:
-        """The next one, waiting for it; None at the socket's end."""
+        """Wait for the next order; None when the socket is closed."""
         while not self._ready:
             data = self._connection.recv(READ_BYTES)
             if not data:
@@ -83,7 +87,7 @@ def encode(step: Step) -> bytes:
 
 
 def decode(body: bytes) -> Step:
-    """Raises msgspec.MsgspecError or ValueError for what `encode` did not make."""
+    """Raises msgspec.MsgspecError or ValueError for bytes that `encode` did not make."""
     *parts, chosen_by_host = _step_decoder.decode(body)
     tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves, told = parts
 

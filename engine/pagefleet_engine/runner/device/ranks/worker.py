@@ -1,6 +1,6 @@
-"""One rank's process: `python -m pagefleet_engine.runner.device.ranks.worker FD JOINING`. Computes what it is told.
+"""One rank's process: `python -m pagefleet_engine.runner.device.ranks.worker FD JOINING`. Computes the orders of rank 0.
 
-Ends with the engine's process: when its socket ends, or by the kernel's signal if it hangs in a collective then.
+Ends with the engine's process: when its socket is closed, or by the kernel's signal if it hangs in a collective then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.ranks.processes import EXIT_CONFIGURATION, device_of, meet
 from pagefleet_engine.runner.device.ranks.rank import Rank
-from pagefleet_engine.runner.device.ranks.wire import Compute, Joining, Orders, Rest, Rouse, decode
+from pagefleet_engine.runner.device.ranks.wire import Compute, Joining, Orders, Sleep, Wake, decode
 
 PR_SET_PDEATHSIG = 1
 
@@ -36,9 +36,9 @@ def work(orders: Orders, rank: Rank) -> None:
                     rank.executor.land(step)
                 else:
                     rank.executor.launch(step)
-            case Rest(level):
+            case Sleep(level):
                 rank.sleep(level)
-            case Rouse():
+            case Wake():
                 rank.wake()
 
 

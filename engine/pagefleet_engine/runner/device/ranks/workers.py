@@ -1,7 +1,7 @@
-"""The other ranks of a model, as rank 0 has them: processes of this machine, and other machines with theirs. The death
-of one ends the engine.
+"""The other ranks of a model, seen from rank 0: processes of this machine, and other machines with processes of theirs.
 
-Rank 0 is the engine's own process. Nothing here waits for a worker: the ranks meet in their collectives.
+Rank 0 is the engine's own process. The end of any rank ends the engine. Nothing here waits for a worker: the ranks
+synchronise in their collectives.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pagefleet_engine.runner.device.ranks.nodes import Nodes
 from pagefleet_engine.runner.device.ranks.processes import (
     EXIT_CONFIGURATION,
     EXIT_WORKER_DIED,
-    PATIENCE_SECONDS,
+    SAME_ERROR_SECONDS,
     Processes,
     device_of,
     meet,
 )
-from pagefleet_engine.runner.device.ranks.wire import Compute, Joining, Order, Rest, Rouse, encode, frame
+from pagefleet_engine.runner.device.ranks.wire import Compute, Joining, Order, Sleep, Wake, encode, frame
 from pagefleet_engine.runner.device.steps.step import Step
 
-BLAME_SECONDS = 1.0
+CAUSE_SECONDS = 1.0
 
 
 class WorkerDied(RuntimeError):
@@ -43,7 +43,7 @@ class Workers:
         self._config, self._kind, self._size = config, device.type, config.tensor_parallel_size
         self._here = self._size // config.nodes
         if self._kind == "cuda" and torch.cuda.device_count() < self._here:
-            raise ModelError(FIELD, f"{self._here} GPUs are wanted, {torch.cuda.device_count()} are here")
+            raise ModelError(FIELD, f"{self._here} GPUs are needed, {torch.cuda.device_count()} are here")
         self._processes = Processes(self._ended)
         self._nodes = Nodes(config.nodes, config.master_port, _die) if config.nodes > 1 else None
 
@@ -55,7 +55,7 @@ class Workers:
         return device_of(self._kind, rank)
 
     def join(self) -> Shard:
-        """Start this machine's workers, wait for the other machines, and meet them all; rank 0's part."""
+        """Start this machine's workers, wait for the other machines, and join all of them; return rank 0's part."""
         store = TCPStore("127.0.0.1", 0, self._size, is_master=True, wait_for_workers=False)
         first = Joining(self._config, self._kind, 0, self._size, store.port)
         if self._nodes is not None:
@@ -65,27 +65,27 @@ class Workers:
         meet(first, store)
         return Shard(0, self._size)
 
-    def tell(self, step: Step) -> None:
+    def send(self, step: Step) -> None:
         self._send(Compute(encode(step)))
 
     def sleep(self, level: int) -> None:
-        self._send(Rest(level))
+        self._send(Sleep(level))
 
     def wake(self) -> None:
-        self._send(Rouse())
+        self._send(Wake())
 
-    def blame(self, error: RuntimeError) -> None:
-        """Raises WorkerDied when `error` came of a rank's end, which may show here before the process has ended."""
-        patience = time.monotonic() + BLAME_SECONDS
-        while (self._processes.pids or self._nodes is not None) and time.monotonic() < patience:
+    def raise_cause(self, error: RuntimeError) -> None:
+        """Raises WorkerDied when the end of a rank caused `error`. The error may arrive before that process has ended."""
+        limit = time.monotonic() + CAUSE_SECONDS
+        while (self._processes.pids or self._nodes is not None) and time.monotonic() < limit:
             if (dead := self._processes.dead()) is not None:
-                raise WorkerDied(self._obituary(*dead)) from error
+                raise WorkerDied(self._crash_report(*dead)) from error
             if self._nodes is not None and self._nodes.lost:
                 raise WorkerDied(self._nodes.lost) from error
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Workers end when their sockets do."""
+        """Workers end when their sockets are closed."""
         if self._nodes is not None:
             self._nodes.close()
         self._processes.close()
@@ -99,14 +99,14 @@ class Workers:
 
     def _ended(self, rank: int, status: int) -> None:
         if status == EXIT_CONFIGURATION:
-            time.sleep(PATIENCE_SECONDS)
-        _die(self._obituary(rank, status))
+            time.sleep(SAME_ERROR_SECONDS)
+        _die(self._crash_report(rank, status))
 
-    def _obituary(self, rank: int, status: int) -> str:
+    def _crash_report(self, rank: int, status: int) -> str:
         return f"rank {rank} of {self._size} ended with status {status}: the engine cannot go on"
 
 
-def _die(why: str) -> None:
-    sys.stderr.write(why + "\n")
+def _die(report: str) -> None:
+    sys.stderr.write(report + "\n")
     sys.stderr.flush()
     os._exit(EXIT_WORKER_DIED)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.rules.accelerator import ADAPTERS, CUDA, GPU
-from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, listed
 
 # In CEL: whether a replica is several pods, whether its layers are split, and the accelerators of a pod.
 SEVERAL = "has(self.engine) && has(self.engine.nodes) && self.engine.nodes > 1"
 SPLIT = "has(self.engine) && has(self.engine.pipelineParallelSize) && self.engine.pipelineParallelSize > 1"
 COUNT = "(has(self.resources) && has(self.resources.accelerator) ? self.resources.accelerator.count : 1)"
 NODES = "(has(self.engine.nodes) ? self.engine.nodes : 1)"
+ONE_NODE = tuple(name for name, engine in REGISTRY.items() if not engine.several_nodes)
+SEVERAL_NODES = tuple(name for name, engine in REGISTRY.items() if engine.several_nodes)
+SPLITTING = tuple(name for name, engine in REGISTRY.items() if engine.splits_layers)
 
 NODE_RULES = (
     Rule(
         (),
         "spec.engine.nodes",
-        f"!({SEVERAL}) || {RUNTIME} != 'tgi'",
-        "runtime tgi runs on one node only; remove it, or use pagefleet, vllm, sglang or custom",
+        f"!({SEVERAL}) || !({RUNTIME} in {listed(ONE_NODE)})",
+        f"runtime {', '.join(ONE_NODE)} runs on one node only; remove it, or use {', '.join(SEVERAL_NODES)}",
     ),
     Rule(
         (),
@@ -27,8 +31,8 @@ NODE_RULES = (
     Rule(
         (),
         "spec.engine.pipelineParallelSize",
-        f"!({SPLIT}) || {RUNTIME} in ['vllm', 'sglang']",
-        "only the runtimes vllm and sglang split a model by layers; remove it: others share every layer",
+        f"!({SPLIT}) || {RUNTIME} in {listed(SPLITTING)}",
+        f"only the runtimes {' and '.join(SPLITTING)} split a model by layers; remove it: others share every layer",
     ),
     Rule(
         (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 # In CEL, of a spec: the name of its runtime.
@@ -22,3 +23,8 @@ def given(path: str) -> str:
     """In CEL: whether the field `path` (such as engine.limits.queued) is present below `self`."""
     names = path.split(".")
     return " && ".join(f"has(self.{'.'.join(names[: end + 1])})" for end in range(len(names)))
+
+
+def listed(names: Iterable[str]) -> str:
+    """In CEL: a list of names."""
+    return "[" + ", ".join(f"'{name}'" for name in names) + "]"

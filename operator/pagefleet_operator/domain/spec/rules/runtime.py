@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.runtimes.adapter import Adapter
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
-from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, given
+from pagefleet_operator.domain.spec.rules.rule import RUNTIME, Rule, given, listed
 
 ROUTED = "has(self.traffic) && has(self.traffic.provider) && self.traffic.provider == 'GatewayAPI'"
 ENGINES = tuple(REGISTRY.values())
@@ -15,12 +15,12 @@ ENGINES = tuple(REGISTRY.values())
 
 def _among(runtimes: Iterable[str]) -> str:
     """In CEL: whether the spec's runtime is one of these."""
-    return f"({RUNTIME} in [{', '.join(repr(name) for name in runtimes)}])"
+    return f"({RUNTIME} in {listed(runtimes)})"
 
 
 def refused(runtimes: Iterable[str], field: str, *values: str) -> Rule:
     """These runtimes do not support `field`; with `values`, only these values of it."""
-    which = f" && self.{field} in [{', '.join(repr(value) for value in values)}]" if values else ""
+    which = f" && self.{field} in {listed(values)}" if values else ""
     subject = f"{' and '.join(values)} {'are' if len(values) > 1 else 'is'}" if values else "is"
     message = f"{subject} not supported by runtime {', '.join(runtimes)}; remove it"
     return Rule((), f"spec.{field}", f"!{_among(runtimes)} || !({given(field)}{which})", message)
@@ -56,11 +56,11 @@ def _needs_image(engine: Adapter) -> Iterator[Rule]:
         return
     names = tuple(engine.images)
     accelerated = "has(self.resources) && has(self.resources.accelerator)"
-    known = f"{accelerated} && self.resources.accelerator.name in [{', '.join(repr(name) for name in names if name)}]"
+    known = f"{accelerated} && self.resources.accelerator.name in {listed(name for name in names if name)}"
     plain = f" || !({accelerated})" if "" in names else ""
-    listed = ", ".join(name or "no accelerator" for name in names)
+    accelerators = ", ".join(name or "no accelerator" for name in names)
     cel = f"!{_among([engine.name])} || has(self.engine.image) || ({known}){plain}"
-    message = f"is required: runtime {engine.name} has images of its own only for {listed}"
+    message = f"is required: runtime {engine.name} has images of its own only for {accelerators}"
     yield Rule((), "spec.engine.image", cel, message)
 
 

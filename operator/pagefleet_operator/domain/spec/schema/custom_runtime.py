@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pagefleet_contract.engine_metrics import NUMBERS, SELECTOR
 from pagefleet_operator.domain.spec.schema.fields import Schema, array, integer, record, text
+from pagefleet_operator.domain.spec.schema.guard_signals import ENGINE_SIGNALS, GUARD_SIGNALS
+from pagefleet_operator.domain.spec.schema.patterns import PATH
 
-PATH = r"^/[A-Za-z0-9._~/-]*$"
-MOST_SELECTORS = 8
+MAX_SELECTORS = 8
 
 
 def _selector(description: str) -> Schema:
@@ -20,12 +21,9 @@ METRICS = record(
     {
         "path": text("The page's path; /metrics when omitted.", pattern=PATH, longest=256),
         **{name: _selector(description) for name, description in NUMBERS.items()},
-        "ttft": _selector("Histogram of seconds to the first token."),
-        "e2e": _selector("Histogram of seconds to the last token."),
-        "itl": _selector("Histogram of seconds between two tokens."),
-        "queue": _selector("Histogram of seconds in the queue."),
-        "finished": array("Counters of requests that ended, however.", _selector("A counter."), MOST_SELECTORS),
-        "failed": array("Counters of those that failed.", _selector("A counter."), MOST_SELECTORS),
+        **{name: _selector(GUARD_SIGNALS[name].histogram) for name in ENGINE_SIGNALS},
+        "finished": array("Counters of requests that ended, however.", _selector("A counter."), MAX_SELECTORS),
+        "failed": array("Counters of those that failed.", _selector("A counter."), MAX_SELECTORS),
     },
     ("waiting", "running"),
 )

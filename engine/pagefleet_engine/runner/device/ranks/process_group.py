@@ -1,4 +1,4 @@
-"""Who else computes the steps of rank 0: nobody, or the processes of workers.py (which alone need msgspec)."""
+"""The other processes that compute the steps of rank 0: none, or those of workers.py (only these need msgspec)."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.steps.step import Step
 
 
-class Company(Protocol):
-    """The other ranks, as rank 0 speaks to them."""
+class ProcessGroup(Protocol):
+    """The other ranks, as rank 0 addresses them."""
 
     def device(self, rank: int) -> torch.device: ...
 
     def join(self) -> Shard:
-        """Start the workers and meet them; rank 0's part."""
+        """Start the workers and join them in torch.distributed; return rank 0's part."""
 
-    def tell(self, step: Step) -> None: ...
+    def send(self, step: Step) -> None: ...
 
     def sleep(self, level: int) -> None: ...
 
     def wake(self) -> None: ...
 
-    def blame(self, error: RuntimeError) -> None:
-        """Raises WorkerDied when `error` came of a rank's end."""
+    def raise_cause(self, error: RuntimeError) -> None:
+        """Raises WorkerDied when the end of a rank caused `error`."""
 
     def close(self) -> None: ...
 
 
-class Alone:
+class SingleProcess:
     """One rank has the whole model."""
 
     def __init__(self, device: torch.device) -> None:
@@ -43,26 +43,26 @@ class Alone:
     def join(self) -> Shard:
         return Shard()
 
-    def tell(self, step: Step) -> None:
-        """There is nobody to be told."""
+    def send(self, step: Step) -> None:
+        """There is no other rank."""
 
     def sleep(self, level: int) -> None:
-        """Nobody else sleeps."""
+        """There is no other rank."""
 
     def wake(self) -> None:
-        """Nobody else wakes."""
+        """There is no other rank."""
 
-    def blame(self, error: RuntimeError) -> None:
-        """There is nobody to blame."""
+    def raise_cause(self, error: RuntimeError) -> None:
+        """There is no other rank."""
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def company(config: EngineConfig, device: torch.device) -> Company:
+def process_group(config: EngineConfig, device: torch.device) -> ProcessGroup:
     """Raises ModelError when there are fewer GPUs than ranks."""
     if config.tensor_parallel_size == 1:
-        return Alone(device)
+        return SingleProcess(device)
     from pagefleet_engine.runner.device.ranks.workers import Workers
 
     return Workers(config, device)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import guard
-from pagefleet_operator.domain.analysis.fold_memo import Kept
-from pagefleet_operator.domain.analysis.guard import Judged, Question
+from pagefleet_operator.domain.analysis.accumulate import StoredSums
+from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.paired import common_odds, dispersion
+from pagefleet_operator.domain.analysis.verdict import Verdict
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, Status
@@ -41,7 +42,7 @@ def moment(source: random.Random, index: int, worse: float, most: int = 8) -> li
     return found
 
 
-def judge(slices: list[Slice], question: Question, memo: dict[str, object]) -> Judged | None:
+def judge(slices: list[Slice], question: Comparison, memo: dict[str, object]) -> Verdict | None:
     seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=tuple(slices), memo=memo)
     return guard.assess(seen, GUARD, question)
 
@@ -59,7 +60,7 @@ CHANGES = st.lists(
 def test_the_answer_is_the_one_without_a_memo(seed: int, changes: list[str], worse: float) -> None:
     source, memo = random.Random(seed), dict[str, object]()
     slices = [piece for index in range(60) for piece in moment(source, index, worse)]
-    ask, ends = Question("s", "c", since=0.0, now=120.0), 60
+    ask, ends = Comparison("s", "c", since=0.0, now=120.0), 60
     record = BaselineRecord("s", "ttft", "s", {str(sketch.bucket_of(0.1)): 500})
     for change in changes:
         match change:
@@ -82,21 +83,23 @@ def test_the_answer_is_the_one_without_a_memo(seed: int, changes: list[str], wor
             case "canary":
                 ask = replace(ask, stable=ask.canary, canary=ask.stable)
             case "watch":
-                ask = replace(ask, after=not ask.after, baseline=() if ask.after else (record,))
+                ask = replace(
+                    ask, after_promotion=not ask.after_promotion, baseline=() if ask.after_promotion else (record,)
+                )
         ask = replace(ask, now=ends * SECONDS)
         assert judge(slices, ask, memo) == judge(slices, ask, {})
 
 
 def added(memo: Mapping[str, object]) -> int:
     kept = memo["gateway"]
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, StoredSums)
     return kept.added
 
 
 def test_a_decision_adds_up_what_is_new_and_not_an_hour_again() -> None:
     """Work, not time: slices added up by a decision after an hour of dense slices, also of two gateways of which one is
     always three slices late."""
-    source, memo, ask = random.Random(1), dict[str, object](), Question("s", "c", since=0.0, now=3600.0)
+    source, memo, ask = random.Random(1), dict[str, object](), Comparison("s", "c", since=0.0, now=3600.0)
     each = len(REVISIONS) * len(STRATA)
     slices = [piece for index in range(1800) for piece in moment(source, index, 1.0)]
     judge(slices, ask, memo)
@@ -114,15 +117,17 @@ def test_a_decision_adds_up_what_is_new_and_not_an_hour_again() -> None:
 def test_running_sums_are_those_of_all_blocks(seed: int, worse: float) -> None:
     source, memo = random.Random(seed), dict[str, object]()
     judge(
-        [piece for index in range(200) for piece in moment(source, index, worse)], Question("s", "c", 0.0, 400.0), memo
+        [piece for index in range(200) for piece in moment(source, index, worse)],
+        Comparison("s", "c", 0.0, 400.0),
+        memo,
     )
     kept = memo["gateway"]
-    assert isinstance(kept, Kept)
-    tests = [compared.test for strata in kept.fold.strata.values() for compared in strata.values()]
+    assert isinstance(kept, StoredSums)
+    tests = [compared.test for strata in kept.sums.strata.values() for compared in strata.values()]
     assert len(tests) == len(STRATA) * len(GUARD.latency)
     for test in tests:
-        assert test.splits
-        assert abs(test.odds - common_odds(test.splits)) < 1e-9
-        assert test.spread() == dispersion(test.splits)
-        assert test.total.canary == sum(split.canary for split in test.splits)
-        assert test.total.stable_hits == sum(split.stable_hits for split in test.splits)
+        assert test.blocks
+        assert abs(test.odds - common_odds(test.blocks)) < 1e-9
+        assert test.spread() == dispersion(test.blocks)
+        assert test.total.canary == sum(split.canary for split in test.blocks)
+        assert test.total.stable_hits == sum(split.stable_hits for split in test.blocks)

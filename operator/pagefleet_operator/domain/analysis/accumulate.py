@@ -1,0 +1,237 @@
+"""Adds one source's slices up in the order of time, into the sums that the guard's signals need.
+
+A memo holds the sums of earlier decisions (`accumulate`), so that a decision costs the slices that are new, not an
+hour of them. With the memo or without it, and whatever was asked before, the result is the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from bisect import bisect_left
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from pagefleet_contract import sketch
+from pagefleet_contract.sketch import Histogram
+from pagefleet_operator.domain.analysis.paired import Block, PairedTest
+from pagefleet_operator.domain.base.edged import Pair, common, of_sketch
+from pagefleet_operator.domain.status.observation import Slice
+
+MIN_BLOCK_SECONDS, MAX_BLOCK_SECONDS, BLOCK_REQUESTS = 4.0, 60.0, 10
+PERIOD_SECONDS = 10.0  # the stable's failures excuse the canary's within such a period
+START = attrgetter("start")
+SETTLED_SECONDS = 20.0  # slices of a gateway that answers so much later than the others can still change the order
+
+
+@dataclass(frozen=True)
+class SignalTest:
+    """The test of one latency signal; `ceiling` as in `PairedTest`."""
+
+    signal: str
+    quantile: float
+    increase: float
+    ceiling: float
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The slices that count: of these revisions, from `begin` on, without the canary's first `warm_up` requests."""
+
+    stable: str
+    canary: str
+    begin: float
+    warm_up: int
+    tests: tuple[SignalTest, ...]
+
+
+@dataclass
+class Side:
+    """One revision's part of the block that is open."""
+
+    latency: dict[int, int] = field(default_factory=dict)
+    buckets: dict[tuple[float, float], int] = field(default_factory=dict)  # of measurements with edges of their own
+    edges: tuple[float, ...] | None = None
+    fine: dict[int, int] = field(default_factory=dict)  # the part of `latency` that is in no bucket of those
+    count: int = 0
+
+    def add(self, signal: str, piece: Slice) -> None:
+        """Count a slice's measurements of one signal."""
+        histogram, edged = piece.latency.get(signal, {}), piece.edged.get(signal)
+        self.count += sketch.total(histogram)
+        _add_onto(self.latency, histogram)
+        if edged is None:
+            _add_onto(self.fine, histogram)
+            return
+        self.edges = common(self.edges, edged.bounds)
+        for ends, count in edged.buckets().items():
+            self.buckets[ends] = self.buckets.get(ends, 0) + count
+
+    def all_buckets(self) -> dict[tuple[float, float], int]:
+        """All counts by the ends of their buckets, the sketch's and the measurement's own."""
+        return {**of_sketch(self.fine), **self.buckets}
+
+    def copied(self) -> Side:
+        return Side(dict(self.latency), dict(self.buckets), self.edges, dict(self.fine), self.count)
+
+
+class StratumSums:
+    """One signal in one stratum: all measurements of both revisions, and the test on closed blocks.
+
+    A block is closed after four seconds with ten requests of each revision, or after a minute. Its end depends on how
+    many requests came, never on how slow they were.
+    """
+
+    def __init__(self, test: SignalTest) -> None:
+        self._signal = test.signal
+        self.test = PairedTest(test.quantile, test.increase, test.ceiling)
+        self.stable: dict[int, int] = {}
+        self.canary: dict[int, int] = {}
+        self.has_canary = False  # whether the canary has slices at all
+        self.edged = False  # whether some slice has buckets of its own
+        self._sides = (Side(), Side())
+        self._begin: float | None = None
+
+    def add(self, piece: Slice, of_canary: bool) -> None:
+        """Close the open block if it is complete, then count a slice in the next."""
+        if self._begin is not None and self._block_ends(piece.start):
+            stable, canary = self._sides
+            self.test.add(Block(stable.latency, canary.latency, _pair(stable, canary)))
+            self._sides, self._begin = (Side(), Side()), None
+        self._begin = piece.start if self._begin is None else self._begin
+        self._sides[of_canary].add(self._signal, piece)
+        self.has_canary |= of_canary
+        self.edged |= self._signal in piece.edged
+        _add_onto(self.canary if of_canary else self.stable, piece.latency.get(self._signal, {}))
+
+    def copied(self) -> StratumSums:
+        result = copy.copy(self)
+        result.test = self.test.copied()
+        result.stable, result.canary = dict(self.stable), dict(self.canary)
+        result._sides = (self._sides[0].copied(), self._sides[1].copied())
+        return result
+
+    def _block_ends(self, start: float) -> bool:
+        begin = self._begin or 0.0
+        enough = min(side.count for side in self._sides) >= BLOCK_REQUESTS
+        return start >= begin + MAX_BLOCK_SECONDS or (start >= begin + MIN_BLOCK_SECONDS - 1e-6 and enough)
+
+
+@dataclass
+class FailureCounts:
+    """Requests and failures of both revisions in one period, and the starts of the slices with failures of the canary."""
+
+    stable: int = 0
+    stable_failed: int = 0
+    canary: int = 0
+    canary_failed: int = 0
+    starts: tuple[float, ...] = ()
+
+
+class Accumulator:
+    """The sums of one source: `strata` by stratum and test, `periods` by number; complete after `flush`.
+
+    Slices must come in the order of time.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self.strata: dict[str, dict[SignalTest, StratumSums]] = {}
+        self.periods: dict[int, FailureCounts] = {}
+        self._canary_requests = 0
+        self._pending: list[Slice] = []  # of one time: the stable's are added first, in whatever order they arrived
+
+    def add(self, piece: Slice) -> None:
+        """Queue a slice of the scope; the slices of one time are counted together."""
+        scope = self._scope
+        if piece.start < scope.begin or piece.revision not in (scope.stable, scope.canary) or not piece.possible:
+            return
+        if self._pending and piece.start != self._pending[0].start:
+            self.flush()
+        self._pending.append(piece)
+
+    def flush(self) -> None:
+        """Count the queued slices, the stable's first, and the canary's after its warm-up."""
+        pending, self._pending = self._pending, []
+        for piece in pending:
+            if piece.revision == self._scope.stable:
+                self._count(piece, of_canary=False)
+        for piece in pending:
+            if piece.revision == self._scope.canary:
+                before, self._canary_requests = self._canary_requests, self._canary_requests + piece.requests
+                if before >= self._scope.warm_up:
+                    self._count(piece, of_canary=True)
+
+    def _count(self, piece: Slice, *, of_canary: bool) -> None:
+        tests = self.strata.get(piece.stratum)
+        if tests is None:
+            tests = self.strata[piece.stratum] = {test: StratumSums(test) for test in self._scope.tests}
+        for sums in tests.values():
+            sums.add(piece, of_canary)
+        period = self.periods.setdefault(math.floor(piece.start / PERIOD_SECONDS), FailureCounts())
+        if of_canary:
+            period.canary += piece.requests
+            period.canary_failed += piece.errors
+            if piece.errors:
+                period.starts = (*period.starts, piece.start)
+        else:
+            period.stable += piece.requests
+            period.stable_failed += piece.errors
+
+    def strata_of(self, test: SignalTest) -> dict[str, StratumSums]:
+        """A signal's sums by stratum, in order, where the canary has been measured."""
+        strata = {stratum: tests[test] for stratum, tests in sorted(self.strata.items())}
+        return {stratum: sums for stratum, sums in strata.items() if sums.has_canary}
+
+    def copied(self) -> Accumulator:
+        result = copy.copy(self)
+        result.strata = {
+            stratum: {test: sums.copied() for test, sums in tests.items()} for stratum, tests in self.strata.items()
+        }
+        result.periods = {number: copy.copy(period) for number, period in self.periods.items()}
+        result._pending = list(self._pending)
+        return result
+
+
+@dataclass(frozen=True)
+class StoredSums:
+    """`sums` has all of `slices` in it, and nothing else. `added` counts the slices that the last call added."""
+
+    scope: Scope
+    slices: list[Slice]
+    sums: Accumulator
+    added: int
+
+
+def accumulate(memo: MutableMapping[str, object], source: str, scope: Scope, ordered: list[Slice]) -> Accumulator:
+    """Add up slices in the order of time. The sums of old slices come from the memo while these are still the same.
+
+    New slices may still change their order, so they are added to a copy.
+    """
+    stored = memo.pop(source, None)  # not in the memo while it changes: a failure halfway must not leave it there
+    if not isinstance(stored, StoredSums) or stored.scope != scope or ordered[: len(stored.slices)] != stored.slices:
+        stored = StoredSums(scope, [], Accumulator(scope), 0)
+    done = len(stored.slices)
+    settled = bisect_left(ordered, ordered[-1].start - SETTLED_SECONDS, key=START) if ordered else 0
+    for piece in ordered[done:settled]:
+        stored.sums.add(piece)
+    until = max(done, settled)
+    memo[source] = StoredSums(scope, ordered[:until], stored.sums, len(ordered) - done)
+    newest = stored.sums.copied()
+    for piece in ordered[until:]:
+        newest.add(piece)
+    newest.flush()
+    return newest
+
+
+def _pair(stable: Side, canary: Side) -> Pair | None:
+    """The block in the measurement's own buckets; None when all of it is in the sketch's."""
+    if stable.edges is None and canary.edges is None:
+        return None
+    return Pair(stable.all_buckets(), canary.all_buckets(), canary.edges)
+
+
+def _add_onto(total: dict[int, int], histogram: Histogram) -> None:
+    for bucket, count in histogram.items():
+        total[bucket] = total.get(bucket, 0) + count

@@ -1,0 +1,63 @@
+"""Adds the route of provider GatewayAPI and the condition of the fallback to a finished plan. Pure.
+
+It comes after the rollout's own plan, so that a fault here takes nothing from the rollout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagefleet_operator.domain.status.condition import FALSE, NewCondition, with_transition_time
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.plan import Plan
+from pagefleet_operator.domain.status.status import Condition, Status
+from pagefleet_operator.domain.status.turn import SpecTurn
+from pagefleet_operator.domain.traffic import fallback as fallbacks
+from pagefleet_operator.domain.traffic import gateway_api
+
+SETTLING_SECONDS = 2.0
+KINDS = (gateway_api.ACCEPTED, gateway_api.ENFORCED, fallbacks.KIND)
+
+
+def add(turn: SpecTurn, plan: Plan) -> Plan:
+    """Add the route, and those conditions of KINDS that apply; each that turns False is an Event."""
+    observation = turn.observation
+    routed = gateway_api.route(observation, turn.spec, plan.status)
+    served_name = str(turn.spec.raw["model"].get("servedName", ""))
+    fallback = fallbacks.state(observation.namespace, observation.name, served_name, observation.fallbacks)
+    new = (*routed.conditions, *((fallback,) if fallback else ()))
+    before = {condition.type: condition for condition in observation.status.conditions}
+    journal = Journal(turn.now)
+    for entry in new:
+        _announce(entry, before.get(entry[0]), journal)
+    conditions = tuple(
+        with_transition_time(entry, before.get(entry[0]), observation.generation, turn.now) for entry in new
+    )
+    status = replace(
+        plan.status,
+        conditions=(*plan.status.conditions, *conditions),
+        decisions=journal.log(plan.status.decisions),
+        route=routed.record,
+    )
+    return replace(
+        plan,
+        status=status,
+        delete=() if routed.settling else plan.delete,
+        requeue=min(plan.requeue, SETTLING_SECONDS) if routed.settling else plan.requeue,
+        events=(*plan.events, *journal.events),
+        routes=routed.manifests,
+        withdrawn=(*plan.withdrawn, *routed.withdrawn),
+    )
+
+
+def keep(plan: Plan, before: Status) -> Plan:
+    """Keep the stored conditions of KINDS: while the spec cannot be used, the route stays as it is."""
+    stored = tuple(condition for condition in before.conditions if condition.type in KINDS)
+    return replace(plan, status=replace(plan.status, conditions=(*plan.status.conditions, *stored)))
+
+
+def _announce(new: NewCondition, before: Condition | None, journal: Journal) -> None:
+    kind, status, reason, message = new
+    announced = before is not None and before.status == FALSE and before.message == message[:2000]
+    if status == FALSE and not announced:
+        journal.note(f"{kind}False" if reason == kind else reason, message, warning=True)

@@ -1,0 +1,102 @@
+"""Protects the messages that are read on call: they name the revision, the numbers, the limit, the time and the next
+command, and a message that stays true does not change from decision to decision."""
+
+from __future__ import annotations
+
+import re
+
+from support.virtual.cluster import Cluster
+
+from pagefleet_operator.domain.status.codec import time_to_the_second
+from pagefleet_operator.domain.status.status import Phase
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+
+
+def started(**rollout: object) -> Cluster:
+    """A cluster whose first revision serves, and whose spec asks for a second one."""
+    cluster = Cluster(1)
+    cluster.until(lambda status: bool(status.traffic))
+    cluster.spec["rollout"].update(rollout)
+    cluster.edit(2)
+    return cluster
+
+
+def last(cluster: Cluster, kind: str) -> str:
+    return next(one.message for one in reversed(cluster.status.decisions) if one.kind == kind)
+
+
+def test_a_rollback_names_both_revisions_the_numbers_the_limit_and_the_way_to_retry() -> None:
+    cluster = started()
+    cluster.until(lambda status: status.rollout.phase is Phase.STEP)
+    stable, canary = cluster.status.stable, cluster.status.canary
+    cluster.factor = 3.0
+    cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK)
+    message = last(cluster, "RolledBack")
+    assert message.startswith(f"Rolled back {canary} -> {stable} (LatencyRegression: canary ttft p95 ")
+    assert re.search(r"p95 \d+ ms, stable \d+ ms, \+\d+%, limit \+50%, \d+ requests;", message), message
+    assert message.endswith("Not retried until the spec changes or `kubectl pagefleet rollout retry chat -n ns`."), (
+        message
+    )
+    progressing = cluster.condition("Progressing")
+    assert (progressing.status, progressing.reason) == ("False", "Rejected")
+    assert re.match(rf"revision {canary} was rolled back at {TIME} \(LatencyRegression: ", progressing.message)
+    assert "`kubectl pagefleet rollout retry chat -n ns`" in progressing.message
+
+
+def test_the_rejection_of_the_spec_s_revision_is_stated_and_not_a_later_one() -> None:
+    cluster = started()
+    rejected = []
+    for number in (2, 3):
+        cluster.edit(number)
+        cluster.until(lambda status: status.rollout.phase is Phase.STEP)
+        rejected.append(cluster.status.canary)
+        cluster.act("abort")
+        cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK)
+    cluster.edit(2)
+    cluster.tick()
+    assert cluster.condition("Progressing").message.startswith(f"revision {rejected[0]} was rolled back")
+
+
+def test_not_ready_names_the_revision_the_replicas_the_time_and_the_command_and_stays_the_same() -> None:
+    cluster = Cluster(1)
+    began = cluster.tick()
+    message = cluster.condition("Ready").message
+    assert re.match(rf"revision {began.stable}: 0 of [1-9]\d* replicas are ready since {TIME}; look at ", message)
+    assert message.endswith(f"`kubectl get pods -n ns -l pagefleet.io/revision={began.stable}`")
+    assert time_to_the_second(cluster.now) in message
+    cluster.tick()
+    assert cluster.condition("Ready").message == message, "a message with the present time would be written for ever"
+
+
+def test_a_second_pause_names_the_first_one_its_person_and_its_time() -> None:
+    cluster = started()
+    cluster.until(lambda status: status.rollout.phase is Phase.STEP)
+    cluster.act("pause")
+    paused_at = time_to_the_second(cluster.now)
+    cluster.act("pause")
+    assert cluster.answer() == ("Refused", True)
+    assert cluster.status.action is not None
+    assert cluster.status.action.message == (
+        f"the rollout is paused already (action a1 by anna, since {paused_at}); "
+        "resume it with `kubectl pagefleet rollout resume chat -n ns`"
+    )
+
+
+def test_a_missing_verdict_names_the_deadline_the_hold_the_step_and_the_requests() -> None:
+    cluster = started(steps=[{"weight": 10, "hold": "10s"}])
+    cluster.spec["rollout"]["guard"] |= {"onInconclusive": "rollback", "deadline": "60s"}
+    cluster.until(lambda status: status.rollout.phase is Phase.STEP)
+    cluster.slices = None
+    cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK)
+    rejection = cluster.status.rejected[-1]
+    assert rejection.reason == "DeadlineExceeded"
+    assert rejection.message.startswith("no verdict within 60 s after the hold of 10 s in step 1 of 1, with ")
+    assert "no gateway answered the operator" in rejection.message
+
+
+def test_no_time_is_not_shown_as_one() -> None:
+    assert time_to_the_second(0.0) == "an unknown time"
+    assert time_to_the_second(float("nan")) == "an unknown time"
+    assert time_to_the_second(1e15) == "an unknown time"
+    assert time_to_the_second(1_763_723_055.9) == "2025-11-21 11:04:15 UTC"
