@@ -12,7 +12,7 @@ from pagefleet_local.base.console import CONSOLE, stage
 from pagefleet_local.base.preflight import check
 from pagefleet_local.commands import demo as demo
 from pagefleet_local.commands import images as images
-from pagefleet_local.commands.errors import FAILED, told
+from pagefleet_local.commands.errors import FAILED, readable_errors
 from pagefleet_local.images import build as builder
 from pagefleet_local.lifecycle import cleanup
 from pagefleet_local.lifecycle.fleet_up import TARGETS
@@ -27,33 +27,33 @@ app.command("fleet")(demo.fleet)
 
 @app.command("up")
 def up_(
-    accelerators: Annotated[int, typer.Option(help="how many the Node offers; 0 for none")] = 8,
-    accelerator_name: Annotated[str, typer.Option(help="the extended resource's name")] = "nvidia.com/gpu",
+    accelerators: Annotated[int, typer.Option(help="Accelerators that the Node offers; 0 for none.")] = 8,
+    accelerator_name: Annotated[str, typer.Option(help="Name of the extended resource.")] = "nvidia.com/gpu",
 ) -> None:
     """Start a bare one-node Kubernetes (idempotent)."""
-    with told():
+    with readable_errors():
         cluster = up(Options(accelerator=accelerator_name, accelerators=accelerators))
     CONSOLE.print(f"up: export KUBECONFIG={cluster.kubeconfig}")
 
 
 @app.command()
 def down() -> None:
-    """Remove the cluster and everything it made on this machine."""
+    """Remove the cluster and everything that it made on this machine."""
     layout = paths.layout()
-    with told():
+    with readable_errors():
         check(layout, node=False, running=True)
     with stage("taking everything down"):
         cleanup.down(layout)
-    _tell_leftovers()
+    _print_leftovers()
 
 
 @app.command()
 def status(
-    leftovers: Annotated[bool, typer.Option(help="list what an earlier cluster left behind")] = False,
+    leftovers: Annotated[bool, typer.Option(help="List the remains of an earlier cluster.")] = False,
 ) -> None:
-    """Whether the cluster is up; exit 1 when not."""
+    """Report whether the cluster is up. Exit code 1 when it is not."""
     if leftovers:
-        _tell_leftovers()
+        _print_leftovers()
         return
     up_now = healthy(Options())
     CONSOLE.print(f"{'up' if up_now else 'down'}: {paths.layout().kubeconfig}")
@@ -64,13 +64,13 @@ def status(
 @app.command()
 def kubeconfig() -> None:
     """Print the path of the administrator's kubeconfig."""
-    print(paths.layout().kubeconfig)  # noqa: T201 - the one thing a shell substitution wants
+    print(paths.layout().kubeconfig)  # noqa: T201 - a shell substitution reads it
 
 
 @app.command("prepare")
 def prepare_() -> None:
     """Fetch and build everything a fleet needs, images included, so that starting one is quick."""
-    with told():
+    with readable_errors():
         check(paths.layout(), node=True, running=True)
         prepare()
         builder.build(TARGETS)
@@ -78,10 +78,10 @@ def prepare_() -> None:
             debian.tool(name)
 
 
-def _tell_leftovers() -> None:
-    found = cleanup.leftovers(paths.layout())
-    for line in found:
-        CONSOLE.print(f"left: {line}")
-    if found:
+def _print_leftovers() -> None:
+    lines = cleanup.leftovers(paths.layout())
+    for line in lines:
+        CONSOLE.print(f"left behind: {line}")
+    if lines:
         raise typer.Exit(FAILED)
     CONSOLE.print("nothing is left behind")

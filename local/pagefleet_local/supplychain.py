@@ -45,15 +45,15 @@ class LockError(ValueError):
 
 def locked(text: str) -> list[Locked]:
     """The packages of a lock in pip's requirements format. Raises LockError for a line that pins nothing."""
-    found = []
+    entries = []
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = ENTRY.match(line)
         if match is None:
             raise LockError(f"not a pinned package: {line.strip()[:80]!r}")
-        found.append(Locked(canonicalize_name(match["name"]), match["version"], len(HASH.findall(line))))
-    return found
+        entries.append(Locked(canonicalize_name(match["name"]), match["version"], len(HASH.findall(line))))
+    return entries
 
 
 def advisories(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -72,14 +72,14 @@ def advisories(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def findings(packages: Iterable[Locked], known: Iterable[Mapping[str, Any]]) -> list[Finding]:
     by_name = {package.name: package for package in packages}
-    found = []
+    matches = []
     for advisory in known:
         for entry in advisory.get("affected") or ():
             named = entry.get("package") or {}
             package = by_name.get(canonicalize_name(str(named.get("name", ""))))
             if package is not None and named.get("ecosystem") == "PyPI" and affected(entry, package.version):
-                found.append(Finding(package, str(advisory["id"]), str(advisory.get("summary") or "")))
-    return list(dict.fromkeys(found))
+                matches.append(Finding(package, str(advisory["id"]), str(advisory.get("summary") or "")))
+    return list(dict.fromkeys(matches))
 
 
 def affected(entry: Mapping[str, Any], version: str) -> bool:
@@ -131,8 +131,8 @@ def run() -> int:
             sys.stdout.write(f"{lock.stem}: {package.name} {package.version} is not pinned by a hash\n")
             bad += 1
         for finding in findings(listed, known):
-            told = f"{finding.package.name} {finding.package.version}: {finding.advisory} {finding.summary}"
-            sys.stdout.write(f"{lock.stem}: {told.strip()}\n")
+            line = f"{finding.package.name} {finding.package.version}: {finding.advisory} {finding.summary}"
+            sys.stdout.write(f"{lock.stem}: {line.strip()}\n")
             bad += 1
     compared = f"compared with {len(known)} advisories" if given.advisories else "no advisories were given"
     sys.stdout.write(f"{sum(map(len, packages.values()))} packages in {len(packages)} locks, {compared}: {bad} found\n")

@@ -1,6 +1,6 @@
-"""`kubectl_complete-pagefleet`: what kubectl (1.26 and later) asks for completions of `kubectl pagefleet ...`.
+"""`kubectl_complete-pagefleet`: kubectl (1.26 and later) runs it to complete `kubectl pagefleet ...`.
 
-It gets the words after the plugin's name, the last of them unfinished, and prints one candidate a line and then a
+It gets the words after the plugin's name, the last of them unfinished. It prints one candidate a line and then a
 directive, as Cobra's `__complete` does.
 """
 

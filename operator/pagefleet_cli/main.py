@@ -1,6 +1,6 @@
-"""`pagefleet`, also `kubectl pagefleet`: shows InferenceServices and rollouts, asks for actions, measures and plans.
+"""`pagefleet`, also `kubectl pagefleet`: shows InferenceServices and rollouts, requests actions, measures and plans.
 
-Writes nothing but the annotation of an action; the operator decides what becomes of it.
+Writes only the annotation of an action; the operator decides about the action.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`pagefleet simulate`: what a scaling policy would cost, and keep of its promises, on a trace. Touches no cluster."""
+"""`pagefleet simulate`: the cost of a scaling policy on a trace, and how well it meets its objectives. Touches no cluster."""
 
 from __future__ import annotations
 
@@ -22,34 +22,44 @@ console = Console(soft_wrap=True, highlight=False)
 
 
 def simulate(
-    service: Annotated[Path, typer.Option(help="an InferenceService manifest: its spec.scaling is what is simulated")],
+    service: Annotated[Path, typer.Option(help="File of an InferenceService: its spec.scaling is simulated.")],
     trace: Annotated[
-        str, typer.Option(help="builtin:NAME (steady, noise, step, burst, diurnal, heavy), or a BurstGPT or Azure CSV")
+        str, typer.Option(help="builtin:NAME (steady, noise, step, burst, diurnal, heavy), or a BurstGPT or Azure CSV.")
     ] = "builtin:diurnal",
-    scalers: Annotated[str, typer.Option(help="which, with commas between them")] = DEFAULT_SCALERS,
-    profile: Annotated[str, typer.Option(help="what a replica can do: a JSON file, or the name of a shipped one")] = (
-        "h100x4-llama-70b"
-    ),
+    scalers: Annotated[str, typer.Option(help="Autoscalers to compare, separated by commas.")] = DEFAULT_SCALERS,
+    profile: Annotated[
+        str, typer.Option(help="Throughput of a replica: a JSON file, or the name of a shipped profile.")
+    ] = ("h100x4-llama-70b"),
     cost_per_hour: Annotated[
-        float | None, typer.Option(help="of one accelerator; spec.cost.perAcceleratorHour when omitted")
+        float | None, typer.Option(help="Cost of one accelerator; spec.cost.perAcceleratorHour when omitted.")
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(help="a built-in trace's highest requests per second; omitted: 70% of scaling.max")
+        float | None,
+        typer.Option(
+            help="Peak requests per second of a built-in trace; 70% of the capacity of scaling.max when omitted."
+        ),
     ] = None,
-    hours: Annotated[
-        float | None, typer.Option(help="how long a built-in trace lasts; its own length when omitted")
-    ] = (None),
-    speed: Annotated[float, typer.Option(help="a file's arrivals come so many times as fast")] = 1.0,
-    model: Annotated[str | None, typer.Option(help="only these rows of a BurstGPT file")] = None,
-    slo_ttft: Annotated[float | None, typer.Option(help="seconds; scaling.target.ttft when omitted, else 2")] = None,
-    slo_tpot: Annotated[float, typer.Option(help="seconds per token after the first, in a request's mean")] = 0.1,
-    quota: Annotated[int | None, typer.Option(help="accelerators that can be had; no limit when omitted")] = None,
-    mode: Annotated[str, typer.Option(help="requests, fluid, or auto: fluid above 400,000 requests")] = "auto",
-    calibrate: Annotated[bool, typer.Option(help="choose the others' targets on a trace of their own first")] = True,
-    seed: Annotated[int, typer.Option(help="the same seed gives the same run")] = 0,
-    report: Annotated[Path | None, typer.Option(help="write report.json and replicas.svg into this folder")] = None,
+    hours: Annotated[float | None, typer.Option(help="Length of a built-in trace; its own length when omitted.")] = (
+        None
+    ),
+    speed: Annotated[float, typer.Option(help="Factor that speeds up the arrivals of a file.")] = 1.0,
+    model: Annotated[str | None, typer.Option(help="Use only this model's rows of a BurstGPT file.")] = None,
+    slo_ttft: Annotated[
+        float | None,
+        typer.Option(
+            help="Objective for the time to first token, in seconds; scaling.target.ttft when omitted, else 2."
+        ),
+    ] = None,
+    slo_tpot: Annotated[float, typer.Option(help="Objective for the mean seconds per token after the first.")] = 0.1,
+    quota: Annotated[int | None, typer.Option(help="Accelerators of the cluster; no limit when omitted.")] = None,
+    mode: Annotated[str, typer.Option(help="requests, fluid, or auto: fluid above 400,000 requests.")] = "auto",
+    calibrate: Annotated[
+        bool, typer.Option(help="Tune the targets of the other autoscalers on a separate trace first.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers: the same seed gives the same run.")] = 0,
+    report: Annotated[Path | None, typer.Option(help="Write report.json and replicas.svg into this folder.")] = None,
 ) -> None:
-    """What a policy would have cost on a trace, beside other autoscalers on the same one."""
+    """Simulate a scaling policy on a trace: its cost and latency beside those of other autoscalers."""
     from pagefleet_simulator.fleet.profile import ProfileError
     from pagefleet_simulator.planner import PlanError, Request, plan
     from pagefleet_simulator.traces.replay import TraceError
@@ -57,7 +67,7 @@ def simulate(
     spec = _spec(service)
     price = cost_per_hour if cost_per_hour is not None else _price(spec)
     try:
-        asked = Request(
+        request = Request(
             scaling=spec.scaling,
             trace=trace,
             scalers=tuple(name.strip() for name in scalers.split(",") if name.strip()),
@@ -73,42 +83,42 @@ def simulate(
             calibrate=calibrate,
             seed=seed,
         )
-        _run(plan(asked), price, report)
+        _run(plan(request), price, report)
     except (PlanError, ProfileError, TraceError) as error:
         _fail(str(error))
 
 
-def _run(made: Plan, price: float | None, report: Path | None) -> None:
+def _run(prepared: Plan, price: float | None, report: Path | None) -> None:
     from pagefleet_simulator.planner import execute
     from pagefleet_simulator.results.report import table
 
-    console.print(made.description, markup=False)
+    console.print(prepared.description, markup=False)
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=made.work)
+        task = bar.add_task("", total=prepared.work)
 
         def progress(what: str, done: float) -> None:
             bar.update(task, description=what, completed=round(done))
 
-        run = execute(made, progress)
-    console.print(table(run.outcomes, made.objective, price, made.title))
+        run = execute(prepared, progress)
+    console.print(table(run.outcomes, prepared.objective, price, prepared.title))
     for name, setting in run.settings.items():
         console.print(f"{name}: {setting}", markup=False)
     if price is None:
         console.print("No cost: give --cost-per-hour, or spec.cost.perAcceleratorHour.")
     if report is not None:
-        _write(run, made, price, report)
+        _write(run, prepared, price, report)
 
 
-def _write(run: Run, made: Plan, price: float | None, folder: Path) -> None:
+def _write(run: Run, prepared: Plan, price: float | None, folder: Path) -> None:
     from pagefleet_simulator.planner import as_json
     from pagefleet_simulator.results.plots import PlotsMissing, draw
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(as_json(run, made, price), indent=1) + "\n")
+    (folder / "report.json").write_text(json.dumps(as_json(run, prepared, price), indent=1) + "\n")
     console.print(f"wrote {folder / 'report.json'}")
     try:
-        draw(run.outcomes, folder / "replicas.svg", made.title)
+        draw(run.outcomes, folder / "replicas.svg", prepared.title)
         console.print(f"wrote {folder / 'replicas.svg'}")
     except PlotsMissing as error:
         console.print(str(error), markup=False)
@@ -118,14 +128,14 @@ def _spec(path: Path) -> Spec:
     from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 
     try:
-        found = [one for one in yaml.safe_load_all(path.read_text()) if _is_service(one)]
+        services = [one for one in yaml.safe_load_all(path.read_text()) if _is_service(one)]
     except OSError as error:
         _fail(f"{path}: {error.strerror}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         _fail(f"{path}: not YAML: {error}")
-    if len(found) != 1:
-        _fail(f"{path}: must hold exactly one InferenceService, not {len(found)}")
-    spec = parse(found[0].get("spec"))
+    if len(services) != 1:
+        _fail(f"{path}: must hold exactly one InferenceService, not {len(services)}")
+    spec = parse(services[0].get("spec"))
     if isinstance(spec, SpecErrors):
         _fail(f"{path}: {spec.message}")
     return spec

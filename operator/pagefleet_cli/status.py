@@ -9,7 +9,7 @@ import typer
 
 from pagefleet_cli.base import options
 from pagefleet_cli.base.cluster import Cluster, Target
-from pagefleet_cli.base.faults import explained
+from pagefleet_cli.base.errors import readable_errors
 from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import plain, show
 from pagefleet_cli.base.tables import details, services
@@ -23,15 +23,15 @@ def status(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """Fleets at a glance, or one service in detail."""
+    """Show all services at a glance, or one in detail."""
     if name and every:
         raise typer.BadParameter("a service is in one namespace: give a name or --all-namespaces, not both")
-    with explained():
+    with readable_errors():
         cluster = Cluster(Target(namespace, kubeconfig, context))
-        found = cluster.service(name) if name else cluster.services(every)
+        document = cluster.service(name) if name else cluster.services(every)
     now, wide = datetime.datetime.now(datetime.UTC), output is Output.WIDE
     show(
         output,
-        plain(found),
-        lambda: [services(found.get("items", [found]), now, wide), *(details(found) if name else ())],
+        plain(document),
+        lambda: [services(document.get("items", [document]), now, wide), *(details(document) if name else ())],
     )

@@ -32,18 +32,19 @@ def _commands(name: str, group: typer.Typer) -> Iterator[str]:
     for command in group.registered_commands:
         if command.callback is not None and not command.hidden:
             own = command.name or command.callback.__name__.strip("_").replace("_", "-")
-            yield _command(f"{name} {own}", command.callback)
+            text = command.help or inspect.getdoc(command.callback) or ""
+            yield _command(f"{name} {own}", command.callback, text)
     for below in group.registered_groups:
         if below.typer_instance is not None:
             yield from _commands(f"{name} {below.name}", below.typer_instance)
 
 
-def _command(name: str, callback: Callable[..., Any]) -> str:
+def _command(name: str, callback: Callable[..., Any], text: str) -> str:
     hints = typing.get_type_hints(callback, include_extras=True)
     found = [(one, *typing.get_args(hints[one.name])) for one in inspect.signature(callback).parameters.values()]
     arguments = [_usage(one) for one, _, info in found if info.__class__.__name__ == "ArgumentInfo"]
     rows = [_row(one, kind, info) for one, kind, info in found if not info.hidden]
-    head = f"## {name}\n\n`{' '.join([name, '[OPTIONS]', *arguments])}`\n\n{_prose(inspect.getdoc(callback) or '')}\n"
+    head = f"## {name}\n\n`{' '.join([name, '[OPTIONS]', *arguments])}`\n\n{_prose(text)}\n"
     return head + ("\n" + table(("argument or option", "takes", "default", "what it is"), rows) if rows else "")
 
 

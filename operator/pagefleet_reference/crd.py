@@ -64,24 +64,24 @@ def _type(schema: Schema) -> str:
 
 
 def _allowed(schema: Schema) -> str:
-    found = []
+    limits = []
     if "enum" in schema:
-        found.append(", ".join(code(str(value)) for value in schema["enum"]))
+        limits.append(", ".join(code(str(value)) for value in schema["enum"]))
     if "minimum" in schema or "maximum" in schema:
-        found.append(f"{_number(schema.get('minimum'))} to {_number(schema.get('maximum'))}")
+        limits.append(f"{_number(schema.get('minimum'))} to {_number(schema.get('maximum'))}")
     for key, text in (
         ("minItems", "at least {} entries"), ("maxItems", "at most {} entries"), ("maxProperties", "at most {} keys"),
         ("maxLength", "at most {} characters"),
     ):  # fmt: skip
         if key in schema:
-            found.append(text.format(_number(schema[key])))
+            limits.append(text.format(_number(schema[key])))
     if "pattern" in schema:
-        found.append(code(schema["pattern"]))
+        limits.append(code(schema["pattern"]))
     if "format" in schema:
-        found.append(str(schema["format"]))
+        limits.append(str(schema["format"]))
     if isinstance(inner := schema.get("additionalProperties"), Mapping) and "maxLength" in inner:
-        found.append(f"values of at most {_number(inner['maxLength'])} characters")
-    return "; ".join(found) or "-"
+        limits.append(f"values of at most {_number(inner['maxLength'])} characters")
+    return "; ".join(limits) or "-"
 
 
 def _number(value: float | None) -> str:

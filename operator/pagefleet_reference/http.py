@@ -29,14 +29,14 @@ shape, `{"error": {"message", "type", "param", "code"}}`; every 429 and 503 has 
 """
 CLIENTS = (
     ("POST", "/<namespace>/<service>/v1/chat/completions", "and `/v1/completions`, `/v1/embeddings`: passed to a pod"),
-    ("GET", "/<namespace>/<service>/v1/models", "what the service serves"),
-    ("POST", "/v1/...", "the same, the service found by the body's `model`"),
+    ("GET", "/<namespace>/<service>/v1/models", "the models of the service"),
+    ("POST", "/v1/...", "the same; the body's `model` selects the service"),
 )
 GATEWAY: dict[Path, str] = {
     ("GET", "/healthz"): "200 while the process works",
     ("GET", "/readyz"): "200 when it has the objects and its Envoy; else 503 with the reason",
     ("GET", "/metrics"): "[metrics](metrics.md)",
-    ("GET", "/windows"): "`?namespace=N&service=S[&since=UNIX]`: what this pod measured, in closed slices of 2 s",
+    ("GET", "/windows"): "`?namespace=N&service=S[&since=UNIX]`: the measurements of this pod, in closed slices of 2 s",
     ("GET", "/held"): "`{held: {namespace/service: count}}`: requests that wait for a pod",
 }
 OPERATOR: dict[Path, str] = {
@@ -66,7 +66,7 @@ HEADERS = (
 def page() -> str:
     parts = [
         INTRODUCTION,
-        f"## Gateway, for clients (port 8080; 8443 with TLS)\n\n{table(('method', 'path', ''), _told(CLIENTS))}",
+        f"## Gateway, for clients (port 8080; 8443 with TLS)\n\n{table(('method', 'path', ''), _rows(CLIENTS))}",
         f"Headers:\n\n{table(('header', 'of', 'meaning'), ((code(n), of, text) for n, of, text in HEADERS))}",
         f"## Gateway, inside (port {GATEWAY_INTERNAL_PORT})\n\n{_routes(GATEWAY)}",
         f"## Operator (port 8080; 8443 with TLS)\n\n{_routes(OPERATOR)}",
@@ -77,7 +77,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _told(rows: tuple[tuple[str, str, str], ...]) -> Iterator[tuple[str, str, str]]:
+def _rows(rows: tuple[tuple[str, str, str], ...]) -> Iterator[tuple[str, str, str]]:
     return ((method, code(path), text) for method, path, text in rows)
 
 
@@ -119,10 +119,10 @@ def _type(schema: Json) -> str:
 def _allowed(schema: Json) -> str:
     if "enum" in schema:
         return ", ".join(code(json.dumps(value)) for value in schema["enum"])
-    found = []
+    limits = []
     low, high = schema.get("minimum", schema.get("exclusiveMinimum")), schema.get("maximum")
     if low is not None or high is not None:
         above = "above " if "exclusiveMinimum" in schema else ""
-        found.append(f"{above}{low if low is not None else 'any'} to {high if high is not None else 'any'}")
-    found += [f"at most {schema[key]}" for key in ("maxItems", "maxLength") if key in schema]
-    return "; ".join(found) or "-"
+        limits.append(f"{above}{low if low is not None else 'any'} to {high if high is not None else 'any'}")
+    limits += [f"at most {schema[key]}" for key in ("maxItems", "maxLength") if key in schema]
+    return "; ".join(limits) or "-"

@@ -75,7 +75,7 @@ class Plan:
     @property
     def work(self) -> int:
         """The number of runs, those of the calibration included."""
-        tried = sum(len(found) for found in self.choices.values() if len(found) > 1)
+        tried = sum(len(candidates) for candidates in self.choices.values() if len(candidates) > 1)
         return len(self.choices) + (tried if self.calibration else 0)
 
 

@@ -19,8 +19,8 @@ from support.sample_service import sample
 
 from pagefleet_cli.base import cluster as cluster_module
 from pagefleet_cli.base.cluster import Cluster, Target
-from pagefleet_cli.base.faults import Fault
-from pagefleet_cli.rollout.actions import Action, Asked, await_answer
+from pagefleet_cli.base.errors import CommandError
+from pagefleet_cli.rollout.actions import Action, Written, await_answer
 from pagefleet_local.base.certificates import Authority
 from pagefleet_local.fleet.kubectl import Result, until
 from pagefleet_local.fleet.view import View
@@ -126,7 +126,7 @@ async def test_a_rollout_is_watched_explained_and_acted_on(plane: Plane) -> None
     assert "refused: the rollout is paused already" in again.err
     why = await cli(plane, "rollout", "why", "acted")
     assert f"CanaryStarted: Revision {new}" in why.out
-    assert "Now: It is held up by action" in why.out
+    assert "Now: It is paused by action" in why.out
     machine = json.loads((await cli(plane, "rollout", "why", "acted", "-o", "json")).out)
     assert machine["decisions"][-1]["kind"] == "ActionRefused"
 
@@ -163,17 +163,17 @@ async def test_abort_and_retry_and_what_is_written(plane: Plane) -> None:
     assert asked["id"] == rolled.status["action"]["id"]
     sent = await cli(plane, "rollout", "retry", "aborted", "--no-wait")
     assert sent.code == 0
-    assert "retry asked for" in sent.out
+    assert "retry requested" in sent.out
     await phase(plane, "aborted", "Step")
     unknown = await cli(plane, "rollout", "undo", "aborted", "--to", "zzzz")
     assert unknown.code == 1
-    assert "no kept revision" in unknown.err
+    assert "no stored revision" in unknown.err
 
 
 async def test_an_operator_that_does_not_answer_is_not_waited_for_for_ever(plane: Plane) -> None:
     await applied(plane, "silent")
     own = Cluster(Target(NAMESPACE, plane.kubectl.kubeconfig))
-    nothing = await asyncio.to_thread(await_answer, own, "silent", Asked("never-written", Action.SKIP, ""), 1.0)
+    nothing = await asyncio.to_thread(await_answer, own, "silent", Written("never-written", Action.SKIP, ""), 1.0)
     assert nothing is None
 
 
@@ -282,5 +282,5 @@ async def test_what_goes_wrong_is_named(plane: Plane, tmp_path: Path, monkeypatc
     assert 'forbidden: inferenceservices.pagefleet.io is forbidden: User "stranger" cannot list' in refused.err
 
     monkeypatch.setattr(cluster_module, "GROUP", "nowhere.pagefleet.io")
-    with pytest.raises(Fault, match="the CRD is not installed"):
+    with pytest.raises(CommandError, match="the CRD is not installed"):
         await asyncio.to_thread(Cluster(Target(NAMESPACE, plane.kubectl.kubeconfig)).services)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import docs_blocks as docs_blocks
+from support import docs_blocks
 from support.cluster.plane import TOKEN, Plane
 from support.docs_blocks import CHECKOUT, fenced, play
 

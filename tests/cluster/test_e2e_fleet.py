@@ -12,7 +12,7 @@ import aiohttp
 import openai
 import pytest
 import pytest_asyncio
-from support import docs_blocks as docs_blocks
+from support import docs_blocks
 from support.rbac import asked, events, granted
 
 from pagefleet_local.base import paths

@@ -227,7 +227,7 @@ async def test_a_dead_server_gives_a_result_and_exit_code_1(tmp_path: Path) -> N
     arguments = ("--url", "http://127.0.0.1:1", "--model", "tiny", "--requests", "3", "--rate", "100")
     code, _, err = await command(*arguments, "--result-file", str(result), home=tmp_path)
     assert code == 1
-    assert "not one request went well" in err
+    assert "requests failed: see the table of errors" in err
     assert json.loads(result.read_bytes())["errors"] == 3
     code, _, err = await command("--url", "http://127.0.0.1:1", home=tmp_path)  # asks for the model's name
     assert code == 1
@@ -239,7 +239,7 @@ async def test_runs_are_saved_compared_and_drawn(server: Server, tmp_path: Path)
     arguments = ("--url", server.url, "--requests", "120", "--rate", "200", "--output-tokens", "2", "--save", "week")
     code, out, _ = await command(*arguments, home=tmp_path)
     assert code == 0
-    assert "kept in" in out
+    assert "saved in" in out
 
     async def slow(number: int) -> None:
         await asyncio.sleep(0.3)

@@ -40,7 +40,7 @@ Text = Callable[[], bytes]
 Asked = Callable[[str], Awaitable[list[dict[str, Any]]]]
 # Panels of the dashboard of engines: no other engine tells the same.
 OURS_ONLY = {
-    "Pages by state", "Slots without a token", "Prefix cache hits", "Speculation: accepted tokens", "Waiting tokens",
+    "Pages by state", "Slots without a token", "Prefix cache hits", "Speculation: accepted draft tokens", "Waiting tokens",
     "Batch size", "Step time by phase, p95", "Prompt tokens", "Generated tokens", "Cancellations", "Engines", "Asleep",
 }  # fmt: skip
 

@@ -75,7 +75,7 @@ async def test_a_collector_that_is_not_there_disturbs_nobody(tmp_path: Path) -> 
 
 def test_without_a_collector_nothing_is_imported() -> None:
     program = (
-        "import sys; from pagefleet_engine.api import server, traces; "
+        "import sys; from pagefleet_engine.api import server; from pagefleet_engine.api.observability import traces; "
         "assert isinstance(traces.start({}), traces.Off); "
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )

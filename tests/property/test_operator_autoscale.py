@@ -69,8 +69,8 @@ def readings(draw: st.DrawFn) -> tuple[float, Totals, ServiceLoad | None]:
         ),
     )  # fmt: skip
     stuck = draw(st.sampled_from([0, 0, 0, 2]))
-    seen = Totals(latest, stuck, stuck, "no node fits" if stuck else "", slots=draw(st.none() | st.integers(1, 256)))
-    return draw(st.sampled_from([1.0, 5.0, 5.0, 60.0, 900.0, -3600.0])), seen, draw(LOADS)
+    totals = Totals(latest, stuck, stuck, "no node fits" if stuck else "", slots=draw(st.none() | st.integers(1, 256)))
+    return draw(st.sampled_from([1.0, 5.0, 5.0, 60.0, 900.0, -3600.0])), totals, draw(LOADS)
 
 
 @settings(max_examples=TRACES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -81,23 +81,23 @@ def test_any_readings_stay_within_bounds(
     now, desired, record, history = 1e9, None, ScalingRecord("a"), ()
     for passed, read, load in trace:
         now += passed
-        seen = replace(read, latest=replace(read.latest, time=now), history=history)
-        answer = size(seen, load, desired, record, scaling, now)
+        totals = replace(read, latest=replace(read.latest, time=now), history=history)
+        answer = size(totals, load, desired, record, scaling, now)
         before = max(1, scaling.min) if desired is None else desired
         zero = answer.replicas == 0 and scaling.idle_to_zero is not None
         assert zero or max(1, scaling.min) <= answer.replicas <= scaling.max
         assert bool(answer.message) == (answer.replicas != before)
         if answer.replicas < before:
-            assert seen.latest.serving == seen.latest.fresh > 0, "down without every reading"
+            assert totals.latest.serving == totals.latest.fresh > 0, "down without every reading"
             assert load is not None
             assert load.age <= 30, "down on stale arrivals"
-            assert zero or seen.latest.serving >= answer.replicas, "down to more than serve"
+            assert zero or totals.latest.serving >= answer.replicas, "down to more than serve"
         if answer.replicas > before > 0:
             assert not read.refused, "up while pods cannot be had"
-        again = size(seen, load, answer.replicas, answer.record, scaling, now)
+        again = size(totals, load, answer.replicas, answer.record, scaling, now)
         assert len(again.record.steps) <= 30
         desired, record = answer.replicas, answer.record
-        history = remember(history, seen.latest)
+        history = remember(history, totals.latest)
     assert all(a.time < b.time for a, b in pairwise(history))
 
 
@@ -162,11 +162,11 @@ def test_a_given_window_is_waited_for_and_no_longer() -> None:
     fleet.run(120)
     assert fleet.desired is not None
     assert held is not None
-    assert fleet.desired < held, "a drop of a third, which the long window would have kept for 15 minutes"
+    assert fleet.desired < held, "a drop of a third, which the long window would have waited for 15 minutes"
 
 
 def test_missing_readings_never_shrink_a_fleet() -> None:
-    for blind in ("deaf", "cut"):
+    for blind in ("engines_silent", "gateways_silent"):
         fleet = warm(lambda at: 8.0 if at < 600 else 0.1, 4, Scaling(1, 40))
         fleet.run(590)
         held = fleet.desired

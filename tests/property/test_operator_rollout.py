@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import invariants as invariants
+from support import invariants
 from support.sample_service import sample
 from support.virtual.cluster import Cluster
 

@@ -40,7 +40,7 @@ HOST_TOOLS = {
 
 
 class AssetError(RuntimeError):
-    """Something the cluster needs cannot be had; the message says what and how to mend it."""
+    """A program that the cluster needs is not available; the message names it and the fix."""
 
 
 def tool(name: str) -> Path:
@@ -66,7 +66,7 @@ def unpacked(*packages: str) -> Path:
 
 
 def ensure_host_tools() -> None:
-    """apt-get install what of HOST_TOOLS is missing."""
+    """Install the missing HOST_TOOLS with apt-get."""
     missing = sorted({package for program, package in HOST_TOOLS.items() if shutil.which(program) is None})
     if missing:
         with stage(f"apt-get install {' '.join(missing)}"):
@@ -75,7 +75,7 @@ def ensure_host_tools() -> None:
 
 
 def apt(*arguments: str, cwd: Path | None = None, options: Sequence[str] = ()) -> None:
-    """Run apt-get quietly. Raises AssetError with its last words."""
+    """Run apt-get quietly. Raises AssetError with the end of its output."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", "-q", *[f"-o{option}" for option in options], *arguments]
     result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)

@@ -36,13 +36,13 @@ class Binaries:
 
 def binaries(needed: tuple[str, ...] = COMPONENTS) -> Binaries:
     """Find or build the programs in `needed`. Raises debian.AssetError."""
-    found = {name: _find(name) for name in needed}
-    if any(path is None for path in found.values()):
+    programs = {name: _find(name) for name in needed}
+    if any(path is None for path in programs.values()):
         with debian.locked("kubernetes"):
             if not _built().is_dir():
                 _build()
-        found = {name: path or _built() / name for name, path in found.items()}
-    complete = {name: path for name, path in found.items() if path is not None}
+        programs = {name: path or _built() / name for name, path in programs.items()}
+    complete = {name: path for name, path in programs.items() if path is not None}
     return Binaries(complete, _minor(complete[needed[0]]))
 
 
@@ -123,12 +123,12 @@ def _source(work: Path, tree: Path) -> None:
 
 def _openapi(go: str, tree: Path, environment: dict[str, str], work: Path) -> None:
     """Generate pkg/generated/openapi, which Debian's source leaves to the build, over every package with the tag."""
-    found = subprocess.run(
+    tagged = subprocess.run(
         ["grep", "-rl", "--include=*.go", "-E", rf"^// \{OPENAPI_TAG}", "vendor/k8s.io/", "staging/src/k8s.io/", "pkg/", "cmd/"],
         cwd=tree, capture_output=True, text=True, check=False,
     ).stdout  # fmt: skip
     packages = set()
-    for line in found.splitlines():
+    for line in tagged.splitlines():
         if "_examples" in line or "sample-apiserver" in line:
             continue
         folder = str(Path(line).parent)
@@ -154,7 +154,7 @@ def _compile(command: list[str], tree: Path, environment: dict[str, str], report
         command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if process.stdout is None:
-        raise RuntimeError("a pipe was asked for and not made")
+        raise RuntimeError("the process has no pipe for its output")
     for count, line in enumerate(process.stdout, 1):
         tail = [*tail[-20:], line]
         report(f"{count} of about {PACKAGES_COMPILED} packages")

@@ -27,7 +27,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Authority:
-    """A CA in `folder`, made the first time it is asked for."""
+    """A CA in `folder`, made on first use."""
 
     folder: Path
 

@@ -1,4 +1,4 @@
-"""Refuses, before anything is started, what cannot work here; each refusal names what and how to mend it."""
+"""Checks the machine before anything is started; each refusal names what is missing and the fix."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _ports(layout: Layout) -> None:
             try:
                 probe.bind(("0.0.0.0", port))
             except OSError:
-                raise Refused(f"port {port}, wanted for {what}, is taken by {_owner(port)}") from None
+                raise Refused(f"port {port}, which {what} needs, is in use by {_owner(port)}") from None
 
 
 def _owner(port: int) -> str:

@@ -110,14 +110,14 @@ def end_process(pid: int, grace: float) -> None:
 def marked(layout: Layout) -> list[int]:
     """Every living process that carries this layout's mark in its environment, but this one."""
     mark = f"{MARK}={layout.state}".encode()
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
             if mark in (entry / "environ").read_bytes().split(b"\0") and started(int(entry.name)) is not None:
-                found.append(int(entry.name))
-    return found
+                processes.append(int(entry.name))
+    return processes
 
 
 def _reap(pid: int) -> None:

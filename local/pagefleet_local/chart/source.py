@@ -1,4 +1,4 @@
-"""What the chart is made from: the objects of a kustomization, and the patches of components."""
+"""The sources of the chart: the objects of a kustomization, and the patches of components."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Operation:
 
 
 def kustomized(folder: Path) -> list[Document]:
-    """What `kubectl kustomize` prints. Raises SourceError with its words."""
+    """What `kubectl kustomize` prints. Raises SourceError with its message."""
     done = subprocess.run([str(BINARY), "kustomize", str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SourceError(f"kubectl kustomize {folder}: {done.stderr.strip()}")
@@ -41,15 +41,15 @@ def kustomized(folder: Path) -> list[Document]:
 def operations(component: str) -> list[Operation]:
     """The patches of manifests/components/`component`. Raises SourceError for a patch without kind and name."""
     described = yaml.safe_load((MANIFESTS / "components" / component / "kustomization.yaml").read_text())
-    found = []
+    operations = []
     for patch in described.get("patches") or ():
         target = patch["target"]
         if not {"kind", "name"} <= set(target):
             raise SourceError(f"components/{component}: a patch's target needs kind and name")
         for one in yaml.safe_load(patch["patch"]):
             path = tuple(part.replace("~1", "/").replace("~0", "~") for part in one["path"].split("/")[1:])
-            found.append(Operation(target["kind"], target["name"], one["op"], path, one.get("value")))
-    return found
+            operations.append(Operation(target["kind"], target["name"], one["op"], path, one.get("value")))
+    return operations
 
 
 def patched(documents: list[Document], component: str, condition: str, valued: frozenset[tuple[str, ...]]) -> None:
@@ -75,7 +75,7 @@ def patched(documents: list[Document], component: str, condition: str, valued: f
             case "replace" if operation.path in valued:
                 pass
             case _:
-                raise SourceError(f"{described}: the chart knows no counterpart")
+                raise SourceError(f"{described}: the chart has no counterpart")
 
 
 def _object(documents: list[Document], operation: Operation, described: str) -> Document:

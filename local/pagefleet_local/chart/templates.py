@@ -56,10 +56,10 @@ def templates() -> dict[str, str]:
 def extra_files() -> dict[str, str]:
     """Texts with braces of their own, which templates read and Helm leaves alone."""
     rule = next(one for one in _monitoring() if one["kind"] == "PrometheusRule")
-    found = {RULES_FILE: yaml.safe_dump(rule["spec"], sort_keys=False, width=1000, allow_unicode=True)}
+    files = {RULES_FILE: yaml.safe_dump(rule["spec"], sort_keys=False, width=1000, allow_unicode=True)}
     for one in _dashboards():
-        found |= {f"dashboards/{name}": text for name, text in one["data"].items()}
-    return found
+        files |= {f"dashboards/{name}": text for name, text in one["data"].items()}
+    return files
 
 
 def _placed(one: Document, part: str) -> Document | When:
@@ -128,24 +128,24 @@ def _prometheus_token(pod: Document, container: Document) -> None:
 def _budgets() -> list[When]:
     """policy/v1 where it is served, its predecessor on Kubernetes 1.20."""
     text = (MANIFESTS / "components/high-availability/pod-disruption-budgets.yaml").read_text()
-    found = []
+    budgets = []
     for one in yaml.safe_load_all(text):
         _namespaced(one)
         one["apiVersion"] = Expression('include "pagefleet.policyVersion" .')
         part = one["metadata"]["name"].removeprefix("pagefleet-")
-        found.append(When(f".Values.{part}.podDisruptionBudget", one))
-    return found
+        budgets.append(When(f".Values.{part}.podDisruptionBudget", one))
+    return budgets
 
 
 def _monitors() -> list[When]:
-    found, labels = [], ".Values.monitoring.labels"
+    monitors, labels = [], ".Values.monitoring.labels"
     for one in _monitoring():
         _namespaced(one)
         one["metadata"]["labels"][f"{SPLICED}monitoring"] = When(labels, Given(f"toYaml {labels}"))
         if one["kind"] == "PrometheusRule":
             one["spec"] = Given(f'.Files.Get "{RULES_FILE}" | trim')
-        found.append(When(".Values.monitoring.enabled", one))
-    return found
+        monitors.append(When(".Values.monitoring.enabled", one))
+    return monitors
 
 
 def _dashboard(one: Document) -> When:

@@ -14,7 +14,7 @@ from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.base import paths
 from pagefleet_local.base.console import CONSOLE
 from pagefleet_local.base.preflight import Refused, check
-from pagefleet_local.commands.errors import FAILED, told
+from pagefleet_local.commands.errors import FAILED, readable_errors
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator, SceneFailed
 from pagefleet_local.demo.scenes import alert, burst, canary, mistakes, regression, serve
@@ -36,7 +36,7 @@ INTERRUPTED = 130
 
 
 class Ground(Protocol):
-    """Where the scenes are played: who makes the cluster, and takes it away."""
+    """Where the scenes are played: it makes the cluster and removes it."""
 
     title: str
 
@@ -49,39 +49,39 @@ class Ground(Protocol):
     def leftovers(self) -> list[str]: ...
 
 
-Keep = Annotated[bool, typer.Option(help="leave the fleet running afterwards")]
-Only = Annotated[list[str] | None, typer.Option(help=f"scenes to play: {', '.join(SCENES)}")]
+Keep = Annotated[bool, typer.Option(help="Leave the fleet running afterwards.")]
+Only = Annotated[list[str] | None, typer.Option(help=f"Scenes to play: {', '.join(SCENES)}.")]
 
 
 def demo(keep: Keep = False, only: Only = None) -> None:
-    """A real fleet on this machine doing its main job, then torn down. Exit 1 when a step does not hold."""
+    """Run a real fleet on this machine through its main tasks, then remove it. Exit code 1 when a check fails."""
     _play(LocalNode(), keep, only)
 
 
 def kind(keep: Keep = False, only: Only = None) -> None:
-    """The same scenes on a cluster that kind makes (needs Docker), then torn down. Exit 1 when a step does not hold."""
+    """Play the same scenes on a cluster made by kind (needs Docker), then remove it. Exit code 1 when a check fails."""
     _play(Kind(), keep, only)
 
 
 def _play(ground: Ground, keep: bool, only: list[str] | None) -> None:
     unknown = sorted(set(only or ()) - set(SCENES))
-    with told():
+    with readable_errors():
         if unknown:
-            raise Refused(f"no such scene: {', '.join(unknown)}; there are {', '.join(SCENES)}")
+            raise Refused(f"unknown scene: {', '.join(unknown)}; the scenes are {', '.join(SCENES)}")
         names = [name for name in SCENES if only is None or name in only]
         ground.check(names)
         _run(_demo(ground, keep, names))
 
 
 def fleet() -> None:
-    """The same fleet with one service, left running."""
-    with told():
+    """Start the same fleet with one service and leave it running."""
+    with readable_errors():
         check(paths.layout(), node=True, running=True)
         _run(_fleet())
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Until it ends or the user interrupts; what was started goes with it."""
+    """Run until the end or an interrupt; everything that was started is taken down."""
     try:
         asyncio.run(_interruptible(work))
     except (SceneFailed, KubectlError, TimeoutError, AssetError) as failure:
@@ -129,7 +129,7 @@ async def _demo(ground: Ground, keep: bool, names: list[str]) -> None:
             await ground.down()
     if not keep:
         narrator.check(not ground.leftovers(), "no process, container, mount, address, rule or file is left")
-    narrator.say(f"the demo holds; {narrator.elapsed:.0f} s")
+    narrator.say(f"every check of the demo holds; {narrator.elapsed:.0f} s")
 
 
 async def _show_node(narrator: Narrator, installed: Fleet) -> None:
@@ -139,7 +139,7 @@ async def _show_node(narrator: Narrator, installed: Fleet) -> None:
 
 
 async def _delete(narrator: Narrator, installed: Fleet) -> None:
-    """Objects go as a user deletes them: what the operator made must go with its owner."""
+    """Delete the services as a user does: the objects that the operator made must go with their owner."""
     narrator.command(f"kubectl delete isvc --all -n {NAMESPACE}")
     await installed.kubectl.run("delete", "isvc", "--all", "-n", NAMESPACE, "--timeout=60s")
     for kind in ("deployments", "services", "poddisruptionbudgets", "pods"):

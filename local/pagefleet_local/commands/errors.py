@@ -1,4 +1,4 @@
-"""Turns failures that are meant for the user into one clear message and an exit status."""
+"""Turns the failures that a user can fix into one clear message and an exit status."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ REFUSED, FAILED = 2, 1
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn what is meant for the user into one clear message and an exit status."""
+def readable_errors() -> Iterator[None]:
+    """Turn a refusal or a failed start in the block into one clear message and an exit status."""
     try:
         yield
     except Refused as refused:

@@ -10,29 +10,29 @@ import typer
 from pagefleet_local.base import paths
 from pagefleet_local.base.console import CONSOLE
 from pagefleet_local.base.preflight import Refused
-from pagefleet_local.commands.errors import told
+from pagefleet_local.commands.errors import readable_errors
 from pagefleet_local.images import build as builder
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
-Targets = Annotated[list[str] | None, typer.Argument(help=f"of {', '.join(builder.TARGETS)}; all when omitted")]
+Targets = Annotated[list[str] | None, typer.Argument(help=f"Some of {', '.join(builder.TARGETS)}; all when omitted.")]
 
 
 @app.command()
 def build(targets: Targets = None) -> None:
-    """Build the images into the cache; what has not changed is not built again."""
-    with told():
+    """Build the images into the cache; unchanged ones are not built again."""
+    with readable_errors():
         for target, archive in builder.build(targets or builder.TARGETS).items():
             CONSOLE.print(f"{builder.reference(target)}  {archive.stat().st_size / 1e6:.0f} MB")
 
 
 @app.command()
 def context(
-    folder: Annotated[Path, typer.Argument(help="a folder that does not exist yet")], targets: Targets = None
+    folder: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")], targets: Targets = None
 ) -> None:
     """Write a build context with every wheel in it, for `docker build` and machines without a package index."""
-    with told():
+    with readable_errors():
         if folder.exists():
-            raise Refused(f"{folder} is there already: name a folder that does not exist yet")
+            raise Refused(f"{folder} exists already: name a folder that does not exist yet")
         builder.context(folder, targets or builder.TARGETS)
     CONSOLE.print(f"docker build --target operator --build-arg PIP_INDEX=--no-index {folder}")
 
@@ -40,5 +40,5 @@ def context(
 @app.command()
 def load(targets: Targets = None) -> None:
     """Build what changed and import it into the local fleet's containerd."""
-    with told():
+    with readable_errors():
         builder.load(paths.layout(), builder.build(targets or builder.TARGETS))

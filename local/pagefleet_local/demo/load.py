@@ -1,4 +1,4 @@
-"""An open-loop stream of chat requests through the gateway, every answer recorded as the client saw it.
+"""An open-loop stream of chat requests through the gateway, every answer recorded as the client received it.
 
 Open loop: arrivals are a Poisson process of the set rate and never wait for answers, so a slow server shows as
 latency rather than as fewer requests.
@@ -27,7 +27,7 @@ REQUEST_TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Sample:
-    """One request as the client saw it. Times in seconds; `started` is UNIX time; `ttft` None without a first token."""
+    """One request as the client measured it. Times in seconds; `started` is UNIX time; `ttft` None without a first token."""
 
     started: float
     revision: str
@@ -40,7 +40,7 @@ class Sample:
 
     @property
     def truncated(self) -> bool:
-        """A stream that began and ended without a finish_reason: a cut the client would notice."""
+        """Whether the stream began and ended without a finish_reason: a client would notice the cut."""
         return self.status == 200 and self.finish is None
 
 

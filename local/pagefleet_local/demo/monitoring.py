@@ -57,7 +57,7 @@ def prometheus_config() -> dict[str, Any]:
 
 def targets(pods: list[Document], access: Access) -> list[dict[str, Any]]:
     """Engine and gateway pods as Prometheus targets, labelled as its Kubernetes discovery would label them."""
-    found = []
+    targets = []
     for pod in pods:
         labels, address = pod["metadata"].get("labels") or {}, (pod.get("status") or {}).get("podIP")
         port = PORTS.get(labels.get(NAME_LABEL, ""))
@@ -71,10 +71,10 @@ def targets(pods: list[Document], access: Access) -> list[dict[str, Any]]:
             "revision": labels.get(REVISION_LABEL, ""),
         }
         host, path = access.metrics(pod, port)
-        # Behind a proxy all pods have one host: the instance tells them apart.
+        # Behind a proxy all pods have one host: the instance label distinguishes them.
         own |= {"__metrics_path__": path, "instance": f"{own['pod']}:{port}"}
-        found.append({"targets": [host], "labels": own})
-    return found
+        targets.append({"targets": [host], "labels": own})
+    return targets
 
 
 def alertmanager_config(operator: str, token_file: Path) -> dict[str, Any]:
@@ -166,11 +166,11 @@ class Monitoring:
         self._narrator.check(True, "Prometheus scrapes the engines and the gateway")
 
     async def alerts(self) -> list[tuple[str, str, str]]:
-        """What Alertmanager holds: (alert, revision, state)."""
-        found = await self._get(ALERTMANAGER, "/api/v2/alerts")
+        """The active alerts of Alertmanager: (alert, revision, state)."""
+        active = await self._get(ALERTMANAGER, "/api/v2/alerts")
         return [
             (alert["labels"]["alertname"], alert["labels"].get("revision", ""), alert["status"]["state"])
-            for alert in found
+            for alert in active
         ]
 
     async def _keep_discovering(self) -> None:

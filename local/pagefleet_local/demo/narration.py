@@ -1,4 +1,4 @@
-"""Tells the demo's story: rich on a terminal, plain lines elsewhere. Decides nothing."""
+"""Prints the demo's narration: rich on a terminal, plain lines elsewhere. Decides nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PLAIN_INTERVAL = 5.0
 
 
 class SceneFailed(Exception):
-    """What a scene shows did not hold; the demo exits non-zero with this message."""
+    """A check of a scene failed; the demo exits non-zero with this message."""
 
 
 class Narrator:
-    """Prints scenes, commands, facts and a live line. Thread of one: not for concurrent scenes."""
+    """Prints scenes, commands, facts and a live line. Not for concurrent scenes."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
@@ -48,7 +48,7 @@ class Narrator:
         self.say(f"[bold]$[/bold] {text}")
 
     def output(self, text: str, limit: int = 12) -> None:
-        """What a command printed, indented, at most `limit` lines."""
+        """Print a command's output, indented, at most `limit` lines."""
         self.quiet()
         lines = text.strip().splitlines()
         for line in lines[:limit]:

@@ -1,4 +1,4 @@
-"""What every scene stands on: the fleet, the narrator, the load, and the service as last read."""
+"""The stage of every scene: the fleet, the narrator, the load, and the service as last read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stage:
     narrator: Narrator
     fleet: Fleet
     load: Load
-    seen: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def kubectl(self) -> Kubectl:
@@ -36,10 +36,10 @@ class Stage:
         return f"{self.fleet.gateway}/{NAMESPACE}/{NAME}/v1"
 
     async def view(self, name: str = NAME) -> View:
-        found = await self.kubectl.get("inferenceservice", name, NAMESPACE)
-        if found is None:
+        document = await self.kubectl.get("inferenceservice", name, NAMESPACE)
+        if document is None:
             raise SceneFailed(f"inferenceservice {NAMESPACE}/{name} does not exist")
-        return View(found)
+        return View(document)
 
     async def watch(self, done: Callable[[View], bool], *, timeout: float, what: str, name: str = NAME) -> View:
         """Read the service each second, show it, until `done`. Raises SceneFailed after `timeout` seconds."""

@@ -28,11 +28,11 @@ class Direct:
     """The machine is the cluster's node: kube-proxy's rules and the pods' links are here."""
 
     async def address(self, kubectl: Kubectl, service: str) -> str:
-        found = await kubectl.get("service", service, SYSTEM_NAMESPACE)
-        if found is None:
+        document = await kubectl.get("service", service, SYSTEM_NAMESPACE)
+        if document is None:
             raise RuntimeError(f"service {SYSTEM_NAMESPACE}/{service} does not exist: manifests/ did not apply")
-        port = next(port["port"] for port in found["spec"]["ports"] if port["name"] == "http")
-        return f"http://{found['spec']['clusterIP']}:{port}"
+        port = next(port["port"] for port in document["spec"]["ports"] if port["name"] == "http")
+        return f"http://{document['spec']['clusterIP']}:{port}"
 
     async def open(self, kubectl: Kubectl) -> None:
         return
@@ -42,8 +42,8 @@ class Direct:
 
 
 class NodePorts:
-    """The cluster is elsewhere (in containers, in machines): two mapped ports for Services, and `kubectl proxy` for what is
-    asked of single pods."""
+    """The cluster is elsewhere (in containers, in machines): two mapped ports for Services, and `kubectl proxy` for single
+    pods."""
 
     def __init__(self, host: str, *, gateway: int, operator: int) -> None:
         self._addresses = {
@@ -57,13 +57,13 @@ class NodePorts:
         return self._addresses[service]
 
     async def open(self, kubectl: Kubectl) -> None:
-        """Start the proxy. Raises TimeoutError or RuntimeError with its words."""
+        """Start the proxy. Raises TimeoutError or RuntimeError with its message."""
         self._process = await asyncio.create_subprocess_exec(
             str(kubectl.binary), "--kubeconfig", str(kubectl.kubeconfig), "proxy", "--port=0",
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         if self._process.stdout is None:
-            raise RuntimeError("a pipe was asked for and not made")
+            raise RuntimeError("the process has no pipe for its output")
         line = (await asyncio.wait_for(self._process.stdout.readline(), PROXY_SECONDS)).decode()
         match = re.search(r"127\.0\.0\.1:\d+", line)
         if match is None:

@@ -69,11 +69,11 @@ async def install_crd(kubectl: Kubectl, say: Callable[[str], None]) -> None:
 async def _token(kubectl: Kubectl) -> str:
     """The alert webhook's token: the one in the Secret, made at random the first time."""
     jsonpath = "jsonpath={.data.token}"
-    found = await kubectl.run(
+    secret = await kubectl.run(
         "get", "secret", TOKEN_SECRET, "-n", SYSTEM_NAMESPACE, "-o", jsonpath, "--ignore-not-found"
     )
-    if found.out:
-        return base64.b64decode(found.out).decode()
+    if secret.out:
+        return base64.b64decode(secret.out).decode()
     token = secrets.token_urlsafe(32)
     await kubectl.apply(
         {

@@ -1,4 +1,4 @@
-"""A Debian base image with Python, made by debootstrap from the machine's own Debian mirror, kept in the cache."""
+"""A Debian base image with Python, made by debootstrap from the machine's own Debian mirror, stored in the cache."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DEFAULT_MIRROR = "http://deb.debian.org/debian"
 
 
 def rootfs() -> Path:
-    """The base's root file system as a tar in the cache, made the first time. Raises AssetError."""
+    """The base's root file system as a tar in the cache, made on first use. Raises AssetError."""
     if sys.version_info[:2] != PYTHON:
-        found = ".".join(map(str, sys.version_info[:2]))
+        running = ".".join(map(str, sys.version_info[:2]))
         raise debian.AssetError(
-            f"the images' Python is Debian {SUITE}'s {PYTHON[0]}.{PYTHON[1]} and takes wheels made by this one, which is "
-            f"{found}: run with Python {PYTHON[0]}.{PYTHON[1]}"
+            f"the images' Python is Debian {SUITE}'s {PYTHON[0]}.{PYTHON[1]} and takes wheels built by this Python, which is "
+            f"{running}: run with Python {PYTHON[0]}.{PYTHON[1]}"
         )
     target = paths.cache() / f"base-{SUITE}.tar"
     if target.exists():

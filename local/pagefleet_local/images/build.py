@@ -35,7 +35,7 @@ def build(targets: Sequence[str] = TARGETS) -> dict[str, Path]:
     """Archives of `targets` in the cache, built where something changed. Raises AssetError."""
     unknown = sorted(set(targets) - set(TARGETS))
     if unknown:
-        raise debian.AssetError(f"no such image target: {', '.join(unknown)}; there are {', '.join(TARGETS)}")
+        raise debian.AssetError(f"unknown image target: {', '.join(unknown)}; the targets are {', '.join(TARGETS)}")
     folder = paths.cache() / "images"
     archives = {target: folder / f"{target}-{key(target)}.tar" for target in targets}
     missing = [target for target, archive in archives.items() if not archive.exists()]

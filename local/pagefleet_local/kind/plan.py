@@ -1,4 +1,4 @@
-"""What is asked of docker and kind: configuration and commands as values. Runs nothing."""
+"""The configuration and the commands for docker and kind, as values. Runs nothing."""
 
 from __future__ import annotations
 
@@ -47,32 +47,34 @@ def load(targets: Sequence[str]) -> Command:
 
 
 def advertise() -> Command:
-    """kubectl's words that give the node accelerators, so that the sample's request is schedulable."""
+    """The kubectl arguments that give the node accelerators, so that the sample's request is schedulable."""
     path = f"/status/capacity/{ACCELERATOR.replace('~', '~0').replace('/', '~1')}"
     patch = json.dumps([{"op": "add", "path": path, "value": str(ACCELERATORS)}])
     return ["patch", "node", NODE, "--subresource=status", "--type=json", "-p", patch]
 
 
-def lacking(found: dict[str, bool], *, daemon: bool, version: tuple[int, int], alerts: bool) -> list[str]:
-    """What `make kind` misses here and how to mend it. `found`: which programs are on PATH; `alerts`: Prometheus and
-    Alertmanager can be had, or are not wanted."""
-    said = []
-    if not found["docker"]:
-        said.append(
+def lacking(programs: dict[str, bool], *, daemon: bool, version: tuple[int, int], alerts: bool) -> list[str]:
+    """What `make kind` lacks on this machine, with the fix. `programs`: whether each is on PATH; `alerts`: Prometheus and
+    Alertmanager are available, or not needed."""
+    missing = []
+    if not programs["docker"]:
+        missing.append(
             "docker is not on PATH: install Docker Engine (or Docker Desktop), or use `make demo`, which needs none"
         )
     elif not daemon:
-        said.append(
+        missing.append(
             "docker does not answer (`docker info` failed): start it, and let this user reach it (group docker)"
         )
-    if not found["kind"]:
-        said.append('kind is not on PATH: see kind.sigs.k8s.io, "Installation" (`go install sigs.k8s.io/kind@latest`)')
+    if not programs["kind"]:
+        missing.append(
+            'kind is not on PATH: see kind.sigs.k8s.io, "Installation" (`go install sigs.k8s.io/kind@latest`)'
+        )
     if version != (3, 11):
         mine = ".".join(map(str, version))
-        said.append(f"Python 3.11 is needed, this one is {mine}: the images take the wheels that its pip downloads")
+        missing.append(f"Python 3.11 is needed, this one is {mine}: the images take the wheels that its pip downloads")
     if not alerts:
-        said.append(
+        missing.append(
             "prometheus and alertmanager are not on PATH, and there is no apt-get to take them from: install both, or leave"
             " the scene `alert` out (--only serve --only canary ...)"
         )
-    return said
+    return missing

@@ -1,7 +1,7 @@
-"""Takes a local cluster down completely, also after a crash or a half-made start, and can say what is left.
+"""Takes a local cluster down completely, also after a crash or a half-made start, and can list what is left.
 
-Everything is found by what it is, not by what a record says: processes by the mark in their environment and by our
-paths in their command line, mounts below our folders, network namespaces and iptables rules by our addresses.
+It needs no record of what was started. Processes are found by the mark in their environment and by our paths in their
+command line, mounts below our folders, network namespaces and iptables rules by our addresses.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ def down(layout: Layout) -> None:
 
 def leftovers(layout: Layout) -> list[str]:
     """What is still there of the cluster, one line each; empty when it is gone."""
-    found = [f"process {pid}" for pid in {*marked(layout), *_containers(layout)}]
-    found += [f"mount {mount}" for mount in _mounts(layout)]
-    found += [f"network namespace {name}" for name in _our_namespaces(layout)]
-    found += [f"interface {layout.bridge}"] if Path(f"/sys/class/net/{layout.bridge}").exists() else []
-    found += [f"iptables {table} {rule}" for table in TABLES for rule in _our_rules(layout, table)]
-    found += [f"cgroup {path}" for path in _our_cgroups()] if _owns_kubelet_names(layout) else []
-    found += [f"folder {folder}" for folder in (layout.state, layout.run) if folder.exists()]
-    return found
+    lines = [f"process {pid}" for pid in {*marked(layout), *_containers(layout)}]
+    lines += [f"mount {mount}" for mount in _mounts(layout)]
+    lines += [f"network namespace {name}" for name in _our_namespaces(layout)]
+    lines += [f"interface {layout.bridge}"] if Path(f"/sys/class/net/{layout.bridge}").exists() else []
+    lines += [f"iptables {table} {rule}" for table in TABLES for rule in _our_rules(layout, table)]
+    lines += [f"cgroup {path}" for path in _our_cgroups()] if _owns_kubelet_names(layout) else []
+    lines += [f"folder {folder}" for folder in (layout.state, layout.run) if folder.exists()]
+    return lines
 
 
 def _named(layout: Layout, name: str) -> list[int]:
-    found = []
+    processes = []
     for pid in marked(layout):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             if Path(words[0]).name == name or (name == "dns-watcher" and "pagefleet_local.node.dns" in words):
-                found.append(pid)
-    return found
+                processes.append(pid)
+    return processes
 
 
 def _containers(layout: Layout) -> list[int]:
@@ -88,7 +88,7 @@ def _containers(layout: Layout) -> list[int]:
 
 
 def _end_containers(layout: Layout) -> None:
-    """SIGKILL: whoever takes a cluster down has said that nothing in it is wanted any more."""
+    """Send SIGKILL: nothing in a cluster that is taken down needs a graceful end."""
     end = time.monotonic() + 15
     while (living := [pid for pid in _containers(layout) if started(pid) is not None]) and time.monotonic() < end:
         for pid in reversed(living):
@@ -110,7 +110,7 @@ def _unmount(layout: Layout) -> None:
 
 def _our_namespaces(layout: Layout) -> list[str]:
     """CNI's namespaces whose pod link holds an address of our pod network."""
-    found = []
+    names = []
     prefix = layout.pod_cidr.rsplit(".", 1)[0] + "."
     for path in Path("/run/netns").glob("cni-*"):
         shown = subprocess.run(
@@ -119,8 +119,8 @@ def _our_namespaces(layout: Layout) -> list[str]:
         # A namespace that cannot be entered any more, or that lost its link, is what a crash leaves behind.
         others = [line for line in shown.stdout.splitlines() if " lo " not in line]
         if shown.returncode or not others or any(f"inet {prefix}" in line for line in others):
-            found.append(path.name)
-    return found
+            names.append(path.name)
+    return names
 
 
 def _namespaces(layout: Layout) -> None:

@@ -1,4 +1,4 @@
-"""Reads InferenceServices and writes the one annotation a person's action is. Never touches a spec or a status.
+"""Reads InferenceServices and writes one annotation: a person's action. Never touches a spec or a status.
 
 `kubernetes` is imported on use: `pagefleet plan` and `--help` need no cluster and should not wait for it.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pagefleet_cli.base.faults import Fault, api_fault, unknown_service, unreachable
+from pagefleet_cli.base.errors import CommandError, api_error, unknown_service, unreachable
 from pagefleet_contract.names import GROUP, PLURAL, VERSION
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """Which cluster and namespace the command line names. None: what the kubeconfig says."""
+    """The cluster and namespace that the command line names. None: those of the kubeconfig."""
 
     namespace: str | None = None
     kubeconfig: Path | None = None
@@ -31,22 +31,22 @@ class Target:
 
 
 class Cluster:
-    """One API server through a kubeconfig. Every method raises Fault."""
+    """One API server through a kubeconfig. Every method raises CommandError."""
 
     def __init__(self, target: Target, timeout: float = TIMEOUT_SECONDS) -> None:
         from kubernetes import client, config
 
         path = str(target.kubeconfig) if target.kubeconfig else None
         if target.kubeconfig and not target.kubeconfig.is_file():
-            raise Fault(f"--kubeconfig: there is no file {target.kubeconfig}")
+            raise CommandError(f"--kubeconfig: there is no file {target.kubeconfig}")
         try:
             contexts, active = config.list_kube_config_contexts(path)
             chosen = self._context(contexts, active, target.context)
             settings = client.Configuration()
             config.load_kube_config(path, context=target.context, client_configuration=settings)
         except config.ConfigException as error:
-            raise Fault(
-                f"no way to a cluster: {error} (give --kubeconfig, or set KUBECONFIG or ~/.kube/config)"
+            raise CommandError(
+                f"the kubeconfig cannot be used: {error} (give --kubeconfig, or set KUBECONFIG or ~/.kube/config)"
             ) from error
         settings.retries = False
         self.namespace: str = target.namespace or chosen.get("namespace") or "default"
@@ -56,26 +56,28 @@ class Cluster:
         self._objects = client.CustomObjectsApi(self._client)
 
     @staticmethod
-    def _context(contexts: list[Document], active: Document, wanted: str | None) -> Document:
-        if wanted is None:
+    def _context(contexts: list[Document], active: Document, name: str | None) -> Document:
+        if name is None:
             return dict(active["context"])
         for entry in contexts:
-            if entry["name"] == wanted:
+            if entry["name"] == name:
                 return dict(entry["context"])
-        raise Fault(f"--context: the kubeconfig has no {wanted!r}; it has {', '.join(c['name'] for c in contexts)}")
+        raise CommandError(
+            f"--context: the kubeconfig has no {name!r}; it has {', '.join(c['name'] for c in contexts)}"
+        )
 
     def service(self, name: str) -> Document:
-        """One InferenceService of the namespace; a Fault that names near ones when it does not exist."""
+        """One InferenceService of the namespace; raises a CommandError that suggests similar names when it does not exist."""
         arguments = (GROUP, VERSION, self.namespace, PLURAL, name)
         try:
             return self._ask(name, self._objects.get_namespaced_custom_object, *arguments)
-        except Fault as fault:
-            if not str(fault).endswith(": not found"):
+        except CommandError as error:
+            if not str(error).endswith(": not found"):
                 raise
-            raise unknown_service(name, self.namespace, self._known()) from fault
+            raise unknown_service(name, self.namespace, self._known()) from error
 
     def services(self, every: bool = False) -> Document:
-        """The list of the namespace's services, or of all namespaces'."""
+        """List the services of the namespace, or of all namespaces."""
         if every:
             return self._ask(PLURAL, self._objects.list_cluster_custom_object, GROUP, VERSION, PLURAL)
         return self._ask(PLURAL, self._objects.list_namespaced_custom_object, GROUP, VERSION, self.namespace, PLURAL)
@@ -92,18 +94,18 @@ class Cluster:
         from kubernetes import client
 
         read = client.CoreV1Api(self._client).read_namespaced_service
-        found = self._ask(f"Service {namespace}/{name}", read, name, namespace)
-        document: Document = self._client.sanitize_for_serialization(found)
+        service = self._ask(f"Service {namespace}/{name}", read, name, namespace)
+        document: Document = self._client.sanitize_for_serialization(service)
         return document
 
     def _known(self) -> list[tuple[str, str]]:
         try:
             items = self.services(every=True)["items"]
-        except Fault:
+        except CommandError:
             items = self.services()["items"]  # a person may read one namespace only
         return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in items]
 
-    def _ask(self, what: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Document:
+    def _ask(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Document:
         from kubernetes import client
         from urllib3.exceptions import HTTPError
 
@@ -113,7 +115,7 @@ class Cluster:
             if not error.status:
                 raise unreachable(self._host, error) from error
             body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
-            raise api_fault(int(error.status), str(error.reason), body, what) from error
+            raise api_error(int(error.status), str(error.reason), body, name) from error
         except (HTTPError, OSError) as error:
             raise unreachable(self._host, error) from error
         return answer

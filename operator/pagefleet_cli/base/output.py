@@ -16,13 +16,13 @@ PIPE_WIDTH = 1000  # a pipe has no width to fold at
 
 
 def terminal() -> Console:
-    """Standard output; what goes into a pipe or a file is folded nowhere."""
+    """Standard output. Lines are not folded in a pipe or a file."""
     console = Console(soft_wrap=True, highlight=False)
     return console if console.is_terminal else Console(soft_wrap=True, highlight=False, width=PIPE_WIDTH)
 
 
 def show(output: Output, document: object, tables: Callable[[], Iterable[RenderableType]]) -> None:
-    """`document` for machines, `tables` for people."""
+    """Write `document` for machines, or `tables` for people."""
     match output:
         case Output.JSON:
             sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

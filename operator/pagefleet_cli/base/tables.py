@@ -16,12 +16,12 @@ LAST_DECISIONS = 8
 
 
 def condition(service: Document, kind: str) -> Document:
-    found = [c for c in (service.get("status") or {}).get("conditions") or () if c["type"] == kind]
-    return found[0] if found else {"status": "Unknown", "reason": "", "message": ""}
+    matches = [c for c in (service.get("status") or {}).get("conditions") or () if c["type"] == kind]
+    return matches[0] if matches else {"status": "Unknown", "reason": "", "message": ""}
 
 
 def services(items: Iterable[Document], now: datetime.datetime, wide: bool = False) -> Table:
-    """One line for each service; `wide` adds the phase, what it is made of, and why it is not Ready."""
+    """One line for each service; `wide` adds the phase, model, source, runtime and the reason of a service that is not Ready."""
     columns = ["NAMESPACE", "NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "REPLICAS", "AGE"]
     table = Table(*columns, *(("PHASE", "MODEL", "SOURCE", "RUNTIME", "REASON") if wide else ()), box=None)
     for item in items:
@@ -47,7 +47,7 @@ def services(items: Iterable[Document], now: datetime.datetime, wide: bool = Fal
 
 
 def text(value: object) -> Text:
-    """A cell as it stands: names and messages are not rich's markup."""
+    """Make a cell without rich's markup: names and messages may have brackets."""
     return Text(str(value))
 
 

@@ -1,9 +1,9 @@
-"""Compares a benchmark with an earlier one: differences of quantiles with intervals, and what that proves. Pure.
+"""Compares a benchmark with an earlier one: differences of quantiles, their intervals, and an e-value. Pure.
 
 The interval is the circular block bootstrap's (Politis & Romano, "A circular block-resampling procedure for stationary
 data", 1992): requests that wait in the same queue are slow together, and drawing them one by one would take their number
 for more evidence than it is. The e-value asks the guard's question of these runs: are more requests slower than the
-earlier quantile than 1 - q allow (`domain/analysis/sequential.py`)? What the machine was doing in either run is in neither.
+earlier quantile than 1 - q allow (`domain/analysis/sequential.py`)? Neither number accounts for other load on the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import StrEnum
 from pagefleet_cli.bench.result import quantile
 from pagefleet_operator.domain.analysis.sequential import Evidence, e_value, upper_rank
 
-RESAMPLES, FEWEST_RESAMPLES, DRAWS = 1000, 400, 1_000_000  # fewer for long runs: an answer within seconds
+RESAMPLES, MIN_RESAMPLES, DRAWS = 1000, 400, 1_000_000  # fewer for long runs: an answer within seconds
 CONFIDENCE = 0.99
 
 
@@ -43,13 +43,13 @@ class Difference:
 
 
 def difference(before: Sequence[float], after: Sequence[float], q: float, seed: int = 0) -> Difference:
-    """`before` and `after` in seconds, in the order of the requests. Shown: the interval of 99 % leaves zero out."""
+    """`before` and `after` in seconds, in the order of the requests. A difference is shown when its 99 % interval excludes zero."""
     old, new = quantile(sorted(before), q), quantile(sorted(after), q)
     if old is None or new is None or old <= 0 or min(len(before), len(after)) < needed(q):
         change = new / old - 1 if old and new is not None else None
         return Difference(q, old, new, change, None, None, 1.0, Finding.UNKNOWN)
     source = random.Random(seed)  # noqa: S311 - a statistic, not secrets
-    times = max(FEWEST_RESAMPLES, min(RESAMPLES, DRAWS // (len(before) + len(after))))
+    times = max(MIN_RESAMPLES, min(RESAMPLES, DRAWS // (len(before) + len(after))))
     ratios = sorted(_resampled(source, after, q) / _resampled(source, before, q) - 1 for _ in range(times))
     tail = (1 - CONFIDENCE) / 2
     low, high = ratios[math.floor(tail * times)], ratios[math.ceil((1 - tail) * times) - 1]
@@ -57,14 +57,14 @@ def difference(before: Sequence[float], after: Sequence[float], q: float, seed: 
     return Difference(q, old, new, new / old - 1, low, high, _evidence(sorted(before), after, q), finding)
 
 
-def sentence(signal: str, found: Difference) -> str:
+def sentence(signal: str, result: Difference) -> str:
     """One difference in words."""
-    name = f"{signal} p{round(100 * found.q, 1):g}"
-    if found.finding is Finding.UNKNOWN or found.change is None or found.low is None or found.high is None:
-        return f"{name}: {Finding.UNKNOWN.value} for an interval ({needed(found.q)} are needed in both runs)"
-    interval = f"{found.low:+.0%} .. {found.high:+.0%} with {CONFIDENCE:.0%} confidence"
-    proof = f"; e-value {found.evidence:.3g} against no more slow requests than before"
-    return f"{name}: {found.change:+.1%} ({interval}): {found.finding.value}" + (proof if found.evidence > 1 else "")
+    name = f"{signal} p{round(100 * result.q, 1):g}"
+    if result.finding is Finding.UNKNOWN or result.change is None or result.low is None or result.high is None:
+        return f"{name}: {Finding.UNKNOWN.value} for an interval ({needed(result.q)} are needed in both runs)"
+    interval = f"{result.low:+.0%} .. {result.high:+.0%} with {CONFIDENCE:.0%} confidence"
+    proof = f"; e-value {result.evidence:.3g} against no more slow requests than before"
+    return f"{name}: {result.change:+.1%} ({interval}): {result.finding.value}" + (proof if result.evidence > 1 else "")
 
 
 def needed(q: float) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.bench.report import TITLES
 from pagefleet_cli.bench.result import SIGNALS, values
 from pagefleet_cli.bench.run import Run
@@ -13,28 +13,28 @@ KINDS = (".svg", ".png", ".pdf")
 
 
 def check(path: Path) -> None:
-    """Before the load: a picture that cannot be drawn must not cost a run. Raises Fault."""
+    """Check --plot before the load starts: a run is too expensive to lose its picture. Raises CommandError."""
     if path.suffix not in KINDS:
-        raise Fault(f"--plot: {path.name} must end in {', '.join(KINDS)}")
+        raise CommandError(f"--plot: {path.name} must end in {', '.join(KINDS)}")
     if not path.absolute().parent.is_dir():
-        raise Fault(f"--plot: there is no folder {path.absolute().parent}")
+        raise CommandError(f"--plot: there is no folder {path.absolute().parent}")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise Fault("--plot needs matplotlib: pip install 'pagefleet[bench]'") from error
+        raise CommandError("--plot needs matplotlib: pip install 'pagefleet[bench]'") from error
 
 
 def draw(path: Path, run: Run, before: Run | None, title: str) -> None:
-    """The share of requests at most so slow, by signal; the earlier run dashed."""
+    """Draw the cumulative share of requests over the latency for each signal; the earlier run is dashed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     for axes, signal in zip(figure.subplots(1, len(SIGNALS)), SIGNALS, strict=True):
         for one, style, label in ((before, "--", "before"), (run, "-", "now")):
-            found = values(one.samples, signal) if one else []
-            if found:
-                shares = [(rank + 1) / len(found) for rank in range(len(found))]
-                axes.step([1000 * value for value in found], shares, style, where="post", label=label)
+            latencies = values(one.samples, signal) if one else []
+            if latencies:
+                shares = [(rank + 1) / len(latencies) for rank in range(len(latencies))]
+                axes.step([1000 * value for value in latencies], shares, style, where="post", label=label)
         axes.set(title=TITLES[signal], xlabel="ms", ylabel="share of requests", ylim=(0, 1))
         if axes.lines:
             axes.set_xscale("log")

@@ -1,4 +1,4 @@
-"""What load a benchmark makes: arrivals of a Poisson process, prompt and output lengths from lognormals. Pure.
+"""Plans the load of a benchmark: arrivals of a Poisson process, prompt and output lengths from lognormals. Pure.
 
 The profile's JSON is the contract of the load-test step (docs/reference/contract/operator.md).
 """
@@ -93,7 +93,7 @@ class Planned:
 
 
 def parse(text: str) -> Profile:
-    """The profile of a JSON text; what is left out has its default. Raises ProfileError."""
+    """Read a profile from JSON. Fields that are left out have their defaults. Raises ProfileError."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -112,7 +112,7 @@ def parse(text: str) -> Profile:
 
 
 def checked(profile: Profile) -> Profile:
-    """The profile itself. Raises ProfileError naming the field and what is allowed."""
+    """Return the profile unchanged. Raises ProfileError that names the field and its limits."""
     _whole("requests", profile.requests, 1, 10_000_000)
     _whole("seed", profile.seed, 0, 2**63)
     if not _number(profile.rate) or not 0 < profile.rate <= 100_000:
@@ -129,7 +129,7 @@ def checked(profile: Profile) -> Profile:
 
 
 def dump(profile: Profile) -> dict[str, Any]:
-    """The profile as its JSON says it."""
+    """The profile in the form of its JSON."""
     sides = {"promptTokens": profile.prompt_tokens, "outputTokens": profile.output_tokens}
     shapes = {key: {"median": one.median, "sigma": one.sigma, "max": one.max} for key, one in sides.items()}
     return {"requests": profile.requests, "rate": profile.rate, **shapes, "seed": profile.seed}
@@ -169,6 +169,6 @@ def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _whole(name: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ProfileError(f"{name} must be a whole number between {least} and {most}, not {value!r}")
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ProfileError(f"{name} must be a whole number between {low} and {high}, not {value!r}")

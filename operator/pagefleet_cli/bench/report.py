@@ -39,11 +39,11 @@ def report(run: Run, profile: Profile) -> RenderableType:
 
 
 def summary(run: Run, profile: Profile) -> Text:
-    """How much was asked for and what came of it; warns when the client itself was too slow."""
+    """Count the requests, failures and tokens; warn when the client itself was too slow."""
     done = [sample for sample in run.samples if not sample.error]
     late = max((sample.late for sample in run.samples), default=0.0)
     text = Text(
-        f"{len(run.samples)} of {profile.requests} requests in {span(run.seconds)} ({profile.rate:g}/s asked for), "
+        f"{len(run.samples)} of {profile.requests} requests in {span(run.seconds)} (planned rate {profile.rate:g}/s), "
         f"{len(run.samples) - len(done)} failed; {tokens_per_second(run):.1f} output tokens/s; "
         f"prompts {_mean([one.prompt_tokens for one in done])} and answers {_mean([one.output_tokens for one in done])} "
         f"tokens on average; sent at most {milliseconds(late)} late"
@@ -52,17 +52,19 @@ def summary(run: Run, profile: Profile) -> Text:
         text.append("\nstopped before the end", "yellow")
     typical = quantile(values(run.samples, "ttft"), 0.5)
     if typical is not None and late > max(0.005, LATE_SHARE * typical):
-        text.append("\nthis client was late itself: part of the latency is its own (a busy machine?)", "yellow")
+        text.append(
+            "\nthis client sent its requests late: part of the latency is its own (is this machine busy?)", "yellow"
+        )
     return text
 
 
 def percentiles(run: Run) -> Table:
     table = Table("LATENCY", "REQUESTS", "MEAN", *(f"P{round(100 * q):d}" for q in QUANTILES), "MAX", box=None)
     for signal in SIGNALS:
-        found = values(run.samples, signal)
-        mean = sum(found) / len(found) if found else None
-        cells = [milliseconds(quantile(found, q)) for q in (*QUANTILES, 1.0)]
-        table.add_row(TITLES[signal], str(len(found)), milliseconds(mean), *cells)
+        latencies = values(run.samples, signal)
+        mean = sum(latencies) / len(latencies) if latencies else None
+        cells = [milliseconds(quantile(latencies, q)) for q in (*QUANTILES, 1.0)]
+        table.add_row(TITLES[signal], str(len(latencies)), milliseconds(mean), *cells)
     return table
 
 
@@ -73,10 +75,10 @@ def plot(title: str, ordered: Sequence[float], rows: int = ROWS, width: int = WI
     counts = [0] * rows
     for value in ordered:
         counts[min(rows - 1, max(0, int(math.log(max(value, low) / low) / step)))] += 1
-    most, lines = max(counts), []
+    largest, lines = max(counts), []
     for index, count in enumerate(counts):
         end = low * math.exp(step * (index + 1))
-        bar = "#" * math.ceil(width * count / most)
+        bar = "#" * math.ceil(width * count / largest)
         lines.append(f"{milliseconds(end):>9} {bar:<{width}} {count:>4}")
     return Text(f"{title}\n" + "\n".join(lines), no_wrap=True)
 
@@ -90,11 +92,11 @@ def compared(before: Run, after: Run) -> list[tuple[str, Difference]]:
 
 
 def comparison(before: Run, after: Run, name: str, unlike: Sequence[str]) -> RenderableType:
-    """`unlike`: in what the earlier run was another one, "" when in nothing."""
+    """`unlike`: one sentence for each setting in which the earlier run differs."""
     lines = [Text(f"compared with {name}", "bold")]
-    lines += [Text(f"beware: {what}", "yellow") for what in unlike]
-    for signal, found in compared(before, after):
-        lines.append(Text(sentence(TITLES[signal], found), COLOURS[found.finding]))
+    lines += [Text(f"the runs differ: {what}", "yellow") for what in unlike]
+    for signal, change in compared(before, after):
+        lines.append(Text(sentence(TITLES[signal], change), COLOURS[change.finding]))
     failed = [sum(bool(sample.error) for sample in run.samples) for run in (before, after)]
     lines.append(Text(f"errors: {failed[0]} of {len(before.samples)} then, {failed[1]} of {len(after.samples)} now"))
     return Group(*lines)

@@ -1,6 +1,6 @@
-"""Sends one streamed request to an OpenAI-compatible server and times it from when it was meant to be sent.
+"""Sends one streamed request to an OpenAI-compatible server and times it from its intended start.
 
-Latency from the intended start is what a user would have met: a client that is late itself, or that waits for a
+Latency from the intended start is what a user would have waited: a client that is late itself, or that waits for a
 connection, hides nothing (coordinated omission; Tene, "How NOT to Measure Latency", 2013).
 """
 
@@ -46,7 +46,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Sample:
-    """One request as its user met it: seconds from the intended start; `error` is its kind, "" when it went well.
+    """The timings of one request, in seconds from its intended start. `error` is its kind, "" for a good answer.
 
     `late`: how much later than intended it was sent. `tpot`: seconds per token after the first. `at`: intended start,
     seconds after the run's.
@@ -64,7 +64,7 @@ class Sample:
 
 @dataclass
 class _Stream:
-    """What has come of an answer."""
+    """The part of an answer that has arrived."""
 
     first: float | None = None
     last: float | None = None
@@ -75,7 +75,7 @@ class _Stream:
 
 
 def base(url: str) -> str:
-    """The URL that ends in /v1, with or without which it was given."""
+    """Return the URL with /v1 at its end."""
     trimmed = url.rstrip("/")
     return trimmed if trimmed.endswith("/v1") else f"{trimmed}/v1"
 
@@ -83,34 +83,34 @@ def base(url: str) -> str:
 async def send(
     session: aiohttp.ClientSession, endpoint: Endpoint, planned: Planned, intended: float, clock: Clock
 ) -> Sample:
-    """One request. `intended` is on `clock`, seconds. Answers a Sample whatever happens."""
-    seen, sent = _Stream(), clock()
+    """One request. `intended` is on `clock`, seconds. Returns a Sample in every case."""
+    stream, sent = _Stream(), clock()
     headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
     try:
         async with session.post(endpoint.path, json=endpoint.body(planned), headers=headers) as response:
             if response.status == 200:
-                await _read(response, seen, clock)
+                await _read(response, stream, clock)
             else:
                 await response.read()
-                seen.error = f"HTTP {response.status}"
+                stream.error = f"HTTP {response.status}"
     except TimeoutError:
-        seen.error = "timeout"
+        stream.error = "timeout"
     except aiohttp.ClientConnectorError:
-        seen.error = "no connection"
+        stream.error = "no connection"
     except (aiohttp.ClientError, OSError):
-        seen.error = "connection lost"
+        stream.error = "connection lost"
     except (
         ValueError,
         TypeError,
         AttributeError,
         HttpProcessingError,
     ):  # no JSON, not an event's form, or a line without end
-        seen.error = "malformed event"
+        stream.error = "malformed event"
     ended = clock()
-    if not seen.error and not seen.finished:
-        seen.error = "truncated stream"
-    tokens = int((seen.usage or {}).get("completion_tokens") or seen.chunks)
-    first, last = seen.first, seen.last
+    if not stream.error and not stream.finished:
+        stream.error = "truncated stream"
+    tokens = int((stream.usage or {}).get("completion_tokens") or stream.chunks)
+    first, last = stream.first, stream.last
     steady = (last - first) / (tokens - 1) if first is not None and last is not None and tokens > 1 else None
     return Sample(
         at=planned.at,
@@ -118,14 +118,14 @@ async def send(
         ttft=None if first is None else first - intended,
         tpot=steady,
         e2e=ended - intended,
-        prompt_tokens=int((seen.usage or {}).get("prompt_tokens") or planned.prompt_tokens),
+        prompt_tokens=int((stream.usage or {}).get("prompt_tokens") or planned.prompt_tokens),
         output_tokens=tokens,
-        error=seen.error,
+        error=stream.error,
     )
 
 
 async def models(session: aiohttp.ClientSession, url: str, key: str = "") -> list[str]:
-    """The names that the server answers to. Raises aiohttp.ClientError, TimeoutError, ValueError."""
+    """The names of the server's models. Raises aiohttp.ClientError, TimeoutError, ValueError."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with session.get(f"{url}/models", headers=headers) as response:
         response.raise_for_status()
@@ -133,8 +133,8 @@ async def models(session: aiohttp.ClientSession, url: str, key: str = "") -> lis
     return [str(entry["id"]) for entry in document["data"]]
 
 
-async def _read(response: aiohttp.ClientResponse, seen: _Stream, clock: Clock) -> None:
-    """Raises ValueError, TypeError or AttributeError for what is no stream of completions."""
+async def _read(response: aiohttp.ClientResponse, stream: _Stream, clock: Clock) -> None:
+    """Raises ValueError, TypeError or AttributeError for an answer that is no stream of completions."""
     async for line in response.content:
         if not line.startswith(b"data:"):
             continue
@@ -143,15 +143,15 @@ async def _read(response: aiohttp.ClientResponse, seen: _Stream, clock: Clock) -
             return
         event = json.loads(data)
         if event.get("error"):
-            seen.error = "error in the stream"
+            stream.error = "error in the stream"
             return
-        seen.usage = event.get("usage") or seen.usage
+        stream.usage = event.get("usage") or stream.usage
         for choice in event.get("choices") or ():
             if (choice.get("delta") or {}).get("content") or choice.get("text"):
-                seen.last = clock()
-                seen.first = seen.last if seen.first is None else seen.first
-                seen.chunks += 1
-            seen.finished = seen.finished or bool(choice.get("finish_reason"))
+                stream.last = clock()
+                stream.first = stream.last if stream.first is None else stream.first
+                stream.chunks += 1
+            stream.finished = stream.finished or bool(choice.get("finish_reason"))
 
 
 def monotonic() -> float:

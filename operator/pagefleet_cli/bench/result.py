@@ -1,4 +1,4 @@
-"""What a benchmark found: quantiles, errors by kind, and the compact result of the load-test step. Pure."""
+"""The result of a benchmark: quantiles, errors by kind, and the compact result of the load-test step. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pagefleet_contract import sketch
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 
 SIGNALS = GATEWAY_SIGNALS
-MOST_BYTES = 4096  # of a container's termination message
+MAX_BYTES = 4096  # of a container's termination message
 
 
 def series(samples: Iterable[Sample], signal: str) -> list[float]:
-    """The signal's values of the requests that went well, in the order of the samples, in seconds."""
-    found = (getattr(sample, signal) for sample in samples if not sample.error)
-    return [value for value in found if value is not None]
+    """The signal's values of the successful requests, in the order of the samples, in seconds."""
+    latencies = (getattr(sample, signal) for sample in samples if not sample.error)
+    return [value for value in latencies if value is not None]
 
 
 def values(samples: Iterable[Sample], signal: str) -> list[float]:
@@ -34,24 +34,24 @@ def quantile(ordered: Sequence[float], q: float) -> float | None:
 
 
 def errors(samples: Iterable[Sample]) -> dict[str, int]:
-    """How many failed, by kind, most frequent first."""
+    """Count the failed requests by kind, most frequent first."""
     return dict(Counter(sample.error for sample in samples if sample.error).most_common())
 
 
 def tokens_per_second(run: Run) -> float:
-    """Output tokens of the requests that went well, per second of the run."""
+    """Output tokens of the successful requests, per second of the run."""
     return sum(sample.output_tokens for sample in run.samples if not sample.error) / max(run.seconds, 1e-9)
 
 
 def compact(run: Run) -> dict[str, Any]:
-    """The load-test step's result. Histograms are `sketch`'s buckets, as fine as `MOST_BYTES` allow.
+    """The load-test step's result. Histograms are `sketch`'s buckets, as fine as `MAX_BYTES` allow.
 
     When they do not fit, `coarse` neighbours are counted in the uppermost of them: a quantile read from the result is
     then too high by at most a factor of 1.02^(coarse - 1), never too low.
     """
     histograms = {signal: _histogram(values(run.samples, signal)) for signal in SIGNALS}
     coarse = 1
-    while len(written(document := _document(run, histograms, coarse))) > MOST_BYTES:
+    while len(written(document := _document(run, histograms, coarse))) > MAX_BYTES:
         coarse += 1
     return document
 

@@ -1,4 +1,4 @@
-"""Runs a benchmark: sends every request at its time, whatever the answers do (open loop), and gathers the samples."""
+"""Runs a benchmark: sends every request at its time, however late the answers are (open loop), and gathers the samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Run:
 
 
 def client(timeout: float) -> aiohttp.ClientSession:
-    """As many connections as there are requests: one that waits for another is no open loop."""
+    """Open a connection for each request: a request that waits for another's connection is no open loop."""
     limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, CONNECT_SECONDS))
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits)
 
@@ -36,11 +36,11 @@ async def run(
 ) -> Run:
     """Send all of `planned`. `timeout`: seconds for one request from when it is sent.
 
-    When `stop` is set nothing more is sent and what is in flight is given up; it is in no sample.
+    When `stop` is set no more requests are sent, and those in flight are cancelled; no sample counts them.
     """
     samples: list[Sample] = []
     async with client(timeout) as session:
-        start, flying = monotonic(), set[asyncio.Task[None]]()
+        start, in_flight = monotonic(), set[asyncio.Task[None]]()
 
         async def one(entry: Planned) -> None:
             samples.append(await send(session, endpoint, entry, start + entry.at, monotonic))
@@ -52,15 +52,15 @@ async def run(
                 if stop.is_set():
                     break
                 task = asyncio.create_task(one(entry))
-                flying.add(task)
-                task.add_done_callback(flying.discard)
-                progress(len(samples), len(flying))
-            while flying and not stop.is_set():
-                await asyncio.wait({stopping, *flying}, return_when=asyncio.FIRST_COMPLETED)
-                progress(len(samples), len(flying))
+                in_flight.add(task)
+                task.add_done_callback(in_flight.discard)
+                progress(len(samples), len(in_flight))
+            while in_flight and not stop.is_set():
+                await asyncio.wait({stopping, *in_flight}, return_when=asyncio.FIRST_COMPLETED)
+                progress(len(samples), len(in_flight))
             seconds = monotonic() - start
         finally:
-            leftover: list[asyncio.Task[Any]] = [stopping, *flying]
+            leftover: list[asyncio.Task[Any]] = [stopping, *in_flight]
             for task in leftover:
                 task.cancel()
             await asyncio.gather(*leftover, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Keeps benchmarks on this machine, so that next week's can be compared: one file for each run, none overwritten."""
+"""Saves benchmarks on this machine for later comparison: one file for each run, none overwritten."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.bench.profile import Profile, ProfileError, dump, parse
 from pagefleet_cli.bench.requests import Sample
 from pagefleet_cli.bench.run import Run
@@ -21,7 +21,7 @@ STAMP = "%Y%m%dT%H%M%S%fZ"
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedRun:
     """A run as it was saved. `time` is an RFC 3339 time."""
 
     run: Run
@@ -32,72 +32,74 @@ class Kept:
 
 
 def folder() -> Path:
-    """~/.local/share/pagefleet/bench, or what XDG_DATA_HOME says."""
+    """~/.local/share/pagefleet/bench, or below XDG_DATA_HOME."""
     root = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local/share")
     return Path(root) / "pagefleet/bench"
 
 
-def save(name: str, kept: Kept, root: Path) -> Path:
-    """Write the run under `name`; the file. Raises Fault."""
+def save(name: str, saved: SavedRun, root: Path) -> Path:
+    """Write the run under `name` and return the file. Raises CommandError."""
     _check(name)
-    moment = datetime.datetime.fromisoformat(kept.time).astimezone(datetime.UTC)
+    moment = datetime.datetime.fromisoformat(saved.time).astimezone(datetime.UTC)
     target = root / name / f"{moment.strftime(STAMP)}.json"
     document = {
-        "version": VERSION, "time": kept.time, "url": kept.url, "model": kept.model, "profile": dump(kept.profile),
-        "seconds": kept.run.seconds, "cut": kept.run.cut, "samples": [asdict(sample) for sample in kept.run.samples],
+        "version": VERSION, "time": saved.time, "url": saved.url, "model": saved.model, "profile": dump(saved.profile),
+        "seconds": saved.run.seconds, "cut": saved.run.cut, "samples": [asdict(sample) for sample in saved.run.samples],
     }  # fmt: skip
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x") as file:
             json.dump(document, file)
     except OSError as error:
-        raise Fault(f"--save: {target} cannot be written: {error.strerror or error}") from error
+        raise CommandError(f"--save: {target} cannot be written: {error.strerror or error}") from error
     return target
 
 
-def load(reference: str, root: Path) -> tuple[str, Kept]:
-    """The newest run under NAME, or of NAME@DAY (2026-11-14) the newest up to the end of that day. Raises Fault."""
+def load(reference: str, root: Path) -> tuple[str, SavedRun]:
+    """The newest run under NAME, or of NAME@DAY (2026-11-14) the newest up to the end of that day. Raises CommandError."""
     name, _, day = reference.partition("@")
     _check(name)
-    found = sorted((root / name).glob("*.json"))
-    if not found:
+    files = sorted((root / name).glob("*.json"))
+    if not files:
         known = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-        raise Fault(f"--compare: nothing is saved as {name!r}; saved are {', '.join(known) or 'no runs at all'}")
+        raise CommandError(f"--compare: no run is saved as {name!r}; saved: {', '.join(known) or 'none'}")
     if day:
-        found = [path for path in found if path.name[:8] <= _day(day)]
-        if not found:
-            raise Fault(f"--compare: {name!r} has no run up to {day}")
-    return f"{name} of {found[-1].stem}", read(found[-1])
+        files = [path for path in files if path.name[:8] <= _day(day)]
+        if not files:
+            raise CommandError(f"--compare: {name!r} has no run up to {day}")
+    return f"{name} of {files[-1].stem}", read(files[-1])
 
 
-def read(path: Path) -> Kept:
+def read(path: Path) -> SavedRun:
     try:
         document: dict[str, Any] = json.loads(path.read_text())
         samples = tuple(Sample(**entry) for entry in document["samples"])
         run = Run(samples, document["seconds"], document["cut"])
         profile = parse(json.dumps(document["profile"]))
-        return Kept(run, profile, document["url"], document["model"], document["time"])
+        return SavedRun(run, profile, document["url"], document["model"], document["time"])
     except (OSError, KeyError, TypeError, ValueError, ProfileError) as error:
-        raise Fault(f"{path} cannot be read as a saved benchmark: {error!r}") from error
+        raise CommandError(f"{path} cannot be read as a saved benchmark: {error!r}") from error
 
 
-def unlike(before: Kept, model: str, profile: Profile) -> list[str]:
-    """What makes two runs hard to compare."""
-    found = []
+def unlike(before: SavedRun, model: str, profile: Profile) -> list[str]:
+    """List the settings in which two runs differ."""
+    differences = []
     if before.model != model:
-        found.append(f"the model was {before.model}, not {model}")
+        differences.append(f"the model was {before.model}, not {model}")
     then, now = dump(before.profile), dump(profile)
-    found += [f"{key} was {then[key]}, not {now[key]}" for key in now if key != "seed" and then[key] != now[key]]
-    return found
+    differences += [f"{key} was {then[key]}, not {now[key]}" for key in now if key != "seed" and then[key] != now[key]]
+    return differences
 
 
 def _check(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise Fault(f"{name!r} is no name for a benchmark: letters, digits, '.', '_' and '-', at most 64")
+        raise CommandError(
+            f"{name!r} is not a valid name for a benchmark: use letters, digits, '.', '_' and '-', at most 64"
+        )
 
 
 def _day(text: str) -> str:
     try:
         return datetime.date.fromisoformat(text).strftime("%Y%m%d")
     except ValueError as error:
-        raise Fault(f"--compare: {text!r} is no day such as 2026-11-14") from error
+        raise CommandError(f"--compare: {text!r} is not a day such as 2026-11-14") from error

@@ -1,4 +1,4 @@
-"""`pagefleet plan`: what a model needs of an accelerator, by arithmetic.
+"""`pagefleet plan`: the memory and accelerators that a model needs, by arithmetic.
 
 Decides nothing.
 Never asks a cluster and never fetches a model.

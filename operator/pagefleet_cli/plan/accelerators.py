@@ -1,6 +1,6 @@
 """Accelerators by name: memory and bandwidth as their makers' public datasheets give them (decimal GB and GB/s).
 
-A datasheet's peak is an upper bound. What a driver reports as total memory differs by a few per cent: --memory says it.
+A datasheet's peak is an upper bound. The total memory that a driver reports differs by a few per cent: give it with --memory.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.errors import CommandError
 
 GB = 10**9
 
@@ -48,13 +48,13 @@ TABLE = (
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator of that name, whatever its case. Raises Fault naming near ones."""
+    """The accelerator of that name, whatever its case. Raises a CommandError that suggests similar names."""
     names = {entry.name.lower(): entry for entry in TABLE}
-    found = names.get(name.lower())
-    if found:
-        return found
+    known = names.get(name.lower())
+    if known:
+        return known
     near = [names[key].name for key in difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.4)]
     listed = near or [entry.name for entry in TABLE]
-    raise Fault(
+    raise CommandError(
         f"--accelerator: {name!r} is not known; {'near' if near else 'known'}: {', '.join(listed)} (or --memory)"
     )

@@ -1,4 +1,4 @@
-"""`pagefleet plan`: what a model needs and how many users fit. Asks no cluster and fetches nothing."""
+"""`pagefleet plan`: the memory that a model needs and the users that fit. Asks no cluster and fetches nothing."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Annotated
 import typer
 
 from pagefleet_cli.base import options
-from pagefleet_cli.base.faults import Fault, explained
+from pagefleet_cli.base.errors import CommandError, readable_errors
 from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import show
 from pagefleet_cli.plan.accelerators import GB, TABLE, Accelerator, accelerator
 from pagefleet_cli.plan.memory import Load
-from pagefleet_cli.plan.report import Wanted, document, plan, table
+from pagefleet_cli.plan.report import Request, document, plan, table
 from pagefleet_cli.plan.shape import Shape, checked, from_sizes
 from pagefleet_cli.plan.source import read
 from pagefleet_contract.quantity import amount, seconds
 
-UNKNOWN_CONTEXT, MOST_CONTEXT = 4096, 8192  # when --context-length is not given
+UNKNOWN_CONTEXT, MAX_CONTEXT = 4096, 8192  # when --context-length is not given
 
 
 class Weights(StrEnum):
@@ -46,7 +46,9 @@ def complete_accelerator(incomplete: str) -> list[str]:
 
 Named = Annotated[
     str | None,
-    typer.Option("--accelerator", help="By name; H100 without --memory.", autocompletion=complete_accelerator),
+    typer.Option(
+        "--accelerator", help="Name of the accelerator; H100 without --memory.", autocompletion=complete_accelerator
+    ),
 ]
 
 
@@ -54,44 +56,61 @@ def plan_command(
     model: Annotated[
         str | None, typer.Argument(help="Folder, config.json, .gguf file, hf:// or python:// URI.")
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Instead of MODEL, with the six below.")] = None,
+    layers: Annotated[
+        int | None, typer.Option(help="Number of layers. With the next six options it replaces MODEL.")
+    ] = None,
     heads: Annotated[int | None, typer.Option(help="Query heads.")] = None,
-    kv_heads: Annotated[int | None, typer.Option(help="Key/value heads; also corrects what MODEL says.")] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="Key/value heads; overrides the number of MODEL.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Elements of a head; hidden / heads when omitted.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Hidden size.")] = None,
     vocab: Annotated[int, typer.Option(help="Tokens of the vocabulary.")] = 128_256,
-    params: Annotated[str | None, typer.Option(help="Parameters in all: 8e9, 8B or 8.03B.")] = None,
-    weights: Annotated[Weights, typer.Option(help="auto: as the files hold them.")] = Weights.AUTO,
-    kv: Annotated[Cache, typer.Option("--kv-cache-dtype", help="Of keys and values.")] = Cache.BF16,
+    params: Annotated[str | None, typer.Option(help="Total number of parameters: 8e9, 8B or 8.03B.")] = None,
+    weights: Annotated[Weights, typer.Option(help="Type of the weights; auto: that of the files.")] = Weights.AUTO,
+    kv: Annotated[Cache, typer.Option("--kv-cache-dtype", help="Type of the keys and values.")] = Cache.BF16,
     card: Named = None,
     count: Annotated[
-        int | None, typer.Option("--accelerators", min=1, help="Per replica; the fewest that fit.")
+        int | None,
+        typer.Option("--accelerators", min=1, help="Accelerators per replica; the fewest that fit when omitted."),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Of one accelerator, such as 80Gi: instead of its datasheet's.")
+        str | None, typer.Option(help="Memory of one accelerator, such as 80Gi; that of the datasheet when omitted.")
     ] = None,
-    bandwidth: Annotated[float | None, typer.Option(min=1, help="GB/s of one accelerator.")] = None,
-    fraction: Annotated[float, typer.Option("--memory-fraction", min=0.05, max=1, help="Of memory to use.")] = 0.9,
+    bandwidth: Annotated[float | None, typer.Option(min=1, help="Memory bandwidth of one accelerator in GB/s.")] = None,
+    fraction: Annotated[
+        float, typer.Option("--memory-fraction", min=0.05, max=1, help="Share of the memory to use.")
+    ] = 0.9,
     context_length: Annotated[
-        int | None, typer.Option("--context-length", min=1, help="Tokens of one user at most.")
+        int | None, typer.Option("--context-length", min=1, help="Longest context of one user, in tokens.")
     ] = None,
     mean: Annotated[
-        int | None, typer.Option("--mean-length", min=1, help="Tokens held by a user on average; half.")
+        int | None,
+        typer.Option(
+            "--mean-length", min=1, help="Mean context of a user, in tokens; half of the longest when omitted."
+        ),
     ] = None,
-    page: Annotated[int, typer.Option("--page-size", min=1, help="Tokens of a page.")] = 16,
-    users: Annotated[int | None, typer.Option(min=1, help="Users at once: how many replicas?")] = None,
-    rate: Annotated[float | None, typer.Option("--requests-per-second", min=0, help="How many replicas?")] = None,
-    answer: Annotated[float, typer.Option("--output-tokens", min=1, help="Of one answer on average.")] = 256,
-    tpot: Annotated[str | None, typer.Option(help="Longest time per token, such as 50ms: limits the batch.")] = None,
-    efficiency: Annotated[float, typer.Option(min=0.01, max=1, help="Of the bandwidth; measure with bench.")] = 1.0,
+    page: Annotated[int, typer.Option("--page-size", min=1, help="Tokens of a KV page.")] = 16,
+    users: Annotated[
+        int | None, typer.Option(min=1, help="Users at the same time: computes the replicas for them.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--requests-per-second", min=0, help="Request rate: computes the replicas for it.")
+    ] = None,
+    answer: Annotated[float, typer.Option("--output-tokens", min=1, help="Mean tokens of an answer.")] = 256,
+    tpot: Annotated[str | None, typer.Option(help="Longest time per token, such as 50ms; it limits the batch.")] = None,
+    efficiency: Annotated[
+        float,
+        typer.Option(
+            min=0.01, max=1, help="Share of the bandwidth that is reached; measure it with `pagefleet bench`."
+        ),
+    ] = 1.0,
     output: options.Format = Output.TABLE,
 ) -> None:
-    """KV bytes per token, pages, users per accelerator, accelerators needed."""
-    with explained():
-        shape, held = _shape(model, layers, heads, kv_heads, head_dim, hidden, vocab, params)
-        longest = context_length or min(shape.longest or UNKNOWN_CONTEXT, MOST_CONTEXT)
-        wanted = Wanted(
-            weights=_precision(weights, shape, held),
+    """Plan the capacity for a model: KV bytes per token, KV pages, users per accelerator, accelerators needed."""
+    with readable_errors():
+        shape, stored = _shape(model, layers, heads, kv_heads, head_dim, hidden, vocab, params)
+        longest = context_length or min(shape.longest or UNKNOWN_CONTEXT, MAX_CONTEXT)
+        request = Request(
+            weights=_precision(weights, shape, stored),
             kv=kv.value,
             load=Load(longest, mean or max(1, longest // 2), page),
             fraction=fraction,
@@ -102,8 +121,8 @@ def plan_command(
             tpot=_value("--tpot", tpot, seconds),
             efficiency=efficiency,
         )
-        found = plan(shape, _card(card, memory, bandwidth), wanted)
-    show(output, document(found), lambda: [table(found)])
+        result = plan(shape, _card(card, memory, bandwidth), request)
+    show(output, document(result), lambda: [table(result)])
 
 
 def _shape(
@@ -112,36 +131,36 @@ def _shape(
 ) -> tuple[Shape, str | None]:  # fmt: skip
     if model is not None:
         if any(value is not None for value in (layers, heads, head_dim, hidden, params)):
-            raise Fault(
+            raise CommandError(
                 "give MODEL or its sizes (--layers --heads --hidden --params), not both; --kv-heads corrects MODEL"
             )
-        shape, held = read(model)
+        shape, stored = read(model)
         corrected = replace(shape, kv_heads=kv_heads, warnings=()) if kv_heads else shape
-        return checked(corrected), held
+        return checked(corrected), stored
     if kv_heads is None and heads is not None:
-        raise Fault(
+        raise CommandError(
             "--kv-heads is missing. It is num_key_value_heads of config.json, not the number of query heads: "
             "with query heads the KV cache would seem several times larger than it is"
         )
     given = {"--layers": layers, "--heads": heads, "--kv-heads": kv_heads, "--hidden": hidden, "--params": params}
     missing = [name for name, value in given.items() if value is None]
     if layers is None or heads is None or kv_heads is None or hidden is None or params is None:
-        raise Fault(f"which model? Give MODEL, or its sizes: {' '.join(missing)} missing")
+        raise CommandError(f"no model is named: give MODEL, or its sizes: {' '.join(missing)} missing")
     if min(layers, heads, kv_heads, hidden, vocab) < 1:
-        raise Fault("--layers, --heads, --kv-heads, --hidden and --vocab must be at least 1")
+        raise CommandError("--layers, --heads, --kv-heads, --hidden and --vocab must be at least 1")
     return from_sizes(layers, heads, kv_heads, head_dim or hidden // heads, hidden, vocab, _parameters(params)), "bf16"
 
 
-def _precision(asked: Weights, shape: Shape, held: str | None) -> str:
-    if asked is not Weights.AUTO:
-        return asked.value
+def _precision(weights: Weights, shape: Shape, stored: str | None) -> str:
+    if weights is not Weights.AUTO:
+        return weights.value
     if shape.stored is not None:
         return "stored"
-    if held is None:
-        raise Fault(
-            "config.json's quantization_config is not known here, and there are no files to weigh: say --weights"
+    if stored is None:
+        raise CommandError(
+            "config.json's quantization_config is unknown, and there are no weight files to measure: give --weights"
         )
-    return held
+    return stored
 
 
 def _parameters(text: str) -> int:
@@ -149,9 +168,9 @@ def _parameters(text: str) -> int:
     try:
         value = round(float(text if scale == 1 else text[:-1]) * scale)
     except ValueError as error:
-        raise Fault(f"--params: {text!r} is not a number such as 8e9 or 8.03B") from error
+        raise CommandError(f"--params: {text!r} is not a number such as 8e9 or 8.03B") from error
     if not 0 < value < 10**15:
-        raise Fault(f"--params: {text!r} must be above 0")
+        raise CommandError(f"--params: {text!r} must be above 0")
     return value
 
 
@@ -159,17 +178,17 @@ def _card(name: str | None, memory: str | None, bandwidth: float | None) -> Acce
     """The named one with what the command line knows better; without a name one that has only what is given."""
     size = _value("--memory", memory, amount)
     if size is not None and size < 1:
-        raise Fault("--memory must be at least one byte")
+        raise CommandError("--memory must be at least one byte")
     if name is None and size is not None:
-        found = Accelerator(f"accelerator of {memory}", int(size), None, fp8=True)
+        card = Accelerator(f"accelerator of {memory}", int(size), None, fp8=True)
     else:
-        found = accelerator(name or "H100")
-        found = found if size is None else replace(found, name=f"{found.name} ({memory})", memory=int(size))
-    return found if bandwidth is None else replace(found, bandwidth=bandwidth * GB)
+        card = accelerator(name or "H100")
+        card = card if size is None else replace(card, name=f"{card.name} ({memory})", memory=int(size))
+    return card if bandwidth is None else replace(card, bandwidth=bandwidth * GB)
 
 
 def _value(name: str, text: str | None, parse: Callable[[str], float]) -> float | None:
     try:
         return None if text is None else parse(text)
     except ValueError as error:
-        raise Fault(f"{name}: {error}") from error
+        raise CommandError(f"{name}: {error}") from error

@@ -1,4 +1,4 @@
-"""How many users a model leaves room for, and how fast memory lets it decode. Pure; every function is arithmetic.
+"""The users that fit beside a model's weights, and the decoding speed that memory allows. Pure; every function is arithmetic.
 
 Bytes per token of KV cache: 2 (keys and values) x layers x KV heads x head size x bytes of an element
 (vLLM, Kwon et al., SOSP 2023, section 3). Decoding reads the weights once a step for the whole batch and the cache of
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.plan.accelerators import Accelerator
 from pagefleet_cli.plan.shape import Shape
 
@@ -24,7 +24,7 @@ PARALLEL = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True)
 class Load:
-    """What one replica is to carry. `context`: tokens of one user at most; `mean`: tokens held by one on average."""
+    """The load of one replica. `context`: tokens of one user at most; `mean`: tokens held by one on average."""
 
     context: int
     mean: int
@@ -54,8 +54,8 @@ def kv_bytes_per_user(shape: Shape, element: int, tokens: int, page: int) -> int
     """Of one sequence of `tokens`, in whole pages; a layer with a window keeps the pages that the window touches."""
     layer = kv_bytes_per_token(shape, element) // shape.layers
     whole = math.ceil(tokens / page)
-    kept = [whole if window is None else min(whole, math.ceil(window / page) + 1) for window in shape.windows]
-    return sum(kept) * page * layer
+    pages = [whole if window is None else min(whole, math.ceil(window / page) + 1) for window in shape.windows]
+    return sum(pages) * page * layer
 
 
 def weight_bytes(shape: Shape, precision: str, stored: bool) -> int:
@@ -79,7 +79,7 @@ def read_bytes(shape: Shape, weights: int, batch: float) -> float:
 
 
 def copies(shape: Shape, accelerators: int) -> float:
-    """How often a KV head is held when it is split over more accelerators than there are KV heads."""
+    """The copies of each KV head when there are more accelerators than KV heads."""
     heads = 1 if shape.latent is not None else shape.kv_heads
     return max(1.0, accelerators / heads)
 
@@ -96,33 +96,33 @@ def replica(
 
 
 def smallest(shape: Shape, weights: int, element: int, card: Accelerator, load: Load, fraction: float) -> Replica:
-    """The fewest accelerators that hold the weights and one user at full context. Raises Fault."""
+    """The fewest accelerators that hold the weights and one user at full context. Raises CommandError."""
     for count in PARALLEL:
         if shape.heads % count:
             continue
-        found = replica(shape, weights, element, card, load, count, fraction)
-        if found.users:
-            return found
-    raise Fault(f"the model does not fit {PARALLEL[-1]} x {card.name} with one user at {load.context} tokens")
+        candidate = replica(shape, weights, element, card, load, count, fraction)
+        if candidate.users:
+            return candidate
+    raise CommandError(f"the model does not fit {PARALLEL[-1]} x {card.name} with one user at {load.context} tokens")
 
 
-def step_seconds(shape: Shape, found: Replica, element: int, card: Accelerator, load: Load, batch: float) -> float:
-    """The least time of one decoding step of `batch` sequences that hold `load.mean` tokens each. Raises Fault."""
+def step_seconds(shape: Shape, copy: Replica, element: int, card: Accelerator, load: Load, batch: float) -> float:
+    """The shortest time of one decoding step of `batch` sequences that hold `load.mean` tokens each. Raises CommandError."""
     if card.bandwidth is None:
-        raise Fault("the accelerator's bandwidth is not known: give --bandwidth")
-    cache = kv_bytes_per_user(shape, element, load.mean, load.page) * copies(shape, found.accelerators)
-    return (read_bytes(shape, found.weights, batch) + batch * cache) / (card.bandwidth * found.accelerators)
+        raise CommandError("the accelerator's bandwidth is not known: give --bandwidth")
+    cache = kv_bytes_per_user(shape, element, load.mean, load.page) * copies(shape, copy.accelerators)
+    return (read_bytes(shape, copy.weights, batch) + batch * cache) / (card.bandwidth * copy.accelerators)
 
 
-def largest_batch(shape: Shape, found: Replica, element: int, card: Accelerator, load: Load, tpot: float | None) -> int:
-    """The most sequences at once that memory holds and, with `tpot`, of which a step takes at most so many seconds."""
-    low, high = 0, found.users
+def largest_batch(shape: Shape, copy: Replica, element: int, card: Accelerator, load: Load, tpot: float | None) -> int:
+    """The largest batch that memory holds and, with `tpot`, whose step takes at most so many seconds."""
+    low, high = 0, copy.users
     if tpot is None:
         return high
     while low < high:  # a step only grows with its batch
         middle = (low + high + 1) // 2
         low, high = (
-            (middle, high) if step_seconds(shape, found, element, card, load, middle) <= tpot else (low, middle - 1)
+            (middle, high) if step_seconds(shape, copy, element, card, load, middle) <= tpot else (low, middle - 1)
         )
     return low
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.errors import CommandError
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes in elements. `windows`: of each layer, how many tokens it looks back at, None for all.
+    """Sizes in elements. `windows`: for each layer, the tokens that it attends to, None for all.
 
     `latent`: elements per layer and token of a compressed cache (DeepSeek's MLA) instead of keys and values.
     `linear`: parameters of all layers' matrices, which quantisation shrinks; `others`: embeddings, output, norms.
@@ -44,31 +44,33 @@ class Shape:
 
 
 def checked(shape: Shape) -> Shape:
-    """The shape itself. Raises Fault when it cannot be a model's, above all when two kinds of heads are confused."""
+    """Return the shape unchanged. Raises CommandError when it cannot be a model's, above all when the two kinds of heads are confused."""
     for name in ("layers", "heads", "kv_heads", "head_dim"):
         if getattr(shape, name) < 1:
-            raise Fault(f"{name} must be at least 1, not {getattr(shape, name)}")
+            raise CommandError(f"{name} must be at least 1, not {getattr(shape, name)}")
     if shape.kv_heads > shape.heads:
-        raise Fault(
+        raise CommandError(
             f"{shape.kv_heads} KV heads are more than {shape.heads} query heads: are --heads and --kv-heads exchanged?"
         )
     if shape.heads % shape.kv_heads:
-        raise Fault(f"{shape.heads} query heads cannot be shared out among {shape.kv_heads} KV heads: one is mistaken")
+        raise CommandError(
+            f"{shape.heads} query heads cannot be shared out among {shape.kv_heads} KV heads: one of the numbers is wrong"
+        )
     return shape
 
 
 def from_config(document: Mapping[str, Any], name: str, stored: int | None = None) -> Shape:
-    """The shape of a config.json. Raises Fault naming what it lacks."""
+    """The shape of a config.json. Raises CommandError naming what it lacks."""
     config = document.get("text_config") or document
     try:
         layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
         hidden, vocabulary = int(config["hidden_size"]), int(config["vocab_size"])
     except (KeyError, TypeError, ValueError) as error:
-        raise Fault(f"{name}: config.json has no usable {error}") from error
+        raise CommandError(f"{name}: config.json has no usable {error}") from error
     warnings = []
     if config.get("num_key_value_heads") is None:
         warnings.append(
-            f"config.json does not say num_key_value_heads: {heads}, the query heads, is taken. If the model shares its "
+            f"config.json has no num_key_value_heads: {heads}, the number of query heads, is used. If the model shares its "
             "KV heads (GQA, MQA), the KV cache below is several times too large; give --kv-heads"
         )
     kv_heads = int(config.get("num_key_value_heads") or heads)

@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.plan.shape import Shape, checked, from_config
 
 ALLOWED = (
@@ -21,7 +21,7 @@ ALLOWED = (
 
 
 def read(source: str) -> tuple[Shape, str | None]:
-    """The shape, and how the files hold the linear layers: one of memory.LINEAR, None when that is not known. Raises Fault."""
+    """The shape, and how the files hold the linear layers: one of memory.LINEAR, None when that is not known. Raises CommandError."""
     path = _path(source)
     if path.is_file() and path.suffix == ".gguf":
         return _gguf(path), None
@@ -30,7 +30,7 @@ def read(source: str) -> tuple[Shape, str | None]:
         document: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
         shape = from_config(document, source.removeprefix("hf://"), _stored(config.parent))
     except (OSError, ValueError, AttributeError) as error:
-        raise Fault(f"{source}: {config.name} cannot be read ({error}); allowed: {ALLOWED}") from error
+        raise CommandError(f"{source}: {config.name} cannot be read ({error}); allowed: {ALLOWED}") from error
     return shape, precision(document)
 
 
@@ -62,12 +62,12 @@ def _path(source: str) -> Path:
         package, _, name = rest.partition("/")
         spec = importlib.util.find_spec(package) if package.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
-            raise Fault(f"{source}: the package {package!r} is not installed here")
+            raise CommandError(f"{source}: the package {package!r} is not installed on this machine")
         path = Path(next(iter(spec.submodule_search_locations))) / name
     else:
-        raise Fault(f"{source!r} is not known here; allowed: {ALLOWED}")
+        raise CommandError(f"{source!r} is not supported; allowed: {ALLOWED}")
     if not path.exists():
-        raise Fault(f"{source}: there is no {path}; allowed: {ALLOWED}")
+        raise CommandError(f"{source}: {path} does not exist; allowed: {ALLOWED}")
     return path
 
 
@@ -80,7 +80,7 @@ def _cached(rest: str) -> Path:
     reference = folder / "refs" / (revision or "main")
     snapshot = folder / "snapshots" / (reference.read_text().strip() if reference.is_file() else revision or "main")
     if not (snapshot / "config.json").is_file():
-        raise Fault(
+        raise CommandError(
             f"hf://{rest} is not in the cache {hub}; only its config.json is needed: "
             f"hf download {name} config.json, or give the sizes (--layers --heads --kv-heads ...)"
         )
@@ -108,7 +108,7 @@ def _gguf(path: Path) -> Shape:
         def need(name: str) -> int:
             value = header.field(f"{kind}.{name}")
             if not isinstance(value, int):
-                raise Fault(f"{path.name}: its {kind}.{name} is {value!r}, not a number")
+                raise CommandError(f"{path.name}: its {kind}.{name} is {value!r}, not a number")
             return value
 
         layers, heads, hidden = need("block_count"), need("attention.head_count"), need("embedding_length")
@@ -119,11 +119,11 @@ def _gguf(path: Path) -> Shape:
         head_dim = header.field(f"{kind}.attention.key_length") or hidden // heads
         sizes = {name: prod(info.shape) for name, info in header.tensors.items()}
     except ModelError as error:
-        raise Fault(str(error)) from error
+        raise CommandError(str(error)) from error
     linear = sum(size for name, size in sizes.items() if name.startswith("blk.") and "norm" not in name)
     experts, chosen = header.field(f"{kind}.expert_count") or 0, header.field(f"{kind}.expert_used_count") or 0
     in_experts = sum(size for name, size in sizes.items() if "_exps." in name)
-    said = () if kv_heads else (f"{path.name} does not say head_count_kv: {heads}, the query heads, is taken",)
+    warnings = () if kv_heads else (f"{path.name} has no head_count_kv: {heads}, the number of query heads, is used",)
     return checked(
         Shape(
             name=path.name,
@@ -139,6 +139,6 @@ def _gguf(path: Path) -> Shape:
             experts_per_token=chosen,
             stored=path.stat().st_size,
             longest=need("context_length"),
-            warnings=said,
+            warnings=warnings,
         )
     )

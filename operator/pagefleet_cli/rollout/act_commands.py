@@ -1,4 +1,4 @@
-"""`pagefleet rollout promote|skip|pause|resume|abort|retry|undo`: ask the operator, and wait for what it says."""
+"""`pagefleet rollout promote|skip|pause|resume|abort|retry|undo`: requests an action and waits for the operator's answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from pagefleet_cli.base import options
 from pagefleet_cli.base.cluster import Cluster, Target
-from pagefleet_cli.base.faults import FAILED, TIMED_OUT, Fault, explained, fail
+from pagefleet_cli.base.errors import FAILED, TIMED_OUT, CommandError, fail, readable_errors
 from pagefleet_cli.base.output import terminal
 from pagefleet_cli.rollout.actions import Action, ask, await_answer
 from pagefleet_cli.rollout.revisions import chosen, revisions
@@ -18,31 +18,31 @@ from pagefleet_contract.names import SYSTEM_NAMESPACE
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the operator's answer.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the answer.")]
 HELP = {
-    Action.PROMOTE: "Skip the remaining steps: capacity first, then all requests go to the canary.",
+    Action.PROMOTE: "Skip the remaining steps: wait for capacity, then send all requests to the canary.",
     Action.SKIP: "End the present step and begin the next.",
-    Action.PAUSE: "Hold the rollout where it is; the guard still rolls back.",
-    Action.RESUME: "Go on after a pause.",
-    Action.ABORT: "Roll back now; the revision is remembered as rejected.",
-    Action.RETRY: "Forget that the spec's present revision was rejected and start it again.",
+    Action.PAUSE: "Hold the rollout at its present step; the guard can still roll it back.",
+    Action.RESUME: "Continue after a pause.",
+    Action.ABORT: "Roll back now and reject the revision: it is not tried again until `retry`.",
+    Action.RETRY: "Start the rejected revision of the present spec again.",
 }
 
 
 def complete_revision(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Hashes of the service's kept revisions."""
+    """Hashes of the service's stored revisions."""
     # An option still without its value ends click's parsing: the arguments are left where they were.
     name = context.params.get("name") or next(iter(context.args), "")
     try:
         typed = options.typed(context)
-        found = revisions(Cluster(typed, options.COMPLETION_SECONDS).service(str(name))) if name else []
-    except Fault:
+        entries = revisions(Cluster(typed, options.COMPLETION_SECONDS).service(str(name))) if name else []
+    except CommandError:
         return []
     return [
-        (entry["hash"], str(entry.get("created", ""))[:19]) for entry in found if entry["hash"].startswith(incomplete)
+        (entry["hash"], str(entry.get("created", ""))[:19]) for entry in entries if entry["hash"].startswith(incomplete)
     ]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `pagefleet rollout`."""
+    """Add the commands to `pagefleet rollout`."""
     for action, text in HELP.items():
         app.command(action.value, help=text)(_command(action))
     app.command("undo")(undo)
@@ -66,7 +66,9 @@ def undo(
     name: options.Service,
     to: Annotated[
         str | None,
-        typer.Option("--to", help="A kept revision; the last good one when omitted.", autocompletion=complete_revision),
+        typer.Option(
+            "--to", help="A stored revision; the previous stable one when omitted.", autocompletion=complete_revision
+        ),
     ] = None,
     wait: Wait = True,
     timeout: Timeout = 30.0,
@@ -74,30 +76,30 @@ def undo(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """Make a kept revision stable again; what the spec names is remembered as rejected until it changes."""
+    """Make a stored revision stable again. The revision of the present spec is rejected until the spec changes."""
     act(name, Action.UNDO, to, wait, timeout, Target(namespace, kubeconfig, context))
 
 
 def act(name: str, action: Action, revision: str | None, wait: bool, timeout: float, target: Target) -> None:
-    """Ask, wait, tell. Exit codes: 0 done or not waited for, 1 refused, 3 no answer in time."""
+    """Request the action, wait, report. Exit codes: 0 done or not waited for, 1 refused, 3 no answer in time."""
     console = terminal()
-    with explained():
+    with readable_errors():
         cluster = Cluster(target)
         service = cluster.service(name)
         hash_ = chosen(revisions(service), revision)["hash"] if revision else None
-        asked = ask(cluster, service, action, hash_)
-        if asked.replaced:
-            console.print(f"this replaces {asked.replaced}, which the operator had not answered", markup=False)
+        written = ask(cluster, service, action, hash_)
+        if written.replaced:
+            console.print(f"this replaces {written.replaced}: the operator had not answered it yet", markup=False)
         if not wait:
-            console.print(f"{name}: {action.value} asked for (id {asked.id})", markup=False)
+            console.print(f"{name}: {action.value} requested (id {written.id})", markup=False)
             return
-        found = await_answer(cluster, name, asked, timeout)
-    if found is None:
+        outcome = await_answer(cluster, name, written, timeout)
+    if outcome is None:
         fail(
-            f"{name}: the operator has not answered {action.value} within {timeout:g} s. It is still asked for and "
-            f"will be acted on when the operator runs (kubectl get pods -n {SYSTEM_NAMESPACE})",
+            f"{name}: the operator has not answered {action.value} within {timeout:g} s. The request stays "
+            f"and is answered when the operator runs (kubectl get pods -n {SYSTEM_NAMESPACE})",
             TIMED_OUT,
         )
-    if not found.done:
-        fail(f"{name}: {action.value} refused: {found.message}", FAILED)
-    console.print(f"{name}: {found.message or f'{action.value} done'}", markup=False)
+    if not outcome.done:
+        fail(f"{name}: {action.value} refused: {outcome.message}", FAILED)
+    console.print(f"{name}: {outcome.message or f'{action.value} done'}", markup=False)

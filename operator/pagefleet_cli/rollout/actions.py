@@ -1,4 +1,4 @@
-"""What a person asks of a rollout, as the annotation that the operator answers (docs/reference/contract/tools.md).
+"""A person's action on a rollout, as the annotation that the operator answers (docs/reference/contract/tools.md).
 
 Writes the annotation and waits for `.status.action` of the same id; never a spec.
 """
@@ -32,8 +32,8 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An action that was written. `replaced` describes one that was still waiting, "" when none was."""
+class Written:
+    """An action that was written. `replaced` describes the unanswered action before it, "" when there was none."""
 
     id: str
     action: Action
@@ -52,27 +52,27 @@ def annotation(action: Action, identity: str, by: str, revision: str | None = No
     return json.dumps({**document, **({"revision": revision} if revision else {})}, separators=(",", ":"))
 
 
-def ask(cluster: Cluster, service: Document, action: Action, revision: str | None = None) -> Asked:
-    """Write the action. Raises Fault."""
+def ask(cluster: Cluster, service: Document, action: Action, revision: str | None = None) -> Written:
+    """Write the action. Raises CommandError."""
     waiting, identity = pending(service), uuid.uuid4().hex[:12]
     replaced = f"{waiting.get('action')} (asked by {waiting.get('by', 'somebody')})" if waiting else ""
     cluster.annotate(
         service["metadata"]["name"], ACTION_ANNOTATION, annotation(action, identity, cluster.user, revision)
     )
-    return Asked(identity, action, replaced)
+    return Written(identity, action, replaced)
 
 
 def answer(service: Document, identity: str) -> Answer | None:
-    """What the operator says became of the action; None while it has not spoken."""
-    found = (service.get("status") or {}).get("action") or {}
-    if found.get("id") != identity:
+    """The operator's answer to the action; None before there is one."""
+    action = (service.get("status") or {}).get("action") or {}
+    if action.get("id") != identity:
         return None
-    return Answer(found.get("outcome") == "Done", str(found.get("message", "")))
+    return Answer(action.get("outcome") == "Done", str(action.get("message", "")))
 
 
-def await_answer(cluster: Cluster, name: str, asked: Asked, timeout: float) -> Answer | None:
-    """The operator's answer; None when there is none within `timeout` seconds. Raises Fault."""
+def await_answer(cluster: Cluster, name: str, written: Written, timeout: float) -> Answer | None:
+    """The operator's answer; None when there is none within `timeout` seconds. Raises CommandError."""
     until = time.monotonic() + timeout
-    while (found := answer(cluster.service(name), asked.id)) is None and time.monotonic() < until:
+    while (outcome := answer(cluster.service(name), written.id)) is None and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
-    return found
+    return outcome

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pagefleet_cli.base import options
 from pagefleet_cli.base.cluster import Cluster, Document, Target
-from pagefleet_cli.base.faults import FAILED, TIMED_OUT, Fault, explained, fail
+from pagefleet_cli.base.errors import FAILED, TIMED_OUT, CommandError, fail, readable_errors
 from pagefleet_cli.base.options import Output
 from pagefleet_cli.base.output import plain, show, terminal
 from pagefleet_cli.rollout import act_commands
@@ -22,8 +22,8 @@ from pagefleet_cli.rollout.progress import End, end, progress, sentence
 from pagefleet_cli.rollout.revisions import coloured, difference, history, pair
 from pagefleet_cli.rollout.why import log, waiting
 
-REPEAT_SECONDS = 30.0  # a pipe gets a line so often even when nothing has changed
-app = typer.Typer(no_args_is_help=True, help="Rollouts: watch, explain, act.")
+REPEAT_SECONDS = 30.0  # a pipe gets a line this often even without a change
+app = typer.Typer(no_args_is_help=True, help="Watch, explain and control rollouts.")
 act_commands.register(app)
 Hash = Annotated[str | None, typer.Argument(help="The beginning of a revision's hash.")]
 
@@ -31,67 +31,67 @@ Hash = Annotated[str | None, typer.Argument(help="The beginning of a revision's 
 @app.command()
 def status(
     name: options.Service,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until it has ended.")] = False,
-    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to watch at most.")] = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Watch until the rollout has ended.")] = False,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Watch for at most so many seconds.")] = None,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two reads.")] = 1.0,
     namespace: options.Namespace = None,
     output: options.Format = Output.TABLE,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """Steps, weights, quantiles, verdict. Exit code: 1 when rolled back, 3 when --timeout is over, else 0."""
-    with explained():
+    """Show steps, weights, quantiles and the verdict. Exit code: 1 when rolled back, 3 after --timeout, else 0."""
+    with readable_errors():
         cluster = Cluster(Target(namespace, kubeconfig, context))
-        found = cluster.service(name)
+        service = cluster.service(name)
         if watch and output in (Output.TABLE, Output.WIDE):
-            found = _watched(cluster, found, timeout, interval, output is Output.WIDE)
+            service = _watched(cluster, service, timeout, interval, output is Output.WIDE)
         else:
             until = time.monotonic() + timeout if timeout is not None else None
-            while watch and end(found) is End.UNDER_WAY and (until is None or time.monotonic() < until):
+            while watch and end(service) is End.UNDER_WAY and (until is None or time.monotonic() < until):
                 time.sleep(interval)
-                found = cluster.service(name)
+                service = cluster.service(name)
             show(
                 output,
-                plain(found.get("status") or {}),
-                lambda: [picture(progress(found, time.time()), wide=output is Output.WIDE)],
+                plain(service.get("status") or {}),
+                lambda: [picture(progress(service, time.time()), wide=output is Output.WIDE)],
             )
-    match end(found):
+    match end(service):
         case End.ROLLED_BACK:
             raise typer.Exit(FAILED)
         case End.UNDER_WAY if watch:
-            fail(f"{name}: still under way after {timeout:g} s", TIMED_OUT)
+            fail(f"{name}: the rollout is still under way after {timeout:g} s", TIMED_OUT)
         case _:
             return
 
 
-def _watched(cluster: Cluster, found: Document, timeout: float | None, interval: float, wide: bool) -> Document:
-    """Shows the service until its rollout has ended or time is over; its last state. An absent API server is waited for."""
-    console, name, note = Console(highlight=False), str(found["metadata"]["name"]), ""
+def _watched(cluster: Cluster, service: Document, timeout: float | None, interval: float, wide: bool) -> Document:
+    """Show the service until its rollout ends or the timeout is over, and return its last state. Waits for an absent API server."""
+    console, name, note = Console(highlight=False), str(service["metadata"]["name"]), ""
     until = time.monotonic() + timeout if timeout is not None else None
     with Live(console=console, auto_refresh=False, transient=False) as live:
         shown = ""
         while True:
-            seen = progress(found, time.time())
+            now = progress(service, time.time())
             if console.is_terminal:
-                live.update(picture(seen, note, wide), refresh=True)
-            elif (line := _steady(found)) != shown:
-                typer.echo(sentence(seen))
+                live.update(picture(now, note, wide), refresh=True)
+            elif (line := _steady(service)) != shown:
+                typer.echo(sentence(now))
                 shown = line
-            if end(found) is not End.UNDER_WAY or (until is not None and time.monotonic() >= until):
-                return found
+            if end(service) is not End.UNDER_WAY or (until is not None and time.monotonic() >= until):
+                return service
             time.sleep(interval)
             try:
-                found, note = cluster.service(name), ""
-            except Fault as fault:
-                if "does not answer" not in str(fault):
+                service, note = cluster.service(name), ""
+            except CommandError as error:
+                if "does not answer" not in str(error):
                     raise
-                note = str(fault)
+                note = str(error)
 
 
-def _steady(found: Document) -> str:
-    """The line less the numbers that change with every request: a pipe gets a line when something has happened."""
-    seen, period = progress(found, 0.0), time.monotonic() // REPEAT_SECONDS
-    return f"{seen.phase} {seen.weights} {[step.place for step in seen.steps]} {seen.outcome} {seen.paused} {period}"
+def _steady(service: Document) -> str:
+    """The state without the numbers that change with every request: a pipe gets a line only when something has happened."""
+    now, period = progress(service, 0.0), time.monotonic() // REPEAT_SECONDS
+    return f"{now.phase} {now.weights} {[step.place for step in now.steps]} {now.outcome} {now.paused} {period}"
 
 
 @app.command()
@@ -102,13 +102,13 @@ def why(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """What was decided and on which numbers, newest last, and what the rollout waits for now."""
-    with explained():
-        found = Cluster(Target(namespace, kubeconfig, context)).service(name)
-    now = time.time()
-    decisions = (found.get("status") or {}).get("decisions") or []
-    reasons = waiting(found, now)
-    lines = [*log(found, now), *(f"Now: {reason}" for reason in reasons)]
+    """Explain the rollout: the decisions with their numbers, newest last, and the reason for the present wait."""
+    with readable_errors():
+        service = Cluster(Target(namespace, kubeconfig, context)).service(name)
+    time_now = time.time()
+    decisions = (service.get("status") or {}).get("decisions") or []
+    reasons = waiting(service, time_now)
+    lines = [*log(service, time_now), *(f"Now: {reason}" for reason in reasons)]
     show(output, {"decisions": decisions, "waiting": reasons}, lambda: [Text("\n".join(lines))])
 
 
@@ -120,12 +120,12 @@ def show_history(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """The kept revisions, oldest first, and what each changed."""
-    with explained():
-        found = Cluster(Target(namespace, kubeconfig, context)).service(name)
+    """List the stored revisions, oldest first, with the fields that each changed."""
+    with readable_errors():
+        service = Cluster(Target(namespace, kubeconfig, context)).service(name)
     now = datetime.datetime.now(datetime.UTC)
-    document = (found.get("status") or {}).get("revisions") or []
-    show(output, document, lambda: [history(found, now, output is Output.WIDE)])
+    document = (service.get("status") or {}).get("revisions") or []
+    show(output, document, lambda: [history(service, now, output is Output.WIDE)])
 
 
 @app.command()
@@ -137,9 +137,9 @@ def diff(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """What differs between two revisions: stable and canary, one named and the stable, or two named."""
-    with explained():
-        found = Cluster(Target(namespace, kubeconfig, context)).service(name)
-        old, new = pair(found, first, second)
+    """Show the difference of two revisions: stable and canary, a named one and the stable, or two named ones."""
+    with readable_errors():
+        service = Cluster(Target(namespace, kubeconfig, context)).service(name)
+        old, new = pair(service, first, second)
     lines = difference(old, new)
     terminal().print(coloured(lines) if lines else Text(f"{old['hash']} and {new['hash']} are the same"))

@@ -14,52 +14,53 @@ COLOURS = {"Passed": "green", "Regressed": "red", "Inconclusive": "yellow"}
 ENDS = {End.PROMOTED: "green", End.ROLLED_BACK: "red", End.UNDER_WAY: "yellow"}
 
 
-def picture(seen: Progress, note: str = "", wide: bool = False) -> RenderableType:
-    """`note` is what went wrong while watching, "" when nothing did. `wide`: what the guard says of each signal."""
-    head = Text.assemble((f"{seen.namespace}/{seen.name}  ", "bold"), (seen.phase, ENDS[seen.end]))
-    if seen.paused:
-        head.append(f"  held up by {seen.paused}", "yellow")
-    parts: list[RenderableType] = [head, _steps(seen), _revisions(seen)]
-    if seen.signals:
-        parts.append(_signals(seen, wide))
-    if seen.outcome:
-        parts.append(Text.assemble((seen.outcome, COLOURS.get(seen.outcome, "")), f"  {seen.verdict}"))
-    if seen.end is End.UNDER_WAY:
-        when = "is not known" if seen.expected is None else f"in {span(seen.expected)} at the earliest"
+def picture(progress: Progress, note: str = "", wide: bool = False) -> RenderableType:
+    """`note` is an error of the watch, "" when there is none. `wide` adds the guard's message for each signal."""
+    head = Text.assemble((f"{progress.namespace}/{progress.name}  ", "bold"), (progress.phase, ENDS[progress.end]))
+    if progress.paused:
+        head.append(f"  paused by {progress.paused}", "yellow")
+    parts: list[RenderableType] = [head, _steps(progress), _revisions(progress)]
+    if progress.signals:
+        parts.append(_signals(progress, wide))
+    if progress.outcome:
+        parts.append(Text.assemble((progress.outcome, COLOURS.get(progress.outcome, "")), f"  {progress.verdict}"))
+    if progress.end is End.UNDER_WAY:
+        when = "is not known" if progress.expected is None else f"in {span(progress.expected)} at the earliest"
         parts.append(Text(f"next move {when}", "dim"))
     if note:
         parts.append(Text(note, "red"))
     return Group(*parts)
 
 
-def _steps(seen: Progress) -> Text:
+def _steps(progress: Progress) -> Text:
     line = Text("steps  ")
-    for number, step in enumerate(seen.steps, 1):
+    for number, step in enumerate(progress.steps, 1):
         mark, style = MARKS[step.place]
         line.append(f"[{mark}] {number}: {step.text}", style)
-        if step.place is Place.PRESENT and seen.end is End.UNDER_WAY:
-            line.append(f" held {span(seen.held)}", style)
+        if step.place is Place.PRESENT and progress.end is End.UNDER_WAY:
+            line.append(f" held {span(progress.held)}", style)
         line.append("  ")
     line.append(
-        "[v] promoted" if seen.end is End.PROMOTED else "[ ] promoted", "green" if seen.end is End.PROMOTED else "dim"
+        "[v] promoted" if progress.end is End.PROMOTED else "[ ] promoted",
+        "green" if progress.end is End.PROMOTED else "dim",
     )
     return line
 
 
-def _revisions(seen: Progress) -> Table:
+def _revisions(progress: Progress) -> Table:
     table = Table("REVISION", "ROLE", "WEIGHT", "READY", "DESIRED", box=None)
-    for role, name in (("stable", seen.stable), ("canary", seen.canary)):
+    for role, name in (("stable", progress.stable), ("canary", progress.canary)):
         if name:
-            ready, desired = seen.replicas.get(name, (0, 0))
-            table.add_row(name, role, f"{seen.weights.get(name, 0)} %", str(ready), str(desired))
+            ready, desired = progress.replicas.get(name, (0, 0))
+            table.add_row(name, role, f"{progress.weights.get(name, 0)} %", str(ready), str(desired))
     return table
 
 
-def _signals(seen: Progress, wide: bool) -> Table:
+def _signals(progress: Progress, wide: bool) -> Table:
     table = Table(
         "SIGNAL", "REVISION", "SAMPLES", "P50", "P95", "INTERVAL", "VERDICT", *(["MESSAGE"] if wide else []), box=None
     )
-    for signal in seen.signals:
+    for signal in progress.signals:
         for role, side in (("stable", signal.stable), ("canary", signal.canary)):
             first = role == "stable"
             verdict = Text("" if first else signal.outcome, COLOURS.get(signal.outcome, ""))

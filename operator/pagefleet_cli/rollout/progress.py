@@ -1,4 +1,4 @@
-"""Where a rollout stands, read from an InferenceService. Pure; copes with every part of the status being absent."""
+"""The progress of a rollout, read from an InferenceService. Pure. Every part of the status may be absent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """`hold` in seconds; None: until a person goes on, or not known."""
+    """`hold` in seconds; None: until a person resumes, or not known."""
 
     text: str
     place: Place
@@ -133,20 +133,20 @@ def end(service: Document) -> End:
 
 
 def _paused(service: Document, paused: str) -> str:
-    """Who holds the step up: "alert NAME" as it stands, "action ID" with the name of who asked, where that is known."""
+    """The cause of the pause: "alert NAME" unchanged, "action ID" with the person's name where that is known."""
     try:
-        asked = json.loads((service["metadata"].get("annotations") or {}).get(ACTION_ANNOTATION) or "null")
+        action = json.loads((service["metadata"].get("annotations") or {}).get(ACTION_ANNOTATION) or "null")
     except ValueError:
         return paused
-    if isinstance(asked, dict) and paused == f"action {asked.get('id')}" and asked.get("by"):
-        return f"a pause by {asked['by']}"
+    if isinstance(action, dict) and paused == f"action {action.get('id')}" and action.get("by"):
+        return str(action["by"])
     return paused
 
 
 def _steps(service: Document) -> list[Document]:
     rollout = (service.get("spec") or {}).get("rollout")
-    found: list[Document] = (DEFAULT_ROLLOUT if rollout is None else rollout).get("steps") or []
-    return found
+    steps: list[Document] = (DEFAULT_ROLLOUT if rollout is None else rollout).get("steps") or []
+    return steps
 
 
 def _step(raw: Document, index: int, present: int, phase: str) -> Step:
@@ -182,9 +182,9 @@ def _held(rollout: Document, now: float) -> float:
 
 def _signals(rollout: Document) -> tuple[Signal, ...]:
     """One for each signal and stratum; of an older operator, the one verdict."""
-    found = rollout.get("verdicts") or ()
-    if found:
-        return tuple(_signal(entry) for entry in found)
+    verdicts = rollout.get("verdicts") or ()
+    if verdicts:
+        return tuple(_signal(entry) for entry in verdicts)
     verdict: Document = rollout.get("verdict") or {}
     if not verdict.get("signal") or verdict.get("stableSeconds") is None:
         return ()
@@ -205,19 +205,19 @@ def _signal(entry: Document) -> Signal:
     return Signal(name, entry.get("outcome", ""), side("stable"), side("canary"), message)
 
 
-def sentence(seen: Progress) -> str:
-    """One plain line: what a log or a pipe gets."""
-    role = {seen.stable: "stable", seen.canary: "canary"}
-    weights = ", ".join(f"{role.get(name, 'old')} {name} {weight} %" for name, weight in seen.weights.items())
-    parts = [f"{seen.namespace}/{seen.name}", seen.phase]
-    at = next((number for number, step in enumerate(seen.steps, 1) if step.place is Place.PRESENT), None)
-    if at and seen.end is End.UNDER_WAY:
-        parts.append(f"step {at} of {len(seen.steps)}: {seen.steps[at - 1].text}, held {span(seen.held)}")
+def sentence(state: Progress) -> str:
+    """One plain line for a log or a pipe."""
+    role = {state.stable: "stable", state.canary: "canary"}
+    weights = ", ".join(f"{role.get(name, 'old')} {name} {weight} %" for name, weight in state.weights.items())
+    parts = [f"{state.namespace}/{state.name}", state.phase]
+    at = next((number for number, step in enumerate(state.steps, 1) if step.place is Place.PRESENT), None)
+    if at and state.end is End.UNDER_WAY:
+        parts.append(f"step {at} of {len(state.steps)}: {state.steps[at - 1].text}, held {span(state.held)}")
     parts.append(weights or "no traffic")
-    if seen.paused:
-        parts.append(f"held up by {seen.paused}")
-    if seen.outcome and seen.canary:
-        parts.append(f"{seen.outcome}: {seen.verdict}" if seen.verdict else seen.outcome)
-    if seen.expected is not None and seen.end is End.UNDER_WAY:
-        parts.append(f"next move in {span(seen.expected)} at the earliest")
+    if state.paused:
+        parts.append(f"paused by {state.paused}")
+    if state.outcome and state.canary:
+        parts.append(f"{state.outcome}: {state.verdict}" if state.verdict else state.outcome)
+    if state.expected is not None and state.end is End.UNDER_WAY:
+        parts.append(f"next move in {span(state.expected)} at the earliest")
     return " | ".join(parts)

@@ -1,4 +1,4 @@
-"""Revisions kept in a status: as history, and as a diff between two. Pure."""
+"""The revisions stored in a status: their history, and the diff of two. Pure."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import yaml
 from rich.table import Table
 from rich.text import Text
 
-from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.base.tables import age, text
 
 Document = Mapping[str, Any]
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
-MOST_CHANGES = 4
+MAX_CHANGES = 4
 
 
 def revisions(service: Document) -> list[Document]:
     """Oldest first."""
-    found = (service.get("status") or {}).get("revisions") or ()
-    return sorted(found, key=lambda entry: str(entry.get("created", "")))
+    entries = (service.get("status") or {}).get("revisions") or ()
+    return sorted(entries, key=lambda entry: str(entry.get("created", "")))
 
 
 def history(service: Document, now: datetime.datetime, wide: bool = False) -> Table:
-    """Oldest first: role, pods, and which fields each changed against the one before it."""
+    """Oldest first: role, pods, and the fields that differ from the revision before."""
     table = Table("REVISION", "AGE", "ROLE", "WEIGHT", "READY", "DESIRED", "CHANGES", box=None)
     status = service.get("status") or {}
     weights = {entry["revision"]: entry["weight"] for entry in status.get("traffic") or ()}
     before: Document | None = None
     for entry in revisions(service):
         changed = [] if before is None else changes(before.get("spec") or {}, entry.get("spec") or {})
-        shown = changed if wide or len(changed) <= MOST_CHANGES else [*changed[:MOST_CHANGES], "..."]
+        shown = changed if wide or len(changed) <= MAX_CHANGES else [*changed[:MAX_CHANGES], "..."]
         created = age(entry["created"], now) if entry.get("created") else ""
         name = entry["hash"]
         cells = (
@@ -73,21 +73,21 @@ def pair(service: Document, first: str | None, second: str | None) -> tuple[Docu
         if stable and canary:
             return chosen(known, stable), chosen(known, canary)
         if len(known) < 2:
-            raise Fault(f"there are no two revisions to compare: {len(known)} is kept")
+            raise CommandError(f"there are no two revisions to compare: {len(known)} is stored")
         return known[-2], known[-1]
     other = second or stable
     if not other:
-        raise Fault("there is no stable revision to compare with: name two")
+        raise CommandError("there is no stable revision to compare with: name two")
     return chosen(known, first), chosen(known, other)
 
 
-def chosen(known: list[Document], wanted: str) -> Document:
-    """The revision whose hash begins with `wanted`."""
-    found = [entry for entry in known if entry["hash"].startswith(wanted)]
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(entry["hash"] for entry in found or known) or "none"
-    raise Fault(f"{wanted!r} is {'several revisions' if found else 'no kept revision'}: {names}")
+def chosen(known: list[Document], prefix: str) -> Document:
+    """The revision whose hash begins with `prefix`."""
+    matches = [entry for entry in known if entry["hash"].startswith(prefix)]
+    if len(matches) == 1:
+        return matches[0]
+    names = ", ".join(entry["hash"] for entry in matches or known) or "none"
+    raise CommandError(f"{prefix!r} is {'several revisions' if matches else 'no stored revision'}: {names}")
 
 
 def difference(old: Document, new: Document) -> list[str]:

@@ -25,9 +25,9 @@ def log(service: Document, now: float) -> list[str]:
 
 
 def waiting(service: Document, now: float) -> list[str]:
-    """Why nothing moves at this moment, the most important reason first."""
-    seen, status = progress(service, now), service.get("status") or {}
-    reasons = [*_unseen(service), *_pending(service), *_conditions(status), *_phase(seen, service)]
+    """The reasons for the present wait, the most important first."""
+    state, status = progress(service, now), service.get("status") or {}
+    reasons = [*_unobserved(service), *_pending(service), *_conditions(status), *_phase(state, service)]
     firing = [alert for alert in status.get("alerts") or () if not alert.get("resolved")]
     reasons += [
         f"alert {alert.get('name', '')} fires since {clock(alert.get('startsAt'))} for "
@@ -38,17 +38,17 @@ def waiting(service: Document, now: float) -> list[str]:
 
 
 def pending(service: Document) -> Document | None:
-    """The action that was asked for and has no outcome yet."""
+    """The requested action that has no outcome yet."""
     text = (service["metadata"].get("annotations") or {}).get(ACTION_ANNOTATION)
     try:
-        asked = json.loads(text) if text else None
+        action = json.loads(text) if text else None
     except ValueError:
         return None
     answered = ((service.get("status") or {}).get("action") or {}).get("id")
-    return asked if isinstance(asked, dict) and asked.get("id") != answered else None
+    return action if isinstance(action, dict) and action.get("id") != answered else None
 
 
-def _unseen(service: Document) -> list[str]:
+def _unobserved(service: Document) -> list[str]:
     observed, generation = (
         (service.get("status") or {}).get("observedGeneration", 0),
         service["metadata"].get("generation", 0),
@@ -56,49 +56,49 @@ def _unseen(service: Document) -> list[str]:
     if observed >= generation:
         return []
     return [
-        f"the operator has not looked at the last change of the spec (generation {generation}, seen {observed}): "
+        f"the operator has not read the last change of the spec (generation {generation}, the operator is at {observed}): "
         f"is it running? kubectl get pods -n {SYSTEM_NAMESPACE}"
     ]
 
 
 def _pending(service: Document) -> list[str]:
-    asked = pending(service)
-    if asked is None:
+    action = pending(service)
+    if action is None:
         return []
-    return [f"the operator has not answered {asked.get('action')} (asked by {asked.get('by', 'somebody')}) yet"]
+    return [f"the operator has not answered {action.get('action')} (asked by {action.get('by', 'somebody')}) yet"]
 
 
 def _conditions(status: Document) -> list[str]:
-    """What the operator says is wrong with the service itself."""
-    found = {entry["type"]: entry for entry in status.get("conditions") or ()}
-    degraded = found.get("Degraded") or {}
+    """The Degraded condition of the service, when it is True."""
+    conditions = {entry["type"]: entry for entry in status.get("conditions") or ()}
+    degraded = conditions.get("Degraded") or {}
     return [f"{degraded.get('reason')}: {degraded.get('message')}"] if degraded.get("status") == "True" else []
 
 
-def _phase(seen: Progress, service: Document) -> list[str]:
+def _phase(state: Progress, service: Document) -> list[str]:
     status = service.get("status") or {}
     rollout = status.get("rollout") or {}
-    match seen.phase:
+    match state.phase:
         case "Idle":
-            return [f"revision {seen.stable} is stable and is what the spec asks for: there is nothing to do"]
+            return [f"revision {state.stable} is stable and is the revision of the spec: there is nothing to do"]
         case "Starting":
-            name = seen.canary or seen.stable
-            ready, desired = seen.replicas.get(name, (0, 0))
+            name = state.canary or state.stable
+            ready, desired = state.replicas.get(name, (0, 0))
             return [
-                f"revision {name} has {ready} of {desired} pods ready, for {span(seen.held)}; it gets requests when one is"
+                f"revision {name} has {ready} of {desired} pods ready, for {span(state.held)}; it gets requests when one pod is ready"
             ]
         case "Promoting":
-            canary, stable = seen.replicas.get(seen.canary, (0, 0)), seen.replicas.get(seen.stable, (0, 0))
+            canary, stable = state.replicas.get(state.canary, (0, 0)), state.replicas.get(state.stable, (0, 0))
             return [
-                f"every step is passed; revision {seen.canary} has {canary[0]} ready pods and gets all requests when it "
-                f"can carry them (stable {seen.stable} has {stable[0]})"
+                f"every step is passed; revision {state.canary} has {canary[0]} ready pods and gets all requests when it "
+                f"can carry them (stable {state.stable} has {stable[0]})"
             ]
         case "Watching":
-            return [f"revision {seen.stable} is promoted and still judged, for {span(seen.held)} so far"]
+            return [f"revision {state.stable} is promoted and still judged, for {span(state.held)} so far"]
         case "RollingBack":
-            ready, _ = seen.replicas.get(seen.stable, (0, 0))
+            ready, _ = state.replicas.get(state.stable, (0, 0))
             return [
-                f"the canary is being rolled back as fast as {seen.stable} can carry its requests: {ready} of "
+                f"the canary is being rolled back as fast as {state.stable} can carry its requests: {ready} of "
                 f"{rollout.get('needed', '?')} pods are ready"
             ]
         case "RolledBack":
@@ -106,46 +106,46 @@ def _phase(seen: Progress, service: Document) -> list[str]:
         case "Unknown":
             return ["the operator has not decided anything about this service yet"]
         case _:
-            return _step(seen, rollout, service)
+            return _step(state, rollout, service)
 
 
-def _step(seen: Progress, rollout: Document, service: Document) -> list[str]:
+def _step(state: Progress, rollout: Document, service: Document) -> list[str]:
     """A step is passed when its hold is over, its requests are there and the verdict is Passed."""
-    command, reasons = f"pagefleet rollout resume {seen.name} -n {seen.namespace}", []
-    number = next((index for index, step in enumerate(seen.steps) if step.place is Place.PRESENT), None)
-    if seen.paused:
-        reasons.append(f"it is held up by {seen.paused} ({command})")
+    command, reasons = f"pagefleet rollout resume {state.name} -n {state.namespace}", []
+    number = next((index for index, step in enumerate(state.steps) if step.place is Place.PRESENT), None)
+    if state.paused:
+        reasons.append(f"it is paused by {state.paused} ({command})")
     if number is None:
-        return reasons or [f"phase {seen.phase}, for {span(seen.held)}"]
-    step = seen.steps[number]
-    name = f"step {number + 1} of {len(seen.steps)} ({step.text})"
+        return reasons or [f"phase {state.phase}, for {span(state.held)}"]
+    step = state.steps[number]
+    name = f"step {number + 1} of {len(state.steps)} ({step.text})"
     if step.text.endswith(UNTIL_RESUMED):
         return [*reasons, f"{name} waits for a person: {command}"]
     if step.hold is None:
-        return [*reasons, f"{name} runs, for {span(seen.held)}"]
-    if seen.remaining:
-        reasons.append(f"{name} is held for another {span(seen.remaining)} ({span(seen.held)} of {span(step.hold)})")
+        return [*reasons, f"{name} runs, for {span(state.held)}"]
+    if state.remaining:
+        reasons.append(f"{name} is held for another {span(state.remaining)} ({span(state.held)} of {span(step.hold)})")
     spec = ((service.get("spec") or {}).get("rollout") or {}).get("steps") or ()
-    least = spec[number].get("minRequests", 0) if number < len(spec) else 0
-    if rollout.get("requests", 0) < least:
-        reasons.append(f"{name} needs {least} canary requests and has {rollout.get('requests', 0)}")
-    if seen.outcome and seen.outcome != "Passed":
+    minimum = spec[number].get("minRequests", 0) if number < len(spec) else 0
+    if rollout.get("requests", 0) < minimum:
+        reasons.append(f"{name} needs {minimum} canary requests and has {rollout.get('requests', 0)}")
+    if state.outcome and state.outcome != "Passed":
         wait = (rollout.get("verdict") or {}).get("expectedSeconds")
         soon = f"; expected in about {span(wait)}" if wait is not None else ""
-        reasons.append(f"there is no verdict yet ({seen.outcome}): {seen.verdict}{soon}")
-    ready, desired = seen.replicas.get(seen.canary, (0, 0))
+        reasons.append(f"there is no verdict yet ({state.outcome}): {state.verdict}{soon}")
+    ready, desired = state.replicas.get(state.canary, (0, 0))
     if not ready:
-        reasons.append(f"revision {seen.canary} has {ready} of {desired} pods ready")
+        reasons.append(f"revision {state.canary} has {ready} of {desired} pods ready")
     return reasons or [
-        f"{name} is over and its verdict is {seen.outcome or 'not asked for'}: it moves at the next look"
+        f"{name} is over and its verdict is {state.outcome or 'not needed'}: it ends at the operator's next decision"
     ]
 
 
 def _rejection(status: Document) -> str:
-    found = status.get("rejected") or ()
-    if not found:
+    rejected = status.get("rejected") or ()
+    if not rejected:
         return "the last rollout was rolled back"
-    last = found[-1]
+    last = rejected[-1]
     return (
         f"revision {last['hash']} was rolled back ({last['reason']}: {last.get('message', '')}) and is not tried again: "
         "change the spec, or `pagefleet rollout retry`"

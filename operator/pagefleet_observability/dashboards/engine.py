@@ -75,24 +75,24 @@ PAGES = Row(
         Panel(
             "Slots without a token",
             ((f"max by (pod) (pagefleet_kv_slot_waste_perc{{{OF}}})", POD),),
-            "Share of held slots: what the last page of each sequence leaves empty.",
+            "Share of the occupied slots that are empty: the rest of each sequence's last page.",
             unit="percentunit",
         ),
         Panel(
             "Preemptions",
             ((_rate(PREEMPTIONS), POD),),
-            "Sequences that gave up their pages, per second.",
+            "Preempted sequences, whose pages were taken away, per second.",
         ),
         Panel(
             "Prefix cache hits",
             ((_share(PREFIX_CACHE_HITS, "pagefleet_prefix_cache_queries_total"), POD),),
-            "Share of prompt tokens found.",
+            "Share of prompt tokens found in the prefix cache.",
             unit="percentunit",
         ),
         Panel(
-            "Speculation: accepted tokens",
+            "Speculation: accepted draft tokens",
             ((_share("pagefleet_spec_decode_num_accepted_tokens_total", "pagefleet_spec_decode_num_draft_tokens_total"), POD),),
-            "Share of drafted tokens that stood.",
+            "Share of draft tokens that were accepted.",
             unit="percentunit",
         ),
     ),
@@ -122,7 +122,7 @@ BATCH = Row(
                     POD,
                 ),
             ),
-            "Mean of sequences at the end of a step.",
+            "Mean number of sequences at the end of a step.",
         ),
         Panel(
             "Step time by phase, p95",
@@ -141,7 +141,7 @@ BATCH = Row(
         Panel(
             "Finished requests",
             ((_rate(SUCCESS, SUCCESS_REASON), "{{finished_reason}}"),),
-            "Per second, by reason; SGLang and TGI tell none.",
+            "Per second, by reason; SGLang and TGI report none.",
             unit="reqps",
             stacked=True,
         ),
@@ -168,7 +168,7 @@ LATENCY = Row(
         Panel(
             "Cancellations",
             ((_rate("pagefleet_request_cancellations_total"), POD),),
-            "Clients that went away, per second.",
+            "Requests whose client disconnected, per second.",
             unit="reqps",
         ),
     ),

@@ -1,4 +1,4 @@
-"""Fleet: every service at a glance, and whether operator and gateway do their work."""
+"""Fleet: every service at a glance, and the health of operator and gateway."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SUMMARY = Row(
         Panel(
             "Rolled back",
             ((f'count(pagefleet_condition{{{IN},type="RolledBack",status="True"}}) or vector(0)', "services"),),
-            "Services whose spec names a revision that was rejected.",
+            "Services whose spec has a rejected revision.",
             kind="stat",
             width=4,
         ),
@@ -49,7 +49,7 @@ SUMMARY = Row(
         Panel(
             "Cost per hour",
             ((f"sum(pagefleet_cost_per_hour{{{IN}}})", "cost"),),
-            "Of ready replicas, in the currency of spec.cost.",
+            "Cost of the ready replicas, in the currency of spec.cost.",
             kind="stat",
             width=4,
         ),
@@ -69,7 +69,7 @@ SERVICES = Row(
         Panel(
             "Failed share",
             ((f"max by ({SERVICE}) (revision:pagefleet_gateway_failed:ratio_rate5m{{{IN}}})", EACH),),
-            "Answered 5xx; the worst revision.",
+            "Share answered with 5xx, of the worst revision.",
             unit="percentunit",
         ),
         Panel(
@@ -81,7 +81,7 @@ SERVICES = Row(
         Panel(
             "Free KV pages",
             ((f"min by ({SERVICE}) (pagefleet_kv_pages_free_ratio{{{IN}}})", EACH),),
-            "Free share of all replicas' pages.",
+            "Share of all replicas' KV pages that are blank or reusable.",
             unit="percentunit",
         ),
         Panel(
@@ -96,9 +96,9 @@ SERVICES = Row(
             stacked=True,
         ),
         Panel(
-            "Turned away",
+            "Rejected",
             ((f"service:pagefleet_gateway_shed:ratio_rate5m{{{IN}}}", EACH),),
-            "Share the gateway answered 429 or 503 itself.",
+            "Share that the gateway itself answered with 429 or 503.",
             unit="percentunit",
         ),
         Panel(
@@ -110,7 +110,7 @@ SERVICES = Row(
         Panel(
             "Decisions",
             ((f"sum by (kind) (increase(pagefleet_operator_decisions_total{{{IN}}}[5m]))", "{{kind}}"),),
-            "What the operator decided, in five minutes.",
+            "Decisions of the operator in five minutes.",
             stacked=True,
         ),
     ),
@@ -159,12 +159,12 @@ SYSTEM = Row(
             "Requests that the gateways have open.",
         ),
         Panel(
-            "Gateway: ejected pods, lists seen",
+            "Gateway: ejected pods, received lists",
             (
                 ("max by (pod) (pagefleet_gateway_pods_ejected)", "ejected {{pod}}"),
                 ("min by (kind) (pagefleet_gateway_watch_synced)", "synced {{kind}}"),
             ),
-            "Pods left alone after failures; 1 for each kind of object that was listed.",
+            "Pods ejected after failures; 1 for each kind of object that was listed.",
         ),
     ),
 )
@@ -172,7 +172,7 @@ SYSTEM = Row(
 FLEET = Dashboard(
     "fleet",
     "Pagefleet: fleet",
-    "Every service at a glance, and whether operator and gateway do their work.",
+    "Every service at a glance, and the health of operator and gateway.",
     (Variable("namespace", "pagefleet_weight", several=True),),
     (SUMMARY, SERVICES, SYSTEM),
 )

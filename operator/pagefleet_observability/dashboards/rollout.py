@@ -1,4 +1,4 @@
-"""Rollout: the canary beside the stable revision, as the guard sees them."""
+"""Rollout: the canary beside the stable revision, as the guard measures them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ INSIDE = Row(
         Panel(
             "Queue time, p95",
             ((f"revision:pagefleet_request_queue_time_seconds:p95_5m{{{OF}}}", REV),),
-            "Arrival to first scheduled.",
+            "Time from arrival to the first scheduled step.",
             unit="s",
         ),
         Panel(
@@ -104,7 +104,7 @@ INSIDE = Row(
 ROLLOUT = Dashboard(
     "rollout",
     "Pagefleet: rollout",
-    "The canary beside the stable revision, as the guard sees them.",
+    "The canary beside the stable revision, as the guard measures them.",
     (Variable("namespace", "pagefleet_weight"), Variable("service", 'pagefleet_weight{namespace="$namespace"}')),
     (STANDS, GUARD, OUTSIDE, INSIDE),
 )

@@ -38,15 +38,15 @@ TRAFFIC = Row(
             "Requests open at the gateways; held: waiting there for a pod.",
         ),
         Panel(
-            "Turned away",
+            "Rejected",
             ((f"service:pagefleet_gateway_shed:ratio_rate5m{{{OF}}}", "429 and 503"),),
-            "Share the gateway answered itself.",
+            "Share that the gateway itself rejected with 429 or 503.",
             unit="percentunit",
         ),
         Panel(
             "Arrivals",
             ((f"max(pagefleet_arrivals_per_second{{{OF}}})", "arrivals"),),
-            "What the scaler counts on.",
+            "Requests per second that the scaler plans for.",
             unit="reqps",
         ),
     ),
@@ -74,7 +74,7 @@ LATENCY = Row(
                 (f"{slow('service', '1h')}{{{OF}}} / {TTFT_BUDGET}", "1 h"),
                 (f"{slow('service', '6h')}{{{OF}}} / {TTFT_BUDGET}", "6 h"),
             ),
-            f"Share over {TTFT_SECONDS} s, over the 5 % that are allowed: 1 uses the budget up just in time.",
+            f"Share over {TTFT_SECONDS} s, over the 5 % that are allowed: 1 uses up the budget exactly at the end of the period.",
         ),
     ),
 )
@@ -89,7 +89,7 @@ CAPACITY = Row(
                 (f'max by (revision) (pagefleet_replicas{{{OF},state="desired"}})', f"desired {REV}"),
                 (f"max by (revision) (pagefleet_replicas_needed{{{OF}}})", f"needed {REV}"),
             ),
-            "Needed: what the load takes, not rounded.",
+            "Needed: replicas for the present load, not rounded.",
         ),
         Panel(
             "Requests in replicas",
@@ -117,7 +117,7 @@ CAPACITY = Row(
         Panel(
             "Cost of the last day",
             ((f"sum(increase(pagefleet_cost_total{{{OF}}}[1d]))", "cost"),),
-            "What ready replicas have cost.",
+            "Cost of the ready replicas.",
             kind="stat",
         ),
     ),

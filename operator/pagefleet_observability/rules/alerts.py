@@ -1,5 +1,5 @@
-"""Alerts. A page that names a service also names a revision: Alertmanager hands it to the operator, and a canary that
-causes it is rolled back; what cannot be laid to one revision is a ticket, or names no service.
+"""Alerts. A page that names a service also names a revision: Alertmanager sends it to the operator, which rolls the
+revision back when it is a canary. An alert without one guilty revision is a ticket, or names no service.
 
 Burn rates: Site Reliability Workbook, chapter 5 (multi-window, multi-burn-rate). Its factors 14.4 and 6 are for budgets
 of 0.1 %; of a budget of 5 % a burn of 14.4 would be 72 % slow requests, so it is 6 (30 %) and 2 (10 %) here.
@@ -11,7 +11,7 @@ from pagefleet_observability.rules.recordings import BY, SERVICE, TTFT_BUDGET, T
 from pagefleet_observability.rules.rule import Alert, Group, Severity
 
 FAST_BURN, SLOW_BURN = 6, 2
-LEAST_RATE = "0.02"  # requests per second: a share of fewer says nothing
+MIN_RATE = "0.02"  # requests per second; a share of fewer requests is noise
 PAGE, TICKET = Severity.PAGE, Severity.TICKET
 NAME = "{{ $labels.namespace }}/{{ $labels.service }}"
 REVISION = f"Revision {{{{ $labels.revision }}}} of {NAME}"
@@ -24,7 +24,7 @@ def _burn(level: str, factor: int, windows: tuple[str, str]) -> str:
 
 
 def _busy(expr: str) -> str:
-    return f"({expr}) and revision:pagefleet_gateway_requests:rate5m > {LEAST_RATE}"
+    return f"({expr}) and revision:pagefleet_gateway_requests:rate5m > {MIN_RATE}"
 
 
 def _condition(selector: str) -> str:
@@ -45,7 +45,7 @@ REVISIONS = Group(
             _busy("revision:pagefleet_gateway_refused:ratio_rate5m > 0.2"),
             "2m",
             f"{REVISION} refuses {SHARE} of its requests",
-            "More than a fifth of the requests that met this revision were answered 4xx for two minutes.",
+            "More than a fifth of the requests that were routed to this revision were answered 4xx for two minutes.",
         ),
         Alert(
             "PagefleetRequestsFailed",
@@ -53,7 +53,7 @@ REVISIONS = Group(
             _busy("revision:pagefleet_gateway_failed:ratio_rate5m > 0.05"),
             "2m",
             f"{REVISION} fails {SHARE} of its requests",
-            "More than 5 % of the requests that met this revision were answered 5xx for two minutes.",
+            "More than 5 % of the requests that were routed to this revision were answered 5xx for two minutes.",
         ),
         Alert(
             "PagefleetTTFTBurnFast",
@@ -77,14 +77,14 @@ REVISIONS = Group(
             f"{_replicas('ready')} == 0 and {_replicas('desired', '30m')} > 0 and max by ({BY}) (pagefleet_weight) > 0",
             "2m",
             f"{REVISION} has traffic and no ready replica",
-            "It should have replicas, and was not at zero within 30 min, but none has been ready for two minutes.",
+            "The revision has traffic and desired replicas (for at least 30 min), but none has been ready for two minutes.",
         ),
         Alert(
             "PagefleetQueueSaturated",
             TICKET,
             "revision:pagefleet_queue:saturation > 1",
             "10m",
-            f"{REVISION}: {{{{ $value | humanize }}}} requests wait for each that runs",
+            f"{REVISION}: {{{{ $value | humanize }}}} requests wait for each one that runs",
             "More requests have waited in the engines than ran there for ten minutes.",
         ),
     ),
@@ -106,8 +106,8 @@ SERVICES = Group(
             TICKET,
             "service:pagefleet_gateway_shed:ratio_rate5m > 0.05",
             "5m",
-            f"The gateway turns {SHARE} of the requests for {NAME} away",
-            "Answered 429 or 503 by the gateway itself: full queues, rate limits, or no pod that could take them.",
+            f"The gateway rejects {SHARE} of the requests for {NAME}",
+            "The gateway itself answers them with 429 or 503: queues are full, rate limits are reached, or no pod is available.",
         ),
         Alert(
             "PagefleetRequestsHeld",
@@ -115,7 +115,7 @@ SERVICES = Group(
             f"sum by ({SERVICE}) (pagefleet_gateway_held) > 0",
             "5m",
             f"{{{{ $value }}}} requests for {NAME} wait in the gateway",
-            "Requests have waited for five minutes without a pause: the service does not wake, or its pods are full.",
+            "There have been waiting requests for five minutes: the service does not wake from zero, or its pods are full.",
         ),
         Alert(
             "PagefleetRolledBack",
@@ -123,7 +123,7 @@ SERVICES = Group(
             _condition('type="RolledBack",status="True"'),
             "",
             f"{NAME} was rolled back: {{{{ $labels.reason }}}}",
-            "The spec names a revision that was rejected; the last good one serves. It ends when the spec changes.",
+            "The revision of the spec was rejected; the last good one serves. The alert ends when the spec changes.",
         ),
         Alert(
             "PagefleetGuardInconclusive",
@@ -131,15 +131,15 @@ SERVICES = Group(
             f'max by ({BY}) (pagefleet_rollout{{phase=~"Step|Mirroring|Watching"}})'
             f' and on ({SERVICE}) pagefleet_condition{{type="Analysed",reason="Inconclusive"}}',
             "1h",
-            f"{REVISION}: the guard has found no verdict for an hour",
-            "The rollout neither goes on nor back: too few requests, a missing signal, or a difference near the limit.",
+            f"{REVISION}: the guard has had no verdict for an hour",
+            "The rollout does not move: there are too few requests, a signal is missing, or the difference is near the limit.",
         ),
         Alert(
             "PagefleetScalerAtMaximum",
             TICKET,
             _condition('type="Scaling",reason=~"AtMaximum|Refused"'),
             "15m",
-            f"{NAME} needs more replicas than it can have ({{{{ $labels.reason }}}})",
+            f"{NAME} needs more replicas than it can get ({{{{ $labels.reason }}}})",
             "AtMaximum: spec.scaling.max is reached. Refused: the cluster has no room, or a quota is used up.",
         ),
         Alert(
@@ -157,7 +157,7 @@ SERVICES = Group(
             f" > 3 * max by ({SERVICE}) (avg_over_time(pagefleet_cost_per_1k_tokens[7d]))",
             "2h",
             f"1000 tokens of {NAME} cost {{{{ $value | humanize }}}}",
-            "They have cost three times their mean of the last week for two hours: replicas idle, or fewer tokens each.",
+            "The cost has been above three times the mean of the last week for two hours: replicas are idle, or each generates fewer tokens.",
         ),
         Alert(
             "PagefleetScalingBlind",
@@ -165,7 +165,7 @@ SERVICES = Group(
             _condition('type="Scaling",reason="SignalsMissing"'),
             "10m",
             f"The load of {NAME} is not known",
-            "An engine or a gateway has not told its load; the service is not made smaller until it does.",
+            "The load report of an engine or a gateway is missing; the service is not scaled down until it is back.",
         ),
         Alert(
             "PagefleetServiceDegraded",
@@ -173,7 +173,7 @@ SERVICES = Group(
             _condition('type="Degraded",status="True"'),
             "10m",
             f"{NAME} is degraded: {{{{ $labels.reason }}}}",
-            "The spec cannot be used, or pods of a revision in use cannot run. The condition's message names the field.",
+            "The spec is invalid, or pods of a revision in use cannot run. The condition's message names the field.",
         ),
     ),
 )
@@ -186,8 +186,8 @@ SYSTEM = Group(
             PAGE,
             "max by (namespace) (pagefleet_operator_leader) < 1 or absent(pagefleet_operator_leader)",
             "2m",
-            "No operator decides",
-            "No replica of the operator holds the Lease, or none is scraped: weights and replicas stay as they are.",
+            "No operator is leading",
+            "No replica of the operator holds the Lease, or Prometheus scrapes none. Weights and replicas stay as they are.",
         ),
         Alert(
             "PagefleetGatewayAbsent",
@@ -195,7 +195,7 @@ SYSTEM = Group(
             "absent(pagefleet_gateway_watch_synced)",
             "2m",
             "No gateway is scraped",
-            "No gateway has told its metrics for two minutes: none runs, or Prometheus does not reach it.",
+            "Prometheus has had no metrics of a gateway for two minutes: no gateway runs, or Prometheus cannot reach it.",
         ),
         Alert(
             "PagefleetOperatorLagging",
@@ -203,7 +203,7 @@ SYSTEM = Group(
             "max by (namespace, pod) (pagefleet_operator_loop_lag_seconds) > 1",
             "5m",
             "The operator {{ $labels.pod }} is {{ $value | humanizeDuration }} late",
-            "Its event loop lags more than a second: decisions, and rollbacks with them, come late.",
+            "Its event loop lags by more than a second: decisions and rollbacks are late.",
         ),
         Alert(
             "PagefleetOperatorErrors",
@@ -218,24 +218,24 @@ SYSTEM = Group(
             TICKET,
             "sum by (namespace) (increase(pagefleet_operator_watch_restarts_total[15m])) > 5",
             "",
-            "The operator's watches were begun anew {{ $value | humanize }} times in 15 min",
-            "The API server ends its watches, or is not reached.",
+            "The operator's watches were restarted {{ $value | humanize }} times in 15 min",
+            "The API server ends the watches, or it cannot be reached.",
         ),
         Alert(
             "PagefleetGatewayWatchRestarts",
             TICKET,
             "sum by (namespace, kind) (increase(pagefleet_gateway_watch_restarts_total[15m])) > 5",
             "",
-            "The gateway's watches of {{ $labels.kind }} were begun anew {{ $value | humanize }} times in 15 min",
-            "The API server ends its watches, or is not reached; routes and pods are as they were last seen.",
+            "The gateway's watches of {{ $labels.kind }} were restarted {{ $value | humanize }} times in 15 min",
+            "The API server ends the watches, or it cannot be reached. The gateway uses the routes and pods of the last list.",
         ),
         Alert(
             "PagefleetGatewayPodsEjected",
             TICKET,
             "max by (namespace) (pagefleet_gateway_pods_ejected) > 0",
             "10m",
-            "The gateway leaves {{ $value }} pods alone after failures",
-            "Engine pods that are Ready have failed requests for ten minutes.",
+            "The gateway has ejected {{ $value }} pods after failed requests",
+            "Engine pods that are Ready have been failing requests for ten minutes.",
         ),
         Alert(
             "PagefleetGatewayKeysInvalid",
@@ -243,7 +243,7 @@ SYSTEM = Group(
             "pagefleet_gateway_api_keys_valid == 0 and max_over_time(pagefleet_gateway_api_keys_valid[1d]) == 1",
             "5m",
             "The file of API keys cannot be used",
-            "The keys in force are those from before the file was changed.",
+            "The gateway still uses the keys from before the file was changed.",
         ),
     ),
 )

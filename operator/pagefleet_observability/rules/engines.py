@@ -1,7 +1,8 @@
-"""What other engines (vLLM, SGLang, TGI) call the numbers that ours tells, and expressions that take whichever is there: a
-pod runs one engine, so at most one of an expression's names has series of it.
+"""The names of our metrics in other engines (vLLM, SGLang, TGI), and expressions that take whichever name exists.
 
-Only numbers with the same meaning are here; docs/runtimes.md says which an engine does not tell.
+A pod runs one engine, so at most one name of an expression has series of that pod.
+
+Only numbers with the same meaning are here; docs/runtimes.md lists those that an engine does not report.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-RUNBOOKS = "docs/runbooks.md"  # what `--runbooks` puts the address of your copy in place of
+RUNBOOKS = "docs/runbooks.md"  # `--runbooks` replaces it with the address of your copy
 
 
 class Severity(StrEnum):
-    """PAGE: users suffer now. TICKET: somebody should look within a day."""
+    """PAGE: users are affected now. TICKET: look at it within a day."""
 
     PAGE = "page"
     TICKET = "ticket"
@@ -40,7 +40,7 @@ class Alert:
 
     @property
     def anchor(self) -> str:
-        """Of its section in docs/runbooks.md, as GitHub and mkdocs make it of the heading."""
+        """The anchor of its section in docs/runbooks.md, as GitHub and mkdocs derive it from the heading."""
         return self.name.lower()
 
     def document(self, runbooks: str) -> dict[str, Any]:

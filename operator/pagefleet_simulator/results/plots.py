@@ -55,10 +55,10 @@ def frontiers(rows: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> No
     figure = Figure(figsize=(11, 3.2 * math.ceil(len(rows) / 3)), layout="constrained")
     FigureCanvasSVG(figure)
     panels: Any = figure.subplots(math.ceil(len(rows) / 3), 3, squeeze=False)
-    scalers = list(dict.fromkeys(row["scaler"] for found in rows.values() for row in found))
-    for axis, (trace, found) in zip(panels.flat, rows.items(), strict=False):
+    scalers = list(dict.fromkeys(row["scaler"] for listed in rows.values() for row in listed))
+    for axis, (trace, listed) in zip(panels.flat, rows.items(), strict=False):
         for number, scaler in enumerate(scalers):
-            mine = sorted((row for row in found if row["scaler"] == scaler), key=lambda row: row["hours"])
+            mine = sorted((row for row in listed if row["scaler"] == scaler), key=lambda row: row["hours"])
             missed = [max(0.01, 100 * (1 - row["attainment"])) for row in mine]
             mark = "*" if scaler == "ours" else "o"
             axis.plot(

@@ -56,8 +56,8 @@ class VirtualFleet:
     most_pods: int = 10_000
     now: float = 1_000_000.0
     slo: float = 1.0
-    deaf: bool = False  # engines do not answer
-    cut: bool = False  # gateways do not answer
+    engines_silent: bool = False  # engines do not answer
+    gateways_silent: bool = False  # gateways do not answer
     decide: Callable[[VirtualFleet], int] | None = None
 
     def __post_init__(self) -> None:
@@ -158,7 +158,7 @@ class VirtualFleet:
                 fault=PodFault("Unschedulable", "0/3 nodes are available", "spec.resources") if stuck else None,
                 startup=replica.ready_at - replica.created if ready and replica.created > self.start else None,
             )  # fmt: skip
-            if ready and not stuck and not self.deaf:
+            if ready and not stuck and not self.engines_silent:
                 pod = PodReading(
                     pod.name, True, pod.terminating, pod.created, pod.ready_since, startup=pod.startup,
                     load=EngineLoad(
@@ -173,7 +173,7 @@ class VirtualFleet:
         return RevisionReading("a", self.desired, tuple(pods), self.history, self.slots)
 
     def load(self) -> ServiceLoad | None:
-        if self.cut:
+        if self.gateways_silent:
             return None
         return ServiceLoad(2.0, len(self.held), tuple(self.arrivals[-360:]), STEP)
 
@@ -181,19 +181,19 @@ class VirtualFleet:
         found = self.reading()
         self.history = remember(self.history, sample(found, self.now))
         if self.decide is not None:
-            wanted = self.decide(self)
+            replicas = self.decide(self)
         else:
             answer = recommend(found, self.load(), self.desired, self.record, self.scaling, self.now)
-            self.record, wanted = answer.record, answer.replicas
+            self.record, replicas = answer.record, answer.replicas
             self.recommendations.append(answer)
-            if self.desired is not None and wanted != self.desired:
-                self.changes.append((self.now - self.start, self.desired, wanted, answer.message))
-        self.desired = wanted
+            if self.desired is not None and replicas != self.desired:
+                self.changes.append((self.now - self.start, self.desired, replicas, answer.message))
+        self.desired = replicas
         alive = [r for r in self.replicas if not r.ending]
-        for _ in range(wanted - len(alive)):
+        for _ in range(replicas - len(alive)):
             self.numbers += 1
             self.replicas.append(Replica(f"r{self.numbers}", self.now, self.now + self.startup))
         for replica in sorted(alive, key=lambda r: (r.ready_at <= self.now, len(r.running)))[
-            : max(0, len(alive) - wanted)
+            : max(0, len(alive) - replicas)
         ]:
             replica.ending = True

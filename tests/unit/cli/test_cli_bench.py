@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.bench import store
 from pagefleet_cli.bench.compare import Finding, difference, sentence
 from pagefleet_cli.bench.profile import Lengths, Profile, ProfileError, draw, dump, parse, plan
 from pagefleet_cli.bench.report import plot
 from pagefleet_cli.bench.requests import Sample, base
-from pagefleet_cli.bench.result import MOST_BYTES, compact, errors, quantile, values, written
+from pagefleet_cli.bench.result import MAX_BYTES, compact, errors, quantile, values, written
 from pagefleet_cli.bench.run import Run
 from pagefleet_contract import sketch
 
@@ -92,7 +92,7 @@ def test_the_compact_result_fits_and_never_flatters() -> None:
         for _ in range(5_000)
     ]
     document = json.loads(written(compact(Run(tuple(samples), 100.0))))
-    assert len(written(document)) <= MOST_BYTES
+    assert len(written(document)) <= MAX_BYTES
     assert document["requests"] == 5_000
     assert document["outputTokensPerSecond"] == 450
     coarse = document["coarse"]
@@ -157,9 +157,9 @@ def test_too_few_requests_prove_nothing() -> None:
 
 
 def test_runs_are_kept_beside_each_other_and_found_by_day(tmp_path: Path) -> None:
-    def kept(day: int, e2e: float) -> store.Kept:
+    def kept(day: int, e2e: float) -> store.SavedRun:
         run = Run((sample(e2e),), 1.0)
-        return store.Kept(run, Profile(), "http://x/v1", "m", f"2026-11-{day:02d}T10:00:00+00:00")
+        return store.SavedRun(run, Profile(), "http://x/v1", "m", f"2026-11-{day:02d}T10:00:00+00:00")
 
     store.save("chat", kept(14, 1.0), tmp_path)
     store.save("chat", kept(21, 2.0), tmp_path)
@@ -167,20 +167,20 @@ def test_runs_are_kept_beside_each_other_and_found_by_day(tmp_path: Path) -> Non
     name, found = store.load("chat@2026-11-20", tmp_path)
     assert (found.run.samples[0].e2e, name) == (1.0, "chat of 20261114T100000000000Z")
     assert found == kept(14, 1.0)
-    with pytest.raises(Fault, match="cannot be written"):
+    with pytest.raises(CommandError, match="cannot be written"):
         store.save("chat", kept(14, 3.0), tmp_path)
     for wrong, message in (
-        ("caht", "saved are chat"),
-        ("chat@monday", "no day"),
-        ("../x", "no name"),
+        ("caht", "saved: chat"),
+        ("chat@monday", "not a day"),
+        ("../x", "not a valid name"),
         ("chat@2026-11-01", "up to"),
     ):
-        with pytest.raises(Fault, match=message):
+        with pytest.raises(CommandError, match=message):
             store.load(wrong, tmp_path)
 
 
 def test_another_load_or_model_is_called_unlike() -> None:
-    before = store.Kept(Run((), 1.0), Profile(), "http://x/v1", "m", "2026-11-14T10:00:00+00:00")
+    before = store.SavedRun(Run((), 1.0), Profile(), "http://x/v1", "m", "2026-11-14T10:00:00+00:00")
     assert store.unlike(before, "m", Profile(seed=9)) == []
     assert len(store.unlike(before, "n", Profile(rate=9.0))) == 2
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pagefleet_cli.base.faults import Fault
+from pagefleet_cli.base.errors import CommandError
 from pagefleet_cli.main import app
 from pagefleet_cli.plan import memory
 from pagefleet_cli.plan.accelerators import GB, Accelerator, accelerator
 from pagefleet_cli.plan.memory import Load
-from pagefleet_cli.plan.report import Wanted, plan, warnings
+from pagefleet_cli.plan.report import Request, plan, warnings
 from pagefleet_cli.plan.shape import Shape, from_config, from_sizes
 from pagefleet_cli.plan.source import precision, read
 
@@ -60,7 +60,7 @@ def test_quantised_weights_leave_embeddings_in_sixteen_bits() -> None:
 
 def test_pages_and_users_of_llama_3_8b_on_an_h100() -> None:
     """0.9 x 80e9 - 16,060,522,496 = 55,939,477,504 bytes: 26,674 pages of 2 MiB, 512 of which are 8,192 tokens."""
-    found = plan(llama(), accelerator("h100"), Wanted("bf16", "bf16", Load(8192, 4096), users=500))
+    found = plan(llama(), accelerator("h100"), Request("bf16", "bf16", Load(8192, 4096), users=500))
     assert (found.replica.room, found.replica.page_bytes) == (55_939_477_504, 2 * 1024**2)
     assert (found.replica.pages, found.replica.users, found.replicas) == (26_674, 52, 10)
 
@@ -71,7 +71,7 @@ def test_a_page_that_is_begun_is_a_whole_page() -> None:
 
 def test_decoding_is_bound_by_what_is_read() -> None:
     """One user: weights and 4,096 tokens' cache once a step; two users share the weights."""
-    found = plan(llama(), accelerator("H100"), Wanted("bf16", "bf16", Load(8192, 4096)))
+    found = plan(llama(), accelerator("H100"), Request("bf16", "bf16", Load(8192, 4096)))
     arguments = (llama(), found.replica, 2, found.card, Load(8192, 4096))
     weights, cache = 2 * 8_030_261_248, 4096 * 131072
     assert memory.step_seconds(*arguments, 1) == pytest.approx((weights + cache) / 3350e9)
@@ -81,7 +81,7 @@ def test_decoding_is_bound_by_what_is_read() -> None:
 
 def test_tpot_limits_the_batch_to_the_last_step_that_is_fast_enough() -> None:
     load = Load(8192, 4096)
-    found = plan(llama(), accelerator("H100"), Wanted("bf16", "bf16", load))
+    found = plan(llama(), accelerator("H100"), Request("bf16", "bf16", load))
     limit = memory.step_seconds(llama(), found.replica, 2, found.card, load, 7)
     assert memory.largest_batch(llama(), found.replica, 2, found.card, load, limit) == 7
     assert memory.largest_batch(llama(), found.replica, 2, found.card, load, limit * 0.999) == 6
@@ -110,7 +110,7 @@ def test_windows_keep_only_their_pages() -> None:
     assert memory.kv_bytes_per_user(mistral, 2, 1024, 16) == 1024 * 131072
     assert any(
         "windows" in line
-        for line in warnings(plan(mistral, accelerator("H100"), Wanted("bf16", "bf16", Load(8192, 1))))
+        for line in warnings(plan(mistral, accelerator("H100"), Request("bf16", "bf16", Load(8192, 1))))
     )
     half = llama(sliding_window=1024, layer_types=["sliding_attention", "full_attention"] * 16)
     assert half.windows == (1024, None) * 16
@@ -128,21 +128,21 @@ def test_more_accelerators_than_kv_heads_hold_heads_twice() -> None:
     """70 B on cards of 24 GB: the fewest that divide 64 heads; 16 for 8 KV heads hold each twice."""
     big = from_sizes(80, 64, 8, 128, 8192, 128256, 70_553_706_496)
     card = Accelerator("card", 12 * GB, 600.0 * GB)
-    found = plan(big, card, Wanted("bf16", "bf16", Load(4096, 2048)))
+    found = plan(big, card, Request("bf16", "bf16", Load(4096, 2048)))
     assert found.replica.accelerators == 16
     assert found.replica.page_bytes == 2 * 16 * 2 * 80 * 8 * 128 * 2
     assert any("each is held 2 times" in line for line in warnings(found))
 
 
 def test_what_does_not_fit_is_said() -> None:
-    with pytest.raises(Fault, match="does not fit 32 x tiny"):
-        plan(llama(), Accelerator("tiny", 10**8, None), Wanted("bf16", "bf16", Load(8192, 1)))
+    with pytest.raises(CommandError, match="does not fit 32 x tiny"):
+        plan(llama(), Accelerator("tiny", 10**8, None), Request("bf16", "bf16", Load(8192, 1)))
 
 
 def test_confused_heads_are_refused_or_doubted() -> None:
-    with pytest.raises(Fault, match="exchanged"):
+    with pytest.raises(CommandError, match="exchanged"):
         from_sizes(32, 8, 32, 128, 4096, 128256, 8 * 10**9)
-    with pytest.raises(Fault, match="cannot be shared out"):
+    with pytest.raises(CommandError, match="cannot be shared out"):
         from_sizes(32, 32, 7, 128, 4096, 128256, 8 * 10**9)
     doubted = from_sizes(32, 32, 32, 128, 4096, 128256, 8 * 10**9)
     assert "4 times smaller" in doubted.warnings[0]
@@ -161,7 +161,7 @@ def test_the_hugging_face_cache_is_read_without_the_network(tmp_path: Path, monk
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     shape, held = read("hf://org/model")
     assert (shape.stored, held, shape.parameters) == (16_060_522_496, "bf16", 8_030_261_248)
-    with pytest.raises(Fault, match="not in the cache"):
+    with pytest.raises(CommandError, match="not in the cache"):
         read("hf://org/other")
 
 
@@ -215,7 +215,7 @@ def test_an_unknown_quantisation_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(strange))
     refused = CliRunner().invoke(app, ["plan", str(tmp_path)])
     assert refused.exit_code == 1
-    assert "say --weights" in refused.stderr
+    assert "give --weights" in refused.stderr
     assert CliRunner().invoke(app, ["plan", str(tmp_path), "--weights", "int8"]).exit_code == 0
 
 
@@ -238,8 +238,8 @@ def test_the_command_prints_what_it_worked_out() -> None:
         ((*SIZES, "--kv-heads", "8", "--accelerator", "h1000"), "near: H100"),
         ((*SIZES, "--kv-heads", "8", "--memory", "lots"), "--memory"),
         ((*SIZES, "--kv-heads", "8", "--tpot", "soon"), "--tpot"),
-        (("/nowhere",), "there is no /nowhere"),
-        ((), "which model?"),
+        (("/nowhere",), "/nowhere does not exist"),
+        ((), "no model is named"),
         (("s3://bucket/model",), "allowed"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pagefleet_cli.base.faults import Fault, api_fault, unknown_service, unreachable
+from pagefleet_cli.base.errors import CommandError, api_error, unknown_service, unreachable
 from pagefleet_cli.base.tables import details, services
 from pagefleet_cli.base.words import binary, milliseconds, span
 from pagefleet_cli.rollout.actions import Action, Answer, annotation, answer
@@ -145,14 +145,14 @@ def test_a_step_says_everything_it_waits_for() -> None:
     assert "needs 200 canary requests and has 120" in text
     assert "no verdict yet (Inconclusive): ttft p95: 120 of 200 requests; expected in about 4m00s" in text
     assert "pagefleet rollout resume chat -n team-a" in reasons(service(step=1))
-    assert "held up by alert Slow" in reasons(service(paused="alert Slow"))
+    assert "paused by alert Slow" in reasons(service(paused="alert Slow"))
     paused = service(paused="action 7")
-    assert "held up by action 7" in reasons(paused)
+    assert "paused by action 7" in reasons(paused)
     paused["metadata"]["annotations"] = {ACTION_ANNOTATION: annotation(Action.PAUSE, "7", "ann")}
-    assert "held up by a pause by ann" in reasons(paused)
+    assert "paused by ann" in reasons(paused)
     over = service(since=at(9999), requests=200)
     over["status"]["rollout"]["verdict"]["outcome"] = "Passed"
-    assert "moves at the next look" in reasons(over)
+    assert "ends at the operator's next decision" in reasons(over)
 
 
 def test_every_phase_says_why_nothing_moves() -> None:
@@ -231,9 +231,9 @@ def test_a_diff_is_between_stable_and_canary_unless_told() -> None:
     del idle["status"]["canary"]
     assert [one["hash"] for one in pair(idle, None, None)] == [OLD, NEW]
     assert difference(old, old) == []
-    with pytest.raises(Fault, match=f"no kept revision: {OLD}, {NEW}"):
+    with pytest.raises(CommandError, match=f"no stored revision: {OLD}, {NEW}"):
         chosen(revisions(document), "cc")
-    with pytest.raises(Fault, match="no two revisions"):
+    with pytest.raises(CommandError, match="no two revisions"):
         pair({"status": {}}, None, None)
 
 
@@ -254,7 +254,7 @@ def status_body(message: str, name: str = "") -> str:
     ],
 )
 def test_an_answer_of_the_api_server_becomes_a_sentence(code: int, body: str, said: str) -> None:
-    assert said in str(api_fault(code, "Reason", body, "chat"))
+    assert said in str(api_error(code, "Reason", body, "chat"))
 
 
 def test_the_innermost_cause_of_a_lost_connection_is_named() -> None:
@@ -270,9 +270,9 @@ def test_the_innermost_cause_of_a_lost_connection_is_named() -> None:
 def test_an_unknown_service_is_told_near_names() -> None:
     known = [("team-a", "chat"), ("team-a", "embed"), ("team-b", "search")]
     assert "did you mean chat?" in str(unknown_service("caht", "team-a", known))
-    assert "there is one in team-b" in str(unknown_service("search", "team-a", known))
-    assert "there are chat, embed" in str(unknown_service("zzz", "team-a", known))
-    assert "there are none" in str(unknown_service("zzz", "team-c", known))
+    assert "it exists in team-b" in str(unknown_service("search", "team-a", known))
+    assert "it has chat, embed" in str(unknown_service("zzz", "team-a", known))
+    assert "the namespace has none" in str(unknown_service("zzz", "team-c", known))
 
 
 def test_numbers_are_short() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import docs_blocks as docs_blocks
+from support import docs_blocks
 from support.docs_blocks import CHECKOUT, Shell, blocks, fenced, unseen
 
 from pagefleet_operator.domain.spec.parse import Spec, parse

@@ -69,7 +69,7 @@ def test_an_unknown_scene_is_refused() -> None:
         [str(Path(sys.executable).parent / "pagefleet-local"), "kind", "--only", "serv"], capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "no such scene: serv; there are serve, mistakes" in done.stdout
+    assert "unknown scene: serv; the scenes are serve, mistakes" in done.stdout
 
 
 def test_the_mapped_ports_are_the_overlay_s() -> None:

@@ -87,8 +87,8 @@ def asked(load: ServiceLoad, busy: int = 40, ago: float = 0.0, scaling: Scaling 
                 ),
             )
         )
-    seen = Totals(replace(history[-1], time=NOW), slots=64, history=tuple(history))
-    return demand(seen, load, scaling or Scaling(min=1, max=99), 60.0, 90.0, 900.0)
+    totals = Totals(replace(history[-1], time=NOW), slots=64, history=tuple(history))
+    return demand(totals, load, scaling or Scaling(min=1, max=99), 60.0, 90.0, 900.0)
 
 
 def test_a_clear_rise_is_extended_to_now_and_a_small_one_is_not() -> None:
@@ -142,12 +142,12 @@ def test_a_replica_that_is_removed_takes_its_share_along() -> None:
 
 
 @pytest.mark.parametrize("count", [120, 122, 125, 126])
-@pytest.mark.parametrize("told", [30, 180])
-def test_tokens_of_a_request_are_of_the_time_that_readings_and_arrivals_cover(count: int, told: int) -> None:
+@pytest.mark.parametrize("counted", [30, 180])
+def test_tokens_of_a_request_are_of_the_time_that_readings_and_arrivals_cover(count: int, counted: int) -> None:
     """10 requests a second of 300 tokens, read for 10 minutes: in the midst of a half-minute, and when the gateway has
     counted arrivals for 5 of them only."""
     past = readings([300] * count, [8] * count, 3000.0)
-    found = flow(ServiceLoad(age=2.0, arrivals=(10.0,) * told), past[-6:], past, 60.0)
+    found = flow(ServiceLoad(age=2.0, arrivals=(10.0,) * counted), past[-6:], past, 60.0)
     assert found.each == pytest.approx(300, rel=0.03)
 
 

@@ -23,11 +23,11 @@ def test_a_new_replica_explains_late_first_tokens(joined: float, late: bool) -> 
     now = 1000.0
     times = [now - 5.0 * back for back in range(1, 180)]
     history = tuple(entry(time, 8 if time >= now - joined else 7) for time in reversed(times))
-    seen = Totals(entry(now, 8), slots=128, history=history)
+    totals = Totals(entry(now, 8), slots=128, history=history)
     load = ServiceLoad(age=2.0, arrivals=(10.0,) * 90, ttft=3.0)
-    found = demand(seen, load, Scaling(min=1, max=20, target=Targets(ttft=2.0)), 60.0, 60.0, 900.0)
-    assert (found.steady > 8) is late
-    assert (found.first_token is not None) is late, "and what it does not tell of holds no replica"
+    need = demand(totals, load, Scaling(min=1, max=20, target=Targets(ttft=2.0)), 60.0, 60.0, 900.0)
+    assert (need.steady > 8) is late
+    assert (need.first_token is not None) is late, "and what it does not tell of holds no replica"
 
 
 def load_of(before: float, now: float, steps: int = 2) -> ServiceLoad:
@@ -49,10 +49,10 @@ def test_what_piles_up_during_a_start_is_ordered_with_the_rest(startup: float, l
         )
         for t, r in ((now - 5.0 * back, running[back // 12 % 4]) for back in range(360, 0, -1))
     )
-    seen = Totals(replace(history[-1], time=now), slots=64, history=history)
-    found = demand(seen, load_of(10.0, 40.0), Scaling(min=1, max=99), startup, 60.0, 900.0)
-    assert least <= found.steady <= most
-    calm = demand(seen, load_of(10.0, 10.0), Scaling(min=1, max=99), startup, 60.0, 900.0)
+    totals = Totals(replace(history[-1], time=now), slots=64, history=history)
+    need = demand(totals, load_of(10.0, 40.0), Scaling(min=1, max=99), startup, 60.0, 900.0)
+    assert least <= need.steady <= most
+    calm = demand(totals, load_of(10.0, 10.0), Scaling(min=1, max=99), startup, 60.0, 900.0)
     assert calm.steady < 8, "nothing piles up where enough serve"
 
 
@@ -60,7 +60,7 @@ def test_what_piles_up_during_a_start_is_ordered_with_the_rest(startup: float, l
 def test_a_fleet_that_has_just_begun_has_no_peak(seconds: int, known: bool) -> None:
     now = 3000.0
     history = tuple(entry(now - back, 8) for back in range(seconds, 0, -5))
-    seen = Totals(entry(now, 8), slots=128, history=history)
-    found = demand(seen, load_of(10.0, 10.0), Scaling(min=1, max=20), 60.0, 60.0, 900.0)
-    assert (found.peak is not None) is known
-    assert found.calm_peak is None
+    totals = Totals(entry(now, 8), slots=128, history=history)
+    need = demand(totals, load_of(10.0, 10.0), Scaling(min=1, max=20), 60.0, 60.0, 900.0)
+    assert (need.peak is not None) is known
+    assert need.calm_peak is None

@@ -1,5 +1,5 @@
 """Protects what stands around the sizing rule, decided again and again on a whole service: zero beside a canary, schedules
-that wake, external mode, the cost ceiling, conditions that say why, metrics and victims."""
+that wake, external mode, the cost ceiling, conditions that say why, metrics and deletion costs."""
 
 from __future__ import annotations
 
@@ -217,8 +217,8 @@ def test_metrics_tell_need_and_cost_and_go_with_the_service() -> None:
 def test_sleeping_spares_cost_and_do_not_serve_and_tokens_have_a_price() -> None:
     service = Service(scaling={"min": 1, "max": 3, "warmSpares": 2}, cost={"perAcceleratorHour": 3.6})
     plan = service.run(3)
-    seen = service.observe()
-    stable, found = service.status.stable, seen.revisions[service.status.stable]
+    observation = service.observe()
+    stable, found = service.status.stable, observation.revisions[service.status.stable]
     assert found.pods[0].ready
     first = found.pods[0]
     assert first.load is not None
@@ -231,11 +231,11 @@ def test_sleeping_spares_cost_and_do_not_serve_and_tokens_have_a_price() -> None
     )
     spares += (SpareReading(PodReading("spare-loading", False, False, NOW, None)),)
     metrics = Metrics()
-    metrics.load.planned(replace(seen, revisions={stable: replace(found, pods=pods)}), plan)
+    metrics.load.planned(replace(observation, revisions={stable: replace(found, pods=pods)}), plan)
     assert 'pagefleet_cost_per_1k_tokens{namespace="ns",service="chat"} 0.01' in metrics.text().decode(), (
         "3.6 / 360,000"
     )
-    metrics.load.planned(replace(seen, revisions={stable: replace(found, spares=spares)}), plan)
+    metrics.load.planned(replace(observation, revisions={stable: replace(found, spares=spares)}), plan)
     text = metrics.text().decode()
     assert 'pagefleet_cost_per_hour{namespace="ns",service="chat"} 10.8' in text, "a replica, a sleeper, one awake"
     assert 'pagefleet_spares{namespace="ns",service="chat"} 2.0' in text
@@ -256,11 +256,11 @@ def test_the_emptiest_then_the_coldest_pod_goes_first() -> None:
 
     pods = (
         pod("busy", 30, 0), pod("warm", 3, 500), pod("cold", 3, 20), pod("empty", 0, 900), pod("new", 0, 0, ready=False),
-        pod("gone", 0, 0, terminating=True), pod("deaf", 0, 0, load=None),
+        pod("gone", 0, 0, terminating=True), pod("unread", 0, 0, load=None),
     )  # fmt: skip
     found = {"a": RevisionReading("a", 6, pods), "b": RevisionReading("b", 1, (pod("other", 1, 1),))}
-    told = deletion_cost.costs(found, {"a": 5, "b": 1})
-    assert sorted(told, key=lambda name: told[name]) == ["new", "empty", "cold", "warm", "busy", "deaf"]
-    assert all(0 <= value < 2**31 for value in told.values())
+    costs = deletion_cost.costs(found, {"a": 5, "b": 1})
+    assert sorted(costs, key=lambda name: costs[name]) == ["new", "empty", "cold", "warm", "busy", "unread"]
+    assert all(0 <= value < 2**31 for value in costs.values())
     assert deletion_cost.costs(found, {"a": 6, "b": 2}) == {}, "nothing shrinks"
     assert deletion_cost.costs(found, {"b": 1}) == {}, "all of them go"

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import datetime
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from pagefleet_contract.engine_metrics import NUMBERS
 from pagefleet_contract.sketch import bucket_of
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import throughput
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.scaling.policies import limited, turns
+from pagefleet_operator.domain.scaling.signals import SIGNALS
 from pagefleet_operator.domain.spec.scaling import Policy, Scaling
 from pagefleet_operator.domain.spec.schedule import Entry, bounds
-from pagefleet_operator.domain.status.engine_load import EngineLoad
+from pagefleet_operator.domain.spec.schema.targets import Targets
+from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading, Slice
 from pagefleet_operator.domain.status.sample import Sample
 from pagefleet_operator.domain.status.status import ScaleStep
@@ -95,6 +98,13 @@ def test_the_curve_is_found_again_and_not_where_nothing_tells_it() -> None:
     assert found.slope == pytest.approx(slope, rel=1e-6)
     assert found.throughput(30) == pytest.approx(30 / 0.044)
     assert throughput.fit(throughput.means([entry(30 * number, 10) for number in range(20)])) is None
+
+
+def test_every_target_has_its_signal_and_every_load_its_name_on_a_metrics_page() -> None:
+    targets = {entry.metadata["name"] for entry in fields(Targets)}
+    assert targets <= {signal.name for signal in SIGNALS}
+    assert {*GAUGES.values(), *RATES} <= set(NUMBERS)
+    assert {*GAUGES, *RATES, "kv_pages_total", "kv_pages_free"} == {entry.name for entry in fields(EngineLoad)}
 
 
 def test_slots_are_read_where_they_can_be_set() -> None:

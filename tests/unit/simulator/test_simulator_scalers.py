@@ -55,27 +55,29 @@ def test_ours_is_the_operators_function() -> None:
 
 def test_ours_gives_the_operators_answer() -> None:
     pods = tuple(pod(i, running=60, waiting=30, used=90) for i in range(2))
-    seen = view(desired=2, pods=pods)
+    fleet = view(desired=2, pods=pods)
     scaling = Scaling(min=1, max=8)
-    decision = ours.Ours(scaling).decide(seen, ours.Memory(), Bounds(1, 8))
-    recommended = autoscale.recommend(ours.reading(seen, ()), ours.load(seen), 2, ours.Memory().record, scaling, 100.0)
+    decision = ours.Ours(scaling).decide(fleet, ours.Memory(), Bounds(1, 8))
+    recommended = autoscale.recommend(
+        ours.reading(fleet, ()), ours.load(fleet), 2, ours.Memory().record, scaling, 100.0
+    )
     assert (decision.replicas, decision.memory.record) == (recommended.replicas, recommended.record)
     assert decision.replicas > 2
 
 
 def test_a_large_fleet_summed_up_looks_as_its_pods_do() -> None:
     pods = tuple(pod(i, running=40, waiting=3, waiting_tokens=90, used=55, tokens=10.0) for i in range(300))
-    seen = view(desired=300, pods=pods)
+    fleet = view(desired=300, pods=pods)
     from pagefleet_operator.domain.scaling.load import totals
 
-    assert ours.summed(seen, ()).latest == totals(ours.reading(seen, ()), 100.0).latest
+    assert ours.summed(fleet, ()).latest == totals(ours.reading(fleet, ()), 100.0).latest
 
 
 # -- HPA --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("current", "ratio", "ready", "unready", "wanted"),
+    ("current", "ratio", "ready", "unready", "expected"),
     [
         (1, 2.0, 1, 0, 2),  # "if the current value is 200m and the desired 100m, replicas double"
         (2, 0.5, 2, 0, 1),  # "if 50m, halve"
@@ -85,8 +87,8 @@ def test_a_large_fleet_summed_up_looks_as_its_pods_do() -> None:
         (4, 4.0, 2, 2, 8),
     ],
 )
-def test_hpa_ratio(current: int, ratio: float, ready: int, unready: int, wanted: int) -> None:
-    assert hpa.desired(current, ratio, ready, unready) == wanted
+def test_hpa_ratio(current: int, ratio: float, ready: int, unready: int, expected: int) -> None:
+    assert hpa.desired(current, ratio, ready, unready) == expected
 
 
 def test_hpa_average_value() -> None:
@@ -108,8 +110,8 @@ def test_hpa_up_by_the_larger_of_four_pods_and_double_in_15_s() -> None:
 def test_hpa_down_to_the_highest_recommendation_of_300_s() -> None:
     memory = hpa.Memory()
     replicas = 10
-    for now, wanted in ((0.0, 10), (15.0, 6), (285.0, 4)):
-        replicas, memory = hpa.behave(replicas, wanted, memory, now, hpa.Behavior())
+    for now, expected in ((0.0, 10), (15.0, 6), (285.0, 4)):
+        replicas, memory = hpa.behave(replicas, expected, memory, now, hpa.Behavior())
         assert replicas == 10
     replicas, memory = hpa.behave(10, 4, memory, 301.0, hpa.Behavior())
     assert replicas == 6
@@ -146,12 +148,12 @@ def test_kpa_halves_at_most() -> None:
 
 def test_kpa_last_pod_goes_after_the_grace_period() -> None:
     scaler, memory = kpa.Kpa(10.0), kpa.Memory()
-    seen = []
+    decided = []
     for now in (100.0, 120.0, 131.0):
         decision = scaler.decide(view(now, 1, (pod(0),), since=now - 2), memory, Bounds(0, 9))
         memory = decision.memory
-        seen.append(decision.replicas)
-    assert seen == [1, 1, 0]
+        decided.append(decision.replicas)
+    assert decided == [1, 1, 0]
 
 
 # -- KEDA -------------------------------------------------------------------------------------------------------------
@@ -238,10 +240,10 @@ def test_keda_between_one_replica_and_its_most_is_the_hpa_that_it_makes() -> Non
     """What lets bench/autoscaling.py run one of the two."""
     random, bounds = Random(5), Bounds(1, 16)
     one, other = keda.Keda(40.0), hpa.Hpa(40.0, hpa.Metric.CONCURRENCY)
-    kept, memory, desired = one.start(), other.start(), 3
+    inner, memory, desired = one.start(), other.start(), 3
     for number in range(400):
         running = random.randrange(0, 400 if number // 50 % 2 else 60)
-        seen = view(15.0 * number, desired, (pod(1, running=running, waiting=random.randrange(9)),))
-        first, second = one.decide(seen, kept, bounds), other.decide(seen, memory, bounds)
+        fleet = view(15.0 * number, desired, (pod(1, running=running, waiting=random.randrange(9)),))
+        first, second = one.decide(fleet, inner, bounds), other.decide(fleet, memory, bounds)
         assert first.replicas == second.replicas
-        desired, kept, memory = first.replicas, first.memory, second.memory
+        desired, inner, memory = first.replicas, first.memory, second.memory

@@ -1,4 +1,4 @@
-"""Scene: a revision that no latency guard can see through is rolled back by a paging alert.
+"""Scene: a paging alert rolls back a bad revision that no latency guard can detect.
 
 The third revision refuses every prompt longer than a few tokens with 400: fast, and not a server error, so p95 and
 5xx look fine. Prometheus sees the share of 4xx, Alertmanager calls the operator's webhook.
@@ -18,7 +18,7 @@ TITLE = "A paging alert: Prometheus and Alertmanager roll a third revision back 
 
 async def play(stage: Stage) -> None:
     narrator, old = stage.narrator, (await stage.view()).stable
-    serving = stage.seen.get("args", sample()["spec"]["engine"]["args"])
+    serving = stage.notes.get("args", sample()["spec"]["engine"]["args"])
     async with Monitoring(stage.fleet, narrator) as monitoring:
         await monitoring.scraping()
         stage.load.rate = RATE

@@ -24,7 +24,7 @@ async def play(stage: Stage) -> None:
     weights = await follow(stage, lambda v: v.stable not in ("", old) and not v.canary, timeout=240)
     view = await stage.view()
     new = view.stable
-    stage.seen["args"] = GOOD
+    stage.notes["args"] = GOOD
     narrator.say(f"promoted: stable is now {new} (was {old})")
     rows = []
     for share, (start, end) in weights.items():
@@ -45,17 +45,17 @@ async def play(stage: Stage) -> None:
 
 async def follow(stage: Stage, done: Callable[[View], bool], timeout: float) -> dict[int, tuple[float, float]]:
     """Watch until `done`; returns {canary weight: (first seen, last seen)} of the weights strictly between 0 and 100."""
-    seen: dict[int, tuple[float, float]] = {}
+    weights: dict[int, tuple[float, float]] = {}
 
     def look(view: View) -> bool:
         weight = view.weights.get(view.canary, 0) if view.canary else 0
         if 0 < weight < 100:
-            first, _ = seen.get(weight, (time.time(), 0.0))
-            seen[weight] = (first, time.time())
+            first, _ = weights.get(weight, (time.time(), 0.0))
+            weights[weight] = (first, time.time())
         return done(view)
 
     await stage.watch(look, timeout=timeout, what="the rollout ends")
-    return seen
+    return weights
 
 
 def whole(stage: Stage, samples: list[Sample], what: str) -> None:

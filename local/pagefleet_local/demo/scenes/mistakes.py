@@ -1,4 +1,4 @@
-"""Scene: bad input gets a clear answer that names the field, and the neighbour does not notice."""
+"""Scene: bad input gets a clear answer that names the field, and the service beside it is not affected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pagefleet_local.demo.stage import NAMESPACE, Stage, sample
 from pagefleet_local.fleet.kubectl import Document
 from pagefleet_local.fleet.view import View
 
-TITLE = "Mistakes: each is answered with the field's name, and the service beside it does not notice"
+TITLE = "Mistakes: each is answered with the field's name, and the service beside it is not affected"
 
 
 async def play(stage: Stage) -> None:

@@ -16,8 +16,8 @@ WORSE = ["--kernels=reference", "--batching=static", "--max-num-seqs=1"]
 async def play(stage: Stage) -> None:
     narrator, old = stage.narrator, (await stage.view()).stable
     stage.load.rate, began = RATE, time.time()
-    # One replica each: on one small machine more of the slow ones would slow the stable down with them, and what both
-    # revisions suffer convicts nobody. 20 %: the guard wants about a hundred requests of the canary.
+    # One replica each: on one small machine more of the slow ones would slow the stable down with them, and a
+    # slowdown of both is no evidence. 20 %: the guard needs about a hundred requests of the canary.
     await stage.edit(most=1, first=20, args=WORSE)
     await follow(stage, lambda v: v.phase == "RolledBack", timeout=300)
     view = await stage.view()
@@ -29,7 +29,7 @@ async def play(stage: Stage) -> None:
     narrator.output(json.dumps(view.verdict, indent=1), limit=20)
     samples = [s for s in stage.load.since(began) if s.ttft is not None]
     narrator.table(
-        "TTFT as the clients saw it",
+        "TTFT as the clients measured it",
         ("revision", "requests", "p50", "p95"),
         [
             (

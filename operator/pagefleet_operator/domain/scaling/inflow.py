@@ -1,6 +1,6 @@
 """The inflow: the tokens per second that arrive, and the tokens of a request, by gateways' counts and replicas' readings.
 
-A clear rise and a clear fall of arrivals are told apart from noise. Tokens that replicas generate beyond those that
+A clear rise and a clear fall of arrivals are distinguished from noise. Tokens that replicas generate beyond those that
 arrivals ask for make up for a shortage, and are subtracted. Decides nothing.
 """
 

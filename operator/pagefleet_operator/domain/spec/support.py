@@ -1,4 +1,4 @@
-"""What the operator cannot do for a spec: flags and variables that are its own to write, sources that cannot be read."""
+"""Fields that the operator cannot honour: flags and variables that it writes itself, sources that it cannot read."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
         flag = argument.split("=", 1)[0]
         if flag in owned:
             instead = f"; set {owned[flag]}" if owned[flag] else ""
-            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is the operator's to write{instead}")
+            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is written by the operator{instead}")
         elif flag in shared and _at(spec, shared[flag]) is not None:
             field = ".".join(("spec", *shared[flag]))
-            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is given by {field} too; remove one of them")
+            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is set by {field} too; remove one of them")
     for index, variable in enumerate(_at(spec, ("engine", "env")) or ()):
         if variable["name"] in CACHE_ENV and _at(spec, ("model", "cache")):
             yield SpecError(
-                f"spec.engine.env[{index}].name", "spec.model.cache says where weights are kept; remove one"
+                f"spec.engine.env[{index}].name",
+                "spec.model.cache sets where weights are stored too; remove one of them",
             )
         if variable["name"] in OWNED_ENV:
-            yield SpecError(f"spec.engine.env[{index}].name", f"{variable['name']} is the operator's to write")
+            yield SpecError(f"spec.engine.env[{index}].name", f"{variable['name']} is written by the operator")
 
 
 def _at(spec: Mapping[str, Any], path: tuple[str, ...]) -> Any:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagefleet_operator.domain.spec.schema.patterns import mismatch
+
 TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (Mapping,), "array": (list,), "string": (str,), "boolean": (bool,), "integer": (int,),
     "number": (int, float),
@@ -90,7 +92,7 @@ def _text(value: str, schema: Mapping[str, Any], path: str) -> Iterator[SpecErro
     if len(value) > schema.get("maxLength", math.inf):
         yield SpecError(path, f"has {len(value)} characters, allowed are {schema['maxLength']}")
     elif "pattern" in schema and not re.search(schema["pattern"], value):
-        yield SpecError(path, f"{_shown(value)} does not match {schema['pattern']}")
+        yield SpecError(path, mismatch(value, schema["pattern"], _shown(value)))
 
 
 def _bounds(value: float, schema: Mapping[str, Any], path: str) -> Iterator[SpecError]:
