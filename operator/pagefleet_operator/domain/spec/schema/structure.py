@@ -60,6 +60,13 @@ def known(value: Any, schema: Mapping[str, Any]) -> Any:
     return {name: known(item, properties[name]) for name, item in value.items() if name in properties}
 
 
+def at(value: Any, path: tuple[str, ...]) -> Any:
+    """The field at a path of names; None where a part of the path is missing."""
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
 def _has_defaults(schema: Mapping[str, Any]) -> bool:
     subs = (schema.get("properties") or {}).values()
     return any("default" in sub or (sub.get("type") == "object" and _has_defaults(sub)) for sub in subs)
