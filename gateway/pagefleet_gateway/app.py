@@ -256,9 +256,13 @@ class Gateway:
                 continue
             if not text:
                 return
-            line = access_log.parse(text)
-            if line is not None:
-                self._complete(line)
+            match access_log.parse(text):
+                case access_log.LogLine() as line:
+                    self._complete(line)
+                case access_log.FailedAttempt() as attempt:
+                    access_log.record_attempt(attempt, self.ledger, time.monotonic())
+                case None:
+                    pass
 
     def _complete(self, line: access_log.LogLine) -> None:
         """Account for a request that is over."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagefleet_contract.headers import (
+    ERROR_HEADER,
     FALLBACK_HEADER,
     OUTPUT_TOKENS_HEADER,
     REQUEST_ID_HEADER,
@@ -58,6 +59,7 @@ HEADERS = (
     (REQUEST_ID_HEADER, "answer", "made by the gateway for each request, in place of a client's; in its log lines"),
     (FALLBACK_HEADER, "answer", "`namespace/service` that answered in another's place"),
     (OUTPUT_TOKENS_HEADER, "answer or trailer", "output tokens; a trailer of streams for clients with `TE: trailers`"),
+    (ERROR_HEADER, "answer or trailer", "of an engine's 5xx the error's `code`; of a stream that an error ended a trailer"),
     (TRACEPARENT_HEADER, "request", "W3C trace context: passed on, begun (not sampled) where there is none"),
     ("retry-after", "answer", "of every 429 and 503: seconds"),
 )  # fmt: skip
@@ -124,5 +126,7 @@ def _allowed(schema: Json) -> str:
     if low is not None or high is not None:
         above = "above " if "exclusiveMinimum" in schema else ""
         limits.append(f"{above}{low if low is not None else 'any'} to {high if high is not None else 'any'}")
-    limits += [f"at most {schema[key]}" for key in ("maxItems", "maxLength") if key in schema]
+    limits += [f"at most {schema[key]}" for key in ("maxItems", "maxLength", "maxProperties") if key in schema]
+    if isinstance(values := schema.get("additionalProperties"), dict) and "maximum" in values:
+        limits.append(f"values {_allowed(values)}")
     return "; ".join(limits) or "-"

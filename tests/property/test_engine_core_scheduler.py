@@ -1,4 +1,4 @@
-"""Protects the pool and the scheduler under any order of requests, steps, guesses, deadlines and aborts: nothing
+"""Protects the pool and the scheduler under any order of requests, steps, guesses, deadlines, aborts and failures: nothing
 leaks, nobody writes to a shared page, all finish.
 
 PAGEFLEET_MACHINE_STEPS sets how many operations are tried in all (nightly: a million).
@@ -64,6 +64,8 @@ class Machine(RuleBasedStateMachine):
                     self.add(random)
                 case 3 if self.open:
                     self.abort(random.choice(sorted(self.open)))
+                case 4 if random.random() < 0.02:
+                    self.start_over()
                 case _:
                     self.step(random)
 
@@ -90,6 +92,11 @@ class Machine(RuleBasedStateMachine):
     def abort(self, request_id: str) -> None:
         assert self.scheduler.abort(request_id)
         del self.open[request_id], self.left[request_id]
+
+    def start_over(self) -> None:
+        before, self.scheduler = self.scheduler, Scheduler(self.limits)
+        self.take(self.scheduler.inherit(before))
+        assert all(sequence.first_scheduled is None for sequence in self.scheduler.waiting)
 
     def step(self, random: Random) -> None:
         self.now += 1.0
@@ -121,7 +128,13 @@ class Machine(RuleBasedStateMachine):
             first = tuple(drawn[: right + 1])
             others = ((random.choice((0, 1, 3)),) for _ in range(work.answers - 1))
             results.append((first, *others) if work.samples else ())
-        self.take(self.scheduler.commit(works, results))
+            if work.samples and random.random() < 0.02:
+                results[-1] = (*results[-1][:-1], (*results[-1][-1][:-1], random.choice((-1, self.limits.vocab_size))))
+        if works and random.random() < 0.02:
+            self.take(self.scheduler.fail(random.choice(works).sequence.request_id))
+        part = random.randrange(len(works) + 1) if random.random() < 0.1 else len(works)  # computed in two parts
+        for begin, end in ((0, part), (part, len(works))):
+            self.take(self.scheduler.commit(works[begin:end], results[begin:end]))
         held = {page for sequence in self.scheduler.running for page in sequence.pages}
         assert {target for _, target in self.scheduler.copies} <= held
         self.scheduler.copies.clear()

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from aiohttp import web
 
-from pagefleet_contract.headers import REQUEST_ID_HEADER
+from pagefleet_contract.headers import ATTEMPT_HEADER, REQUEST_ID_HEADER
 from pagefleet_engine.api.backend.drain import Drain
 from pagefleet_engine.api.backend.engine import EngineClient
 from pagefleet_engine.api.backend.models import Models
 from pagefleet_engine.api.base.auth import Keys
 from pagefleet_engine.api.base.connections import Connections
-from pagefleet_engine.api.base.errors import ApiError
+from pagefleet_engine.api.base.errors import ApiError, last_attempt
 from pagefleet_engine.api.base.logs import explain, log
 from pagefleet_engine.api.endpoints.admin import Admin
 from pagefleet_engine.api.endpoints.completions import Completions
@@ -176,7 +176,8 @@ class Server:
             response = await handler(request)
             status = response.status
         except ApiError as error:
-            response, status = error.response(), error.status
+            told = last_attempt(error, request.headers.get(ATTEMPT_HEADER, ""))
+            response, status = told.response(), told.status
         except web.HTTPException as error:
             response, status = _shaped(error, request), error.status
         except ConnectionResetError:

@@ -45,6 +45,9 @@ class Limits:
         """Tokens that the KV cache holds."""
         return self.pages * self.page_size
 
+    def has_token(self, token: int) -> bool:
+        return 0 <= token < self.vocab_size
+
     def most_of(self, tokens: int) -> int:
         """The most that one step computes of a sequence of `tokens`."""
         return self.max_chunk_tokens if tokens > self.long_prompt_tokens else self.max_num_batched_tokens

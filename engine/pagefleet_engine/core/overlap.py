@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.offload import Move, OffloadPool
 from pagefleet_engine.core.requests import TokenOutput
-from pagefleet_engine.core.scheduler import Scheduler, output_of
+from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.sequence import Sequence
-from pagefleet_engine.core.work import Work
+from pagefleet_engine.core.work import Work, output_of
 
 PENDING = -1  # in place of a token that the device knows and the host does not
 
@@ -44,6 +44,11 @@ class OverlapScheduler(Scheduler):
     @property
     def flying(self) -> bool:
         return self._flown is not None
+
+    @property
+    def flown(self) -> tuple[Work, ...]:
+        """The works of the step that is on its way."""
+        return self._flown.works if self._flown is not None else ()
 
     @property
     def must_wait(self) -> bool:
@@ -97,6 +102,9 @@ class OverlapScheduler(Scheduler):
         outputs = []
         for sequence, token in zip(awaited, tokens, strict=True):
             if not self._awaits(sequence):
+                continue
+            if not self.limits.has_token(token):
+                outputs += self.fail(sequence.request_id)
                 continue
             sequence.tokens.pop()
             sequence.closing = False

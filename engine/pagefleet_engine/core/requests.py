@@ -23,10 +23,13 @@ class Policy(StrEnum):
 
 
 class Finish(StrEnum):
+    """`ABORT`: the engine did not take the request. `ERROR`: it could not compute it."""
+
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     DEADLINE = "deadline"
+    ERROR = "error"
 
 
 @dataclass(frozen=True)
@@ -67,16 +70,15 @@ class SamplingParams:
     grammar: Grammar | None = None
 
     @property
+    def moves_logits(self) -> bool:
+        """Whether a bias or a penalty changes logits by more than forbidding tokens."""
+        unpenalised = self.presence_penalty == self.frequency_penalty == 0 and self.repetition_penalty == 1
+        return bool(self.logit_bias) or not unpenalised
+
+    @property
     def plain(self) -> bool:
         """Whether a token's choice depends on nothing but its logits: what speculation needs."""
-        return (
-            self.grammar is None
-            and self.logprobs is None
-            and not self.logit_bias
-            and self.min_tokens == 0
-            and self.presence_penalty == self.frequency_penalty == 0
-            and self.repetition_penalty == 1
-        )
+        return self.grammar is None and self.logprobs is None and self.min_tokens == 0 and not self.moves_logits
 
 
 @dataclass(frozen=True)

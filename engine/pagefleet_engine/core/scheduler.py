@@ -17,7 +17,7 @@ from pagefleet_engine.core.blocks import PageError, PagePool, page_hashes, root_
 from pagefleet_engine.core.limits import Limits
 from pagefleet_engine.core.requests import Batching, EngineRequest, Finish, TokenOutput
 from pagefleet_engine.core.sequence import Sequence
-from pagefleet_engine.core.work import Results, Work
+from pagefleet_engine.core.work import Results, Work, ended, output_of
 
 
 def _rank(sequence: Sequence) -> tuple[int, int, int]:
@@ -76,9 +76,23 @@ class Scheduler:
         ]
         outputs = []
         for sequence in late:
-            self._remove(sequence)
-            unborn = range(1, 1 if sequence.request.embed or sequence.generated else sequence.request.n)
-            outputs += [output_of(sequence, (), Finish.DEADLINE, index=index) for index in (sequence.index, *unborn)]
+            outputs += self._end(sequence, Finish.DEADLINE)
+        return outputs
+
+    def fail(self, request_id: str) -> list[TokenOutput]:
+        """End a request that cannot be computed, with all its answers."""
+        return [output for one in self._by_id.get(request_id, []) for output in self._end(one, Finish.ERROR)]
+
+    def inherit(self, other: Scheduler) -> list[TokenOutput]:
+        """Take over the requests of `other` that no step has computed anything of, and end the rest."""
+        outputs: list[TokenOutput] = []
+        for sequence in (*other.running, *other.waiting):
+            if sequence.first_scheduled is not None:
+                outputs += ended(sequence, Finish.ERROR)
+                continue
+            self._by_id[sequence.request_id] = [sequence]
+            insort(self.waiting, sequence, key=_rank)
+        self._added = other._added
         return outputs
 
     def schedule(self, now: float) -> list[Work]:
@@ -105,7 +119,10 @@ class Scheduler:
         return works
 
     def commit(self, works: list[Work], results: Results) -> list[TokenOutput]:
-        """Take a step's results, one for each work: empty for those that do not sample."""
+        """Take a step's results, one for each work: empty for those that do not sample.
+
+        A request whose token is none of the vocabulary ends with an error, and that token is not taken.
+        """
         outputs: list[TokenOutput] = []
         for work, answers in zip(works, results, strict=True):
             sequence = work.sequence
@@ -114,6 +131,8 @@ class Scheduler:
             if not work.ends:
                 sequence.computed += work.count
                 self._register(sequence)
+            elif not all(self.limits.has_token(token) for tokens in answers for token in tokens):
+                outputs += self.fail(sequence.request_id)
             elif sequence.request.embed:
                 self._remove(sequence)
                 outputs.append(output_of(sequence, (), Finish.STOP, first=True))
@@ -180,6 +199,10 @@ class Scheduler:
             self.copies.append((parent.pages[full], child.pages[full]))
         child.runs = True
         insort(self.running, child, key=_rank)
+
+    def _end(self, sequence: Sequence, finish: Finish) -> list[TokenOutput]:
+        self._remove(sequence)
+        return ended(sequence, finish)
 
     def _remove(self, sequence: Sequence) -> None:
         """Forget one answer, and its request with the last."""
@@ -306,20 +329,3 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.pages)
         sequence.pages, sequence.registered, sequence.computed = [], 0, 0
-
-
-def output_of(
-    sequence: Sequence, tokens: tuple[int, ...], finish: Finish | None, first: bool = False, index: int | None = None
-) -> TokenOutput:
-    queued = None
-    if first and sequence.first_scheduled is not None:
-        queued = sequence.first_scheduled - sequence.request.arrival
-    return TokenOutput(
-        sequence.request_id,
-        tokens,
-        finish.value if finish else None,
-        sequence.prompt_tokens,
-        sequence.cached_tokens,
-        queued,
-        sequence.index if index is None else index,
-    )

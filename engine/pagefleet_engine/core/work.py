@@ -1,10 +1,11 @@
-"""What one step computes for one sequence, and what sampling brought for it. Pure."""
+"""What one step computes for one sequence, what sampling brought for it, and the outputs of that. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
+from pagefleet_engine.core.requests import Finish, TokenOutput
 from pagefleet_engine.core.sequence import Sequence
 
 # What a work's sampling brought: for each answer its tokens. Several answers at a prompt's end, several tokens where
@@ -42,3 +43,26 @@ class Work:
         known = sequence.tokens[self.start : self.start + self.count]
         begin = max(0, self.start - len(sequence.tokens))
         return [*known, *sequence.draft[begin : begin + self.count - len(known)]]
+
+
+def ended(sequence: Sequence, finish: Finish) -> list[TokenOutput]:
+    """The last outputs of a sequence that ends without a token, and of the answers that would have come from it."""
+    unborn = range(1, 1 if sequence.request.embed or sequence.generated else sequence.request.n)
+    return [output_of(sequence, (), finish, index=index) for index in (sequence.index, *unborn)]
+
+
+def output_of(
+    sequence: Sequence, tokens: tuple[int, ...], finish: Finish | None, first: bool = False, index: int | None = None
+) -> TokenOutput:
+    queued = None
+    if first and sequence.first_scheduled is not None:
+        queued = sequence.first_scheduled - sequence.request.arrival
+    return TokenOutput(
+        sequence.request_id,
+        tokens,
+        finish.value if finish else None,
+        sequence.prompt_tokens,
+        sequence.cached_tokens,
+        queued,
+        sequence.index if index is None else index,
+    )

@@ -31,9 +31,10 @@ from pagefleet_engine.core.messages import (
     frame,
     to_engine,
 )
-from pagefleet_engine.core.requests import EngineConfig, TokenOutput
+from pagefleet_engine.core.requests import EngineConfig, Finish, TokenOutput
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common import machine
+from pagefleet_engine.runner.common.recovery import report
 from pagefleet_engine.runner.start import start
 
 if TYPE_CHECKING:
@@ -80,7 +81,10 @@ def _take(engine: AnyEngine, body: bytes, connection: socket.socket) -> list[Tok
                 engine.add(request)
             except (ValueError, RuntimeError):
                 # The API process checks the same limits first: only a defect there leads here, and ends one request.
-                return [TokenOutput(request.request_id, (), "abort", len(request.prompt_token_ids), 0)]
+                return [TokenOutput(request.request_id, (), Finish.ABORT, len(request.prompt_token_ids), 0)]
+            except Exception as error:
+                report("a request cannot be taken and is ended", error, request.request_id)
+                return [TokenOutput(request.request_id, (), Finish.ERROR, len(request.prompt_token_ids), 0)]
         case Abort(request_id, index):
             engine.abort(request_id, index)
         case command:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_contract.headers import FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, REQUEST_ID_HEADER, RESERVED_PREFIXES
+from pagefleet_contract.headers import (
+    ERROR_HEADER,
+    FALLBACK_HEADER,
+    OUTPUT_TOKENS_HEADER,
+    REQUEST_ID_HEADER,
+    RESERVED_PREFIXES,
+)
 from pagefleet_gateway.envoy import timeouts
 from pagefleet_gateway.envoy.answer_tokens import TOKENS_METADATA, USAGE, answer_tokens_filter
 from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, PICKER, extension
@@ -40,6 +46,15 @@ LOG_FIELDS = {
     "tokens_trailer": f"%TRAILER({OUTPUT_TOKENS_HEADER})%",
     "tokens_header": f"%RESP({OUTPUT_TOKENS_HEADER})%",
     "tokens_usage": f"%DYNAMIC_METADATA({TOKENS_METADATA}:tokens)%",
+    "error": f"%TRAILER({ERROR_HEADER})%",
+}
+
+# One more line for each attempt that failed, before the request's own line. No other line has "attempt".
+ATTEMPT_FIELDS = {
+    "id": "%REQ(X-REQUEST-ID)%",
+    "attempt": "%UPSTREAM_HOST%",
+    "flags": "%RESPONSE_FLAGS%",
+    "error": f"%RESP({ERROR_HEADER})%",
 }
 
 # The headers that the picker may set on a request that it lets through.
@@ -119,7 +134,18 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
 
 
 def _router() -> dict[str, object]:
-    return extension("envoy.filters.http.router", "extensions.filters.http.router.v3.Router")
+    failed = {"comparison": {"op": "GE", "value": {"default_value": 500, "runtime_key": "log.attempts"}}}
+    cut = {"response_flag_filter": {"flags": ["UC", "UR", "UPE"]}}
+    attempts = extension(
+        "envoy.access_loggers.stdout",
+        "extensions.access_loggers.stream.v3.StdoutAccessLog",
+        log_format={"json_format": ATTEMPT_FIELDS},
+    )
+    return extension(
+        "envoy.filters.http.router",
+        "extensions.filters.http.router.v3.Router",
+        upstream_log=[{**attempts, "filter": {"or_filter": {"filters": [cut, {"status_code_filter": failed}]}}}],
+    )
 
 
 def _authorization(limits: EnvoyLimits) -> dict[str, object]:

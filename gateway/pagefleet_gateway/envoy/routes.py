@@ -39,6 +39,7 @@ def routes(max_request_bytes: int) -> dict[str, object]:
             {
                 "name": "all",
                 "domains": ["*"],
+                "include_request_attempt_count": True,  # our engine answers a retry that ends it as the last one
                 "routes": [
                     *bounded,
                     _engine_route(max_request_bytes, "", timeouts.STREAM_IDLE_SECONDS),

@@ -20,6 +20,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
+from pagefleet_contract.headers import ERROR_HEADER
 from pagefleet_gateway.fronts.ext_proc_messages import (
     body_pieces,
     headers_of,
@@ -62,6 +63,7 @@ class Exchange:
     headers_only: bool = True  # the gateway does not send us the answer's body
     ended: bool = False
     tokens: int | None = None  # output tokens, where the engine reports them
+    error: str = ""  # the code of the error that ended the answer, where the engine reports it
     _pending: asyncio.Future[Pick | Refusal] | None = None
 
     async def responses(self, message: proto.ProcessingRequest) -> list[proto.ProcessingResponse]:
@@ -111,6 +113,7 @@ class Exchange:
                 upstream=self.served or (choices[0] if self.code else ""),
                 streamed=self.streams,
                 tokens=self.tokens,
+                error=self.error,
                 fields={"id": self.id, "path": self.headers.get(":path", ""), "code": self.code},
             )
         )
@@ -173,6 +176,7 @@ class Exchange:
         self.first_byte = time.monotonic() - self.began
         self.served = served_of(message)
         self.tokens = tokens_of(message.response_headers.headers)
+        self.error = headers.get(ERROR_HEADER, "")
         self.ended = self.headers_only or message.response_headers.end_of_stream
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from pagefleet_contract.headers import ENGINE_DIED
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.measuring.trace_context import trace_id
 from pagefleet_gateway.measuring.windows import Outcome
@@ -25,6 +26,8 @@ TOKEN_FIELDS = (
 )  # a line has an answer's output tokens in one of them
 # Upstream: the pod was not reached, or it ended the connection before its answer was whole.
 UNREACHED = frozenset({"UF", "UH", "UC", "UR", "UO", "LR", "UPE"})
+# Upstream: the pod ended the connection after the request had been sent to it.
+CUT = frozenset({"UC", "UR", "UPE"})
 
 
 @dataclass(frozen=True)
@@ -56,23 +59,37 @@ class LogLine:
     fields: Mapping[str, object]
     tokens: int | None = None  # output tokens; None: the engine did not report them
     trace_id: str | None = None
+    error: str = ""  # the code of the error that ended its answer, where the engine reports it
 
 
-def parse(text: bytes) -> LogLine | None:
-    """Read a line with LOG_FIELDS; None when it is not one (Envoy was cut off)."""
+@dataclass(frozen=True)
+class FailedAttempt:
+    """An attempt that a pod did not answer, or answered with 5xx. Its line comes before the request's own."""
+
+    id: str
+    upstream: str
+    flags: frozenset[str]
+    error: str
+
+
+def parse(text: bytes) -> LogLine | FailedAttempt | None:
+    """Read a line with LOG_FIELDS or ATTEMPT_FIELDS; None when it is neither (Envoy was cut off)."""
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError):
         return None
     if not isinstance(fields, dict) or not isinstance(fields.get("id"), str):
         return None
-    flags = str(fields.get("flags") or "")
+    flags = frozenset(flag for flag in str(fields.get("flags") or "").split(",") if flag not in ("", "-"))
+    error = str(fields.get("error") or "")
+    if "attempt" in fields:
+        return FailedAttempt(fields["id"], str(fields["attempt"] or ""), flags, error)
     ttft = fields.get("ttft_us")
     return LogLine(
         id=fields["id"],
         started=_number(fields.get("start")),
         code=int(_number(fields.get("code"))),
-        flags=frozenset(flag for flag in flags.split(",") if flag not in ("", "-")),
+        flags=flags,
         ttft=None if ttft is None else _number(ttft) / 1e6,
         duration=_number(fields.get("duration_us")) / 1e6,
         attempts=int(_number(fields.get("attempts"))),
@@ -81,7 +98,17 @@ def parse(text: bytes) -> LogLine | None:
         fields=fields,
         tokens=_tokens(fields),
         trace_id=_trace_id(fields),
+        error=error,
     )
+
+
+def record_attempt(attempt: FailedAttempt, ledger: Ledger, now: float) -> None:
+    """Record the request that a pod had when its engine died."""
+    ticket = ledger.ticket(attempt.id)
+    if ticket is not None and (attempt.flags & CUT or attempt.error == ENGINE_DIED):
+        for pod in ticket.choices:
+            if pod.address == attempt.upstream:
+                ledger.deaths.record_death(ticket.content, pod.uid, now)
 
 
 def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
@@ -102,6 +129,10 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
         record = ledger.outliers.record_error if line.code >= 500 else ledger.outliers.record_success
         record(answered.uid, now)
     ledger.retries.settle(ticket.service.key, max(line.attempts - 1, 0), answered=0 < line.code < 500)
+    if line.error == ENGINE_DIED and answered is not None:
+        ledger.deaths.record_death(ticket.content, answered.uid, now)
+    elif 200 <= line.code < 300 and not line.flags:
+        ledger.deaths.record_answer(ticket.content)
     answered_elsewhere = answered is not None and answered.revision != ticket.revision
     failed = answered_elsewhere or line.code >= 500 or bool(line.flags - CANCELLED)
     counts = not cancelled and (failed or not 400 <= line.code < 500)

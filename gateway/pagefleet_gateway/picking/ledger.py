@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pagefleet_gateway.cluster.state import Pod, Service
 from pagefleet_gateway.picking.backlog import Backlogs, RevisionKey
+from pagefleet_gateway.picking.deaths import Content, Deaths
 from pagefleet_gateway.picking.outliers import Outliers
 from pagefleet_gateway.picking.retry_budget import RetryBudgets
 
@@ -28,12 +29,14 @@ class Ticket:
     held_seconds: float = 0.0  # time in the gateway's queue, which is no revision's latency
     api_key: str = ""  # the name of the client's API key
     uncached_tokens: int = 0  # tokens of its prompt that its first choice had probably not cached
+    content: Content | None = None  # its service and its body's hash
 
 
 class Ledger:
     def __init__(self) -> None:
         self.outliers = Outliers()
         self.backlogs = Backlogs()
+        self.deaths = Deaths()
         self.retries = RetryBudgets()
         self._tickets: dict[str, Ticket] = {}
         self._requests: Counter[str] = Counter()  # in flight, by the first choice's uid
@@ -59,6 +62,9 @@ class Ledger:
             else:
                 del self._requests[uid], self._tokens[uid]
         return ticket
+
+    def ticket(self, request_id: str) -> Ticket | None:
+        return self._tickets.get(request_id)
 
     def in_flight(self, pod: Pod) -> int:
         """Return the number of requests in flight on a pod."""
@@ -87,3 +93,4 @@ class Ledger:
         for uid in [uid for uid in self._requests if uid not in uids]:
             del self._requests[uid], self._tokens[uid]
         self.outliers.retain(uids)
+        self.deaths.sweep(now)

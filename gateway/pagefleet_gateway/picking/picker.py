@@ -15,9 +15,17 @@ from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTime
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.rate_limits import RateLimits
+from pagefleet_gateway.picking.deaths import Content, content
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
-from pagefleet_gateway.picking.refusals import overloaded, rate_limited, service_not_allowed, unready, wrong_api_key
+from pagefleet_gateway.picking.refusals import (
+    ends_engines,
+    overloaded,
+    rate_limited,
+    service_not_allowed,
+    unready,
+    wrong_api_key,
+)
 from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, RequestCost, request_cost
 from pagefleet_gateway.picking.routing import Refusal, route
 from pagefleet_gateway.picking.score import PodLoad, rank
@@ -124,7 +132,10 @@ class Picker:
             if isinstance(instead, Pick):
                 pick, service = replace(instead, fallback=f"{other.namespace}/{other.name}"), other
         if isinstance(pick, Pick):
-            self._ledger.open(request.id, self._ticket(admitted, service, pick, now))
+            known = content(service.key, request.body)
+            pick = self._spared(service, pick, known, now)
+            if isinstance(pick, Pick):
+                self._ledger.open(request.id, self._ticket(admitted, service, pick, known, now))
         # The gateway's keys are no engine's business.
         return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
 
@@ -137,7 +148,16 @@ class Picker:
         self._ledger.retries.retain(self._state.snapshot.services.keys())
         self.prefixes.retain({pod.uid for pod in self._state.pods})
 
-    def _ticket(self, admitted: Admitted, service: Service, pick: Pick, now: float) -> Ticket:
+    def _spared(self, service: Service, pick: Pick, known: Content | None, now: float) -> Pick | Refusal:
+        """Return the pick for one pod alone, or a refusal, where engines died while they had this request."""
+        deaths = self._ledger.deaths
+        if not (count := deaths.count(known)):
+            return pick
+        if wait := deaths.wait(known, now):
+            return ends_engines(service, count, wait)
+        return replace(pick, choices=pick.choices[:1], retries=0, mirror=None)
+
+    def _ticket(self, admitted: Admitted, service: Service, pick: Pick, known: Content | None, now: float) -> Ticket:
         """Record the prompt with its first choice and return the request's ticket."""
         first, cost = pick.choices[0], admitted.cost
         uncached = max(0, cost.prompt_tokens - self.prefixes.matched(first.uid, cost.blocks) * BLOCK_TOKENS)
@@ -153,6 +173,7 @@ class Picker:
             held_seconds=now - admitted.arrived,
             api_key=admitted.api_key,
             uncached_tokens=uncached,
+            content=known,
         )
 
     def _pick(

@@ -45,6 +45,15 @@ def overloaded(service: Service) -> Refusal:
     return _too_many(service, OVERLOADED, message, OVERLOADED_RETRY_AFTER_SECONDS)
 
 
+def ends_engines(service: Service, deaths: int, wait_seconds: float) -> Refusal:
+    """The client's library does not retry a 422. After the wait the picker lets one try pass."""
+    message = (
+        f"{deaths} engines of {_name(service)} died while they had this request, so it goes to no other one for "
+        f"{math.ceil(wait_seconds)} s; change it, and send it to the service's owner with the time"
+    )
+    return Refusal(422, "invalid_request_error", "request_ends_engines", message, service=service.key)
+
+
 def queue_full(service: Service) -> Refusal:
     limits = f"{service.hold_requests} requests / {service.hold_bytes / MIB:g} MiB"
     return _too_many(service, "queue_full", f"queue full for {_name(service)} ({limits})", RETRY_AFTER_SECONDS)

@@ -109,11 +109,18 @@ class Reference:
 
 
 def _drawn(logits: torch.Tensor, draw: Draw) -> int:
+    """The largest logit where the draw has no distribution, as the compiled ones: see source/sampling.h."""
+    likeliest = int(logits.argmax())  # of a number and what is none, the latter
+    if bool(logits[likeliest].isnan()):
+        return int(logits.nan_to_num(-torch.inf, torch.inf, -torch.inf).argmax())
     if draw.temperature <= 0:
-        return int(logits.argmax())
+        return likeliest
+    top = logits[likeliest] * (torch.tensor(1.0) / torch.tensor(draw.temperature))
+    if not bool(top.isfinite()):
+        return likeliest
     scores = logits.double() / draw.temperature
     probabilities, ids = (scores - scores.max()).exp().sort(descending=True, stable=True)
-    if draw.top_k:
+    if draw.top_k > 0:
         probabilities, ids = probabilities[: draw.top_k], ids[: draw.top_k]
     if draw.top_p < 1:
         before = probabilities.cumsum(0) - probabilities
@@ -122,6 +129,8 @@ def _drawn(logits: torch.Tensor, draw: Draw) -> int:
     if draw.min_p > 0:
         kept = probabilities >= draw.min_p
         probabilities, ids = probabilities[kept], ids[kept]
+    if not len(ids):
+        return likeliest
     ids, order = ids.sort()
     reached = probabilities[order].cumsum(0)
     place = int(torch.searchsorted(reached, draw.uniform * reached[-1], right=True))

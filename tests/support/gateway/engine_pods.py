@@ -17,6 +17,7 @@ from pathlib import Path
 
 import aiohttp
 from support.engine.api_process import NAME, command, free_port
+from support.engine.failing_runner import environment
 from support.gateway.fleet import STABLE, Fleet, until
 
 from pagefleet_gateway.cluster.state import Pod
@@ -105,6 +106,7 @@ class Pods:
     fleet: Fleet
     model: str
     folder: Path
+    first: str = ""  # Python that runs before each API process
     serving: list[Enginepod] = field(default_factory=list)
     started: list[Enginepod] = field(default_factory=list)
     next: asyncio.Task[Enginepod] | None = None
@@ -124,8 +126,12 @@ class Pods:
 
     async def _start(self) -> Enginepod:
         number, port = len(self.started) + 1, free_port()
-        words = command(self.model, port, "--num-pages=2048", f"--max-num-seqs={AT_ONCE}")
-        variables = {"OMP_NUM_THREADS": "1", "PAGEFLEET_TERMINATION_LOG": str(self.folder / f"{number}.termination")}
+        words = command(self.model, port, "--num-pages=2048", f"--max-num-seqs={AT_ONCE}", first=self.first)
+        variables = {
+            **environment(),
+            "OMP_NUM_THREADS": "1",
+            "PAGEFLEET_TERMINATION_LOG": str(self.folder / f"{number}.termination"),
+        }
         with (self.folder / f"{number}.log").open("w") as log:
             process = await asyncio.create_subprocess_exec(
                 *words, env={**os.environ, **variables}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -160,12 +166,12 @@ class Pods:
 
 
 @asynccontextmanager
-async def pods(fleet: Fleet, model: str, folder: Path) -> AsyncIterator[Pods]:
-    """Two engines that serve."""
-    made = Pods(fleet, model, folder)
+async def pods(fleet: Fleet, model: str, folder: Path, first: str = "", count: int = 2) -> AsyncIterator[Pods]:
+    """Engines that serve."""
+    made = Pods(fleet, model, folder, first)
     try:
-        await made.join()
-        await made.join()
+        for _ in range(count):
+            await made.join()
         fleet.serve((STABLE, 100))
         yield made
     finally:

@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 
 from pagefleet_engine.api.backend.models import Models
 from pagefleet_engine.api.base.auth import Keys
-from pagefleet_engine.api.base.errors import ApiError
+from pagefleet_engine.api.base.errors import ApiError, last_attempt
 from pagefleet_engine.api.parameters import body
 from pagefleet_engine.api.parameters.conversation import Conversation
 from pagefleet_engine.api.planning import prompts
@@ -103,3 +103,20 @@ def test_a_final_message_ends_the_prompt(template: str, final: str, continued: s
 def test_a_template_that_changes_the_final_message_cannot_continue_it() -> None:
     with pytest.raises(ValueError, match="cannot be continued"):
         rendered("{{ messages[1].content | upper }}", "I am")
+
+
+@pytest.mark.parametrize(
+    ("code", "attempt", "status"),
+    [
+        ("engine_died", "", 503), ("engine_died", "1", 503), ("engine_died", "2", 500), ("engine_died", "11", 500),
+        ("engine_died", "x", 503), ("engine_died", "²", 503), ("engine_died", "-2", 503), ("draining", "2", 503),
+    ],
+)  # fmt: skip
+def test_an_engine_that_ends_on_a_retry_is_the_last_that_meets_the_request(
+    code: str, attempt: str, status: int
+) -> None:
+    told = last_attempt(ApiError(503, "why", code=code, retry_after=5), attempt)
+    assert (told.status, told.code, told.message) == (status, code, "why")
+    assert told.response().headers["x-pagefleet-error"] == code
+    assert ("Retry-After" in told.response().headers) == (status == 503)
+    assert "x-pagefleet-error" not in ApiError(429, "why", code="queue_full").response().headers

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11, StreamWriter
 
-from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER
+from pagefleet_contract.headers import ERROR_HEADER, OUTPUT_TOKENS_HEADER
 from pagefleet_engine.api.answers.shapes import event
 
 DONE = b"data: [DONE]\n\n"
@@ -47,19 +47,21 @@ class Events:
         """Raises ConnectionResetError when the client has gone, SlowReader when it does not read."""
         await self._write(b"".join(map(event, documents)))
 
-    async def end(self, *, done: bool, tokens: int | None = None) -> None:
-        """`tokens`: output tokens of all answers."""
+    async def end(self, *, done: bool, tokens: int | None = None, error: str | None = None) -> None:
+        """`tokens`: output tokens of all answers. `error`: the code of the error that ended them."""
         if done:
             await self._write(DONE)
         if tokens is not None:
-            self._say(tokens)
+            self._send_trailer(OUTPUT_TOKENS_HEADER, str(tokens))
+        elif error is not None:
+            self._send_trailer(ERROR_HEADER, error)
         await self._response.write_eof()
 
-    def _say(self, tokens: int) -> None:
+    def _send_trailer(self, name: str, value: str) -> None:
         """aiohttp knows no trailers: the last chunk is ours, and its own is then left out."""
         writer = self._writer
         if self._trailers and isinstance(writer, StreamWriter) and writer.chunked and writer.transport is not None:
-            writer.transport.write(b"0\r\n%s: %d\r\n\r\n" % (OUTPUT_TOKENS_HEADER.encode(), tokens))
+            writer.transport.write(f"0\r\n{name}: {value}\r\n\r\n".encode())
             writer.chunked = False
 
     async def _write(self, data: bytes) -> None:

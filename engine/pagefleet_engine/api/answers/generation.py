@@ -12,7 +12,7 @@ from pagefleet_engine.api.answers.answer import Answer, Piece, Scored
 from pagefleet_engine.api.answers.logprobs import Vocabulary
 from pagefleet_engine.api.answers.shapes import Usage
 from pagefleet_engine.api.answers.text import TextStream
-from pagefleet_engine.api.backend.engine import EngineClient, EngineDied
+from pagefleet_engine.api.backend.engine import EngineClient, EngineDied, RequestFailed
 from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
@@ -43,7 +43,7 @@ class Generation:
     async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
         """What each answer, by its place, gets as it comes. Closing it early aborts the requests in the engine.
 
-        Raises ApiError: 503 when the engine ends first, 504 when the deadline does.
+        Raises ApiError: 500 when the engine cannot compute them, 503 when it ends first, 504 when the deadline does.
         """
         plan, reasons = self.plan, dict.fromkeys((request.request_id for request in self.plan.requests), "abort")
         places = {request.request_id: place for place, request in enumerate(plan.requests)}
@@ -74,6 +74,9 @@ class Generation:
                         break
         except EngineDied as error:
             raise ApiError(503, str(error), code=error.code, retry_after=5) from error
+        except RequestFailed as error:
+            reasons = dict.fromkeys(reasons, Finish.ERROR.value)
+            raise ApiError(500, str(error), code="request_failed") from error
         except ApiError:
             reasons = dict.fromkeys(reasons, Finish.DEADLINE.value)
             raise

@@ -32,7 +32,7 @@ class Stream:
                 if not self._events.begun:
                     raise
                 await self._events.send(error.document())
-                await self._events.end(done=False)
+                await self._events.end(done=False, error=error.code)
             else:
                 if self._parameters.include_usage:
                     await self._events.send(self._shape.chunk([], {"usage": self._generation.usage.document()}))

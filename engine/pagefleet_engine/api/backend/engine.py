@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
+from pagefleet_contract.headers import ENGINE_DIED
 from pagefleet_engine.api.base.logs import log
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.core.messages import (
@@ -34,6 +35,7 @@ from pagefleet_engine.core.messages import (
 )
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, Finish, TokenOutput
 
+RUNNER = "pagefleet_engine.runner.process"  # the engine process's module
 READ_BYTES = 1 << 20
 STALL_SECONDS = 60.0
 # The engine ends late requests itself, between two steps; a step that takes longer is not waited for.
@@ -43,9 +45,13 @@ DEADLINE_GRACE = 0.5
 class EngineDied(Exception):
     """A request cannot be finished: its engine ended, or gave it up. `code` is the API's name for why."""
 
-    def __init__(self, message: str, code: str = "engine_died") -> None:
+    def __init__(self, message: str, code: str = ENGINE_DIED) -> None:
         super().__init__(message)
         self.code = code
+
+
+class RequestFailed(Exception):
+    """The engine could not compute a request. It has ended that one and goes on."""
 
 
 class Open:
@@ -58,7 +64,7 @@ class Open:
 
     def take(self, output: TokenOutput) -> None:
         self.answered = True
-        if output.finish_reason == Finish.ABORT:
+        if output.finish_reason in (Finish.ABORT, Finish.ERROR):
             self.left.clear()
         elif output.finish_reason is not None:
             self.left.discard(output.index)
@@ -85,7 +91,7 @@ class EngineClient:
 
     async def start(self) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "pagefleet_engine.runner.process", str(theirs.fileno())]
+        command = [sys.executable, "-m", RUNNER, str(theirs.fileno())]
         self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork and exec of our own interpreter, once
             [*command, msgspec.json.encode(self._config).decode()], pass_fds=[theirs.fileno()]
         )
@@ -131,7 +137,7 @@ class EngineClient:
     async def generate(self, requests: Sequence[EngineRequest]) -> AsyncGenerator[list[TokenOutput]]:
         """Outputs of the requests, as many at a time as are there, until all have ended.
 
-        Leaving early aborts what has not. Raises EngineDied.
+        Leaving early aborts what has not. Raises EngineDied, RequestFailed.
         """
         if self.ended.is_set():
             raise self._death()
@@ -154,6 +160,11 @@ class EngineClient:
                     mine[output.request_id].take(output)
                     if output.finish_reason == Finish.ABORT:
                         raise EngineDied("the engine gave this request up", "engine_aborted")
+                    if output.finish_reason == Finish.ERROR:
+                        raise RequestFailed(
+                            f"the engine could not compute this request ({output.request_id}) and has ended it; "
+                            "do not send it again unchanged"
+                        )
                 yield [output for output in outputs if output is not None]
         finally:
             if timer is not None:

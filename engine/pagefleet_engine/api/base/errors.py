@@ -6,6 +6,8 @@ import json
 
 from aiohttp import web
 
+from pagefleet_contract.headers import ENGINE_DIED, ERROR_HEADER
+
 
 class ApiError(Exception):
     """An answer other than 200: `param` names the request's field, `code` is OpenAI's machine-readable name."""
@@ -35,12 +37,24 @@ class ApiError(Exception):
 
     def response(self) -> web.Response:
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after is not None else {}
+        if self.status >= 500 and self.code is not None:
+            headers[ERROR_HEADER] = self.code
         return web.Response(
             status=self.status,
             text=json.dumps(self.document()),
             content_type="application/json",
             headers=headers,
         )
+
+
+def last_attempt(error: ApiError, attempt: str) -> ApiError:
+    """The error of an engine's end as a 500, which the gateway does not send on, where this was a retry; else as it is.
+
+    So a request that ends engines meets two pods and no third.
+    """
+    if error.code == ENGINE_DIED and attempt.isascii() and attempt.isdigit() and int(attempt) > 1:
+        return ApiError(500, error.message, code=error.code)
+    return error
 
 
 def invalid(param: str, message: str, code: str | None = None) -> ApiError:

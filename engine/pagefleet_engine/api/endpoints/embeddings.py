@@ -14,7 +14,7 @@ import numpy as np
 from aiohttp import web
 
 from pagefleet_engine.api.answers import shapes
-from pagefleet_engine.api.backend.engine import EngineClient, EngineDied
+from pagefleet_engine.api.backend.engine import EngineClient, EngineDied, RequestFailed
 from pagefleet_engine.api.backend.models import Models
 from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.observability.metrics import Metrics
@@ -73,7 +73,7 @@ class Embeddings:
         return tuple(requests)
 
     async def _vectors(self, requests: Sequence[EngineRequest]) -> list[tuple[float, ...]]:
-        """In the requests' order. Raises ApiError (503, 504)."""
+        """In the requests' order. Raises ApiError (500, 503, 504)."""
         meters = {request.request_id: self._metrics.meter(request) for request in requests}
         reasons = dict.fromkeys(meters, Finish.ABORT.value)
         found: dict[str, tuple[float, ...]] = {}
@@ -89,6 +89,9 @@ class Embeddings:
                         found[output.request_id] = output.embedding or ()
         except EngineDied as error:
             raise ApiError(503, str(error), code=error.code, retry_after=5) from error
+        except RequestFailed as error:
+            reasons = dict.fromkeys(reasons, Finish.ERROR.value)
+            raise ApiError(500, str(error), code="request_failed") from error
         finally:
             for request_id, meter in meters.items():
                 meter.end(reasons[request_id])

@@ -46,9 +46,10 @@ EVENT: Json = {
 TEXTS = {
     400: "A parameter is wrong; `param` names it", 401: "An API key is needed", 403: "Not allowed on this server",
     404: "There is no such model", 408: "The body did not come in time", 409: "Not possible now",
-    413: "The body is too large", 429: "The queue is full", 503: "Not ready", 504: "The request's time is over",
+    413: "The body is too large", 429: "The queue is full", 500: "The engine could not compute it", 503: "Not ready",
+    504: "The request's time is over",
 }  # fmt: skip
-GENERATES = (400, 401, 404, 408, 413, 429, 503, 504)
+GENERATES = (400, 401, 404, 408, 413, 429, 500, 503, 504)
 READS = (400, 401, 404, 408, 413, 503)
 
 

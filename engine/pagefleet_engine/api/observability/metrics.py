@@ -14,7 +14,7 @@ from pagefleet_engine.api.observability.buckets import BATCH, LATENCY, STEP, TOK
 from pagefleet_engine.core.messages import Step
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, Finish, TokenOutput
 
-UNFINISHED = (Finish.ABORT, Finish.DEADLINE)  # these tell nothing of latency
+UNFINISHED = (Finish.ABORT, Finish.DEADLINE, Finish.ERROR)  # these tell nothing of latency
 
 
 class Metrics:

@@ -32,6 +32,10 @@ MOST_LOGPROBS = 20
 MOST_STOPS, MOST_STOP_CHARACTERS, MOST_STOP_TOKENS = 16, 1024, 128
 MOST_BIASES = 300
 LONGEST_TIMEOUT = 86400.0
+# OpenAI's and vLLM's ranges. vLLM allows any repetition_penalty above 0; one near 0 divides logits beyond float32.
+MAX_TEMPERATURE, MAX_PENALTY, MAX_BIAS = 2, 2, 100
+MIN_REPETITION, MAX_REPETITION = 0.01, 2
+MAX_TOP_K = 2**31 - 1  # what the operations' 32 bits hold; -1 and 0 mean "all"
 STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
 # Parameters of OpenAI's and vLLM's that have no behaviour here, with the values that mean "not used".
 NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -49,7 +53,7 @@ NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
 def _biases(value: Any, name: str) -> tuple[tuple[int, float], ...]:
     if not isinstance(value, dict) or len(value) > MOST_BIASES:
         raise invalid(name, f"{name} must be an object of up to {MOST_BIASES} token ids with their bias")
-    read_bias = number(-100, 100).read
+    read_bias = number(-MAX_BIAS, MAX_BIAS).read
     for key in value:
         if not (key.isascii() and key.isdigit() and len(key) <= 9):
             raise invalid(name, f"{name} has the key {shown(key)}; keys must be token ids")
@@ -70,7 +74,7 @@ def _stream_options(value: Any, name: str) -> Mapping[str, bool]:
 
 _BIAS = {
     "type": ["object", "null"], "maxProperties": MOST_BIASES, "propertyNames": {"pattern": "^[0-9]{1,9}$"},
-    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    "additionalProperties": {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
 }  # fmt: skip
 _OPTIONS = {
     "type": ["object", "null"], "additionalProperties": False,
@@ -105,9 +109,9 @@ FORMATS: Table = {
 SHARED: Table = {
     "model": text(512, empty=False, required=True),
     "n": integer(1, MAX_ANSWERS, 1),
-    "temperature": number(0, 2, 1.0),
+    "temperature": number(0, MAX_TEMPERATURE, 1.0),
     "top_p": number(0, 1, 1.0, above=True),
-    "top_k": integer(-1, 2**31, 0),
+    "top_k": integer(-1, MAX_TOP_K, 0),
     "min_p": number(0, 1, 0.0),
     "seed": integer(-(2**63), 2**63 - 1),
     "stop": strings(MOST_STOPS, MOST_STOP_CHARACTERS),
@@ -116,9 +120,9 @@ SHARED: Table = {
     "skip_special_tokens": flag(True),
     "ignore_eos": flag(),
     "min_tokens": integer(0, 2**31, 0),
-    "presence_penalty": number(-2, 2, 0.0),
-    "frequency_penalty": number(-2, 2, 0.0),
-    "repetition_penalty": number(0, 2, 1.0, above=True),
+    "presence_penalty": number(-MAX_PENALTY, MAX_PENALTY, 0.0),
+    "frequency_penalty": number(-MAX_PENALTY, MAX_PENALTY, 0.0),
+    "repetition_penalty": number(MIN_REPETITION, MAX_REPETITION, 1.0),
     "logit_bias": Field(_biases, _BIAS, ()),
     "prompt_logprobs": integer(0, MOST_LOGPROBS),
     "stream": flag(),

@@ -25,8 +25,10 @@ class Prompts:
         return any(self._collects(work) for work in works)
 
     def take(self, works: Sequence[Work], hidden: torch.Tensor) -> None:
-        """`hidden` [n, hidden] are the last states of the tokens of `works` in their order."""
+        """`hidden` [n, hidden] are the last states of the tokens of `works` in their order. Takes all of them, or raises."""
         begin = 0
+        sums: dict[str, torch.Tensor] = {}
+        every: dict[str, list[TokenLogprobs]] = {}
         for work in works:
             rows, request = hidden[begin : begin + work.count], work.sequence.request
             begin += work.count
@@ -34,10 +36,12 @@ class Prompts:
                 continue
             if request.embed:
                 total = rows.sum(dim=0)
-                self._sums[request.request_id] = total if work.start == 0 else self._sums[request.request_id] + total
+                sums[request.request_id] = total if work.start == 0 else self._sums[request.request_id] + total
             elif (most := request.sampling.prompt_logprobs) is not None:
                 said = [] if work.start == 0 else self._said[request.request_id]
-                self._said[request.request_id] = said + self._follow(work, rows, most)
+                every[request.request_id] = said + self._follow(work, rows, most)
+        self._sums |= sums
+        self._said |= every
 
     def _collects(self, work: Work) -> bool:
         request = work.sequence.request

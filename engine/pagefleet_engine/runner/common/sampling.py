@@ -15,6 +15,8 @@ from pagefleet_engine.runner.common.grammar import Grammars, Matcher
 from pagefleet_kernels.cpu import Draw, Operations
 
 MASK = 2**64 - 1
+# Of logits that requests have changed: small enough to be divided by any temperature that is not greedy.
+MAX_LOGIT = 1e30
 Key = tuple[str, int]
 
 
@@ -44,10 +46,10 @@ class History:
 
     def follow(self, answer: Answer) -> None:
         for token in answer.tokens[answer.prompt_tokens + self.seen :]:
-            self.counts[token] = self.counts.get(token, 0) + 1
             if self.matcher is not None:
                 self.matcher.accept(token)
-        self.seen = answer.generated
+            self.counts[token] = self.counts.get(token, 0) + 1
+            self.seen += 1
 
 
 class Sampler:
@@ -150,6 +152,8 @@ class Sampler:
         if history.counts and (sampling.frequency_penalty or sampling.presence_penalty):
             seen, counts = torch.tensor(list(history.counts)), torch.tensor(list(history.counts.values()))
             row[seen] -= sampling.frequency_penalty * counts + sampling.presence_penalty
+        if sampling.moves_logits:
+            row.clamp_(-MAX_LOGIT, MAX_LOGIT)
         if history.matcher is not None:
             history.matcher.fill(row)
         elif answer.generated < sampling.min_tokens:

@@ -13,22 +13,26 @@ from pagefleet_engine.core.requests import (
     EngineConfig,
     EngineRequest,
     EngineStats,
+    Finish,
     TokenLogprobs,
     TokenOutput,
 )
 from pagefleet_engine.core.scheduler import Scheduler
-from pagefleet_engine.core.work import Work
+from pagefleet_engine.core.work import Results, Work
 from pagefleet_engine.model import adapters
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common import machine, sampling
 from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.levels import computed, levels, limits
 from pagefleet_engine.runner.common.prompts import Prompts
+from pagefleet_engine.runner.common.recovery import bisected, report, start_over
 from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.cpu import batch
 from pagefleet_engine.runner.cpu.loading import Loaded, load
 from pagefleet_engine.runner.cpu.speculator import DraftModel, Speculator
 from pagefleet_kernels.cpu import operations
+
+Computed = tuple[Results, dict[sampling.Key, tuple[TokenLogprobs, ...]]]  # each work's tokens, and what is said of them
 
 
 class Engine:
@@ -45,6 +49,7 @@ class Engine:
         self._adapters_loaded = 0
         self._steps = 0
         self._computed = (0, 0)
+        self._works: list[Work] = []  # of the last step
         self._asleep: Loaded | None = None
         self._speculator: Speculator | None = None
         self._wake()
@@ -92,22 +97,21 @@ class Engine:
 
     @torch.inference_mode()
     def step(self, now: float) -> list[TokenOutput]:
-        """One forward pass over what the scheduler chooses. `now` is seconds of the clock of `arrival`."""
+        """One forward pass over what the scheduler chooses. `now` is seconds of the clock of `arrival`.
+
+        Where that raises, the requests that make it raise end with an error, and the others get what they would have got.
+        """
         if self._loaded is None:
             return []
-        began = time.perf_counter()
-        outputs = self._scheduler.expire(now)
-        if self._speculator is not None:
-            self._speculator.plan(self._scheduler)
-        works = self._scheduler.schedule(now)
-        self._computed = computed(works)
-        if works:
-            if self._speculator is not None:
-                self._speculator.fill(works)
-            outputs += self._run(works)
-            if self._speculator is not None:
-                self._speculator.learn(works, time.perf_counter() - began)
-            self._steps += 1
+        outputs: list[TokenOutput] = []
+        self._works = []
+        try:
+            self._step(now, outputs)
+        except Exception as error:  # not of one request: nothing but what has not begun can be trusted
+            report("a step failed: the requests that had begun are ended", error)
+            before = self._scheduler
+            self._renew(self.loaded)
+            outputs += start_over(before, self._scheduler, self._works, outputs)
         for output in outputs:
             if output.finish_reason is not None:
                 self._forget(output.request_id, output.index)
@@ -167,6 +171,12 @@ class Engine:
         self.eos_token_ids, self.vocab_size, self.hidden_size = (
             model.eos_token_ids, model.vocab_size, model.hidden_size,
         )  # fmt: skip
+        self._renew(loaded)
+        self._warm_up()
+
+    def _renew(self, loaded: Loaded) -> None:
+        """Begin without a request and without a known page."""
+        config, model = self._config, loaded.model.config
         self._scheduler = Scheduler(limits(config, model, loaded.pages, loaded.max_model_len))
         grammars = on_demand(config.model, self.vocab_size, self.eos_token_ids)
         self._sampler = sampling.Sampler(self._operations, model.eos_token_ids, grammars)
@@ -179,22 +189,60 @@ class Engine:
                     config.speculation, loaded.draft, loaded.draft_cache, self._sampler, self._operations,
                     config.max_num_batched_tokens,
                 )  # fmt: skip
-        self._warm_up()
 
-    def _run(self, works: list[Work]) -> list[TokenOutput]:
+    def _step(self, now: float, outputs: list[TokenOutput]) -> None:
+        """Add what the step brings to `outputs`."""
+        began = time.perf_counter()
+        outputs += self._scheduler.expire(now)
+        if self._speculator is not None:
+            self._plan_drafts(self._speculator)
+        self._works = works = self._scheduler.schedule(now)
+        self._computed = computed(works)
+        whole = True
+        for part, result in bisected(works, self._compute):
+            if isinstance(result, Exception):
+                request_id = part[0].sequence.request_id
+                report("a request cannot be computed and is ended", result, request_id)
+                outputs += self._scheduler.fail(request_id)
+            else:
+                outputs += self._commit(part, result)
+            whole = whole and part == works and not isinstance(result, Exception)
+        if works:
+            self._steps += 1
+            if self._speculator is not None and whole:
+                self._speculator.learn(works, time.perf_counter() - began)
+
+    def _plan_drafts(self, speculator: Speculator) -> None:
+        """Draft tokens change nothing but the speed: a step goes without them where they cannot be planned."""
+        try:
+            speculator.plan(self._scheduler)
+        except Exception as error:
+            report("draft tokens could not be planned: this step has none", error)
+            for sequence in self._scheduler.running:
+                sequence.draft = ()
+
+    def _compute(self, works: list[Work]) -> Computed:
+        """Leaves nothing behind when it raises, but pages' contents that are written again."""
+        if self._speculator is not None:
+            self._speculator.fill(works)
         ending = [work for work in works if work.samples]
         every = self._prompts.wants(works)
         states, sampled = self._forward(works, every)
-        if every:
-            self._prompts.take(works, states)
-            states = states[sampled]
         said: dict[sampling.Key, tuple[TokenLogprobs, ...]] = {}
         answers: dict[int, tuple[tuple[int, ...], ...]] = {}
         if ending:
-            logits = self.loaded.model.logits(states)
+            logits = self.loaded.model.logits(states[sampled] if every else states)
             results, said = self._sampler.choose(ending, logits)
             answers = {id(work): result for work, result in zip(ending, results, strict=True)}
-        outputs = self._scheduler.commit(works, [answers.get(id(work), ()) for work in works])
+        if every:
+            self._prompts.take(works, states)
+        return [answers.get(id(work), ()) for work in works], said
+
+    def _commit(self, works: list[Work], result: Computed) -> list[TokenOutput]:
+        results, said = result
+        outputs = self._scheduler.commit(works, results)
+        for request_id in {output.request_id for output in outputs if output.finish_reason == Finish.ERROR}:
+            report("a request is ended: the token chosen for it is none of the vocabulary", request_id=request_id)
         self._copy_pages()
         return [
             replace(self._prompts.complete(output), logprobs=said.get((output.request_id, output.index)))

@@ -13,6 +13,7 @@ from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.runner.common.grammar import on_demand
 from pagefleet_engine.runner.common.levels import computed, levels, limits
 from pagefleet_engine.runner.common.prompts import Prompts
+from pagefleet_engine.runner.common.recovery import report, start_over
 from pagefleet_engine.runner.common.sampling import Sampler
 from pagefleet_engine.runner.common.warm_up import warm_up
 from pagefleet_engine.runner.device.adapters import Adapters
@@ -36,6 +37,7 @@ class DeviceEngine:
         self._rank = Rank(config, self._workers.device(0), self._workers.join())
         self._adapters = Adapters(config, self._rank)
         self._asleep = True
+        self._works: list[Work] = []  # of the last step and the one that it settled
         self._flight: Flight | None = None
         self._woken()
         for name, path in config.adapters:
@@ -74,21 +76,38 @@ class DeviceEngine:
     def step(self, now: float) -> list[TokenOutput]:
         """Launch the next step, then take what the one before it has brought. `now`: seconds of `arrival`'s clock.
 
-        Raises WorkerDied when another rank has ended.
+        Where that raises, the requests that have begun end with an error, and those that have not are computed next. It
+        raises where nothing can go on: WorkerDied when another rank has ended, the error itself when the device is lost,
+        or when other ranks may wait in a collective that this one has left.
         """
         if self._asleep:
             return []
+        outputs: list[TokenOutput] = []
+        self._works = []
         try:
-            return self._stepped(now)
-        except RuntimeError as error:
-            self._workers.raise_cause(error)
-            raise
+            self._stepped(now, outputs)
+        except Exception as error:
+            if isinstance(error, RuntimeError):
+                self._workers.raise_cause(error)
+            if not (self._rank.shard.size == 1 and self._rank.usable):
+                raise
+            report("a step failed: the requests that had begun are ended", error)
+            before = self._scheduler
+            self._renew()
+            outputs += start_over(before, self._scheduler, self._works, outputs)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._forget(output.request_id, output.index)
+        return outputs
 
-    def _stepped(self, now: float) -> list[TokenOutput]:
-        outputs = self._scheduler.expire(now)
+    def _stepped(self, now: float, outputs: list[TokenOutput]) -> None:
+        """Add what the step brings to `outputs`."""
+        self._works = list(self._scheduler.flown)
+        outputs += self._scheduler.expire(now)
         if self._scheduler.must_wait:
             outputs += self._settle()
         works = self._scheduler.schedule(now)
+        self._works += works
         self._computed = computed(works)
         if any(chosen_by_host(work) for work in works):
             outputs += self._together(works)
@@ -99,10 +118,6 @@ class DeviceEngine:
                 self._scheduler.advance(works)
                 self._flight = flight
         self._steps += bool(works)
-        for output in outputs:
-            if output.finish_reason is not None:
-                self._forget(output.request_id, output.index)
-        return outputs
 
     def load_adapter(self, name: str, path: str) -> None:
         """Raises ValueError when it cannot be used; an adapter of the same name is replaced for requests to come."""
@@ -144,6 +159,13 @@ class DeviceEngine:
         self.eos_token_ids, self.vocab_size, self.hidden_size = (
             config.eos_token_ids, config.vocab_size, config.hidden_size,
         )  # fmt: skip
+        self._renew()
+        self._warm_up()
+        self._asleep = False
+
+    def _renew(self) -> None:
+        """Begin without a request, a step on its way or a known page."""
+        rank, config = self._rank, self._rank.model_config
         bounds = limits(self._config, config, rank.pages, rank.max_model_len)
         self._scheduler = OverlapScheduler(bounds, rank.host_places)
         self._flight = None
@@ -151,9 +173,7 @@ class DeviceEngine:
         grammars = on_demand(self._config.model, self.vocab_size, self.eos_token_ids)
         self._sampler = Sampler(operations(1, "reference"), config.eos_token_ids, grammars)
         self._prompts = Prompts(lambda hidden: self._told.pop(0))
-        self._warm_up()
         self._seats = self._new_seats()
-        self._asleep = False
 
     def _new_seats(self) -> Seats:
         return Seats(self._config.max_num_seqs, lambda answer: seed(self._sampler, answer, answer.index))

@@ -1,5 +1,7 @@
 // One token per row: the largest logit at temperature 0, else from softmax(logits / temperature), cut by top-k, top-p and min-p in this order, by inversion:
 // the first token, in the order of ids, at which the sum of the kept probabilities passes `uniform` of their total.
+// Where that is no distribution (a logit that is not a number, a largest one that is infinite, nothing kept) it is the
+// largest logit, as at temperature 0: the first of equals, logits that are no numbers left out; 0 where none is above -inf.
 // Floor: a row's logits read twice; rows run in parallel.
 #pragma once
 #include <algorithm>
@@ -89,12 +91,21 @@ inline void sample(const float* logits, int64_t vocab, Draw& draw) {
   const float inverse = 1.0f / draw.temperature;
   const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   __m512 most = none;
-  for (int64_t i = 0; i < vocab; i += 16)
-    most = _mm512_max_ps(most, _mm512_mask_loadu_ps(none, lanes(vocab - i), logits + i));
+  __mmask16 strange = 0;  // lanes with a logit that is not a number
+  for (int64_t i = 0; i < vocab; i += 16) {
+    const __m512 values = _mm512_mask_loadu_ps(none, lanes(vocab - i), logits + i);
+    strange |= _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+    most = _mm512_max_ps(most, values);
+  }
   const float top = _mm512_reduce_max_ps(most) * inverse;
+  if (strange || !std::isfinite(top)) {
+    draw.token = largest(logits, vocab);
+    return;
+  }
   const bool k_cuts = draw.top_k > 0 && draw.top_k < vocab, p_cuts = draw.top_p < 1;
   if (!k_cuts && !p_cuts && draw.min_p <= 0) {
     draw.token = draw_whole(logits, vocab, inverse, top, draw.uniform);
+    if (draw.token < 0) draw.token = largest(logits, vocab);  // rounding led beyond the last one that has a probability
     return;
   }
   thread_local std::vector<Candidate> kept;
@@ -136,6 +147,10 @@ inline void sample(const float* logits, int64_t vocab, Draw& draw) {
   if (draw.min_p > 0) {
     const float least = std::log(draw.min_p);
     kept.erase(std::remove_if(kept.begin(), kept.end(), [&](const Candidate& c) { return c.first < least; }), kept.end());
+  }
+  if (kept.empty()) {
+    draw.token = largest(logits, vocab);
+    return;
   }
   std::sort(kept.begin(), kept.end(), [](const Candidate& a, const Candidate& b) { return a.second < b.second; });
   double mass = 0;

@@ -52,6 +52,17 @@ class Rank:
         dtype = str(self.executor.pool.memory.dtype).removeprefix("torch.")
         return {"architecture": self.model_config.kind, "kernels": self.kernels.name, "kv_cache_dtype": dtype}
 
+    @property
+    def usable(self) -> bool:
+        """Whether the device still computes: after a fault of a kernel no call to CUDA succeeds until the process ends."""
+        if self.device.type != "cuda":
+            return True
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return False
+        return True
+
     def sleep(self, level: int) -> None:
         """Give the pages back, and with level 2 the weights too."""
         self._executor = None

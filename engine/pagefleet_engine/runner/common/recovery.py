@@ -1,0 +1,63 @@
+"""What follows a step that raises: the requests that make it raise are found and ended, and the engine goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from pagefleet_engine.core.requests import Finish, TokenOutput
+from pagefleet_engine.core.scheduler import Scheduler
+from pagefleet_engine.core.work import Work, output_of
+
+Result = TypeVar("Result")
+
+
+def bisected(
+    works: Sequence[Work], compute: Callable[[list[Work]], Result]
+) -> Iterator[tuple[list[Work], Result | Exception]]:
+    """The works with their result; where `compute` raises, each half of them, down to a work whose result is an exception.
+
+    `compute` leaves nothing behind when it raises. A caller that takes a part's result before it asks for the next part
+    may end requests: works whose sequences no longer run are left out.
+    """
+    running = [work for work in works if work.sequence.runs]
+    if not running:
+        return
+    result: Result | Exception
+    try:
+        result = compute(running)
+    except Exception as error:
+        result = error
+    if isinstance(result, Exception) and len(running) > 1:
+        report(f"{len(running)} sequences together raised {result!r}: each half is computed alone")
+        del result  # its traceback holds the step's tensors
+        half = len(running) // 2
+        yield from bisected(running[:half], compute)
+        yield from bisected(running[half:], compute)
+        return
+    yield running, result
+
+
+def start_over(
+    before: Scheduler, after: Scheduler, works: Iterable[Work], outputs: Iterable[TokenOutput]
+) -> list[TokenOutput]:
+    """Give `after` the requests that `before` has not begun; the outputs end all others.
+
+    `works` are those of the step that raised, `outputs` what it has brought: the last output of a work may be lost.
+    """
+    ends = after.inherit(before)
+    ended = {(one.request_id, one.index) for one in (*outputs, *ends) if one.finish_reason is not None}
+    lost = [one.sequence for one in works if (one.sequence.request_id, one.sequence.index) not in ended]
+    return [*ends, *(output_of(sequence, (), Finish.ERROR) for sequence in lost)]
+
+
+def report(message: str, error: Exception | None = None, request_id: str | None = None) -> None:
+    """Write one JSON line to stderr, with the error's traceback."""
+    trace = None if error is None else "".join(traceback.format_exception(error))
+    line = {"time": round(time.time(), 3), "level": "error", "message": message, "request": request_id, "trace": trace}
+    sys.stderr.write(json.dumps({name: value for name, value in line.items() if value is not None}) + "\n")
+    sys.stderr.flush()

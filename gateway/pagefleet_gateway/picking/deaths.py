@@ -1,0 +1,89 @@
+"""Requests that engines died of, as far as a gateway can tell: the engine had the request when it died. Pure.
+
+A request is known by its service and its body. Envoy retries by itself. So the first request with a body goes to as many
+pods as `traffic.retries` allows while each of them cuts the connection. The API of our engine outlives its engine process.
+It answers the first attempt with 503, which is retried, and a retry with 500, which is not: two engines, and no third.
+
+After one death the body goes to one pod, without a retry and without a copy. After two it is refused for a minute. Then one
+request with it may pass, and each further death doubles the time. A whole answer forgives it: the engines died of something
+else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from pagefleet_gateway.cluster.state import ServiceKey
+
+DEATHS_TO_REFUSE = 2
+FIRST_REFUSAL_SECONDS, MAX_REFUSAL_SECONDS = 60.0, 3600.0
+ONE_DEATH_SECONDS = 5.0  # connections that a pod cuts within this time are cut by one death
+FORGET_SECONDS = 2 * MAX_REFUSAL_SECONDS  # after the last death
+MAX_RECORDS = 10_000
+
+Content = tuple[ServiceKey, bytes]
+
+
+def content(service: ServiceKey, body: bytes) -> Content | None:
+    """Return what a request is known by; None without a body, because no engine computes that."""
+    return (service, hashlib.blake2b(body, digest_size=16).digest()) if body else None
+
+
+@dataclass
+class _Record:
+    deaths: int = 0
+    by_pod: dict[str, float] = field(default_factory=dict)  # the last death of each, by uid
+    last: float = 0.0  # death
+    refused_until: float = 0.0
+
+
+class Deaths:
+    """The deaths of engines, by the content that they had. Times are seconds of any steady clock."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[Content, _Record] = OrderedDict()
+
+    def record_death(self, known: Content | None, uid: str, now: float) -> None:
+        """Count that the pod's engine died while it had the content."""
+        if known is None:
+            return
+        record = self._records.setdefault(known, _Record())
+        if uid in record.by_pod and now < record.by_pod[uid] + ONE_DEATH_SECONDS:
+            return
+        record.by_pod[uid] = record.last = now
+        record.deaths += 1
+        if record.deaths >= DEATHS_TO_REFUSE:
+            doublings = min(record.deaths - DEATHS_TO_REFUSE, 8)
+            record.refused_until = now + min(FIRST_REFUSAL_SECONDS * 2.0**doublings, MAX_REFUSAL_SECONDS)
+        if len(self._records) > MAX_RECORDS:
+            self._records.popitem(last=False)
+
+    def record_answer(self, known: Content | None) -> None:
+        """Forgive the content after a whole answer to it."""
+        if known is not None and self._records:
+            self._records.pop(known, None)
+
+    def count(self, known: Content | None) -> int:
+        """Return how many engines died with the content since its last whole answer."""
+        record = self._record(known)
+        return 0 if record is None else record.deaths
+
+    def wait(self, known: Content | None, now: float) -> float:
+        """Return the seconds for which the content is refused. A 0 refuses it for a minute more: one request may pass."""
+        record = self._record(known)
+        if record is None or record.deaths < DEATHS_TO_REFUSE:
+            return 0.0
+        if record.refused_until > now:
+            return record.refused_until - now
+        record.refused_until = now + FIRST_REFUSAL_SECONDS
+        return 0.0
+
+    def sweep(self, now: float) -> None:
+        """Forget contents whose last death is long ago."""
+        for known in [known for known, record in self._records.items() if record.last + FORGET_SECONDS < now]:
+            del self._records[known]
+
+    def _record(self, known: Content | None) -> _Record | None:
+        return self._records.get(known) if known is not None and self._records else None

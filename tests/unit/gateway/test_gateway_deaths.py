@@ -1,0 +1,206 @@
+"""Protects the fleet from a request that ends engines: after one end it is sent to one pod and no further, after two to none
+for a while. A request that was only near is not held back once it was answered."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import pytest
+
+from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.measuring.access_log import FailedAttempt, LogLine, complete, parse, record_attempt
+from pagefleet_gateway.picking.deaths import (
+    DEATHS_TO_REFUSE,
+    FIRST_REFUSAL_SECONDS,
+    MAX_RECORDS,
+    MAX_REFUSAL_SECONDS,
+    Deaths,
+    content,
+)
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.routing import Refusal
+
+KEY = ("team", "chat")
+POISON, OTHER = content(KEY, b"poison"), content(KEY, b"other")
+
+
+def test_a_request_is_known_by_its_service_and_its_body() -> None:
+    assert content(KEY, b"") is None
+    assert content(KEY, b"poison") == POISON
+    assert len({POISON, OTHER, content(("team", "other"), b"poison")}) == 3
+
+
+def test_two_ends_hold_a_request_back_and_an_answer_clears_it() -> None:
+    deaths = Deaths()
+    assert (deaths.count(POISON), deaths.wait(POISON, 0.0)) == (0, 0.0)
+    deaths.record_death(POISON, "a", 0.0)
+    assert (deaths.count(POISON), deaths.wait(POISON, 0.0)) == (1, 0.0)
+    deaths.record_death(POISON, "b", 1.0)
+    assert (deaths.count(POISON), deaths.wait(POISON, 1.0)) == (2, FIRST_REFUSAL_SECONDS)
+    assert (deaths.count(OTHER), deaths.wait(OTHER, 1.0)) == (0, 0.0)
+    deaths.record_answer(POISON)
+    assert (deaths.count(POISON), deaths.wait(POISON, 1.0)) == (0, 0.0)
+    deaths.record_death(None, "a", 0.0)
+    assert deaths.count(None) == 0 and deaths.wait(None, 0.0) == 0.0
+
+
+def test_all_that_one_end_cuts_counts_once_and_a_pod_s_next_end_again() -> None:
+    deaths = Deaths()
+    for now in (0.0, 0.1, 4.0):
+        deaths.record_death(POISON, "a", now)
+    assert deaths.count(POISON) == 1
+    deaths.record_death(POISON, "a", 30.0)  # its engine was started again
+    assert deaths.count(POISON) == 2
+
+
+def test_one_try_passes_after_each_time_and_each_end_doubles_it() -> None:
+    deaths, now, waits = Deaths(), 0.0, []
+    for _ in range(DEATHS_TO_REFUSE):
+        deaths.record_death(POISON, "a", now)
+        now += 10
+    for _ in range(9):
+        until = now + deaths.wait(POISON, now)
+        waits.append(until)
+        now = until
+        assert deaths.wait(POISON, now) == 0.0, "one"
+        assert deaths.wait(POISON, now) > 0.0, "and no other beside it"
+        now += 10
+        deaths.record_death(POISON, "a", now)
+        assert deaths.wait(POISON, now) <= MAX_REFUSAL_SECONDS
+    lengths = [round(later - earlier) for earlier, later in itertools.pairwise(waits)]
+    assert lengths[:3] == [
+        2 * FIRST_REFUSAL_SECONDS + 10,
+        4 * FIRST_REFUSAL_SECONDS + 10,
+        8 * FIRST_REFUSAL_SECONDS + 10,
+    ]
+    assert lengths[-1] == MAX_REFUSAL_SECONDS + 10
+
+
+def test_records_are_bounded_in_number_and_time() -> None:
+    deaths = Deaths()
+    for number in range(MAX_RECORDS + 5):
+        deaths.record_death(content(KEY, b"%d" % number), "a", float(number))
+    assert deaths.count(content(KEY, b"4")) == 0 and deaths.count(content(KEY, b"5")) == 1
+    deaths.sweep(2 * MAX_REFUSAL_SECONDS + 6.0)
+    assert deaths.count(content(KEY, b"5")) == 0 and deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 1
+    deaths.sweep(1e9)
+    assert deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 0
+
+
+class World:
+    """Four pods and a mirror, and what Envoy reports."""
+
+    def __init__(self, pods: int = 4) -> None:
+        own = [Pod(str(one), f"p{one}", *KEY, "a", f"10.0.0.{one}:8000") for one in range(pods)]
+        copies = Pod("m", "pm", *KEY, "m", "10.0.0.99:8000")
+        self.state, self.ledger = State(), Ledger()
+        self.state.replace_pods([*own, copies])
+        self.state.confirm([*own, copies])
+        self.state.put_service(Service(*KEY, "smol", (("a", 100),), mirror=("m", 100.0)))
+        self.picker = Picker(self.state, self.ledger, random.Random(7))
+        self.count = 0
+
+    def ask(self, body: object, now: float = 0.0) -> Pick | Refusal:
+        self.count += 1
+        request = Request(f"r{self.count}", "POST", "/team/chat/v1/completions", {}, json.dumps(body).encode())
+        return self.picker.decide(request, now)
+
+    def cut(self, pick: Pick, attempt: int, now: float = 0.0, flags: str = "UC", error: str | None = None) -> None:
+        line = {"id": f"r{self.count}", "attempt": pick.choices[attempt].address, "flags": flags, "error": error}
+        parsed = parse(json.dumps(line).encode())
+        assert isinstance(parsed, FailedAttempt)
+        record_attempt(parsed, self.ledger, now)
+
+    def end(self, pick: Pick, code: int, attempts: int = 1, flags: str = "-", error: str | None = None) -> None:
+        line = {
+            "id": f"r{self.count}", "start": "1.0", "code": code, "flags": flags, "duration_us": 1, "attempts": attempts,
+            "upstream": pick.choices[attempts - 1].address, "error": error,
+        }  # fmt: skip
+        parsed = parse(json.dumps(line).encode())
+        assert isinstance(parsed, LogLine)
+        complete(parsed, self.ledger, 0.0)
+
+
+def picked(answer: Pick | Refusal) -> Pick:
+    assert isinstance(answer, Pick), answer
+    return answer
+
+
+BODY = {"model": "smol", "prompt": "poison"}
+
+
+@pytest.mark.parametrize(("flags", "error"), [("UC", None), ("UPE", None), ("-", "engine_died")])
+def test_after_one_end_one_pod_after_two_none(flags: str, error: str | None) -> None:
+    world = World()
+    first = picked(world.ask(BODY))
+    assert (first.retries, len(first.choices), first.mirror is not None) == (2, 3, True)
+    world.cut(first, 0, flags=flags, error=error)
+    world.end(first, 503, flags="UC")
+    second = picked(world.ask(BODY))
+    assert (second.retries, len(second.choices), second.mirror) == (0, 1, None)
+    other = picked(world.ask({**BODY, "prompt": "else"}))
+    assert (other.retries, len(other.choices)) == (2, 3)
+    world.end(other, 200)
+    again = picked(world.ask(BODY))
+    world.cut(again, 0, now=6.0, flags=flags, error=error)
+    world.end(again, 503, flags="UC")
+    refused = world.ask(BODY, now=7.0)
+    assert isinstance(refused, Refusal)
+    assert (refused.status, refused.code, refused.service) == (422, "request_ends_engines", KEY)
+    assert "2 engines of team/chat died" in refused.message and "59 s" in refused.message
+    assert len(world.ledger) == 1  # the one that has not ended
+    assert isinstance(world.ask({**BODY, "prompt": "else"}, now=7.0), Pick)
+    assert picked(world.ask(BODY, now=67.0)).retries == 0
+
+
+def test_retries_of_one_request_that_all_end_engines_are_enough() -> None:
+    world = World()
+    pick = picked(world.ask(BODY))
+    for attempt in range(3):
+        world.cut(pick, attempt)
+    world.end(pick, 503, attempts=3, flags="URX,UC")
+    assert isinstance(world.ask(BODY), Refusal)
+
+
+def test_who_was_only_near_goes_on_as_before_once_answered() -> None:
+    world = World()
+    pick = picked(world.ask(BODY))
+    world.cut(pick, 0)
+    world.cut(pick, 1)
+    world.end(pick, 200, attempts=3)
+    assert picked(world.ask(BODY)).retries == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "flags", "error"),
+    [
+        (200, "UPE", None),
+        (200, "DC", None),
+        (200, "-", "engine_died"),
+        (429, "-", None),
+        (503, "UF", None),
+        (0, "DC", None),
+    ],
+)
+def test_only_a_whole_answer_clears_a_request(code: int, flags: str, error: str | None) -> None:
+    world = World()
+    pick = picked(world.ask(BODY))
+    world.cut(pick, 0)
+    world.end(pick, code, flags=flags, error=error)
+    assert picked(world.ask(BODY)).retries == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"), [("UF", None), ("-", None), ("UT", None), ("-", "not_ready"), ("DC", None)]
+)
+def test_what_is_no_engine_s_end_is_none(flags: str, error: str | None) -> None:
+    world = World()
+    pick = picked(world.ask(BODY))
+    world.cut(pick, 0, flags=flags, error=error)
+    world.cut(Pick("a", (Pod("x", "x", *KEY, "a", "10.9.9.9:1"),), None, 0), 0)  # none of its pods
+    world.end(pick, 503)
+    assert picked(world.ask(BODY)).retries == 2
+    record_attempt(FailedAttempt("unknown", "10.0.0.1:8000", frozenset({"UC"}), ""), world.ledger, 0.0)
