@@ -3,15 +3,15 @@
     python bench/autoscaling.py [--quick] [--check] [--json FILE] [--png FILE] [--store FILE] [--processes N]
 
 A simulation in virtual time (pagefleet_simulator): the figures do not depend on the machine, but for the last one.
-Ours has ONE setting, what a manifest with `target.ttft` and nothing else says. Each of the others is tuned on a
+Ours has ONE setting: that of a manifest with `target.ttft` and nothing else. Each of the others is tuned on a
 calibration trace of another seed to each of GOALS: the cheapest of its settings that attains it there. Every one of these
 is measured on the built-in traces (medians over the seeds), which gives each trace a frontier: accelerator-hours over
 attainment. The best of the others on a trace is the cheapest of all these settings that attains there what ours attains
 (within 0.1 points), chosen with hindsight; where none does, the one that attains most. `--check` exits 1 unless ours
 attains `--goal` everywhere, takes at least 15 % fewer accelerator-hours than that one on burst and diurnal and at most
 5 % more on any trace, does not flap under noise of +-10 % from its first minute on, and 10,000 replicas pass a day in
-60 s. `--store` keeps the others' results, so that a bench that was broken off, or a change of ours, runs only what is
-new.
+60 s. `--store` saves the others' results, so that an interrupted bench, or one after a change of ours, runs only the missing
+ones.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ PROFILE = profiles.load("h100x4-llama-70b")
 LENGTHS = synthetic.Lengths(prompt=1500, output=700)
 OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
 FLEET = 8  # replicas that the peak needs at a full batch
-MOST = 16
+MAX_REPLICAS = 16
 GOALS = (0.95, 0.98, 0.99)
-SCALING = Scaling(min=1, max=MOST, target=Targets(ttft=OBJECTIVE.ttft))
+SCALING = Scaling(min=1, max=MAX_REPLICAS, target=Targets(ttft=OBJECTIVE.ttft))
 NAMES = ("steady", "step", "burst", "diurnal", "heavy", "noise")
 EQUAL = 0.001
 LESS, MORE = 0.85, 1.05
@@ -98,8 +98,8 @@ class Row:
 def run(job: Job) -> Result:
     trace = synthetic.build(job.trace, FLEET * EACH, job.seed, job.hours, LENGTHS)
     begin = sum(1 for arrival in trace.arrivals if arrival.at < 300) / 300
-    initial = max(1, min(MOST, int(np.ceil(begin / EACH / 0.7))))
-    setting = Setting(PROFILE, Bounds(1, MOST), initial, seed=job.seed)
+    initial = max(1, min(MAX_REPLICAS, int(np.ceil(begin / EACH / 0.7))))
+    setting = Setting(PROFILE, Bounds(1, MAX_REPLICAS), initial, seed=job.seed)
     outcome = Simulation(setting, job.scaler, trace.arrivals, trace.seconds).run()
     return Result(
         job,
@@ -113,7 +113,7 @@ def run(job: Job) -> Result:
 
 @dataclass
 class Store:
-    """Results of earlier runs by job, one JSON object a line; ours is always run anew."""
+    """Results of earlier runs by job, one JSON object a line; ours is always run again."""
 
     path: Path | None
     known: dict[str, dict[str, float]]
@@ -124,19 +124,19 @@ class Store:
         return cls(path, {entry["job"]: entry["result"] for entry in map(json.loads, lines)})
 
     def find(self, job: Job) -> Result | None:
-        found = self.known.get(repr(asked(job))) if job.scaler.name in PEERS else None
-        return None if found is None else Result(job, **found)  # type: ignore[arg-type]
+        figures = self.known.get(repr(stored_as(job))) if job.scaler.name in PEERS else None
+        return None if figures is None else Result(job, **figures)  # type: ignore[arg-type]
 
     def add(self, result: Result) -> None:
-        kept = {key: value for key, value in vars(result).items() if key != "job"}
-        self.known[repr(result.job)] = kept
+        figures = {key: value for key, value in vars(result).items() if key != "job"}
+        self.known[repr(result.job)] = figures
         if self.path is not None and result.job.scaler.name in PEERS:
             with self.path.open("a") as file:
-                print(json.dumps({"job": repr(result.job), "result": kept}), file=file)
+                print(json.dumps({"job": repr(result.job), "result": figures}), file=file)
 
 
-def asked(job: Job) -> Job:
-    """What is run for it: KEDA between one replica and its most is the HPA that it makes (a test holds that)."""
+def stored_as(job: Job) -> Job:
+    """The job that is run for this one: KEDA between one replica and its maximum is the HPA that it makes (a test asserts it)."""
     match job.scaler:
         case Keda(target=target, metric=metric, behavior=behavior):
             return replace(job, scaler=Hpa(target, metric, behavior))
@@ -145,7 +145,7 @@ def asked(job: Job) -> Job:
 
 
 def everything(jobs: list[Job], processes: int, what: str, store: Store) -> list[Result]:
-    missing = list({repr(asked(job)): asked(job) for job in jobs if store.find(job) is None}.values())
+    missing = list({repr(stored_as(job)): stored_as(job) for job in jobs if store.find(job) is None}.values())
     made: dict[str, Result] = {}
     with Progress(console=Console(stderr=True)) as bar, ProcessPoolExecutor(processes) as pool:
         task = bar.add_task(what, total=len(missing))
@@ -153,20 +153,23 @@ def everything(jobs: list[Job], processes: int, what: str, store: Store) -> list
             store.add(result)
             made[repr(result.job)] = result
             bar.advance(task)
-    return [replace(made[repr(asked(job))], job=job) if repr(asked(job)) in made else _kept(store, job) for job in jobs]
+    return [
+        replace(made[repr(stored_as(job))], job=job) if repr(stored_as(job)) in made else _stored(store, job)
+        for job in jobs
+    ]
 
 
-def _kept(store: Store, job: Job) -> Result:
-    found = store.find(job)
-    if found is None:
+def _stored(store: Store, job: Job) -> Result:
+    result = store.find(job)
+    if result is None:
         raise LookupError(f"no result of {job}")
-    return found
+    return result
 
 
 def settings(hours: float, processes: int, store: Store) -> list[Scaler]:
     """Ours, and of each of the others the settings that the calibration trace prefers for GOALS."""
     choices = {name: candidates_of(name, PROFILE, SCALING, OBJECTIVE) for name in PEERS}
-    jobs = [Job("calibration", hours, 1_000_003, scaler) for found in choices.values() for scaler in found]
+    jobs = [Job("calibration", hours, 1_000_003, scaler) for candidates in choices.values() for scaler in candidates]
     results = everything(jobs, processes, "calibrating", store)
     chosen: list[Scaler] = [Ours(SCALING)]
     for name in PEERS:
@@ -197,8 +200,8 @@ def large(hours: float) -> tuple[float, float]:
 def judge(rows: dict[str, list[Row]], goal: float) -> list[tuple[str, bool]]:
     """Each claim with whether it holds."""
     claims = []
-    for name, found in rows.items():
-        mine, peer = found[0], best_peer(found)
+    for name, measured in rows.items():
+        mine, peer = measured[0], best_peer(measured)
         ratio = mine.hours / peer.hours
         limit = LESS if name in ("burst", "diurnal") else MORE
         claims.append(
@@ -214,8 +217,8 @@ def judge(rows: dict[str, list[Row]], goal: float) -> list[tuple[str, bool]]:
     return claims
 
 
-def best_peer(found: list[Row]) -> Row:
-    mine, others = found[0], found[1:]
+def best_peer(rows: list[Row]) -> Row:
+    mine, others = rows[0], rows[1:]
     good = [row for row in others if row.attainment >= mine.attainment - EQUAL]
     if good:
         return min(good, key=lambda row: row.hours)
@@ -258,11 +261,11 @@ def main() -> int:
     for text, holds in claims:
         console.print(f"{'ok    ' if holds else 'MISSED'} {text}", markup=False)
     if arguments.json:
-        written = {trace: [vars(row) for row in found] for trace, found in rows.items()}
+        written = {trace: [vars(row) for row in measured] for trace, measured in rows.items()}
         document = {"medians": written, "claims": claims, "quick": quick, "seeds": len(seeds)}
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
     if arguments.png:
-        frontiers({trace: [vars(row) for row in found] for trace, found in rows.items()}, arguments.png)
+        frontiers({trace: [vars(row) for row in measured] for trace, measured in rows.items()}, arguments.png)
     return int(arguments.check and not all(holds for _, holds in claims))
 
 
@@ -286,16 +289,16 @@ def _table(rows: dict[str, list[Row]]) -> Table:
         "refused",
     ):
         table.add_column(column, justify="left" if column in ("trace", "scaler", "setting") else "right")
-    for trace, found in rows.items():
-        peer = best_peer(found)
-        for number, row in enumerate(found):
+    for trace, measured in rows.items():
+        peer = best_peer(measured)
+        for number, row in enumerate(measured):
             table.add_row(
                 "" if number else trace,
                 row.scaler + (" (best)" if row is peer else ""),
                 row.setting,
                 f"{row.attainment:.2%}",
                 f"{row.hours:.1f}",
-                f"{found[0].hours / row.hours:.2f}",
+                f"{measured[0].hours / row.hours:.2f}",
                 f"{row.events:g}",
                 f"{row.flaps:g}",
                 f"{row.dropped:g}",

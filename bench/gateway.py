@@ -27,7 +27,7 @@ from bench.gatewaybench.split import split
 from bench.gatewaybench.streams import streams
 from bench.gatewaybench.systems import make_peers
 from bench.gatewaybench.traffic import latency, saturation
-from bench.parts import Verdict, measure, options
+from bench.harness.parts import Verdict, measure, options
 
 
 def picking(quick: bool) -> dict[str, object]:
@@ -55,28 +55,28 @@ PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
 }
 
 
-def verdicts(found: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
+def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
     """What was measured, and the targets: (name, value, "<=" or ">=", limit)."""
     rows: list[Verdict] = []
-    if ours := found.get("latency", {}).get("pagefleet"):
+    if ours := results.get("latency", {}).get("pagefleet"):
         rows.append(("added latency p50, ms, at 500 requests/s", ours["added"]["p50"], "<=", 2.0))
         rows.append(("added latency p95, ms, at 500 requests/s", ours["added"]["p95"], "<=", 10.0))
         rows.append(("failed or unanswered", ours["failed"] + ours["unanswered"], "<=", 0))
-    if ours := found.get("saturation", {}).get("pagefleet"):
+    if ours := results.get("saturation", {}).get("pagefleet"):
         rows.append(("saturation, requests/s", ours["perSecond"], ">=", 1500.0))
-    for count, systems in found.get("streams", {}).items():
+    for count, systems in results.get("streams", {}).items():
         rows.append((f"added time between tokens p95, ms, {count} streams", systems["pagefleet"]["added"]["p95"], "<=", 2.0))  # fmt: skip
-    for rate, ratios in found.get("picking", {}).items():
+    for rate, ratios in results.get("picking", {}).items():
         rows.append((f"TTFT p95 over round robin's, {rate} requests/s", ratios["roundRobin"], "<=", 0.7))
         rows.append((f"TTFT p95 over 2/2/3 scoring's, {rate} requests/s", ratios["published"], "<=", 0.9))
-    if "split" in found:
-        rows.append(("prefix hits under a 90/10 split over unsplit", found["split"]["ratio"], ">=", 0.95))
-    if "churn" in found:
-        lost = found["churn"]["failed"] + found["churn"]["unanswered"]
-        rows.append((f"failed over {found['churn']['kills']} kills and as many weight changes", lost, "<=", 0))
-    if "ms" in found.get("rollback", {}):
-        rows.append(("rollback: write to last canary request p99, ms", found["rollback"]["ms"]["p99"], "<=", 1000.0))
-        rows.append(("failed during rollbacks", found["rollback"]["failed"], "<=", 0))
+    if "split" in results:
+        rows.append(("prefix hits under a 90/10 split over unsplit", results["split"]["ratio"], ">=", 0.95))
+    if "churn" in results:
+        lost = results["churn"]["failed"] + results["churn"]["unanswered"]
+        rows.append((f"failed over {results['churn']['kills']} kills and as many weight changes", lost, "<=", 0))
+    if "ms" in results.get("rollback", {}):
+        rows.append(("rollback: write to last canary request p99, ms", results["rollback"]["ms"]["p99"], "<=", 1000.0))
+        rows.append(("failed during rollbacks", results["rollback"]["failed"], "<=", 0))
     return rows
 
 

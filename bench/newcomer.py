@@ -1,10 +1,10 @@
-"""Times a newcomer's path: `git clone`, `make up`, the first answer; with an empty cache, as on a machine that has seen nothing.
+"""Times a newcomer's path: `git clone`, `make up`, the first answer; with an empty cache, as on a new machine.
 
     sudo .venv/bin/python bench/newcomer.py [--warm] [--json FILE] [--check SECONDS]
 
 It plays the commands of README in a clone of this checkout's HEAD and takes the fleet down again. Root is needed, and no
-other local fleet may run. Packages that apt-get has installed on this machine before stay installed: the program says which
-of them were there, for a machine without them takes longer.
+other local fleet may run. Packages that apt-get has installed on this machine before stay installed: the program lists those
+that were installed, because a machine without them takes longer.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Journey:
 
 def stages(line: str) -> Iterator[tuple[str, float]]:
     """What a printed line says about a stage that has ended."""
-    if found := STAGE.match(line):
-        yield found["name"], float(found["seconds"])
-    if found := ENVIRONMENT.match(line):
-        yield "Python environment", float(found["seconds"])
+    if match := STAGE.match(line):
+        yield match["name"], float(match["seconds"])
+    if match := ENVIRONMENT.match(line):
+        yield "Python environment", float(match["seconds"])
 
 
 def travel(work: Path, environment: dict[str, str]) -> Journey:
@@ -65,7 +65,7 @@ def travel(work: Path, environment: dict[str, str]) -> Journey:
         ["make", "up"], cwd=clone, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if process.stdout is None:
-        raise RuntimeError("a pipe was asked for and not made")
+        raise RuntimeError("the process has no pipe for its output")
     printed: list[str] = []
     for line in process.stdout:
         printed.append(line)

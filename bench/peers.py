@@ -1,7 +1,7 @@
 """Makes the systems that Pagefleet's CPU engine is measured against, and the model in the form they read.
 
 `python bench/peers.py` makes all of them, `python bench/peers.py vllm` one. Everything goes to ~/.cache/pagefleet
-(PAGEFLEET_CACHE); what is there already is left as it is, so running it twice is safe.
+(PAGEFLEET_CACHE); existing files stay as they are, so running it twice is safe.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def vllm_made() -> bool:
 
 def vllm_preload() -> list[Path]:
     """The libraries that vLLM asks to be preloaded for speed, those that are there."""
-    wanted = [
+    libraries = [
         vllm_python().parents[1] / "lib/libiomp5.so",
         _tcmalloc() / "usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
     ]
-    return [library for library in wanted if library.exists()]
+    return [library for library in libraries if library.exists()]
 
 
 def llama_server() -> Path:
@@ -126,13 +126,13 @@ def requirements(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         declared = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
-    wanted: list[str] = []
+    requirements: list[str] = []
     for requirement in map(Requirement, declared):
         here = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if here and requirement.name not in UNUSED:
             requirement.marker = None
-            wanted.append(str(requirement))
-    return wanted
+            requirements.append(str(requirement))
+    return requirements
 
 
 def make_llama() -> None:

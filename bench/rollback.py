@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.parts import Verdict, measure, options
+from bench.harness.parts import Verdict, measure, options
 from bench.rollbackbench import alerts, capacity, onset
 
 NO_ROOT: Mapping[str, Any] = {"skipped": "the control plane needs root"}
@@ -47,16 +47,16 @@ def regression(quick: bool) -> Mapping[str, Any]:
 PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {"alert": alert, "capacity": aborts, "onset": regression}
 
 
-def verdicts(found: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
+def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
     """What was measured, and the targets: (name, value, "<=" or ">=", limit)."""
     rows: list[Verdict] = []
-    if "ms" in (ours := found.get("alert", {})):
+    if "ms" in (ours := results.get("alert", {})):
         rows.append(
             (f"alert to last canary request p99, ms, {ours['services']} services", ours["ms"]["p99"], "<=", 1000.0)
         )
         rows.append((f"streams truncated over {ours['rollbacks']} rollbacks", ours["truncated"], "<=", 0))
         rows.append(("requests failed meanwhile", ours["failed"], "<=", 0))
-    if "overMs" in (ours := found.get("capacity", {})):
+    if "overMs" in (ours := results.get("capacity", {})):
         rows.append((f"5xx over {ours['aborts']} aborts with nothing ready", ours["failed"], "<=", 0))
         rows.append(("streams truncated meanwhile", ours["truncated"], "<=", 0))
     return rows

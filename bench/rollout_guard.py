@@ -8,10 +8,10 @@
   many of its requests;
 - four times as many long prompts on the canary, both revisions alike at each length; one request 1,000 times as slow;
 - from the onset of a regression to the rollback, in requests and seconds, at 10 and 100 requests/s;
-- the same rollouts told by an engine's histogram instead of request by request (`edges`);
-- the chance of a rollback by the size of the regression and the requests seen (`--plot`).
+- the same rollouts by an engine's histogram instead of single requests (`edges`);
+- the chance of a rollback by the size of the regression and the number of requests (`--plot`).
 
-The time is virtual: the figures do not depend on the machine, nor on who else uses it. `--check` exits 1 when a target
+The time is virtual: the figures do not depend on the machine, nor on its other load. `--check` exits 1 when a target
 is missed (false rollbacks <= 1 %, also for the prompt mix; detection >= 99 %; the outlier never decides).
 """
 
@@ -58,26 +58,26 @@ class Fired:
     seconds: float
 
 
-def run(asked: Run) -> dict[str, Fired | None]:
+def run(request: Run) -> dict[str, Fired | None]:
     """Play one trace to its end, or until our guard has fired where nobody else is judged."""
-    chosen = judges(asked.traffic) if asked.others else edged_judges() if asked.edges else {OURS: Pagefleet()}
-    found: dict[str, Fired | None] = dict.fromkeys(chosen)
+    chosen = judges(request.traffic) if request.others else edged_judges() if request.edges else {OURS: Pagefleet()}
+    decisions: dict[str, Fired | None] = dict.fromkeys(chosen)
     requests = 0
-    for index, piece in enumerate(_pieces(asked)):
-        now = (index + 1) * asked.traffic.block
+    for index, piece in enumerate(_pieces(request)):
+        now = (index + 1) * request.traffic.block
         requests += sum(values.size for values in piece.canary.values())
         for name, judge in chosen.items():
-            if found[name] is None and judge.take(piece, now):
-                found[name] = Fired(requests, now + SECONDS_TO_ACT)
-        if all(found.values()):
+            if decisions[name] is None and judge.take(piece, now):
+                decisions[name] = Fired(requests, now + SECONDS_TO_ACT)
+        if all(decisions.values()):
             break
-    return found
+    return decisions
 
 
-def _pieces(asked: Run) -> Iterator[Piece]:
-    middle = int(asked.traffic.seconds / asked.traffic.block / 2)
-    for index, piece in enumerate(pieces(asked.traffic, asked.seed)):
-        if asked.outlier and index == middle:
+def _pieces(request: Run) -> Iterator[Piece]:
+    middle = int(request.traffic.seconds / request.traffic.block / 2)
+    for index, piece in enumerate(pieces(request.traffic, request.seed)):
+        if request.outlier and index == middle:
             slow = np.append(piece.canary["s"], 1000 * 0.1)
             yield replace(piece, canary={**piece.canary, "s": slow})
         else:
@@ -97,7 +97,7 @@ class Bench:
         print(f"\n{title} ({len(results)} rollouts)")
         shares = {}
         for name in results[0]:
-            fired = [found for result in results if (found := result[name]) is not None]
+            fired = [one for result in results if (one := result[name]) is not None]
             shares[name] = len(fired) / len(results)
             when = f", median after {median(one.requests for one in fired):,.0f} canary requests" if fired else ""
             print(f"  {name:<32} {shares[name]:>7.2%} rolled back{when}")
@@ -131,10 +131,10 @@ def robustness(bench: Bench, count: int) -> None:
     traffic = Traffic(long_share=(0.1, 0.4), seconds=1800)
     shares = bench.table("only the mix of prompts shifts", bench.play(Run(traffic, seed) for seed in range(count)))
     bench.expect(shares[OURS] <= 0.01, "at most 1 % rolled back for the mix of prompts")
-    found = bench.play(Run(Traffic(seconds=600), seed, others=False, outlier=True) for seed in range(count))
+    outlier = bench.play(Run(Traffic(seconds=600), seed, others=False, outlier=True) for seed in range(count))
     without = bench.play(Run(Traffic(seconds=600), seed, others=False) for seed in range(count))
-    bench.table("one request 1,000 times as slow", found)
-    bench.expect(found == without, "the outlier changes no decision")
+    bench.table("one request 1,000 times as slow", outlier)
+    bench.expect(outlier == without, "the outlier changes no decision")
 
 
 def onset(bench: Bench, count: int) -> None:
@@ -143,8 +143,8 @@ def onset(bench: Bench, count: int) -> None:
         for share in (0.1, 0.5):
             for worse in (1.5, 2.0, 3.0):
                 traffic = Traffic(rate=rate, share=share, worse=worse, seconds=3600)
-                found = [r[OURS] for r in bench.play(Run(traffic, seed, others=False) for seed in range(count))]
-                fired = sorted((one for one in found if one is not None), key=lambda one: one.seconds)
+                rollbacks = [r[OURS] for r in bench.play(Run(traffic, seed, others=False) for seed in range(count))]
+                fired = sorted((one for one in rollbacks if one is not None), key=lambda one: one.seconds)
                 slow = fired[min(len(fired) - 1, int(0.99 * len(fired)))]
                 print(
                     f"  {rate:>4.0f} requests/s, {share:>4.0%} on the canary, {worse:g} x: {len(fired)}/{count} after "
@@ -158,7 +158,7 @@ def edges(bench: Bench, count: int) -> None:
         for worse, seconds in ((1.0, 1800.0), (1.25, 7200.0), (3.0, 1800.0)):
             traffic = Traffic(noise, rate=20.0, worse=worse, seconds=seconds)
             results = bench.play(Run(traffic, seed, others=False, edges=True) for seed in range(count))
-            shares = bench.table(f"told by histograms: p95 x {worse:g}, {noise}, {seconds / 3600:g} h", results)
+            shares = bench.table(f"by histograms: p95 x {worse:g}, {noise}, {seconds / 3600:g} h", results)
             if worse == 1.0:
                 bench.expect(max(shares.values()) <= 0.01, "at most 1 % false rollbacks, wherever the edges are")
 
@@ -170,8 +170,8 @@ def power(bench: Bench, count: int) -> dict[str, dict[float, list[float]]]:
         print(f"\nshare rolled back within {', '.join(f'{n:,}' for n in BUDGETS)} canary requests, {noise}")
         for worse in FACTORS:
             traffic = Traffic(noise, worse=worse, seconds=BUDGETS[-1] / 5)
-            found = [r[OURS] for r in bench.play(Run(traffic, seed, others=False) for seed in range(count))]
-            shares = [sum(one is not None and one.requests <= n for one in found) / count for n in BUDGETS]
+            rollbacks = [r[OURS] for r in bench.play(Run(traffic, seed, others=False) for seed in range(count))]
+            shares = [sum(one is not None and one.requests <= n for one in rollbacks) / count for n in BUDGETS]
             curves.setdefault(noise, {})[worse] = shares
             print(f"  {worse:>5.2f} x: " + "  ".join(f"{share:>6.1%}" for share in shares))
     return curves

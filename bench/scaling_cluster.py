@@ -3,8 +3,8 @@
     python bench/scaling_cluster.py [wake burst burst-spare zero zero-spare down node] [--streams 200] [--check] [--json FILE]
 
 Needs root and what `make up` needs; starts the fleet, and takes it down again unless it ran before. Times are of a
-machine that engines, gateway, control plane and clients share: they say what happens in what order and compare with each
-other, and are not what a GPU node would show. `--check` exits 1 when a stream is cut, when the first token at zero comes
+machine that engines, gateway, control plane and clients share: they show the order of events and compare with each
+other; they do not predict those of a GPU node. `--check` exits 1 when a stream is cut, when the first token at zero comes
 more than a second after the start-up time, or when a woken spare is not sooner than the replica it stands in for.
 """
 

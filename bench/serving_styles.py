@@ -2,8 +2,8 @@
 
     python bench/serving_styles.py [--quick] [--check] [--json result.json] [--png docs/explanation/serving_styles.png]
 
-The same model, kernels, requests and KV memory (8,192 tokens) three times; only the style differs, so what differs in
-the numbers comes of it:
+The same model, kernels, requests and KV memory (8,192 tokens) three times; only the style differs, so a difference of
+the numbers has no other cause:
 
 - `static`: batches, each held until its longest answer ends; a whole context reserved for every sequence (what a loop
   around transformers' generate does);
@@ -11,7 +11,7 @@ the numbers comes of it:
   servers of TGI's first generation): one page is as long as the context;
 - `paged`: continuous batching over pages of 16 tokens (Kwon et al., SOSP 2023).
 
-Claims (`--check`): paged wastes less than 4 % of what it holds, and gives more tokens/s than both others. What runs in
+Claims (`--check`): paged wastes less than 4 % of the slots that it holds, and gives more tokens/s than both others. What runs in
 a round alternates, and medians of the rounds are shown.
 """
 
@@ -38,11 +38,11 @@ from pagefleet_engine.model.text import tokenizer
 from pagefleet_engine.runner.cpu.engine import Engine
 
 TEXT = Path(__file__).parent / "cpubench/text.txt"
-BUDGET, LONGEST, PAGE = 8192, 1024, 16  # tokens of KV memory, of a context, of a page
-BASE = EngineConfig(model=float_model.URI, quantization="int8", max_model_len=LONGEST, prefix_caching=False)
+BUDGET, MAX_CONTEXT, PAGE = 8192, 1024, 16  # tokens of KV memory, of a context, of a page
+BASE = EngineConfig(model=float_model.URI, quantization="int8", max_model_len=MAX_CONTEXT, prefix_caching=False)
 STYLES = {
-    "static": replace(BASE, batching="static", page_size=LONGEST, num_pages=BUDGET // LONGEST + 1),
-    "reserved": replace(BASE, page_size=LONGEST, num_pages=BUDGET // LONGEST + 1),
+    "static": replace(BASE, batching="static", page_size=MAX_CONTEXT, num_pages=BUDGET // MAX_CONTEXT + 1),
+    "reserved": replace(BASE, page_size=MAX_CONTEXT, num_pages=BUDGET // MAX_CONTEXT + 1),
     "paged": replace(BASE, page_size=PAGE, num_pages=BUDGET // PAGE + 1),
 }
 
@@ -98,9 +98,9 @@ def middle(runs: Sequence[Measured]) -> Measured:
     return Measured(**{name: statistics.median(getattr(run, name) for run in runs) for name in asdict(runs[0])})
 
 
-def show(console: Console, title: str, found: Mapping[str, Measured]) -> None:
+def show(console: Console, title: str, results: Mapping[str, Measured]) -> None:
     table = Table("style", "output tok/s", "TTFT p50 / p95 ms", "ITL p50 / p95 ms", "KV wasted", "sequences at once", title=title)  # fmt: skip
-    for name, one in found.items():
+    for name, one in results.items():
         table.add_row(
             name,
             f"{one.tokens_per_s:.0f}",
@@ -112,7 +112,7 @@ def show(console: Console, title: str, found: Mapping[str, Measured]) -> None:
     console.print(table)
 
 
-def draw(found: Mapping[str, Mapping[str, Measured]], path: Path) -> None:
+def draw(results: Mapping[str, Mapping[str, Measured]], path: Path) -> None:
     """A row of bars for each load: throughput, p95 of the first token, p95 between tokens, KV waste."""
     import matplotlib
 
@@ -120,8 +120,8 @@ def draw(found: Mapping[str, Mapping[str, Measured]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     columns = (("tokens_per_s", "output tokens/s", 1.0), ("ttft_p95", "TTFT p95, s", 1e-3), ("itl_p95", "ITL p95, ms", 1.0), ("waste", "KV slots wasted, %", 100.0))  # fmt: skip
-    figure, axes = plt.subplots(len(found), len(columns), figsize=(12, 2.6 * len(found)), squeeze=False)
-    for row, (load, styles) in zip(axes, found.items(), strict=True):
+    figure, axes = plt.subplots(len(results), len(columns), figsize=(12, 2.6 * len(results)), squeeze=False)
+    for row, (load, styles) in zip(axes, results.items(), strict=True):
         for axis, (name, label, unit) in zip(row, columns, strict=True):
             bars = axis.bar(list(styles), [getattr(one, name) * unit for one in styles.values()], color=("#9aa5b1", "#5b8db8", "#1f7a4d"))  # fmt: skip
             axis.bar_label(bars, fmt="%.3g", fontsize=8)
@@ -152,14 +152,14 @@ def main(
             for style, config in STYLES.items():
                 console.print(f"round {part + 1}, {load}: {style} ...", style="dim")
                 runs[load][style].append(serve(config, spaced))
-    found = {load: {style: middle(several) for style, several in styles.items()} for load, styles in runs.items()}
-    for load, styles in found.items():
+    results = {load: {style: middle(several) for style, several in styles.items()} for load, styles in runs.items()}
+    for load, styles in results.items():
         show(console, load, styles)
     if json:
-        json.write_text(json_.dumps({load: {style: asdict(one) for style, one in styles.items()} for load, styles in found.items()}, indent=1) + "\n")  # fmt: skip
+        json.write_text(json_.dumps({load: {style: asdict(one) for style, one in styles.items()} for load, styles in results.items()}, indent=1) + "\n")  # fmt: skip
     if png:
-        draw(found, png)
-    at_once = found["all at once"]
+        draw(results, png)
+    at_once = results["all at once"]
     short = [name for name in ("static", "reserved") if at_once["paged"].tokens_per_s <= at_once[name].tokens_per_s]
     for name in short:
         console.print(f"MISSED  paged gives no more tokens/s than {name}")

@@ -1,7 +1,7 @@
 """Pods that are killed and weights that move while requests run: how many requests fail of it.
 
 A real Envoy and the real picker in this process, engines as processes that are killed with requests in them which have
-not had their first token. The gateway is told nothing of a kill: it has to find out. Every kill and every weight change
+not had their first token. Nothing reports a kill to the gateway: it has to detect it. Every kill and every weight change
 comes while requests run.
 """
 
@@ -95,9 +95,9 @@ async def _churn(times: int, rate: float, seconds_each: float) -> dict[str, obje
             hit += gateway.ledger.in_flight(next(pod for pod in state.pods if pod.address.endswith(f":{port}")))
             await engines.kill(port)
             await asyncio.sleep(max(0.0, began + seconds_each - asyncio.get_running_loop().time()))
-        found = json.loads((await load.communicate())[0])
-        kept = {key: found[key] for key in ("answered", "failed", "unanswered", "statuses")}
-        return {"kills": times, "weightChanges": times, "inFlightWhenKilled": hit, **kept}
+        results = json.loads((await load.communicate())[0])
+        outcomes = {key: results[key] for key in ("answered", "failed", "unanswered", "statuses")}
+        return {"kills": times, "weightChanges": times, "inFlightWhenKilled": hit, **outcomes}
     finally:
         if load is not None and load.returncode is None:
             load.kill()

@@ -39,7 +39,7 @@ class Engine:
 
     def __init__(self, first: float, interval: float = 0.0) -> None:
         self.first, self.interval = first, interval
-        self.streams: dict[Connection, list[int]] = {}  # connection -> [tokens sent, tokens wanted]
+        self.streams: dict[Connection, list[int]] = {}  # connection -> [tokens sent, tokens requested]
 
     def step(self) -> None:
         for connection, progress in list(self.streams.items()):
@@ -87,8 +87,8 @@ class Connection(asyncio.Protocol):
             kind = b"text/plain" if self._url == b"/metrics" else b"application/json"
             self.send(b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (kind, len(body), body))
             return
-        wanted = _TOKENS.search(self._body)
-        tokens = int(wanted[1]) if wanted else 1
+        requested = _TOKENS.search(self._body)
+        tokens = int(requested[1]) if requested else 1
         if self._engine.first:
             asyncio.get_running_loop().call_later(self._engine.first, self._begin, tokens)
         else:

@@ -40,8 +40,8 @@ def load(**plan: object) -> Mapping[str, object]:
     )
     if done.returncode:
         raise RuntimeError(f"the load generator ended with {done.returncode}: {done.stderr[-600:]}")
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    results: dict[str, object] = json.loads(done.stdout)
+    return results
 
 
 class NotThere(RuntimeError):
@@ -71,8 +71,8 @@ def through(system: System, **plan: object) -> Figures:
     """The load through one system, and the cores that it used."""
     try:
         with warmed(system) as running:
-            found = dict(load(port=running.port, path=system.path, **plan))
-            return {**found, "cores": round(running.cores(), 2)}
+            results = dict(load(port=running.port, path=system.path, **plan))
+            return {**results, "cores": round(running.cores(), 2)}
     except NotThere as error:
         return {"skipped": str(error)}
 
@@ -80,25 +80,25 @@ def through(system: System, **plan: object) -> Figures:
 def latency(quick: bool) -> Figures:
     """Seconds that a system adds to the first byte at 500 requests a second: long shared prompts, one token."""
     with engines():
-        found = {one.name: through(one, rate=RATE, seconds=4.0 if quick else 12.0) for one in SYSTEMS}
-    return {"rate": RATE, **added(found, "ttft")}
+        results = {one.name: through(one, rate=RATE, seconds=4.0 if quick else 12.0) for one in SYSTEMS}
+    return {"rate": RATE, **added(results, "ttft")}
 
 
 def saturation(quick: bool) -> Figures:
     """Requests a second that 64 clients get answered who ask again at once."""
     with engines():
-        found = {one.name: through(one, clients=64, seconds=3.0 if quick else 8.0) for one in SYSTEMS}
+        results = {one.name: through(one, clients=64, seconds=3.0 if quick else 8.0) for one in SYSTEMS}
     return {
         name: figures if "skipped" in figures else {key: figures[key] for key in ("perSecond", "failed", "cores")}
-        for name, figures in found.items()
+        for name, figures in results.items()
     }
 
 
-def added(found: Mapping[str, Figures], what: str) -> Figures:
+def added(results: Mapping[str, Figures], what: str) -> Figures:
     """Each system's quantiles of `what`, in ms, and what they are above the engine's own."""
-    base = found["direct"][what]
+    base = results["direct"][what]
     shown: Figures = {}
-    for name, figures in found.items():
+    for name, figures in results.items():
         if "skipped" in figures:
             shown[name] = figures
             continue

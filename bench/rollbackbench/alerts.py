@@ -1,4 +1,4 @@
-"""Rollbacks by alert: from POSTing it to the last request that the canary still got, and what became of open streams.
+"""Rollbacks by alert: from POSTing it to the last request that the canary received, and the end of the open streams.
 
 Several services roll a canary out and back, round after round, while the other InferenceServices just serve. Each canary
 has half of the traffic and open streams when Alertmanager's payload is sent. The time begins when it is sent and ends when
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.rollbackbench.fleet import SERVICES, Fleet, fleet
-from bench.rollbackbench.load import TOKENS_A_SECOND, Seen, Users, streams
+from bench.rollbackbench.load import TOKENS_A_SECOND, Answers, Users, streams
 
-RATE, CLOSE_RATE = 5.0, 50.0  # requests per second to each service that rolls out; while the last one is looked for
-STREAMS, STREAM_SECONDS = 3, 8.0  # the canary's pods are told to stop after 5 s without weight
-QUIET_SECONDS = 1.5  # after the rollback is in the status, in which a last canary request is looked for
+RATE, CLOSE_RATE = 5.0, 50.0  # requests per second to each service that rolls out; while the last one is awaited
+STREAMS, STREAM_SECONDS = 3, 8.0  # the canary's pods get SIGTERM after 5 s without weight
+QUIET_SECONDS = 1.5  # after the rollback is in the status, the wait for a late canary request
 CREATED_AT_ONCE = 16
 
 
@@ -64,26 +64,26 @@ async def measure(size: Size) -> Mapping[str, Any]:
     async with fleet(size.services) as running:
         began = time.monotonic()
         await _fill(running, size)
-        filled, seen = time.monotonic() - began, Seen()
-        lanes = [Lane(running, seen, index, size.rollbacks // size.lanes) for index in range(size.lanes)]
-        found = [one for each in await asyncio.gather(*(lane.run() for lane in lanes)) for one in each]
+        filled, answers = time.monotonic() - began, Answers()
+        lanes = [Lane(running, answers, index, size.rollbacks // size.lanes) for index in range(size.lanes)]
+        rollbacks = [one for each in await asyncio.gather(*(lane.run() for lane in lanes)) for one in each]
         return {
             "services": size.services,
             "serving": size.serving,
             "readyAfter": round(filled, 1),
-            "rollbacks": len(found),
-            "ms": quantiles([one.last for one in found]),
-            "storedMs": quantiles([one.stored for one in found]),
+            "rollbacks": len(rollbacks),
+            "ms": quantiles([one.last for one in rollbacks]),
+            "storedMs": quantiles([one.stored for one in rollbacks]),
             "streams": sum(lane.streams for lane in lanes),
-            "truncated": seen.truncated,
-            "answered": seen.answered,
-            "failed": seen.failed,
-            "failures": dict(seen.failures),
+            "truncated": answers.truncated,
+            "answered": answers.answered,
+            "failed": answers.failed,
+            "failures": dict(answers.failures),
         }
 
 
 async def _fill(running: Fleet, size: Size) -> None:
-    """All services, those that serve with one ready pod, the others at zero replicas as their people want them."""
+    """All services, those that serve with one ready pod, the others at zero replicas, in external mode."""
     slots = asyncio.Semaphore(CREATED_AT_ONCE)
 
     async def one(index: int) -> None:
@@ -105,9 +105,9 @@ async def _fill(running: Fleet, size: Size) -> None:
 class Lane:
     """One service's rollouts, one after another."""
 
-    def __init__(self, running: Fleet, seen: Seen, index: int, rounds: int) -> None:
-        self._running, self._seen, self._name, self._rounds = running, seen, name(index), rounds
-        self._users = Users(running.http, f"{running.url}/{self._name}", seen, RATE)
+    def __init__(self, running: Fleet, answers: Answers, index: int, rounds: int) -> None:
+        self._running, self._answers, self._name, self._rounds = running, answers, name(index), rounds
+        self._users = Users(running.http, f"{running.url}/{self._name}", answers, RATE)
         self._random = random.Random(index)
         self.streams = 0
         self.done: list[Rollback] = []
@@ -136,8 +136,8 @@ class Lane:
         try:
             await streams(users, canary, STREAMS, int(STREAM_SECONDS * TOKENS_A_SECOND))
         except TimeoutError as error:
-            status, failures = await running.status(self._name), dict(self._seen.failures)
-            raise RuntimeError(f"{self._name}: no stream met {canary}: {failures}, {status}") from error
+            status, failures = await running.status(self._name), dict(self._answers.failures)
+            raise RuntimeError(f"{self._name}: no stream was routed to {canary}: {failures}, {status}") from error
         self.streams += STREAMS
         users.rate = CLOSE_RATE
         await asyncio.sleep(self._random.uniform(0.5, 2.0))  # at any moment of the operator's two seconds
@@ -165,7 +165,7 @@ class Lane:
 
 
 def settled(status: Mapping[str, Any]) -> bool:
-    """Whether it is Ready, with or without pods."""
+    """Whether the service is Ready, with or without pods."""
     return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
 
 

@@ -1,4 +1,4 @@
-"""An abort when the new revision has all the traffic and the good one no pods: who asks meanwhile must not notice.
+"""An abort when the new revision has all the traffic and the good one no pods: clients must not notice.
 
 A revision is promoted and watched; the previous one is at zero replicas. Under open-loop load its people say `abort`: the
 previous revision's pods are raised first, and requests stay where they were until these are ready (they start at
@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.rollbackbench import alerts
 from bench.rollbackbench.fleet import SERVICES, Fleet, fleet
-from bench.rollbackbench.load import TOKENS_A_SECOND, Seen, Users
+from bench.rollbackbench.load import TOKENS_A_SECOND, Answers, Users
 
 RATE, ANSWER_SECONDS, REPLICAS = 40.0, 2.0, 3
 NAME = "full"
@@ -28,11 +28,11 @@ def spec(sequences: int) -> dict[str, Any]:
 
 
 async def measure(aborts: int) -> Mapping[str, Any]:
-    seen, took = Seen(), []
+    answers, took = Answers(), []
     async with fleet(1) as running:
         await running.create(NAME, spec(1))
         await running.until(NAME, "it serves", alerts.settled)
-        users = Users(running.http, f"{running.url}/{NAME}", seen, RATE)
+        users = Users(running.http, f"{running.url}/{NAME}", answers, RATE)
         load = asyncio.create_task(users.run(int(ANSWER_SECONDS * TOKENS_A_SECOND)))
         try:
             for number in range(2, aborts + 2):
@@ -44,11 +44,11 @@ async def measure(aborts: int) -> Mapping[str, Any]:
     return {
         "aborts": aborts,
         "overMs": alerts.quantiles(took),
-        "answered": seen.answered,
-        "shed": seen.shed,
-        "truncated": seen.truncated,
-        "failed": seen.failed,
-        "failures": dict(seen.failures),
+        "answered": answers.answered,
+        "shed": answers.shed,
+        "truncated": answers.truncated,
+        "failed": answers.failed,
+        "failures": dict(answers.failures),
     }
 
 

@@ -1,7 +1,7 @@
 """Engines without a model, one for each pod's address: they answer, stream, and end as a pagefleet-engine does.
 
 All of 127.0.0.0/8 is this machine, so one listening socket serves every pod; which pod is meant is the address that was
-called. Nobody answers at an address that is not up. An engine that is told to stop goes on until its streams have ended,
+called. No engine answers at an address that is not up. An engine that gets the order to stop continues until its streams have ended,
 takes new requests for as long as gateways may not have heard of it, and is then gone.
 """
 
@@ -32,7 +32,7 @@ class Engines:
         self._stopping: dict[str, float] = {}
 
     async def serve(self) -> None:
-        """Listen, and step all streams, for ever."""
+        """Listen, and step all streams, until cancelled."""
         loop = asyncio.get_running_loop()
         await loop.create_server(partial(Door, self), "0.0.0.0", PORT, backlog=1024)
         due = loop.time()
@@ -59,7 +59,7 @@ class Engines:
             cast(Door, connection).cut()
 
     def takes(self, address: str) -> bool:
-        """Whether somebody listens there."""
+        """Whether an engine listens at the address."""
         since = self._stopping.get(address)
         return address in self.up and (since is None or time.monotonic() - since < LINGER)
 

@@ -1,4 +1,4 @@
-"""The parts that a rollback goes through, as they are shipped, on a real etcd and kube-apiserver: the operator under its
+"""The shipped pieces that take part in a rollback, on a real etcd and kube-apiserver: the operator under its
 ClusterRole, the gateway (Envoy and picker) with its own watch, and pods on addresses of their own (node.py). Needs root."""
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class Fleet:
 
     async def until(self, name: str, what: str, holds: Any, timeout: float = 120.0) -> dict[str, Any]:
         """The first status that `holds`. Raises TimeoutError."""
-        found: dict[str, Any] = {}
+        status: dict[str, Any] = {}
 
         async def check() -> bool:
-            found.clear()
-            found.update(await self.status(name))
-            return bool(found) and bool(holds(found))
+            status.clear()
+            status.update(await self.status(name))
+            return bool(status) and bool(holds(status))
 
         await until(check, timeout=timeout, what=f"{name}: {what}", interval=0.15)
-        return found
+        return status
 
 
 @asynccontextmanager
 async def fleet(services: int) -> AsyncIterator[Fleet]:
-    """Everything started, nothing in it. Whatever happens, it is taken down."""
+    """Start all pieces without a service, and take them down in every case."""
     state, sockets = Path("/var/lib/pagefleet-bench"), Path("/run/pagefleet-bench")
     layout = replace(control_plane_layout(), state=state, run=sockets)  # not the tests' own: they clean theirs up
     plane = up(Options(layout=layout, node=False))
@@ -130,7 +130,7 @@ def _operator(plane: Cluster, folder: Path) -> dict[str, str]:
 
 
 async def _announce_gateway(api: Api) -> None:
-    """The operator finds gateways as pods; nobody runs this one but us."""
+    """The operator finds gateways as pods; this process runs this one."""
     labels = {"app.kubernetes.io/name": "pagefleet-gateway"}
     spec = {"containers": [{"name": "gateway", "image": "x"}], "nodeName": "nowhere"}
     path = f"/api/v1/namespaces/{SYSTEM}/pods"
@@ -144,7 +144,7 @@ async def _announce_gateway(api: Api) -> None:
 def _process(
     folder: Path, name: str, command: list[str], variables: Mapping[str, str], *, waits: bool = False
 ) -> Iterator[None]:
-    """`waits`: until it says that it serves. Its errors are in FOLDER/NAME.log."""
+    """`waits`: until it reports that it serves. Its errors are in FOLDER/NAME.log."""
     with (folder / f"{name}.log").open("wb") as log:
         output = subprocess.PIPE if waits else subprocess.DEVNULL
         process = subprocess.Popen(command, cwd=ROOT, env={**environment(), **variables}, stdout=output, stderr=log)

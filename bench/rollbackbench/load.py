@@ -1,4 +1,4 @@
-"""Users of one service: short requests at a steady rate whatever comes back (open loop), and long streams."""
+"""Users of one service: short requests at a steady rate, however late the answers are (open loop), and long streams."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TOKENS_A_SECOND = 10  # of a stub engine
 
 
 @dataclass
-class Seen:
-    """What came back. `failures` by what went wrong; a 429 is `shed`, no failure."""
+class Answers:
+    """Counts of answers. `failures` is by cause; a 429 counts as `shed`, not as a failure."""
 
     answered: int = 0
     shed: int = 0
@@ -28,17 +28,17 @@ class Seen:
 
 @dataclass(frozen=True)
 class Answer:
-    """`revision` "" when none answered; `arrived` at its engine by the machine's monotonic clock."""
+    """`revision` "" without an answer; `arrived` at its engine by the machine's monotonic clock."""
 
     revision: str
     arrived: float
 
 
 class Users:
-    """`last` is by revision when the latest request that it answered had arrived at its engine."""
+    """`last`: for each revision, the time at which the latest request that it answered arrived at its engine."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, seen: Seen, rate: float) -> None:
-        self._http, self._url, self._seen = http, f"{url}/v1/completions", seen
+    def __init__(self, http: aiohttp.ClientSession, url: str, answers: Answers, rate: float) -> None:
+        self._http, self._url, self._answers = http, f"{url}/v1/completions", answers
         self.rate = rate  # of `run`, requests per second
         self._open: set[asyncio.Task[Answer]] = set()
         self.last: dict[str, float] = {}
@@ -53,14 +53,14 @@ class Users:
             await asyncio.sleep(max(0.0, due - loop.time()))
 
     def ask(self, tokens: int, begun: asyncio.Future[str] | None = None) -> asyncio.Task[Answer]:
-        """A request; `begun` is told the revision when the answer's head has come."""
+        """A request; `begun` gets the revision when the head of the answer has arrived."""
         task = asyncio.create_task(self._ask(tokens, begun))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
         return task
 
     async def finished(self) -> None:
-        """When every request that is open has ended."""
+        """Wait until every open request has ended."""
         while self._open:
             await asyncio.gather(*self._open)
 
@@ -77,18 +77,18 @@ class Users:
                     begun.set_result(revision)
                 text = await response.read()
                 if headed and b"data: [DONE]" not in text:
-                    self._seen.truncated += 1
+                    self._answers.truncated += 1
                 elif headed:
-                    self._seen.answered += 1
+                    self._answers.answered += 1
                 elif response.status == 429:
-                    self._seen.shed += 1
+                    self._answers.shed += 1
                 else:
-                    self._seen.failures[f"{response.status} {text[:80].decode(errors='replace')}"] += 1
+                    self._answers.failures[f"{response.status} {text[:80].decode(errors='replace')}"] += 1
         except (aiohttp.ClientError, TimeoutError) as error:
             if headed:
-                self._seen.truncated += 1
+                self._answers.truncated += 1
             else:
-                self._seen.failures[type(error).__name__] += 1
+                self._answers.failures[type(error).__name__] += 1
         if begun is not None and not begun.done():
             begun.set_result("")
         return Answer(revision, arrived)
@@ -96,10 +96,10 @@ class Users:
 
 async def streams(users: Users, revision: str, count: int, tokens: int) -> None:
     """Open streams of `tokens` until `count` of them are answered by `revision`. Raises TimeoutError."""
-    loop, found = asyncio.get_running_loop(), 0
+    loop, answered = asyncio.get_running_loop(), 0
     async with asyncio.timeout(60):
-        while found < count:
+        while answered < count:
             begun: list[asyncio.Future[str]] = [loop.create_future() for _ in range(count)]
             for future in begun:
                 users.ask(tokens, future)
-            found += sum(one == revision for one in await asyncio.gather(*begun))
+            answered += sum(one == revision for one in await asyncio.gather(*begun))

@@ -1,6 +1,6 @@
 """A node whose pods are the stub engines of this process: pods start, are Ready some time later, and end with their streams.
 
-    python -m bench.rollbackbench.node KUBECONFIG MOST_PODS
+    python -m bench.rollbackbench.node KUBECONFIG MAX_PODS
 
 Beside the load generator and not in it: they must not share an interpreter. tests/support/cluster/status_node.py registers the node; this
 one follows its pods by a watch, because hundreds of pods are too many to list again and again.
@@ -29,8 +29,8 @@ Raw = dict[str, Any]
 
 
 class EngineNode(StatusNode):
-    def __init__(self, api: Api, kubeconfig: str, engines: Engines, most_pods: int) -> None:
-        super().__init__(api, most_pods)
+    def __init__(self, api: Api, kubeconfig: str, engines: Engines, max_pods: int) -> None:
+        super().__init__(api, max_pods)
         self._kubeconfig, self._engines = kubeconfig, engines
         self._known: dict[str, asyncio.Task[None]] = {}  # by uid: its start, later its end
         self._at: dict[str, str] = {}  # uid -> address
@@ -102,10 +102,10 @@ def _path(pod: Raw) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
-async def main(kubeconfig: str, most_pods: int) -> None:
+async def main(kubeconfig: str, max_pods: int) -> None:
     engines = Engines()
     async with Api(kubeconfig) as api:
-        node = EngineNode(api, kubeconfig, engines, most_pods)
+        node = EngineNode(api, kubeconfig, engines, max_pods)
         await node.register()
         serving = asyncio.create_task(engines.serve())
         print("serving", flush=True)

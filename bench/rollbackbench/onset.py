@@ -1,5 +1,5 @@
 """From the onset of a regression to the rollback, by the operator's own guard on simulated traffic: virtual time, the same on
-every machine. bench/rollout_guard.py says how the traffic is made and has more of such figures."""
+every machine. bench/rollout_guard.py describes the traffic and has more figures of this kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measure(rollouts: int) -> Mapping[str, Any]:
             for factor in FACTORS:
                 traffic = Traffic(rate=rate, share=SHARE, worse=factor, seconds=3600)
                 results = pool.map(run, [Run(traffic, seed, others=False) for seed in range(rollouts)], chunksize=4)
-                fired = [found for one in results if (found := one[OURS]) is not None]
+                fired = [decision for one in results if (decision := one[OURS]) is not None]
                 ordered = sorted(one.seconds for one in fired)
                 shown[f"{rate:g}/s, {factor:g}x"] = {
                     "rolledBack": len(fired),

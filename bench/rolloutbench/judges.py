@@ -1,4 +1,4 @@
-"""Who decides on a trace, each by its own rule: the operator's guard (its own code, not a copy), rules that compare one
+"""Judges that decide on a trace, each by its own rule: the operator's guard (its own code, not a copy), rules that compare one
 number with a constant, and a test with a fixed sample. A judge is fed block by block and says when it would roll back.
 
 The constant of the others is the most favourable one: (1 + maxIncrease) x the stable's true long-run quantile, which
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from rolloutbench.trace import Floats, Piece, Traffic
 
 from pagefleet_engine.api.observability.buckets import LATENCY
 from pagefleet_operator.domain.analysis.latency import MIN_BLOCKS
 from pagefleet_operator.domain.analysis.paired import PairedTest, evidence
+from rolloutbench.trace import Floats, Piece, Traffic
 
 # Of a vLLM 0.32's /metrics (tests/data/metrics-vllm.txt).
 VLLM_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -26,15 +26,15 @@ CHECK_SECONDS = 60.0
 
 
 class Judge(Protocol):
-    """`take` is told a block and when it ended (seconds); True: roll back now."""
+    """`take` gets a block and the time of its end in seconds. True: roll back now."""
 
     def take(self, piece: Piece, now: float) -> bool: ...
 
 
 @dataclass
 class Pagefleet:
-    """The guard with two signals, as by default (ttft and errors), in its first hour: the level is halved. `edges`: it is
-    told a histogram with these."""
+    """The guard with two signals, as by default (ttft and errors), in its first hour: the level is halved. `edges`: it
+    gets a histogram with these."""
 
     tests: dict[str, PairedTest] = field(default_factory=dict)
     edges: tuple[float, ...] | None = None
@@ -114,7 +114,7 @@ def true_quantile(traffic: Traffic) -> float:
 
 
 def edged_judges() -> dict[str, Judge]:
-    """The guard by what it is told: each request, or an engine's histogram."""
+    """The guard by its input: each request, or an engine's histogram."""
     return {
         "Pagefleet": Pagefleet(),
         "by our engine's edges": Pagefleet(edges=LATENCY),

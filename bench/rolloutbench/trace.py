@@ -47,13 +47,13 @@ class Piece:
     canary: dict[str, Floats]
 
     def blocks(self, edges: tuple[float, ...] | None = None) -> dict[str, Block]:
-        """With `edges` (finite ones, ascending): as a histogram with these would tell them."""
-        found = {}
+        """With `edges` (finite ones, ascending): as a histogram with these edges would report them."""
+        blocks = {}
         for name, stable in self.stable.items():
             canary = self.canary[name]
             pair = None if edges is None else Pair(edged(stable, edges), edged(canary, edges), edges)
-            found[name] = Block(histogram(stable), histogram(canary), pair)
-        return found
+            blocks[name] = Block(histogram(stable), histogram(canary), pair)
+        return blocks
 
 
 def pieces(traffic: Traffic, seed: int) -> Iterator[Piece]:
@@ -68,15 +68,15 @@ def pieces(traffic: Traffic, seed: int) -> Iterator[Piece]:
     requests = traffic.rate * traffic.block
     sizes = [source.poisson(requests * part, count) for part in (1 - traffic.share, traffic.share)]
     for index in range(count):
-        found: list[dict[str, Floats]] = []
+        sides: list[dict[str, Floats]] = []
         for side, worse in ((0, 1.0), (1, traffic.worse)):
             factor = worse * math.exp(common[index] + own[side][index])
             heavy = int(source.binomial(sizes[side][index], traffic.long_share[side]))
             short = int(sizes[side][index]) - heavy
-            found.append({"s": factor * _noise(source, traffic.noise, short)})
+            sides.append({"s": factor * _noise(source, traffic.noise, short)})
             if any(traffic.long_share):
-                found[-1]["l"] = 6.0 * factor * _noise(source, traffic.noise, heavy)
-        yield Piece(*found)
+                sides[-1]["l"] = 6.0 * factor * _noise(source, traffic.noise, heavy)
+        yield Piece(*sides)
 
 
 def histogram(latencies: Floats) -> dict[int, int]:

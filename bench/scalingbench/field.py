@@ -1,5 +1,5 @@
-"""The fleet as the parts see it: services applied with kubectl, pods read from the API server, streams that are watched
-to their end. Times are of this process's clock, so a pod that is seen to be ready was ready a moment before."""
+"""The fleet as the parts observe it: services applied with kubectl, pods read from the API server, streams that are watched
+to their end. Times are of this process's clock, so a pod was ready a moment before it is observed to be ready."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pagefleet_operator.kube.client import Api
 
 NAMESPACE = "scaling"
 LOOK_SECONDS = 0.2
-LONGEST_STREAM = 900.0
+MAX_STREAM_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class PodState:
 
 @dataclass(frozen=True)
 class Stream:
-    """An answer as its client saw it. `first` and `last` are seconds from the request to the first token and the end."""
+    """An answer as its client received it. `first` and `last` are seconds from the request to the first token and the end."""
 
     status: int
     first: float | None
@@ -68,8 +68,8 @@ class Field:
         await self.kubectl.apply(document)
 
     async def view(self, name: str) -> View:
-        found = await self.api.get(f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices/{name}")
-        return View(found)
+        document = await self.api.get(f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices/{name}")
+        return View(document)
 
     async def pods(self, name: str) -> list[PodState]:
         listed = await self.api.get(
@@ -78,7 +78,7 @@ class Field:
         return [_state(item) for item in listed["items"]]
 
     async def when(self, holds: Callable[[View, list[PodState]], bool], name: str, what: str, timeout: float) -> float:
-        """Waits, and answers the time at which it was seen to hold."""
+        """Wait until `holds`, and return the time."""
 
         async def check() -> bool:
             return holds(await self.view(name), await self.pods(name))
@@ -91,7 +91,7 @@ class Field:
         return Stream(answer.status, answer.ttft, answer.e2e, answer.tokens, answer.finish, answer.error)
 
     async def scale(self, name: str, replicas: int) -> float:
-        """`kubectl scale`; answers when it was sent."""
+        """`kubectl scale`; returns the time at which it was sent."""
         began = time.monotonic()
         await self.kubectl.run("scale", "isvc", name, "-n", NAMESPACE, f"--replicas={replicas}")
         return began
@@ -107,7 +107,7 @@ class Field:
 
 def clients() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=LONGEST_STREAM)
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=MAX_STREAM_SECONDS)
     )
 
 

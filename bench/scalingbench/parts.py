@@ -1,4 +1,4 @@
-"""The parts of `scaling_cluster.py`: each takes a fleet and answers named figures (seconds and counts), and cleans up."""
+"""The parts of `scaling_cluster.py`: each takes a fleet, returns named figures (seconds and counts), and cleans up."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from scalingbench.field import NAMESPACE, Field, PodState, Stream, asleep, clients, gathered, serving, startup
-
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_local.fleet.view import View
+from scalingbench.field import NAMESPACE, Field, PodState, Stream, asleep, clients, gathered, serving, startup
 
 Figures = dict[str, float | int | str]
 START_SECONDS = 300.0
@@ -112,9 +111,9 @@ async def zero(field: Field, streams: int, *, spares: int = 0) -> Figures:
     )  # fmt: skip
     await field.when(lambda _, pods: all(pod.spare for pod in pods), name, "its pods are gone", START_SECONDS)
     async with clients() as session:
-        seen = asyncio.create_task(_own_pod(field, name))
+        watch = asyncio.create_task(_own_pod(field, name))
         answer = await field.stream(session, name, 8)
-        created, ready = await seen
+        created, ready = await watch
     first = answer.first if answer.first is not None else float("nan")
     figures: Figures = {"zero to the first token, s": round(first, 2), "its answer is whole": int(answer.whole)}
     figures["the new pod from created to ready, s"] = round(ready - created, 2)
@@ -124,7 +123,7 @@ async def zero(field: Field, streams: int, *, spares: int = 0) -> Figures:
 
 
 async def _own_pod(field: Field, name: str) -> tuple[float, float]:
-    """When a replica that is no spare is first seen, and seen to be ready."""
+    """The times at which a replica that is no spare is first observed, and first observed to be ready."""
     created = await field.when(lambda _, pods: any(not p.spare for p in pods), name, "a pod", START_SECONDS)
     ready = await field.when(lambda _, pods: serving(pods, spare=False) > 0, name, "it is ready", START_SECONDS)
     return created, ready

@@ -73,7 +73,7 @@ STATUS = record(
         "decisions": array("The latest decisions with their numbers.", _object("A decision."), 64),
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
         "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),
-        "route": _object("The HTTPRoute of provider GatewayAPI that follows this status, by what it leads to."),
+        "route": _object("The HTTPRoute of provider GatewayAPI that follows this status, with its backend."),
         "action": _object("The outcome of the last annotation pagefleet.io/action: id, outcome, message."),
         "mirror": record(
             "The revision that gets copies of requests; read by the gateway.",
@@ -81,11 +81,13 @@ STATUS = record(
         ),
         "previous": record(
             "The revision that served before the stable: the way back.",
-            {"revision": text("Its hash."), "since": _time("When it was relieved.")},
+            {"revision": text("Its hash."), "since": _time("When it stopped being the stable revision.")},
         ),
-        "baseline": array("What it was like, for the watch after promotion.", _object("A histogram."), 64),
+        "baseline": array(
+            "Latencies of the previous revision, for the watch after promotion.", _object("A histogram."), 64
+        ),
         "draining": array("Revisions that have lost their traffic.", _object("A revision, and since when."), 64),
-        "spares": _object("Warm spares of the stable revision: how many are wanted, asleep and awake."),
+        "spares": _object("Warm spares of the stable revision: how many are desired, asleep and awake."),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
         "selector": text("Selects the pods.", longest=1024),
     },

@@ -56,18 +56,18 @@ class Operator:
         self.versions += 1
         document, now = fleet.document(namespace, name, status, self.versions), time.time()
 
-        def told() -> None:
+        def send() -> None:
             self.store.upsert(KIND, document)
             self.page.decided(fleet.seen(namespace, name, status, now, seed), status, now)
 
-        self.call(told)
+        self.call(send)
 
     def gone(self, namespace: str, name: str) -> None:
-        def told() -> None:
+        def send() -> None:
             self.store.remove(KIND, namespace, name)
             self.page.changed((namespace, name))
 
-        self.call(told)
+        self.call(send)
 
     def call(self, work: Callable[[], None]) -> None:
         async def done() -> None:
@@ -91,9 +91,9 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
 
     started = asyncio.run_coroutine_threadsafe(Server(Metrics(), alerts, lambda: True, page).start(0), loop)
     runner = started.result(30)
-    told = Operator(f"http://127.0.0.1:{runner.addresses[0][1]}/ui/", loop, store, page)
-    _fill(told)
-    yield told
+    send = Operator(f"http://127.0.0.1:{runner.addresses[0][1]}/ui/", loop, store, page)
+    _fill(send)
+    yield send
     asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(30)
@@ -154,15 +154,15 @@ def browser(chromium: WebDriver, operator: Operator) -> WebDriver:
 @pytest.fixture(scope="session")
 def axe() -> str:
     """axe-core's source, from the npm registry into the cache."""
-    kept = CACHE / "axe-core" / AXE / "axe.min.js"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
+    path = CACHE / "axe-core" / AXE / "axe.min.js"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
         packed = subprocess.run(
-            ["npm", "pack", "--json", f"axe-core@{AXE}"], cwd=kept.parent, check=True, capture_output=True
+            ["npm", "pack", "--json", f"axe-core@{AXE}"], cwd=path.parent, check=True, capture_output=True
         )
-        with tarfile.open(kept.parent / json.loads(packed.stdout)[0]["filename"]) as archive:
+        with tarfile.open(path.parent / json.loads(packed.stdout)[0]["filename"]) as archive:
             member = archive.extractfile("package/axe.min.js")
             if member is None:
                 pytest.fail("axe-core's package holds no axe.min.js")
-            kept.write_bytes(member.read())
-    return kept.read_text()
+            path.write_bytes(member.read())
+    return path.read_text()

@@ -142,12 +142,12 @@ def test_there_is_no_accessibility_finding(browser: WebDriver, axe: str, scheme:
     with_scheme(browser, scheme)
     opened(browser, where)
     browser.execute_cdp_cmd("Runtime.evaluate", {"expression": axe})  # a page's own policy would refuse a script
-    found: dict[str, Any] = browser.execute_async_script("axe.run().then(arguments[0])")
+    report: dict[str, Any] = browser.execute_async_script("axe.run().then(arguments[0])")
     if scheme == "dark":
         full(browser, "fleet-dark" if where == "#/" else f"{where.rsplit('/', 1)[1]}-dark")
-    assert found["passes"]
+    assert report["passes"]
     problems = [
-        (entry["id"], entry["impact"], [n["html"] for n in entry["nodes"]][:3]) for entry in found["violations"]
+        (entry["id"], entry["impact"], [n["html"] for n in entry["nodes"]][:3]) for entry in report["violations"]
     ]
     assert problems == []
 

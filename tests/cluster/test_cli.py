@@ -1,5 +1,5 @@
 """Protects `pagefleet` (and `kubectl pagefleet`) against the real API server and the real operator: every action is
-answered, the exit codes are right, names complete, and what goes wrong is told without a traceback."""
+answered, the exit codes are right, names complete, and errors are reported without a traceback."""
 
 from __future__ import annotations
 
@@ -80,17 +80,20 @@ async def applied(plane: Plane, name: str, *args: str) -> None:
 
 
 async def view(plane: Plane, name: str) -> View:
-    found = await plane.kubectl.get("isvc", name, NAMESPACE)
-    assert found is not None
-    return View(found)
+    document = await plane.kubectl.get("isvc", name, NAMESPACE)
+    assert document is not None
+    return View(document)
 
 
-async def phase(plane: Plane, name: str, wanted: str) -> View:
+async def phase(plane: Plane, name: str, expected: str) -> View:
     async def there() -> bool:
-        seen = await view(plane, name)
-        return seen.phase == wanted and seen.status.get("observedGeneration") == seen.document["metadata"]["generation"]
+        state = await view(plane, name)
+        return (
+            state.phase == expected
+            and state.status.get("observedGeneration") == state.document["metadata"]["generation"]
+        )
 
-    await until(there, timeout=60, what=f"{name} is {wanted}", interval=0.3)
+    await until(there, timeout=60, what=f"{name} is {expected}", interval=0.3)
     return await view(plane, name)
 
 
@@ -102,8 +105,8 @@ async def canary(plane: Plane, name: str) -> View:
 
 
 async def test_a_rollout_is_watched_explained_and_acted_on(plane: Plane) -> None:
-    seen = await canary(plane, "acted")
-    old, new = seen.stable, seen.canary
+    state = await canary(plane, "acted")
+    old, new = state.stable, state.canary
     shown = await cli(plane, "rollout", "status", "acted")
     assert shown.code == 0
     assert "[>] 1: 10 % (hold 1h)" in shown.out
@@ -152,8 +155,8 @@ async def test_a_rollout_is_watched_explained_and_acted_on(plane: Plane) -> None
 
 
 async def test_abort_and_retry_and_what_is_written(plane: Plane) -> None:
-    seen = await canary(plane, "aborted")
-    spec = seen.document["spec"]
+    state = await canary(plane, "aborted")
+    spec = state.document["spec"]
     assert (await cli(plane, "rollout", "abort", "aborted")).code == 0
     rolled = await phase(plane, "aborted", "RolledBack")
     assert rolled.status["rejected"][-1]["reason"] == "Aborted"
@@ -214,10 +217,10 @@ async def test_kubectl_finds_the_plugin_hands_its_flags_on_and_completes(plane: 
 async def test_a_service_is_measured_through_the_gateway_s_path(plane: Plane) -> None:
     """A server in the gateway's place sees what a user of the service would send there."""
     await applied(plane, "loaded")
-    seen: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     async def answer(request: web.Request) -> web.Response:
-        seen.append((request.path, (await request.json())["model"]))
+        requests.append((request.path, (await request.json())["model"]))
         events = 'data: {"choices": [{"text": "a", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
         return web.Response(text=events, content_type="text/event-stream")
 
@@ -231,26 +234,26 @@ async def test_a_service_is_measured_through_the_gateway_s_path(plane: Plane) ->
     done = await pagefleet(*load, "--url", f"http://127.0.0.1:{runner.addresses[0][1]}", *kubeconfig)
     await runner.cleanup()
     assert done.code == 0, done.text
-    assert seen == [("/default/loaded/v1/completions", "smollm2")] * 2
+    assert requests == [("/default/loaded/v1/completions", "smollm2")] * 2
     lost = await pagefleet(*load, *kubeconfig)
     assert lost.code == 1
-    assert "pagefleet-system/pagefleet-gateway: not found; give its --url" in lost.err
+    assert "pagefleet-system/pagefleet-gateway: not found; give it with --url" in lost.err
 
 
 async def test_service_names_and_revisions_complete(plane: Plane) -> None:
     await applied(plane, "complete-me")
-    seen = await phase(plane, "complete-me", "Idle")
+    state = await phase(plane, "complete-me", "Idle")
 
     async def completed(words: str) -> list[str]:
-        found = await pagefleet(
+        output = await pagefleet(
             _PAGEFLEET_COMPLETE="complete_bash", COMP_WORDS=words,
             COMP_CWORD=str(len(words.split(" ")) - 1), KUBECONFIG=str(plane.kubectl.kubeconfig),
         )  # fmt: skip
-        return found.out.split()
+        return output.out.split()
 
     assert await completed("pagefleet status complete-") == ["complete-me"]
     assert await completed("pagefleet rollout abort comp") == ["complete-me"]
-    assert await completed("pagefleet rollout undo complete-me --to ") == [seen.stable]
+    assert await completed("pagefleet rollout undo complete-me --to ") == [state.stable]
     assert "rollout" in await completed("pagefleet ro")
 
 

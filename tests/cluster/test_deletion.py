@@ -42,19 +42,19 @@ async def started(plane: Plane, name: str, namespace: str) -> str:
 
 async def ready(plane: Plane, name: str, namespace: str) -> str:
     async def is_ready() -> bool:
-        found = await plane.kubectl.get("isvc", name, namespace)
-        return found is not None and View(found).is_true("Ready")
+        document = await plane.kubectl.get("isvc", name, namespace)
+        return document is not None and View(document).is_true("Ready")
 
     await until(is_ready, timeout=40, what=f"{name} is Ready", interval=0.3)
-    found = await plane.kubectl.get("isvc", name, namespace)
-    assert found is not None
+    document = await plane.kubectl.get("isvc", name, namespace)
+    assert document is not None
     assert len(await names(plane, namespace)) == 6  # itself, Deployment, ReplicaSet, Service, PDB, pod
-    return View(found).stable
+    return View(document).stable
 
 
 async def names(plane: Plane, namespace: str) -> list[str]:
-    found = await plane.kubectl.run("get", KINDS, "-n", namespace, "-o", "name")
-    return [name for name in found.out.split() if name != "service/kubernetes"]
+    document = await plane.kubectl.run("get", KINDS, "-n", namespace, "-o", "name")
+    return [name for name in document.out.split() if name != "service/kubernetes"]
 
 
 async def gone(plane: Plane, namespace: str) -> None:
@@ -87,8 +87,8 @@ async def test_a_deleted_namespace_takes_its_services_along(alive: Plane, dead: 
     await alive.kubectl.run("delete", "namespace", namespace, "--wait=false")
 
     async def away() -> bool:
-        found = await alive.kubectl.run("get", "namespace", namespace, "--ignore-not-found", "-o", "name")
-        return not found.out.strip()
+        document = await alive.kubectl.run("get", "namespace", namespace, "--ignore-not-found", "-o", "name")
+        return not document.out.strip()
 
     await until(away, timeout=GONE_SECONDS, what=f"namespace {namespace} is gone")
 
@@ -100,8 +100,8 @@ async def test_a_service_deleted_in_the_middle_of_a_rollout_leaves_nothing(alive
     await alive.kubectl.apply(changed)
 
     async def split() -> bool:
-        found = await alive.kubectl.get("isvc", "chat", "gone-rollout")
-        return found is not None and View(found).weights.get(View(found).canary) == 10
+        document = await alive.kubectl.get("isvc", "chat", "gone-rollout")
+        return document is not None and View(document).weights.get(View(document).canary) == 10
 
     await until(split, timeout=40, what="the canary has traffic", interval=0.3)
     await alive.kubectl.run("delete", "isvc", "chat", "-n", "gone-rollout", "--wait=false")
@@ -116,8 +116,8 @@ async def test_orphans_stay_and_are_taken_back(alive: Plane) -> None:
     await alive.kubectl.run("delete", "isvc", "chat", "-n", namespace, "--cascade=orphan", "--wait=true")
 
     async def unowned() -> bool:
-        found = await alive.kubectl.get("deployment", f"chat-{stable}", namespace)
-        return found is not None and not found["metadata"].get("ownerReferences")
+        document = await alive.kubectl.get("deployment", f"chat-{stable}", namespace)
+        return document is not None and not document["metadata"].get("ownerReferences")
 
     await until(unowned, timeout=GONE_SECONDS, what="the Deployment has no owner any more")
     assert await pods(alive, namespace) == before

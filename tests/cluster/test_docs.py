@@ -42,10 +42,10 @@ def services() -> Iterator[tuple[str, dict[str, Any]]]:
 
 async def test_the_api_server_takes_every_inference_service(plane: Plane) -> None:
     """With kubectl's validation on: unknown fields are errors."""
-    found = [(where, one) for where, one in services() if one.get("kind") == "InferenceService"]
-    assert len(found) >= 10
+    documents = [(where, one) for where, one in services() if one.get("kind") == "InferenceService"]
+    assert len(documents) >= 10
     items = []
-    for index, (_, document) in enumerate(found):
+    for index, (_, document) in enumerate(documents):
         document = copy.deepcopy(document)
         document["metadata"] = {"name": f"docs-{index}", "namespace": "default"}
         items.append(document)
@@ -56,7 +56,7 @@ async def test_the_api_server_takes_every_inference_service(plane: Plane) -> Non
         return done.code, done.text
 
     code, text = await dry(items)
-    assert code == 0, f"{text}\n{dict(enumerate(where for where, _ in found))}"
+    assert code == 0, f"{text}\n{dict(enumerate(where for where, _ in documents))}"
     assert text.count("created (server dry run)") == len(items)
     items[0]["spec"]["scalling"] = {}
     assert (await dry(items[:1]))[0] != 0

@@ -13,7 +13,7 @@ import openai
 import pytest
 import pytest_asyncio
 from support import docs_blocks
-from support.rbac import asked, events, granted
+from support.rbac import events, granted, role_use
 
 from pagefleet_local.base import paths
 from pagefleet_local.demo.load import Load
@@ -207,12 +207,12 @@ async def test_kubectl_get_isvc_shows_the_columns(stage: Stage) -> None:
 async def test_the_gateway_asks_for_what_its_role_names_and_for_nothing_else(stage: Stage) -> None:
     """By the audit log of all the tests above (row 28; the operator's Role: test_roles)."""
     role = granted("base/gateway-rbac.yaml")
-    found = asked(events(paths.layout().logs), "system:serviceaccount:pagefleet-system:pagefleet-gateway", role)
-    assert found.requests
-    assert sorted(found.forbidden) == []
-    assert sorted(found.used - role) == []
+    record = role_use(events(paths.layout().logs), "system:serviceaccount:pagefleet-system:pagefleet-gateway", role)
+    assert record.requests
+    assert sorted(record.forbidden) == []
+    assert sorted(record.used - role) == []
     # A watch is in the log when it has ended; the gateway's outlast this file.
-    assert sorted({grant for grant in role - found.used if grant[2] != "watch"}) == []
+    assert sorted({grant for grant in role - record.used if grant[2] != "watch"}) == []
 
 
 async def test_the_scenes_hold_through_node_ports_and_a_proxy(narrator: Narrator, fleet: Fleet) -> None:

@@ -29,23 +29,23 @@ async def clean(plane: Plane) -> AsyncIterator[None]:
 
 def routed(name: str, **traffic: Any) -> Document:
     document = service(name, args=[])
-    told = {"parentRefs": [{"name": "edge"}], **traffic.pop("gatewayAPI", {})}
-    document["spec"]["traffic"] = {"provider": "GatewayAPI", "gatewayAPI": told, **traffic}
+    fields = {"parentRefs": [{"name": "edge"}], **traffic.pop("gatewayAPI", {})}
+    document["spec"]["traffic"] = {"provider": "GatewayAPI", "gatewayAPI": fields, **traffic}
     document["spec"]["rollout"]["route"] = {"header": {"x-canary": "always"}}
     return document
 
 
-async def found(plane: Plane, collection: str, name: str) -> Document | None:
+async def read(plane: Plane, collection: str, name: str) -> Document | None:
     return await plane.api.find(f"{collection}/{name}")
 
 
 async def route_of(plane: Plane, name: str, what: str, holds: Any) -> Document:
     async def check() -> bool:
-        live = await found(plane, ROUTES, name)
+        live = await read(plane, ROUTES, name)
         return live is not None and bool(holds(live["spec"]))
 
     await until(check, timeout=45, what=what, interval=0.2)
-    live = await found(plane, ROUTES, name)
+    live = await read(plane, ROUTES, name)
     assert live is not None
     return live
 
@@ -56,7 +56,7 @@ def weights(spec: Document) -> dict[str, int]:
 
 async def answer(plane: Plane, name: str, status: str, reason: str, message: str) -> None:
     """What a gateway's controller would write."""
-    live = await found(plane, ROUTES, name)
+    live = await read(plane, ROUTES, name)
     assert live is not None
     entry = {
         "parentRef": {"name": "edge", "namespace": NAMESPACE},
@@ -82,8 +82,8 @@ def said(view: Any, kind: str) -> tuple[str, str]:
 
 async def test_a_cluster_without_the_kinds_serves_and_is_told_what_to_install(plane: Plane) -> None:
     await plane.kubectl.apply(routed("bare"))
-    seen = await settled(plane, "bare", "bare is Ready", lambda v: v.is_true("Ready"))
-    status, message = said(seen, "RouteAccepted")
+    state = await settled(plane, "bare", "bare is Ready", lambda v: v.is_true("Ready"))
+    status, message = said(state, "RouteAccepted")
     assert status == "False"
     assert message.startswith("spec.traffic.provider: ")
     assert "install" in message
@@ -96,12 +96,12 @@ async def test_a_route_of_the_first_api_has_only_fields_that_it_knows(plane: Pla
     await install(plane, "httproutes", first_api=True)
     live = await route_of(plane, "bare", "a route, half a minute after its kind came", lambda spec: spec["rules"])
     assert "timeouts" not in live["spec"]["rules"][0]
-    seen = await settled(plane, "bare", "told", lambda v: "spec.traffic.timeout" in said(v, "TrafficEnforced")[1])
-    assert said(seen, "RouteAccepted")[0] == "Unknown"
+    state = await settled(plane, "bare", "reported", lambda v: "spec.traffic.timeout" in said(v, "TrafficEnforced")[1])
+    assert said(state, "RouteAccepted")[0] == "Unknown"
     await plane.kubectl.run("delete", "isvc", "bare", "-n", NAMESPACE)
 
     async def gone() -> bool:
-        return await found(plane, ROUTES, "bare") is None
+        return await read(plane, ROUTES, "bare") is None
 
     await until(gone, timeout=40, what="the route goes with its service")
 
@@ -118,14 +118,14 @@ async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_conditi
     await answer(plane, "split", "True", "Accepted", "fine")
     await settled(plane, "split", "accepted", lambda v: said(v, "RouteAccepted")[0] == "True")
     await answer(plane, "split", "False", "NotAllowedByListeners", "no listener allows it")
-    seen = await settled(plane, "split", "refused", lambda v: said(v, "RouteAccepted")[0] == "False")
-    assert "spec.traffic.gatewayAPI.parentRefs[0]" in said(seen, "RouteAccepted")[1]
+    state = await settled(plane, "split", "refused", lambda v: said(v, "RouteAccepted")[0] == "False")
+    assert "spec.traffic.gatewayAPI.parentRefs[0]" in said(state, "RouteAccepted")[1]
 
     changed = routed("split", timeout="90s")
     changed["spec"]["engine"]["args"] = ["--max-num-seqs=4"]
     await plane.kubectl.apply(changed)
-    seen = await settled(plane, "split", "the canary has traffic", lambda v: v.weights.get(v.canary) == 10)
-    canary = seen.canary
+    state = await settled(plane, "split", "the canary has traffic", lambda v: v.weights.get(v.canary) == 10)
+    canary = state.canary
     live = await route_of(plane, "split", "two weights", lambda spec: len(weights(spec)) == 2)
     assert weights(live["spec"]) == {f"split-{stable}": 90, f"split-{canary}": 10}
     forced = live["spec"]["rules"][0]
@@ -167,15 +167,15 @@ async def test_a_route_that_the_api_server_refuses_is_an_event_and_stops_nothing
     await settled(plane, "refused", "refused is Ready", lambda v: v.is_true("Ready"))
     refused["spec"]["engine"]["args"] = ["--max-num-seqs=4"]
     await plane.kubectl.apply(refused)
-    seen = await settled(plane, "refused", "the canary has its weight", lambda v: v.weights.get(v.canary) == 10)
-    assert await plane.kubectl.get("deployment", f"refused-{seen.canary}", NAMESPACE) is not None
+    state = await settled(plane, "refused", "the canary has its weight", lambda v: v.weights.get(v.canary) == 10)
+    assert await plane.kubectl.get("deployment", f"refused-{state.canary}", NAMESPACE) is not None
 
-    async def told() -> bool:
+    async def reported() -> bool:
         fields = "involvedObject.name=refused,reason=RouteRefused"
         events = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "--field-selector", fields, "-o", "name")
         return len(events.out.split()) == 1
 
-    await until(told, timeout=30, what="one Event with the API server's words")
+    await until(reported, timeout=30, what="one Event with the API server's words")
     await plane.kubectl.run("delete", "isvc", "refused", "-n", NAMESPACE)
 
 
@@ -191,7 +191,7 @@ async def test_where_pools_are_served_the_route_leads_to_one_and_both_go_with_th
     assert [(r["group"], r["kind"], r["name"]) for r in rule["backendRefs"]] == [
         ("inference.networking.k8s.io", "InferencePool", "split")
     ]
-    pool = await found(plane, POOLS, "split")
+    pool = await read(plane, POOLS, "split")
     assert pool is not None
     assert pool["metadata"]["ownerReferences"][0]["name"] == "split"
     assert pool["spec"] == {
@@ -207,18 +207,18 @@ async def test_where_pools_are_served_the_route_leads_to_one_and_both_go_with_th
     await plane.api.delete(f"{POOLS}/split", pool["metadata"]["uid"])
 
     async def again() -> bool:
-        return await found(plane, POOLS, "split") is not None
+        return await read(plane, POOLS, "split") is not None
 
     await until(again, timeout=30, what="a deleted pool is written anew")
     plain = service("split", args=[])
     await plane.kubectl.apply(plain)
 
     async def gone() -> bool:
-        return await found(plane, ROUTES, "split") is None and await found(plane, POOLS, "split") is None
+        return await read(plane, ROUTES, "split") is None and await read(plane, POOLS, "split") is None
 
     await until(gone, timeout=30, what="route and pool are deleted with the provider")
-    seen = await settled(plane, "split", "forgotten", lambda v: "route" not in v.status)
-    assert said(seen, "RouteAccepted") == ("", "")
+    state = await settled(plane, "split", "forgotten", lambda v: "route" not in v.status)
+    assert said(state, "RouteAccepted") == ("", "")
 
 
 async def test_somebody_elses_route_is_not_taken_over(plane: Plane) -> None:
@@ -231,29 +231,29 @@ async def test_somebody_elses_route_is_not_taken_over(plane: Plane) -> None:
     await install(plane, "httproutes")
     before = await plane.api.create(ROUTES, own)
     await plane.kubectl.apply(routed("taken"))
-    seen = await settled(plane, "taken", "taken is Ready", lambda v: v.is_true("Ready"))
-    assert said(seen, "RouteAccepted")[0] == "False"
-    assert "default/taken" in said(seen, "RouteAccepted")[1]
-    after = await found(plane, ROUTES, "taken")
+    state = await settled(plane, "taken", "taken is Ready", lambda v: v.is_true("Ready"))
+    assert said(state, "RouteAccepted")[0] == "False"
+    assert "default/taken" in said(state, "RouteAccepted")[1]
+    after = await read(plane, ROUTES, "taken")
     assert after is not None
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-async def test_a_fallback_that_is_not_there_or_leads_in_a_circle_is_told(plane: Plane) -> None:
+async def test_a_fallback_that_is_not_there_or_leads_in_a_circle_is_reported(plane: Plane) -> None:
     def falling(name: str, to: str) -> Document:
         document = service(name)
         document["spec"]["traffic"] = {"fallback": {"service": to}}
         return document
 
     await plane.kubectl.apply(falling("first", "second"))
-    seen = await settled(plane, "first", "told", lambda v: said(v, "FallbackReady")[0] == "False")
-    assert "default/second" in said(seen, "FallbackReady")[1]
+    state = await settled(plane, "first", "reported", lambda v: said(v, "FallbackReady")[0] == "False")
+    assert "default/second" in said(state, "FallbackReady")[1]
     await plane.kubectl.apply(falling("second", "third"))
     await plane.kubectl.apply(service("third"))
     await settled(plane, "first", "the fallback is there", lambda v: said(v, "FallbackReady")[0] == "True")
     await plane.kubectl.apply(falling("third", "first"))
-    seen = await settled(plane, "first", "a circle", lambda v: said(v, "FallbackReady")[0] == "False")
-    assert "first -> second -> third -> first" in said(seen, "FallbackReady")[1]
+    state = await settled(plane, "first", "a circle", lambda v: said(v, "FallbackReady")[0] == "False")
+    assert "first -> second -> third -> first" in said(state, "FallbackReady")[1]
 
 
 async def test_unknown_fields_of_traffic_never_get_in(plane: Plane) -> None:

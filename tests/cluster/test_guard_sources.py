@@ -25,7 +25,7 @@ GUARD = {
 }
 
 
-def wanted(number: int, steps: list[dict[str, Any]], guard: Document) -> Document:
+def revision(number: int, steps: list[dict[str, Any]], guard: Document) -> Document:
     document = service(NAME, args=[f"--max-num-seqs={number}"])
     document["spec"] |= {"scaling": {"min": 1, "max": 1}, "rollout": {"steps": steps, "guard": guard}}
     return document
@@ -57,22 +57,22 @@ class Engines:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def engines(plane: Plane) -> AsyncIterator[Engines]:
-    found = Engines(plane)
-    yield found
-    await found.close()
+    running = Engines(plane)
+    yield running
+    await running.close()
     await plane.kubectl.run("delete", "isvc", NAME, "-n", NAMESPACE, "--ignore-not-found")
-    await until(found.gone, timeout=60, what="its pods are gone", interval=0.3)
+    await until(running.gone, timeout=60, what="its pods are gone", interval=0.3)
 
 
 async def test_a_canary_that_no_gateway_sees_is_judged_by_its_engine(plane: Plane, engines: Engines) -> None:
-    await plane.kubectl.apply(wanted(1, [{"weight": 50}], GUARD))
+    await plane.kubectl.apply(revision(1, [{"weight": 50}], GUARD))
     first = (await settled(plane, NAME, "it serves", lambda v: v.is_true("Ready"))).stable
     await engines.begin(first)
 
-    await plane.kubectl.apply(wanted(2, [{"weight": 50, "minRequests": 100}, {"weight": 80}], GUARD))
+    await plane.kubectl.apply(revision(2, [{"weight": 50, "minRequests": 100}, {"weight": 80}], GUARD))
 
-    def verdict(seen: View) -> Any:
-        return seen.status.get("rollout", {}).get("verdict", {})
+    def verdict(state: View) -> Any:
+        return state.status.get("rollout", {}).get("verdict", {})
 
     waits = await settled(
         plane, NAME, "the canary's engine is missed", lambda v: "does not answer" in verdict(v).get("message", "")
@@ -85,7 +85,7 @@ async def test_a_canary_that_no_gateway_sees_is_judged_by_its_engine(plane: Plan
     said = [entry["message"] for entry in promoted.status["decisions"] if entry["kind"] == "StepAdvanced"]
     assert said[1].endswith("; source Engine)"), said
 
-    await plane.kubectl.apply(wanted(3, [{"weight": 50, "hold": "1h"}], GUARD))
+    await plane.kubectl.apply(revision(3, [{"weight": 50, "hold": "1h"}], GUARD))
     stepping = await settled(plane, NAME, "the next canary has weight", lambda v: v.phase == "Step")
     await engines.begin(stepping.canary, factor=3.0)
 
@@ -110,12 +110,12 @@ async def test_a_canary_that_no_gateway_sees_is_judged_by_its_engine(plane: Plan
     ],
 )
 async def test_a_source_that_measures_nothing_is_refused(plane: Plane, entry: Document, words: str) -> None:
-    document = wanted(1, [{"weight": 50}], {"latency": [entry]})
+    document = revision(1, [{"weight": 50}], {"latency": [entry]})
     document["metadata"]["name"] = "refused"
     applied = await plane.kubectl.apply(document, check=False)
     if await plane.kubectl.server_minor() >= 25:
         assert words in applied.text
         return
-    found = await settled(plane, "refused", "it is refused", lambda v: v.is_true("Degraded"))
-    assert words in found.condition("Degraded")["message"]
+    pods = await settled(plane, "refused", "it is refused", lambda v: v.is_true("Degraded"))
+    assert words in pods.condition("Degraded")["message"]
     await plane.kubectl.run("delete", "isvc", "refused", "-n", NAMESPACE)

@@ -53,8 +53,8 @@ def wide(number: int = 8, replicas: int = 1) -> Document:
 
 async def sets(plane: Plane) -> dict[str, Document]:
     """LeaderWorkerSets by revision."""
-    found = await plane.api.get(SETS)
-    return {item["metadata"]["labels"]["pagefleet.io/revision"]: item for item in found["items"]}
+    listed = await plane.api.get(SETS)
+    return {item["metadata"]["labels"]["pagefleet.io/revision"]: item for item in listed["items"]}
 
 
 async def members(plane: Plane) -> dict[str, Document]:
@@ -74,8 +74,8 @@ def said(view: Any, kind: str) -> tuple[str, str]:
 
 async def test_a_cluster_without_the_kind_is_told_what_to_install(plane: Plane) -> None:
     await plane.kubectl.apply(wide())
-    seen = await settled(plane, NAME, "it says so", lambda v: said(v, "Degraded")[0] == "MultiNodeUnavailable")
-    assert f"{GROUP}/v1" in said(seen, "Ready")[1]
+    state = await settled(plane, NAME, "it says so", lambda v: said(v, "Degraded")[0] == "MultiNodeUnavailable")
+    assert f"{GROUP}/v1" in said(state, "Ready")[1]
     events = await plane.kubectl.run(
         "get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={NAME}"
     )
@@ -89,27 +89,27 @@ async def test_a_cluster_without_the_kind_is_told_what_to_install(plane: Plane) 
 
 async def test_a_group_is_made_owned_and_ready_when_its_leader_is(plane: Plane) -> None:
     await plane.api.create(CRDS, crd())
-    seen = await settled(plane, NAME, "it is Ready", lambda v: v.is_true("Ready"))
-    assert said(seen, "Degraded")[0] == "AsExpected"
-    live = (await sets(plane))[seen.stable]
-    assert live["metadata"]["name"] == f"{NAME}-{seen.stable}"
+    state = await settled(plane, NAME, "it is Ready", lambda v: v.is_true("Ready"))
+    assert said(state, "Degraded")[0] == "AsExpected"
+    live = (await sets(plane))[state.stable]
+    assert live["metadata"]["name"] == f"{NAME}-{state.stable}"
     owner = live["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("InferenceService", NAME, True)
-    found = await members(plane)
-    leader = f"{NAME}-{seen.stable}-0"
-    assert set(found) == {leader, f"{leader}-1"}
-    (worker,) = found[f"{leader}-1"]["spec"]["containers"]
+    pods = await members(plane)
+    leader = f"{NAME}-{state.stable}-0"
+    assert set(pods) == {leader, f"{leader}-1"}
+    (worker,) = pods[f"{leader}-1"]["spec"]["containers"]
     assert "--node-rank=$(LWS_WORKER_INDEX)" in worker["args"]
     assert worker["env"][0] == {"name": "LWS_LEADER_ADDRESS", "value": f"{leader}.{leader}.{NAMESPACE}"}
-    assert seen.status["replicas"] == 1
-    assert await plane.kubectl.get("deployment", f"{NAME}-{seen.stable}", NAMESPACE) is None
+    assert state.status["replicas"] == 1
+    assert await plane.kubectl.get("deployment", f"{NAME}-{state.stable}", NAMESPACE) is None
 
 
 async def test_groups_are_counted_scaled_and_repaired(plane: Plane) -> None:
     await plane.kubectl.apply(wide(replicas=2))
-    seen = await settled(plane, NAME, "two groups serve", lambda v: v.status.get("replicas") == 2)
+    state = await settled(plane, NAME, "two groups serve", lambda v: v.status.get("replicas") == 2)
     assert len(await members(plane)) == 4
-    path = f"{SETS}/{NAME}-{seen.stable}"
+    path = f"{SETS}/{NAME}-{state.stable}"
     live = await plane.api.get(path)
     live["spec"]["replicas"] = 5
     await plane.api.replace(path, live)
@@ -122,7 +122,7 @@ async def test_groups_are_counted_scaled_and_repaired(plane: Plane) -> None:
     await settled(plane, NAME, "one group serves", lambda v: v.status.get("replicas") == 1)
 
     async def one() -> bool:
-        return set(await members(plane)) == {f"{NAME}-{seen.stable}-0", f"{NAME}-{seen.stable}-0-1"}
+        return set(await members(plane)) == {f"{NAME}-{state.stable}-0", f"{NAME}-{state.stable}-0-1"}
 
     await until(one, timeout=30, what="the last group is gone")
 
@@ -152,8 +152,8 @@ async def test_the_gateway_meets_leaders_only(plane: Plane) -> None:
 async def test_a_canary_of_groups_takes_over_and_the_old_ones_drain(plane: Plane) -> None:
     before = (await settled(plane, NAME, "it is still", lambda v: not v.canary)).stable
     await plane.kubectl.apply(wide(number=4))
-    seen = await settled(plane, NAME, "the canary has traffic", lambda v: v.weights.get(v.canary) == 50)
-    assert set(await sets(plane)) == {before, seen.canary}
+    state = await settled(plane, NAME, "the canary has traffic", lambda v: v.weights.get(v.canary) == 50)
+    assert set(await sets(plane)) == {before, state.canary}
     after = await settled(plane, NAME, "it is promoted", lambda v: v.stable != before and not v.canary)
     assert after.weights == {after.stable: 100}
 

@@ -59,9 +59,9 @@ async def test_a_drained_node_gives_up_one_replica_at_a_time(plane: Plane) -> No
             assert len(await ready(plane)) == 1
             assert not drain.done()
             await asyncio.sleep(1)
-        found = await plane.kubectl.get("isvc", NAME, NAMESPACE)
-        assert found is not None
-        assert View(found).is_true("Ready")
+        document = await plane.kubectl.get("isvc", NAME, NAMESPACE)
+        assert document is not None
+        assert View(document).is_true("Ready")
     finally:
         await plane.kubectl.run("uncordon", NODE)
     fewest = 2

@@ -15,28 +15,28 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_a_service_gets_its_children_and_they_go_with_it(plane: Plane) -> None:
-    seen = await ready(plane, "whole")
-    assert seen.weights == {seen.stable: 100}
+    state = await ready(plane, "whole")
+    assert state.weights == {state.stable: 100}
     for kind in ("deployment", "service", "poddisruptionbudget"):
-        child = await plane.kubectl.get(kind, f"whole-{seen.stable}", NAMESPACE)
+        child = await plane.kubectl.get(kind, f"whole-{state.stable}", NAMESPACE)
         assert child is not None, kind
         owner = child["metadata"]["ownerReferences"][0]
         assert (owner["kind"], owner["name"], owner["controller"]) == ("InferenceService", "whole", True)
-        assert child["metadata"]["labels"]["pagefleet.io/revision"] == seen.stable
+        assert child["metadata"]["labels"]["pagefleet.io/revision"] == state.stable
     await plane.kubectl.run("delete", "isvc", "whole", "-n", NAMESPACE)
 
     async def gone() -> bool:
-        found = await plane.kubectl.run(
+        output = await plane.kubectl.run(
             "get", "deploy,svc,pdb,pods", "-n", NAMESPACE, "-l", "pagefleet.io/service=whole", "-o", "name"
         )
-        return not found.out.strip()
+        return not output.out.strip()
 
     await until(gone, timeout=40, what="the children are garbage-collected")
 
 
 async def test_an_idle_service_is_never_written(plane: Plane) -> None:
     await ready(plane, "idle")
-    seen = await settled(plane, "idle", "nothing is left to do", lambda v: v.condition("Scaling")["status"] == "False")
+    state = await settled(plane, "idle", "nothing is left to do", lambda v: v.condition("Scaling")["status"] == "False")
     before = [e for e in audited(plane) if e["objectRef"].get("name", "").startswith("idle")]
     decisions = {await decided(plane, "idle")}
 
@@ -47,21 +47,21 @@ async def test_an_idle_service_is_never_written(plane: Plane) -> None:
     await until(decided_thrice, timeout=40, what="three more decisions")
     after = [e for e in audited(plane) if e["objectRef"].get("name", "").startswith("idle")]
     assert after[len(before) :] == []
-    assert (await view(plane, "idle")).document["metadata"]["resourceVersion"] == seen.document["metadata"][
+    assert (await view(plane, "idle")).document["metadata"]["resourceVersion"] == state.document["metadata"][
         "resourceVersion"
     ]
 
 
 async def test_drift_is_repaired(plane: Plane) -> None:
-    seen = await ready(plane, "drift")
-    name = f"drift-{seen.stable}"
+    state = await ready(plane, "drift")
+    name = f"drift-{state.stable}"
     await plane.kubectl.run("scale", "deployment", name, "-n", NAMESPACE, "--replicas=3")
     await plane.kubectl.run("delete", "service", name, "-n", NAMESPACE)
 
     async def repaired() -> bool:
         deployment = await plane.kubectl.get("deployment", name, NAMESPACE)
-        found = await plane.kubectl.get("service", name, NAMESPACE)
-        return deployment is not None and deployment["spec"]["replicas"] == 1 and found is not None
+        child = await plane.kubectl.get("service", name, NAMESPACE)
+        return deployment is not None and deployment["spec"]["replicas"] == 1 and child is not None
 
     await until(repaired, timeout=30, what="replicas and Service are as they were")
 
@@ -69,9 +69,9 @@ async def test_drift_is_repaired(plane: Plane) -> None:
 async def test_an_alert_rolls_the_canary_back_and_only_a_true_one(plane: Plane) -> None:
     stable = (await ready(plane, "alerted")).stable
     await plane.kubectl.apply(service("alerted", args=["--max-num-seqs=4"]))
-    seen = await settled(plane, "alerted", "the canary has traffic", lambda v: v.weights.get(v.canary) == 10)
-    canary = seen.canary
-    assert seen.weights == {stable: 90, canary: 10}
+    state = await settled(plane, "alerted", "the canary has traffic", lambda v: v.weights.get(v.canary) == 10)
+    canary = state.canary
+    assert state.weights == {stable: 90, canary: 10}
     assert await post(plane, alert("alerted", canary), token="wrong") == 401
     assert await post(plane, {"version": "4", "alerts": [{"status": "firing"}]}) == 400
     assert await post(plane, alert("nobody", canary)) == 200
@@ -96,13 +96,13 @@ async def test_an_alert_rolls_the_canary_back_and_only_a_true_one(plane: Plane) 
 
 
 async def test_an_invalid_spec_keeps_what_runs_and_names_the_field(plane: Plane) -> None:
-    neighbour, seen = await ready(plane, "neighbour"), await ready(plane, "invalid")
+    neighbour, state = await ready(plane, "neighbour"), await ready(plane, "invalid")
     broken = service("invalid", args=["--model=other"])
     await plane.kubectl.apply(broken)
     degraded = await settled(plane, "invalid", "Degraded", lambda v: v.condition("Degraded")["status"] == "True")
     assert "spec.engine.args[0]" in degraded.condition("Degraded")["message"]
     assert degraded.is_true("Ready")
-    assert degraded.weights == {seen.stable: 100}
+    assert degraded.weights == {state.stable: 100}
     events = await plane.kubectl.run(
         "get", "events", "-n", NAMESPACE, "--field-selector", "involvedObject.name=invalid"
     )
@@ -111,13 +111,13 @@ async def test_an_invalid_spec_keeps_what_runs_and_names_the_field(plane: Plane)
         await view(plane, "neighbour")
     ).weights == neighbour.weights
     await plane.kubectl.apply(service("invalid"))
-    mended = await settled(plane, "invalid", "mended", lambda v: v.condition("Degraded")["status"] == "False")
-    assert mended.stable == seen.stable
+    fixed = await settled(plane, "invalid", "mended", lambda v: v.condition("Degraded")["status"] == "False")
+    assert fixed.stable == state.stable
 
 
 async def test_a_users_labels_survive(plane: Plane) -> None:
-    seen = await ready(plane, "shared")
-    name = f"shared-{seen.stable}"
+    state = await ready(plane, "shared")
+    name = f"shared-{state.stable}"
     await plane.kubectl.run("label", "deployment", name, "-n", NAMESPACE, "team=a")
     await plane.kubectl.run("scale", "deployment", name, "-n", NAMESPACE, "--replicas=2")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster.plane import OPERATOR_USER, Plane
-from support.rbac import Grant, asked, events, granted
+from support.rbac import Grant, events, granted, role_use
 
 pytestmark = [pytest.mark.cluster, pytest.mark.last, pytest.mark.asyncio(loop_scope="session")]
 HERE = Path(__file__).parent
@@ -29,14 +29,14 @@ ELSEWHERE: dict[Grant, str] = {
 
 
 async def test_nothing_was_forbidden(plane: Plane) -> None:
-    record = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
+    record = role_use(events(plane.layout.logs), OPERATOR_USER, ROLE)
     assert record.requests > 20
     assert sorted(record.forbidden) == []
 
 
 async def test_nothing_is_asked_for_that_the_role_does_not_name(plane: Plane) -> None:
     """Requests that another binding would allow count as well."""
-    record = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
+    record = role_use(events(plane.layout.logs), OPERATOR_USER, ROLE)
     assert sorted(record.used - ROLE) == []
 
 
@@ -46,7 +46,7 @@ async def test_nothing_is_granted_that_nobody_needs(plane: Plane, request: pytes
     missing = sorted(here - ran)
     if missing:
         pytest.skip(f"only the whole suite uses the whole Role; not in this run: {', '.join(missing)}")
-    record = asked(events(plane.layout.logs), OPERATOR_USER, ROLE)
+    record = role_use(events(plane.layout.logs), OPERATOR_USER, ROLE)
     assert sorted(ROLE - record.used - set(ELSEWHERE)) == []
 
 

@@ -150,13 +150,13 @@ class Gateway:
 
     async def revisions(self, name: str, requests: int) -> set[str]:
         """Which revisions answer that many requests."""
-        url, found = f"http://{ADDRESS}:{PORT}/{NAMESPACE}/{name}/v1/completions", set()
+        url, hashes = f"http://{ADDRESS}:{PORT}/{NAMESPACE}/{name}/v1/completions", set[str]()
         async with aiohttp.ClientSession() as session:
             for _ in range(requests):
                 async with session.post(url, json={"model": "smollm2", "prompt": "Hello"}) as response:
                     assert response.status == 200, await response.text()
-                    found.add(response.headers["x-pagefleet-revision"])
-        return found
+                    hashes.add(response.headers["x-pagefleet-revision"])
+        return hashes
 
     async def _ready(self) -> bool:
         with contextlib.suppress(aiohttp.ClientError):
@@ -167,7 +167,7 @@ class Gateway:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def engines() -> AsyncIterator[None]:
-    """Something that answers wherever the status-only node says that a pod is."""
+    """A server that answers at every address that the status-only node gives a pod."""
 
     async def answer(_: web.Request) -> web.Response:
         return web.json_response({"choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]})
@@ -183,11 +183,11 @@ async def engines() -> AsyncIterator[None]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def gateway(plane: Plane, tmp_path: Path, engines: None) -> AsyncIterator[Gateway]:
-    found = Gateway(plane, tmp_path)
-    await found.announce()
-    await found.start()
-    yield found
-    found.stop()
+    gateway = Gateway(plane, tmp_path)
+    await gateway.announce()
+    await gateway.start()
+    yield gateway
+    gateway.stop()
     with contextlib.suppress(ApiError):
         await plane.api._request("DELETE", f"{PODS}/gateway-2", {}, {"gracePeriodSeconds": 0}, "application/json")
 

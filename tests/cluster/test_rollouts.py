@@ -53,7 +53,7 @@ async def act(plane: Plane, name: str, action: str, **more: str) -> View:
 
 
 async def test_actions_are_done_once_each_and_answered(plane: Plane) -> None:
-    name = "acted"
+    name = "rollout-actions"
     first = await serving(plane, name)
     assert (await act(plane, name, "promote")).status["action"]["outcome"] == "Refused"
     await plane.kubectl.apply(revision(name, 2, [{"weight": 10}, {"pause": {}}, {"weight": 50, "hold": "1h"}]))
@@ -75,7 +75,7 @@ async def test_actions_are_done_once_each_and_answered(plane: Plane) -> None:
 
 
 async def test_undo_goes_back_with_capacity_first(plane: Plane) -> None:
-    name = "undone"
+    name = "rollout-undo"
     good, bad = await promoted(plane, name)
     assert (await view(plane, name)).status["previous"]["revision"] == good
 
@@ -96,7 +96,7 @@ async def test_undo_goes_back_with_capacity_first(plane: Plane) -> None:
 
 
 async def test_a_load_test_is_a_job_that_may_run_anywhere(plane: Plane) -> None:
-    name = "load-tested"
+    name = "rollout-load-test"
     await serving(plane, name)
     profile = {"requests": 5, "rate": 2, "timeout": "5m"}
     await plane.kubectl.apply(revision(name, 2, [{"loadTest": profile}, {"weight": 50}]))
@@ -139,7 +139,7 @@ async def test_impossible_steps_are_refused(plane: Plane, name: str, steps: list
 
 async def test_a_recorded_rollout_keeps_the_invariants(plane: Plane) -> None:
     """The plane's recording is a watch: it has every version of this service, and of those of the tests before."""
-    name = "watched"
+    name = "rollout-recorded"
     first = await serving(plane, name)
     await plane.kubectl.apply(revision(name, 2, [{"weight": 10}, {"pause": {}}, {"weight": 50}]))
     await settled(plane, name, "it is paused", lambda v: v.phase == "Paused")

@@ -36,9 +36,9 @@ def service(name: str, scaling: Document, **spec: object) -> Document:
 
 
 async def view(plane: Plane, name: str) -> View:
-    found = await plane.kubectl.get("isvc", name, NAMESPACE)
-    assert found is not None
-    return View(found)
+    document = await plane.kubectl.get("isvc", name, NAMESPACE)
+    assert document is not None
+    return View(document)
 
 
 async def settled(plane: Plane, name: str, what: str, holds: Any, timeout: float = 60) -> View:
@@ -55,17 +55,17 @@ async def replicas(plane: Plane, name: str, revision: str) -> int:
     return int(deployment["spec"]["replicas"])
 
 
-def desired(seen: View) -> int:
-    return sum(int(entry.get("desired", 0)) for entry in seen.status.get("revisions") or [])
+def desired(state: View) -> int:
+    return sum(int(entry.get("desired", 0)) for entry in state.status.get("revisions") or [])
 
 
-def decisions(seen: View, kind: str) -> int:
-    return sum(1 for entry in seen.status.get("decisions") or [] if entry["kind"] == kind)
+def decisions(state: View, kind: str) -> int:
+    return sum(1 for entry in state.status.get("decisions") or [] if entry["kind"] == kind)
 
 
 async def test_kubectl_scale_sets_the_floor_and_external_mode_follows_it(plane: Plane) -> None:
     await plane.kubectl.apply(service("outside", {"min": 1, "max": 5, "mode": "external"}))
-    seen = await settled(plane, "outside", "Ready", lambda v: v.is_true("Ready"))
+    state = await settled(plane, "outside", "Ready", lambda v: v.is_true("Ready"))
     scale = await plane.kubectl.run("get", "isvc", "outside", "-n", NAMESPACE, "--subresource=scale", "-o", "json")
     document = json.loads(scale.out)
     assert document["spec"]["replicas"] == 1
@@ -78,7 +78,7 @@ async def test_kubectl_scale_sets_the_floor_and_external_mode_follows_it(plane: 
             f"{count} replicas",
             lambda v, count=count: v.status.get("replicas") == count == desired(v),
         )
-        assert await replicas(plane, "outside", seen.stable) == count
+        assert await replicas(plane, "outside", state.stable) == count
     await plane.kubectl.run("delete", "isvc", "outside", "-n", NAMESPACE)
 
 
@@ -87,13 +87,13 @@ async def test_a_pod_that_fits_on_no_node_is_named_and_asked_for_once(plane: Pla
     await plane.kubectl.apply(service("large", {"min": 1, "max": 4, "mode": "external"}, resources=resources))
     await settled(plane, "large", "Ready", lambda v: v.is_true("Ready"))
     await plane.kubectl.run("scale", "isvc", "large", "-n", NAMESPACE, "--replicas=2")
-    seen = await settled(
+    state = await settled(
         plane, "large", "the second has no node", lambda v: v.condition("Degraded")["reason"] == "Unschedulable"
     )
-    assert seen.is_true("Ready"), "the first one serves on"
-    assert "Insufficient cpu" in seen.condition("Degraded")["message"]
-    assert decisions(seen, "ScaledUp") == 1
-    version = seen.document["metadata"]["resourceVersion"]
+    assert state.is_true("Ready"), "the first one serves on"
+    assert "Insufficient cpu" in state.condition("Degraded")["message"]
+    assert decisions(state, "ScaledUp") == 1
+    version = state.document["metadata"]["resourceVersion"]
     await asyncio.sleep(6)  # three decisions' time: nothing is written again
     assert (await view(plane, "large")).document["metadata"]["resourceVersion"] == version
     await plane.kubectl.run("delete", "isvc", "large", "-n", NAMESPACE)
@@ -112,20 +112,20 @@ async def test_a_quotas_refusal_is_named(plane: Plane) -> None:
     await plane.kubectl.apply(document)
 
     async def is_ready() -> bool:
-        found = await plane.kubectl.get("isvc", "bound", namespace)
-        return found is not None and View(found).is_true("Ready")
+        document = await plane.kubectl.get("isvc", "bound", namespace)
+        return document is not None and View(document).is_true("Ready")
 
     await until(is_ready, timeout=40, what="Ready")
     await plane.kubectl.run("scale", "isvc", "bound", "-n", namespace, "--replicas=2")
 
     async def refused() -> bool:
-        found = await plane.kubectl.get("isvc", "bound", namespace)
-        return found is not None and View(found).condition("Scaling")["reason"] == "Refused"
+        document = await plane.kubectl.get("isvc", "bound", namespace)
+        return document is not None and View(document).condition("Scaling")["reason"] == "Refused"
 
     await until(refused, timeout=40, what="the quota is named")
-    found = await plane.kubectl.get("isvc", "bound", namespace)
-    assert found is not None
-    assert "exceeded quota: pods" in View(found).condition("Scaling")["message"]
+    document = await plane.kubectl.get("isvc", "bound", namespace)
+    assert document is not None
+    assert "exceeded quota: pods" in View(document).condition("Scaling")["message"]
     await plane.kubectl.run("delete", "isvc", "bound", "-n", namespace)
 
 
@@ -194,9 +194,9 @@ async def _held(
 async def test_a_sleeping_service_wakes_for_the_first_request(plane: Plane, gateway: str) -> None:
     document = service("sleeper", {"min": 0, "max": 2, "mode": "external"})
     await plane.kubectl.apply(document)
-    seen = await settled(plane, "sleeper", "zero replicas", lambda v: v.condition("Ready")["reason"] == "Idle")
-    assert seen.weights == {seen.stable: 100}
-    assert seen.is_true("Ready")
+    state = await settled(plane, "sleeper", "zero replicas", lambda v: v.condition("Ready")["reason"] == "Idle")
+    assert state.weights == {state.stable: 100}
+    assert state.is_true("Ready")
     document["spec"]["scaling"] = {"min": 0, "max": 2, "idleToZero": "10m"}
     await plane.kubectl.apply(document)
     still = await settled(plane, "sleeper", "decided on again", lambda v: v.is_true("Ready"))

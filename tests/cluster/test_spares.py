@@ -40,34 +40,34 @@ def is_ready(pod: Document) -> bool:
 
 
 async def view(plane: Plane) -> View:
-    found = await plane.kubectl.get("isvc", NAME, NAMESPACE)
-    assert found is not None
-    return View(found)
+    document = await plane.kubectl.get("isvc", NAME, NAMESPACE)
+    assert document is not None
+    return View(document)
 
 
 async def test_a_spare_stands_in_for_a_replica_that_is_not_ready(plane: Plane) -> None:
     await plane.kubectl.apply(service(1, 1))
 
     async def spare_runs() -> bool:
-        found = await pods(plane, spare=True)
-        return len(found) == 1 and bool((found[0].get("status") or {}).get("podIP"))
+        spares = await pods(plane, spare=True)
+        return len(spares) == 1 and bool((spares[0].get("status") or {}).get("podIP"))
 
     await until(spare_runs, timeout=60, what="a spare runs")
-    seen = await view(plane)
-    assert seen.is_true("Ready")
-    assert seen.status["spares"]["desired"] == 1
-    assert seen.status["replicas"] == 1, "a spare does not serve"
+    state = await view(plane)
+    assert state.is_true("Ready")
+    assert state.status["spares"]["desired"] == 1
+    assert state.status["replicas"] == 1, "a spare does not serve"
     (own,) = await pods(plane, spare=False)
     (spare,) = await pods(plane, spare=True)
     assert (is_ready(own), is_ready(spare)) == (True, False)
 
     async def budgeted() -> bool:
-        budget = await plane.kubectl.get("poddisruptionbudget", f"{NAME}-{seen.stable}", NAMESPACE)
+        budget = await plane.kubectl.get("poddisruptionbudget", f"{NAME}-{state.stable}", NAMESPACE)
         status = (budget or {}).get("status") or {}
         return (status.get("expectedPods"), status.get("disruptionsAllowed")) == (1, 1)
 
     await until(budgeted, timeout=30, what="the budget counts the replica alone, and lets it be moved")
-    plane.node.hold.add(seen.stable)
+    plane.node.hold.add(state.stable)
     try:
         await plane.kubectl.run("delete", "pod", "-n", NAMESPACE, own["metadata"]["name"], "--wait=false")
 
@@ -75,14 +75,14 @@ async def test_a_spare_stands_in_for_a_replica_that_is_not_ready(plane: Plane) -
             return [is_ready(pod) for pod in await pods(plane, spare=True)] == [True]
 
         await until(stood_in, timeout=30, what="the spare is ready")
-        seen = await view(plane)
-        assert seen.is_true("Ready"), "the service never went down"
+        state = await view(plane)
+        assert state.is_true("Ready"), "the service never went down"
     finally:
-        plane.node.hold.discard(seen.stable)
+        plane.node.hold.discard(state.stable)
 
     async def rests() -> bool:
-        found = [is_ready(pod) for pod in await pods(plane, spare=True)]
-        return found == [False] and [is_ready(pod) for pod in await pods(plane, spare=False)] == [True]
+        spares = [is_ready(pod) for pod in await pods(plane, spare=True)]
+        return spares == [False] and [is_ready(pod) for pod in await pods(plane, spare=False)] == [True]
 
     await until(rests, timeout=90, what="the replica serves and the spare rests")
     kinds = [entry["kind"] for entry in (await view(plane)).status["decisions"]]
@@ -96,8 +96,8 @@ async def test_spares_go_with_the_field(plane: Plane) -> None:
         return await plane.kubectl.list("deployments", NAMESPACE, "pagefleet.io/spare") == []
 
     await until(gone, timeout=40, what="the spares' Deployment is gone")
-    seen = await view(plane)
-    assert "spares" not in seen.status
-    assert seen.is_true("Ready")
+    state = await view(plane)
+    assert "spares" not in state.status
+    assert state.is_true("Ready")
     assert len(await pods(plane, spare=False)) == 1
     await plane.kubectl.run("delete", "isvc", NAME, "-n", NAMESPACE)

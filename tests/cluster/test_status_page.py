@@ -28,14 +28,14 @@ async def event(answer: aiohttp.ClientResponse) -> Any:
 
 
 async def test_the_page_follows_a_real_service(plane: Plane) -> None:
-    seen = await ready(plane, "watched")
+    state = await ready(plane, "watched")
     url = f"{plane.operator_url}/ui"
     async with aiohttp.ClientSession(headers=HEADERS) as http:
         async with http.get(f"{url}/api/services/{NAMESPACE}/watched") as answer:
             page = await answer.json()
-        assert page["headline"] == f"Revision {seen.stable} serves all traffic."
-        assert [pod["revision"] for pod in page["pods"]] == [seen.stable]
-        assert page["replicas"][-1]["ready"] == {seen.stable: 1}
+        assert page["headline"] == f"Revision {state.stable} serves all traffic."
+        assert [pod["revision"] for pod in page["pods"]] == [state.stable]
+        assert page["replicas"][-1]["ready"] == {state.stable: 1}
         async with http.get(f"{url}/events") as stream:
             assert "watched" in {row["name"] for row in (await event(stream))["rows"]}
             before = len(audited(plane, ("get", "list")))

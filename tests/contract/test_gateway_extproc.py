@@ -331,3 +331,26 @@ async def test_both_fronts_of_a_gateway_share_one_picker() -> None:
         await call.end()
         assert len(gateway.ledger) == 0
         assert b'pagefleet_gateway_requests_total{code="200"' in gateway.metrics.text()
+
+
+@pytest.mark.parametrize("place", ["header", "trailer"])
+async def test_an_engine_s_death_is_read_from_a_header_or_a_trailer_and_bounds_the_next_try(
+    world: World, place: str
+) -> None:
+    chosen: list[str] = []
+    for deaths in range(1, 3):
+        call = world.call()
+        chosen = await call.pick(answer="STREAMED")
+        assert len(chosen) == (3 if deaths == 1 else 1)
+        world.pods(*(pod(number) for number in (1, 2, 3) if f"10.0.0.{number}:8000" != chosen[0]))
+        headers = {"x_pagefleet_error": "engine_died"} if place == "header" else {}
+        await call.answered(chosen[0], "503" if place == "header" else "200", **headers)
+        if place == "trailer":
+            raw = base_pb2.HeaderValue(key="x-pagefleet-error", raw_value=b"engine_died")
+            await call.send(response_trailers=proto.HttpTrailers(trailers=base_pb2.HeaderMap(headers=[raw])))
+            assert (await call.read()).HasField("response_trailers")
+        world.settled.clear()
+        await call.end()
+        await asyncio.wait_for(world.settled.wait(), 10)
+    refusal = await world.call().refusal()
+    assert refusal.status.code == 422 and b"request_ends_engines" in refusal.body

@@ -84,6 +84,11 @@ class API:
         response = web.StreamResponse(headers={"content-type": "application/json"})
         await response.prepare(request)
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        # What changed between the list and this watch.
+        for item in kind.items.values():
+            metadata = item["metadata"]
+            if isinstance(metadata, dict) and int(metadata["resourceVersion"]) > int(request.query["resourceVersion"]):
+                queue.put_nowait(json.dumps({"type": "MODIFIED", "object": item}).encode() + b"\n")
         kind.watchers.append(queue)
         kind.watches += 1
         try:

@@ -70,7 +70,7 @@ def texts() -> dict[str, Text]:
         gateway._requests.labels("team-a", "chat", "new", "200").inc(9)
         gateway._requests.labels("team-a", "chat", "new", "400").inc(3)
         gateway._ttft.labels("team-a", "chat", "new").observe(0.2)
-        gateway.refused("team-a", "chat", 429)
+        gateway.record_refusal("team-a", "chat", 429)
         return gateway.text()
 
     def engine_text() -> bytes:

@@ -1,6 +1,6 @@
 """The whole campaign: `PYTHONPATH=tests python -m faults.campaign [--row N]... [--case NAME] [--seed N] [--report FILE]`.
 
-Every case of every row, a few at once, on a control plane of its own. What has been told is kept in a file of lines, so
+Every case of every row, a few at once, on a control plane of its own. Finished stories are stored in a file of lines, so
 an interrupted campaign goes on where it was. A failing case is named with the command that plays it again.
 """
 
@@ -39,21 +39,23 @@ def main(
     row: Annotated[list[int] | None, typer.Option(help="only this row; may be given again")] = None,
     case: Annotated[str, typer.Option(help="only this case")] = "",
     seed: Annotated[int, typer.Option(help="chooses the cases that are sampled")] = 0,
-    at_once: Annotated[int, typer.Option(help="stories told at the same time")] = 3,
-    report: Annotated[Path | None, typer.Option(help="write the reliability table here, from all that is kept")] = None,
-    fresh: Annotated[bool, typer.Option(help="forget what an earlier campaign told")] = False,
+    at_once: Annotated[int, typer.Option(help="stories at the same time")] = 3,
+    report: Annotated[
+        Path | None, typer.Option(help="write the reliability table here, from all stored results")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="forget the stories of an earlier campaign")] = False,
     again: Annotated[bool, typer.Option(help="tell once more what failed")] = False,
     private: Annotated[str, typer.Option(help="run in a network namespace of its own; its folders get this name")] = "",
 ) -> None:
     """Play the reliability campaign."""
     if private:
         alone(private)
-    told = asyncio.run(_play(row or list(ROWS), case, seed, at_once, fresh, again))
-    failed = [one for one in told if one.problems or not one.struck]
+    stories = asyncio.run(_play(row or list(ROWS), case, seed, at_once, fresh, again))
+    failed = [one for one in stories if one.problems or not one.struck]
     for one in failed:
         console.print(f"[red]{one.name}[/red]: {'; '.join(one.problems[:3]) or 'the fault never struck'}")
         console.print(f"  again: PYTHONPATH=tests python -m faults.campaign --seed {seed} --case {one.name}")
-    console.print(table(told))
+    console.print(table(stories))
     if report:
         page.write(report, seed)
     raise typer.Exit(1 if failed else 0)
@@ -61,7 +63,7 @@ def main(
 
 async def _play(rows: list[int], name: str, seed: int, at_once: int, fresh: bool, again: bool) -> list[Told]:
     ended = asyncio.current_task()
-    if ended is not None:  # told to end: what was told is kept, what was started is taken down
+    if ended is not None:  # interrupted: finished stories stay stored, and everything that was started is taken down
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.cancel)
     with tempfile.TemporaryDirectory() as folder:
         async with own_plane() as plane:
@@ -77,9 +79,9 @@ async def _tell(
     writes = calm.writes if fresh else told_before.writes(calm.writes)
     known = {} if fresh else told_before.known(seed)
     if again:
-        known = {key: told for key, told in known.items() if not told.problems and told.struck}
-    wanted = [one for one in cases(writes, seed) if one.row in rows and name in ("", one.name)]
-    left = sorted((one for one in wanted if one.name not in known), key=lambda one: rows.index(one.row))
+        known = {key: story for key, story in known.items() if not story.problems and story.struck}
+    requested = [one for one in cases(writes, seed) if one.row in rows and name in ("", one.name)]
+    left = sorted((one for one in requested if one.name not in known), key=lambda one: rows.index(one.row))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
         told_before.keeping(seed, writes, fresh=fresh and not name) as keep,
@@ -87,11 +89,11 @@ async def _tell(
     ):
         task = progress.add_task("stories", total=len(left))
 
-        def done(told: Told) -> None:
-            keep(told)
+        def done(story: Told) -> None:
+            keep(story)
             progress.advance(task)
             if not console.is_terminal:
-                console.print(f"{told.name}: {'; '.join(told.problems[:2]) or 'ok'}")
+                console.print(f"{story.name}: {'; '.join(story.problems[:2]) or 'ok'}")
 
         fresh_told = await tell_all(ground, left, calm, at_once, done)
         if 8 in rows and not name:
@@ -100,17 +102,17 @@ async def _tell(
                 if all(each in known for each in names):
                     fresh_told += [known[each] for each in names]
                     continue
-                for told in await outages.told(ground, calm, daemon, points):
-                    fresh_told.append(told)
-                    done(told)
-    return [known[one.name] for one in wanted if one.name in known] + fresh_told
+                for story in await outages.played(ground, calm, daemon, points):
+                    fresh_told.append(story)
+                    done(story)
+    return [known[one.name] for one in requested if one.name in known] + fresh_told
 
 
-def table(told: list[Told]) -> str:
+def table(stories: list[Told]) -> str:
     """Markdown: a line for each row."""
     lines = ["| row | faults | tries | failures | slowest chapter |", "|---|---|---|---|---|"]
     for row, what in ROWS.items():
-        ours = [one for one in told if one.row == row]
+        ours = [one for one in stories if one.row == row]
         if ours:
             failures = sum(bool(one.problems) or not one.struck for one in ours)
             slowest = max((max(one.seconds.values(), default=0.0) for one in ours), default=0.0)

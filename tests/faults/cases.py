@@ -61,14 +61,14 @@ def at_watch(path: str, nth: int, fault: Fault) -> Callable[[], Script]:
     """The nth watch (from 1) of a collection."""
 
     def make() -> Script:
-        seen = 0
+        matching = 0
 
         def script(call: Call) -> Fault | None:
-            nonlocal seen
+            nonlocal matching
             if not call.watch or not call.path.endswith(path):
                 return None
-            seen += 1
-            return fault if seen == nth else None
+            matching += 1
+            return fault if matching == nth else None
 
         return script
 

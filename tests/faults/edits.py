@@ -67,16 +67,16 @@ class Edits:
 
     def without(self, states: Mapping[str, Mapping[str, Document]]) -> tuple[dict[str, dict[str, Document]], list[str]]:
         """The states as if nobody had edited, and what of the edits was lost."""
-        kept, lost = {}, []
+        remaining, lost = {}, []
         chapters = list(states)
         for chapter, state in states.items():
             due = [edit for edit in self.made if chapters.index(edit.chapter) <= chapters.index(chapter)]
-            kept[chapter] = dict(state)
+            remaining[chapter] = dict(state)
             if due and KEY in state:
                 service = copy.deepcopy(state[KEY])
                 lost += [f"{chapter}: {what}" for what in _taken_out(service, due)]
-                kept[chapter][KEY] = service
-        return kept, lost
+                remaining[chapter][KEY] = service
+        return remaining, lost
 
 
 def _taken_out(service: Document, due: list[Edit]) -> list[str]:
@@ -89,9 +89,9 @@ def _taken_out(service: Document, due: list[Edit]) -> list[str]:
                 lost.append(f"the user's metadata.{where}[{PREFIX}{edit.number}] is lost")
         if not held:
             service["metadata"].pop(where, None)
-    traffic, wanted = service["spec"]["traffic"], RETRIES + due[-1].number
-    if traffic["retries"] != wanted:
-        lost.append(f"spec.traffic.retries is {traffic['retries']}, the user wrote {wanted}")
+    traffic, written = service["spec"]["traffic"], RETRIES + due[-1].number
+    if traffic["retries"] != written:
+        lost.append(f"spec.traffic.retries is {traffic['retries']}, the user wrote {written}")
     traffic["retries"] = RETRIES
     _renumbered(service, len(due))
     return lost

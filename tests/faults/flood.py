@@ -37,7 +37,7 @@ SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservice
 CANARIES = ("--max-num-seqs=4", "--max-num-seqs=2")
 KILL_AFTER = 0.25  # seconds of a storm: the first alerts are stored then, or are about to be
 SLOW_SECONDS = 0.1
-MOST_WRITES, MOST_GROWTH = 5, 50.0  # for a revision's alerts; MiB
+MAX_WRITES, MAX_GROWTH = 5, 50.0  # for a revision's alerts; MiB
 console = Console(highlight=False)
 Document = dict[str, Any]
 
@@ -52,7 +52,7 @@ class Flood:
     subjects: Subjects
     writes: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
+    alerts: set[str] = field(default_factory=set)
     rates: list[float] = field(default_factory=list)
     size: float = 0.0
     largest: float = 0.0
@@ -64,13 +64,13 @@ class Flood:
             alert["fingerprint"]
             for alert in alerts
             if alert["status"] == "firing" and alert["labels"]["revision"] == self.subjects.now and _ours(alert)
-        } - self.seen
+        } - self.alerts
 
         async def answered() -> None:
-            if new - self.seen:
+            if new - self.alerts:
                 status = (await self.api.get(f"{SERVICES}/{NAME}"))["status"]
                 missing = new - {alert["fingerprint"] for alert in status.get("alerts", ())}
-                self.seen |= new
+                self.alerts |= new
                 self.problems += [f"{one} was answered 200 and is not stored" for one in sorted(missing)]
 
         return {"version": "4", "alerts": alerts}, answered
@@ -106,14 +106,14 @@ class Flood:
 
     def rollbacks(self) -> Counter[str]:
         """How often each revision was rolled back, by every version of the object that was seen."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         before = ""
         for version in self.recording.versions.get((NAMESPACE, NAME), []):
-            seen = View(version)
-            if seen.phase == "RolledBack" and before != "RolledBack":
-                found[seen.status["rejected"][-1]["hash"]] += 1
-            before = seen.phase
-        return found
+            view = View(version)
+            if view.phase == "RolledBack" and before != "RolledBack":
+                counts[view.status["rejected"][-1]["hash"]] += 1
+            before = view.phase
+        return counts
 
 
 def _ours(alert: Document) -> bool:
@@ -124,10 +124,10 @@ def _ours(alert: Document) -> bool:
 def resident(pid: int) -> float:
     """MiB; 0 for a process that is gone."""
     try:
-        found = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
+        match = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
     except OSError:
         return 0.0
-    return int(found[1]) / 1024 if found else 0.0
+    return int(match[1]) / 1024 if match else 0.0
 
 
 def _slow(call: Call) -> Fault | None:
@@ -140,66 +140,66 @@ async def flood(ground: Ground, seconds: float, rate: float, seed: int = 0) -> t
     async with Operator(ground.layout, ground.folder, NAMESPACE, PORT, _slow) as operator:
         await until(operator.ready, timeout=PATIENCE, what="the operator is ready")
         subjects = Subjects(NAMESPACE, NAME, random.Random(seed))
-        found = Flood(ground.api, operator, Recording(ground.api, NAMESPACE), subjects)
-        storm = Storm(PORT, TOKEN, rate, found.body)
-        watching = asyncio.create_task(found.recording.run())
+        state = Flood(ground.api, operator, Recording(ground.api, NAMESPACE), subjects)
+        storm = Storm(PORT, TOKEN, rate, state.body)
+        watching = asyncio.create_task(state.recording.run())
         measuring: asyncio.Task[None] | None = None
         try:
             await ground.api.create(SERVICES, _service())
-            stable = (await found.until("Ready", lambda v: v.is_true("Ready"))).stable
+            stable = (await state.until("Ready", lambda v: v.is_true("Ready"))).stable
             for args in CANARIES:
-                canary = await found.canary(args)
+                canary = await state.canary(args)
                 if measuring is None:
-                    found.size = resident(operator.pid)
-                    measuring = asyncio.create_task(found.measure())
-                await _storm(found, storm, canary, seconds / len(CANARIES))
-                await found.until("rolled back", lambda v: v.phase == "RolledBack" and v.weights == {stable: 100})
-            _judge(found)
+                    state.size = resident(operator.pid)
+                    measuring = asyncio.create_task(state.measure())
+                await _storm(state, storm, canary, seconds / len(CANARIES))
+                await state.until("rolled back", lambda v: v.phase == "RolledBack" and v.weights == {stable: 100})
+            _judge(state)
         finally:
             for task in filter(None, (watching, measuring)):
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-    return found, storm
+    return state, storm
 
 
-async def _storm(found: Flood, storm: Storm, canary: str, seconds: float) -> None:
+async def _storm(state: Flood, storm: Storm, canary: str, seconds: float) -> None:
     """A kill when the first alerts come and one in the middle; `seconds` is how long the operator is there for the rest."""
-    before, over, answered, found.subjects.now = found.stored(), asyncio.Event(), storm.answers[200], canary
+    before, over, answered, state.subjects.now = state.stored(), asyncio.Event(), storm.answers[200], canary
     blowing = asyncio.create_task(storm.run(over))
     await asyncio.sleep(KILL_AFTER)
     for _ in range(2):
-        deaths = found.operator.deaths
-        found.operator.kill()
-        await until(lambda deaths=deaths: found.again(deaths), timeout=PATIENCE, what="the operator is there again")
+        deaths = state.operator.deaths
+        state.operator.kill()
+        await until(lambda deaths=deaths: state.again(deaths), timeout=PATIENCE, what="the operator is there again")
         await asyncio.sleep(seconds / 2)
-    found.rates.append((storm.answers[200] - answered) / seconds)
+    state.rates.append((storm.answers[200] - answered) / seconds)
     over.set()
     await blowing
-    found.writes[canary] = found.stored() - before
-    found.subjects.before.append(canary)
-    found.subjects.now = ""
+    state.writes[canary] = state.stored() - before
+    state.subjects.before.append(canary)
+    state.subjects.now = ""
 
 
-def _judge(found: Flood) -> None:
-    once = dict.fromkeys(found.writes, 1)
-    if found.rollbacks() != once:
-        found.problems.append(f"rolled back: {dict(found.rollbacks())}, each should be once: {list(once)}")
-    for canary, writes in found.writes.items():
-        if not 0 < writes <= MOST_WRITES:
-            found.problems.append(f"{writes} writes of alerts about {canary}")
-    if found.largest - found.size > MOST_GROWTH:
-        found.problems.append(f"the operator grew from {found.size:.0f} to {found.largest:.0f} MiB")
-    if not found.operator.deaths:
-        found.problems.append("the operator was never killed")
-    found.problems += found.recording.violations()
+def _judge(state: Flood) -> None:
+    once = dict.fromkeys(state.writes, 1)
+    if state.rollbacks() != once:
+        state.problems.append(f"rolled back: {dict(state.rollbacks())}, each should be once: {list(once)}")
+    for canary, writes in state.writes.items():
+        if not 0 < writes <= MAX_WRITES:
+            state.problems.append(f"{writes} writes of alerts about {canary}")
+    if state.largest - state.size > MAX_GROWTH:
+        state.problems.append(f"the operator grew from {state.size:.0f} to {state.largest:.0f} MiB")
+    if not state.operator.deaths:
+        state.problems.append("the operator was never killed")
+    state.problems += state.recording.violations()
 
 
-def told(found: Flood, storm: Storm, seconds: float) -> str:
+def summary(state: Flood, storm: Storm, seconds: float) -> str:
     """The figures in a line."""
     return (
-        f"{storm.answers[200]} posts, {min(found.rates, default=0):.0f}/s of {storm.rate:g}/s for {seconds:g} s, "
-        f"{found.operator.deaths} kills, rollbacks {sorted(found.rollbacks().values())}, "
-        f"writes of alerts {sorted(found.writes.values())}, memory {found.largest - found.size:+.0f} MiB"
+        f"{storm.answers[200]} posts, {min(state.rates, default=0):.0f}/s of {storm.rate:g}/s for {seconds:g} s, "
+        f"{state.operator.deaths} kills, rollbacks {sorted(state.rollbacks().values())}, "
+        f"writes of alerts {sorted(state.writes.values())}, memory {state.largest - state.size:+.0f} MiB"
     )
 
 
@@ -230,12 +230,12 @@ def main(
 ) -> None:
     """Flood the operator's alert webhook."""
     alone(private)
-    found, storm = asyncio.run(_play(seconds, rate))
-    for problem in found.problems:
+    state, storm = asyncio.run(_play(seconds, rate))
+    for problem in state.problems:
         console.print(f"[red]{problem}[/red]")
-    console.print(told(found, storm, seconds))
-    kept("flood", not found.problems, told(found, storm, seconds))
-    raise typer.Exit(1 if found.problems else 0)
+    console.print(summary(state, storm, seconds))
+    kept("flood", not state.problems, summary(state, storm, seconds))
+    raise typer.Exit(1 if state.problems else 0)
 
 
 async def _play(seconds: float, rate: float) -> tuple[Flood, Storm]:

@@ -35,11 +35,11 @@ def main(
 ) -> None:
     """Count the writes of an idle operator."""
     alone(private)
-    found = asyncio.run(_play(seconds))
-    words = ", ".join(f"{count} x {what}" for what, count in found.items()) or "none"
+    writes = asyncio.run(_play(seconds))
+    words = ", ".join(f"{count} x {what}" for what, count in writes.items()) or "none"
     console.print(f"writes in {seconds:g} s: {words}")
-    kept("idle", not found, f"{sum(found.values())} writes in {seconds:g} s, 6 services")
-    raise typer.Exit(1 if found else 0)
+    kept("idle", not writes, f"{sum(writes.values())} writes in {seconds:g} s, 6 services")
+    raise typer.Exit(1 if writes else 0)
 
 
 async def _play(seconds: float) -> Counter[str]:

@@ -75,14 +75,14 @@ class Live:
         return View(await self.api.get(f"{GROUP}/{name}"))
 
     async def state(self, name: str) -> State:
-        seen, children = await self.view(name), set()
+        view, children = await self.view(name), set()
         for kind in CHILDREN:
             for item in (await self.api.get(KINDS[kind].format(NAMESPACE)))["items"]:
                 owners = item["metadata"].get("ownerReferences") or ()
-                if any(owner["uid"] == seen.document["metadata"]["uid"] for owner in owners):
+                if any(owner["uid"] == view.document["metadata"]["uid"] for owner in owners):
                     children.add(f"{kind}/{item['metadata']['name']}")
-        ready = seen.is_true("Ready") and quiet(seen)
-        return State(seen.stable, seen.canary, seen.weights, ready, frozenset(children))
+        ready = view.is_true("Ready") and quiet(view)
+        return State(view.stable, view.canary, view.weights, ready, frozenset(children))
 
     async def lane(self, name: str, coming: Iterator[Mutation]) -> None:
         """One service, one mutation after the other."""
@@ -112,16 +112,16 @@ class Live:
             return "refused"
         began = time.monotonic()
         while time.monotonic() - began < DECIDED_SECONDS:
-            seen = await self.view(name)
-            if seen.document["spec"] == good:
+            view = await self.view(name)
+            if view.document["spec"] == good:
                 return "unchanged"
-            condition = seen.condition("Ready")
-            now = seen.document["metadata"]["generation"]
-            if seen.status.get("observedGeneration") == now == condition.get("observedGeneration"):
+            condition = view.condition("Ready")
+            now = view.document["metadata"]["generation"]
+            if view.status.get("observedGeneration") == now == condition.get("observedGeneration"):
                 self.slowest = max(self.slowest, time.monotonic() - began)
                 return "Ready" if condition["status"] == "True" else str(condition["reason"])
             await asyncio.sleep(0.1)
-        self.problems.append(f"{mutation}: not decided within {DECIDED_SECONDS:g} s: {seen.condition('Ready')}")
+        self.problems.append(f"{mutation}: not decided within {DECIDED_SECONDS:g} s: {view.condition('Ready')}")
         return "undecided"
 
     async def _write(self, name: str, spec: Any) -> None:
@@ -166,9 +166,9 @@ def chosen(count: int, seed: int) -> list[Mutation]:
 
     accepted = list(itertools.islice(filter(taken, every), count // 2))
     others = [mutation for mutation in every if mutation not in accepted]
-    found = accepted + others[: count - len(accepted)]
-    chance.shuffle(found)
-    return found
+    mutations = accepted + others[: count - len(accepted)]
+    chance.shuffle(mutations)
+    return mutations
 
 
 async def mutated(ground: Ground, mutations: Sequence[Mutation]) -> Live:
@@ -187,7 +187,7 @@ async def mutated(ground: Ground, mutations: Sequence[Mutation]) -> Live:
     return live
 
 
-def told(live: Live) -> str:
+def summary(live: Live) -> str:
     """The figures in a line."""
     counts = ", ".join(f"{count} {what}" for what, count in live.came.most_common())
     return f"{live.came.total()} mutations: {counts}; decided within {live.slowest:.1f} s"
@@ -203,8 +203,8 @@ def main(
     live = asyncio.run(_play(count, seed))
     for problem in live.problems:
         console.print(f"[red]{problem}[/red]")
-    console.print(told(live))
-    kept("mutations", not live.problems, told(live))
+    console.print(summary(live))
+    kept("mutations", not live.problems, summary(live))
     raise typer.Exit(1 if live.problems else 0)
 
 

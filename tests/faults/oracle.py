@@ -33,17 +33,17 @@ class Truth:
         self, states: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int], unheard: bool = False
     ) -> list[str]:
         """Where a run differs, in words. `unheard`: not everything may have been counted."""
-        found = []
+        differences = []
         for chapter, state in self.states.items():
             other = flat(states[chapter])
             for path in sorted((set(state) | set(other)) - self.mask):
                 if state.get(path) != other.get(path):
-                    found.append(f"{chapter}: {path}: {state.get(path)!r} -> {other.get(path)!r}")
+                    differences.append(f"{chapter}: {path}: {state.get(path)!r} -> {other.get(path)!r}")
         for key in sorted(set(self.counts) | set(counts)):
-            true, told = self.counts.get(key, 0), counts.get(key, 0)
-            if told > true or (told < true and not unheard):
-                found.append(f"{key}: {true} -> {told} times")
-        return found
+            expected, counted = self.counts.get(key, 0), counts.get(key, 0)
+            if counted > expected or (counted < expected and not unheard):
+                differences.append(f"{key}: {expected} -> {counted} times")
+        return differences
 
 
 def learn(
@@ -60,20 +60,20 @@ def learn(
 
 def flat(state: Mapping[str, Any]) -> Flat:
     """Documents as path -> leaf. Objects with generated names are numbered within their kind and revision."""
-    found: Flat = {}
+    leaves: Flat = {}
     for name, document in named(state):
-        found.update({f"{name}{path}": value for path, value in _leaves(document, "")})
-    return found
+        leaves.update({f"{name}{path}": value for path, value in _leaves(document, "")})
+    return leaves
 
 
 def named(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for key in sorted(state):
         kind, _, name = key.partition("/")
         if kind in ("Pod", "ReplicaSet"):
             base = f"{kind}/{state[key]['metadata']['labels'].get('pagefleet.io/revision', name)}"
-            seen[base] += 1
-            yield f"{base}#{seen[base]}", state[key]
+            counts[base] += 1
+            yield f"{base}#{counts[base]}", state[key]
         else:
             yield key, state[key]
 

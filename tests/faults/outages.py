@@ -193,14 +193,14 @@ def batches(writes: int, seed: int) -> list[tuple[str, list[int]]]:
 
 
 def names(daemon: str, writes: Sequence[int]) -> list[str]:
-    """Of what `told` tells: a story for each write, and the requests'."""
+    """Names of the results of `played`: one story for each write, and the requests."""
     return [
         *(f"{daemon}-{SECONDS:g}s-at-write-{write}" for write in writes),
         f"{daemon}-{SECONDS:g}s-requests-{writes[0]}",
     ]
 
 
-async def told(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int]) -> list[Told]:
+async def played(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int]) -> list[Told]:
     """One outage under as many stories as there are writes."""
     *stories, requests = names(daemon, writes)
     outage, traffic = Outage(ground.layout, daemon, SECONDS, len(writes)), Traffic()
@@ -212,13 +212,13 @@ async def told(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int]) -
                 Case(8, name, at_write(write, Fault(meet=outage.meet)), 30 + SECONDS)
                 for name, write in zip(stories, writes, strict=True)
             ]
-            found = await asyncio.gather(*(_one(patient, case, calm, outage, traffic) for case in cases))
+            results = await asyncio.gather(*(_one(patient, case, calm, outage, traffic) for case in cases))
             await outage.over()
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
     served = Told(requests, 8, tuple(traffic.failures[:5]), {}, (str(dict(traffic.answers)),), 0)
-    return [*found, served]
+    return [*results, served]
 
 
 async def _one(ground: Ground, case: Case, calm: Calm, outage: Outage, traffic: Traffic) -> Told:

@@ -165,8 +165,8 @@ class FaultProxy:
             await asyncio.Event().wait()
         if call.method == "GET" and call.path not in self._lists:
             self._lists[call.path] = content
-        kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
-        return web.Response(status=answer.status, body=content, headers=kept)
+        remaining = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
+        return web.Response(status=answer.status, body=content, headers=remaining)
 
     def _numbered(self, request: web.Request) -> Call:
         write = request.method in WRITES
@@ -189,11 +189,11 @@ class FaultProxy:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         passed = 0
-        told = thinned(lines(answer), fault.events, fault.thinned) if fault.thinned else lines(answer)
+        stream = thinned(lines(answer), fault.events, fault.thinned) if fault.thinned else lines(answer)
         with contextlib.suppress(ConnectionError, aiohttp.ClientError):
             if fault.watching is not None and fault.events == 0:
                 return await self._end(request, response, fault.watching, b"")
-            async for line in told:
+            async for line in stream:
                 if fault.watching is not None and passed >= fault.events:
                     return await self._end(request, response, fault.watching, line)
                 passed += 1
@@ -218,15 +218,15 @@ class FaultProxy:
         return response
 
 
-async def thinned(told: AsyncIterator[bytes], events: int, seconds: float) -> AsyncIterator[bytes]:
+async def thinned(stream: AsyncIterator[bytes], events: int, seconds: float) -> AsyncIterator[bytes]:
     """Lines of a watch: `events` as they come; what comes in the `seconds` after them only as its end, per object; then
     as they come again."""
     for _ in range(events):
-        yield await anext(told)
+        yield await anext(stream)
     first: dict[str, str] = {}
     last: dict[str, tuple[str, bytes]] = {}
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-    reading = asyncio.create_task(_into(told, queue))
+    reading = asyncio.create_task(_into(stream, queue))
     try:
         line = await queue.get()
         end, open_still = time.monotonic() + seconds, line is not None
@@ -250,9 +250,9 @@ async def thinned(told: AsyncIterator[bytes], events: int, seconds: float) -> As
         reading.cancel()
 
 
-async def _into(told: AsyncIterator[bytes], queue: asyncio.Queue[bytes | None]) -> None:
+async def _into(stream: AsyncIterator[bytes], queue: asyncio.Queue[bytes | None]) -> None:
     try:
-        async for line in told:
+        async for line in stream:
             queue.put_nowait(line)
     finally:
         queue.put_nowait(None)

@@ -47,7 +47,7 @@ PROGRAMS = {
 ROWS = (
     Row(1, "10 idle minutes after the operator has converged", "0 writes (renewals of the Lease excepted)",
         programs=("idle",),
-        tests=tests("property/test_operator_rollout.py::test_who_waits_for_a_person_writes_nothing")),
+        tests=tests("property/test_operator_rollout.py::test_a_rollout_that_waits_for_a_person_writes_nothing")),
     Row(2, "the operator is killed at every write, before and after the write is committed",
         "same end state and counts as without faults; <= 30 s", stories=True),
     Row(3, "the operator is killed twice, at writes that a seed chooses", "same end state and counts as without faults",

@@ -134,8 +134,8 @@ async def tell_all(
 
     async def one(case: Case) -> Told:
         async with gate:
-            told = await ground.tell(case, calm)
-            done(told)
-            return told
+            story = await ground.tell(case, calm)
+            done(story)
+            return story
 
     return list(await asyncio.gather(*map(one, cases)))

@@ -40,7 +40,7 @@ SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservice
 SAMPLES = CHECKOUT / "build/soak/samples.json"
 SAMPLE_SECONDS, WARM = 5.0, 0.2
 # What a process may grow by in an hour: more, and a pod of a week's age is a different pod.
-MOST_GROWTH = 0.10
+MAX_GROWTH = 0.10
 console = Console(highlight=False)
 
 
@@ -93,9 +93,9 @@ class Memory:
 
     def take(self, processes: Mapping[str, int], at: float) -> None:
         for name, pid in processes.items():
-            found = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
-            if found is not None:
-                self.samples.setdefault(name, []).append((at, int(found[1]) / 1024))
+            match = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
+            if match is not None:
+                self.samples.setdefault(name, []).append((at, int(match[1]) / 1024))
 
     def keep(self, path: Path) -> None:
         """As JSON: per process, pairs of seconds since the first reading and MiB."""
@@ -131,7 +131,7 @@ def main(
     words, flat = [], True
     for name in memory.samples:
         size, slope, error = memory.slope(name)
-        flat &= slope - 2 * error <= MOST_GROWTH * size
+        flat &= slope - 2 * error <= MAX_GROWTH * size
         table.add_row(name, f"{size:.1f}", f"{slope:+.2f}", f"{error:.2f}")
         words.append(f"{name} {size:.0f} MiB {slope:+.1f} +- {error:.1f} MiB/h")
     console.print(table)

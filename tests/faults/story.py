@@ -80,16 +80,16 @@ class Story:
         """The state when it has stopped moving: what is on its way when a chapter ends belongs to it, and a service that is
         not Ready is on its way (a late heartbeat of the node makes all pods unready until the next). So is a status that
         Kubernetes' controllers have still to write: they take long to hear of anything again when the API server was away."""
-        end, seen = time.monotonic() + self.patience, await self.state()
+        end, state = time.monotonic() + self.patience, await self.state()
         while time.monotonic() < end:
             await asyncio.sleep(STILL_SECONDS)
-            before, seen = seen, await self.state()
-            service = View(seen.get(f"InferenceService/{NAME}", {}))
-            still = flat(before) == flat(seen) and all(
-                caught_up(name.partition("/")[0], one) for name, one in seen.items()
+            before, state = state, await self.state()
+            service = View(state.get(f"InferenceService/{NAME}", {}))
+            still = flat(before) == flat(state) and all(
+                caught_up(name.partition("/")[0], one) for name, one in state.items()
             )
             if still and (not service.document or (service.is_true("Ready") and quiet(service))):
-                return seen
+                return state
         raise NotConverged(f"{self.namespace}: never still")
 
     @property
@@ -98,31 +98,31 @@ class Story:
         return "create" in self.states and self.chapter != "delete"
 
     async def view(self) -> View:
-        found = await self.api.find(f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}")
-        return View(found or {"metadata": {"generation": -1}})
+        document = await self.api.find(f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}")
+        return View(document or {"metadata": {"generation": -1}})
 
     async def state(self) -> dict[str, Document]:
         """Every object of the namespace that the story is about, by kind and name."""
-        found: dict[str, Document] = {}
+        documents: dict[str, Document] = {}
         for kind, path in KINDS.items():
             for item in (await self.api.get(path.format(self.namespace)))["items"]:
                 name = item["metadata"]["name"]
                 if kind == "Service" and name == "kubernetes":
                     continue
-                found[f"{kind}/{name}"] = item
+                documents[f"{kind}/{name}"] = item
         service = await self.view()
         if "spec" in service.document:
-            found[f"InferenceService/{NAME}"] = service.document
-        return found
+            documents[f"InferenceService/{NAME}"] = service.document
+        return documents
 
     async def until(self, what: str, holds: Callable[[View], bool]) -> View:
         end = time.monotonic() + self.patience
         while True:
-            seen = await self.view()
-            if holds(seen):
-                return seen
+            view = await self.view()
+            if holds(view):
+                return view
             if time.monotonic() > end:
-                raise NotConverged(f"{self.namespace}: not within {self.patience:.0f} s: {what}; {seen.line()}")
+                raise NotConverged(f"{self.namespace}: not within {self.patience:.0f} s: {what}; {view.line()}")
             await asyncio.sleep(0.2)
 
     async def _create(self) -> None:
@@ -150,14 +150,14 @@ class Story:
 
         stable = (await self.view()).stable
         await self._edit(worse)
-        seen = await self.until("the canary has its weight", lambda v: v.weights.get(v.canary) == 50)
+        state = await self.until("the canary has its weight", lambda v: v.weights.get(v.canary) == 50)
         end = time.monotonic() + self.patience
-        while not await self.operator.alert(NAME, seen.canary, "page-1"):
+        while not await self.operator.alert(NAME, state.canary, "page-1"):
             if time.monotonic() > end:
                 raise NotConverged(f"{self.namespace}: the page was never taken")
             await asyncio.sleep(0.3)
         await self.until("rolled back", lambda v: v.phase == "RolledBack" and v.weights == {stable: 100} and quiet(v))
-        await self._gone(seen.canary)
+        await self._gone(state.canary)
 
     async def _scale(self) -> None:
         await self._edit(lambda spec: spec["scaling"].update(min=2))
@@ -197,22 +197,22 @@ class Story:
 def caught_up(kind: str, document: Document) -> bool:
     """Whether the controller of a Deployment, ReplicaSet or budget has written what there is now."""
     spec, status = document.get("spec") or {}, document.get("status") or {}
-    seen = status.get("observedGeneration") == document["metadata"].get("generation")
+    current = status.get("observedGeneration") == document["metadata"].get("generation")
     match kind:
         case "Deployment" | "ReplicaSet":
-            return seen and status.get("readyReplicas", 0) == spec["replicas"] == status.get("replicas", 0)
+            return current and status.get("readyReplicas", 0) == spec["replicas"] == status.get("replicas", 0)
         case "PodDisruptionBudget":
-            return seen and status.get("currentHealthy", 0) == status.get("expectedPods", 0)
+            return current and status.get("currentHealthy", 0) == status.get("expectedPods", 0)
         case _:
             return True
 
 
-def quiet(seen: View) -> bool:
+def quiet(view: View) -> bool:
     """Every replica that is wanted is ready, and the status speaks of the present spec."""
-    observed = seen.status.get("observedGeneration") == seen.document["metadata"]["generation"]
-    revisions = seen.status.get("revisions") or []
+    observed = view.status.get("observedGeneration") == view.document["metadata"]["generation"]
+    revisions = view.status.get("revisions") or []
     return (
         observed
-        and not seen.status.get("draining")
+        and not view.status.get("draining")
         and all(entry.get("ready", 0) == entry.get("desired", 0) for entry in revisions)
     )

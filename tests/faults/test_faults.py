@@ -13,7 +13,7 @@ from faults.runs import Ground, tell_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 SEED = int(os.environ.get("PAGEFLEET_FAULT_SEED", "1"))
-MOST = int(os.environ.get("PAGEFLEET_FAULT_CASES", "5"))
+MAX_CASES = int(os.environ.get("PAGEFLEET_FAULT_CASES", "5"))
 
 # A watch's ERROR once ended the operator, or its workers without a word: kopf cancels every task of its loop.
 # A user's edits at the moments at which writes fail are no part of the sample: their story may take longer.
@@ -26,7 +26,7 @@ async def test_faults_change_nothing(ground: Ground) -> None:
     assert calm.truth.counts["DELETE deployments"] == 2
     assert calm.certain <= calm.writes
     always = [case for case in cases(calm.certain) if case.name.startswith(ALWAYS)]
-    told = await tell_all(ground, [*subset(calm.certain, SEED, MOST), *always], calm, at_once=2)
-    assert {one.name: one.problems for one in told if one.problems} == {}
+    stories = await tell_all(ground, [*subset(calm.certain, SEED, MAX_CASES), *always], calm, at_once=2)
+    assert {one.name: one.problems for one in stories if one.problems} == {}
     # A case that never struck would prove nothing.
-    assert [one.name for one in told if not one.struck] == []
+    assert [one.name for one in stories if not one.struck] == []

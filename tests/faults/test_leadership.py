@@ -32,10 +32,10 @@ async def pair(ground: Ground, request: pytest.FixtureRequest) -> AsyncIterator[
         async with made[1]:
             await until(made[1].ready, timeout=60, what="the second operator watches")
             yield made[0], made[1]
-    found = await ground.api.find(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{NAME}")
-    if found is not None:
+    lease = await ground.api.find(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{NAME}")
+    if lease is not None:
         await ground.api.delete(
-            f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{NAME}", found["metadata"]["uid"]
+            f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{NAME}", lease["metadata"]["uid"]
         )
 
 

@@ -27,10 +27,10 @@ async def namespace(ground: Ground, name: str) -> None:
 
 async def test_a_flood_of_alerts_rolls_each_canary_back_once(ground: Ground) -> None:
     await namespace(ground, flood.NAMESPACE)
-    found, storm = await flood.flood(ground, SECONDS, RATE, SEED)
-    assert found.problems == []
-    assert found.seen == {f"{canary}-{number}" for canary in found.writes for number in range(4)}
-    assert storm.answers[200] > 50 and found.operator.deaths == 4
+    state, storm = await flood.flood(ground, SECONDS, RATE, SEED)
+    assert state.problems == []
+    assert state.alerts == {f"{canary}-{number}" for canary in state.writes for number in range(4)}
+    assert storm.answers[200] > 50 and state.operator.deaths == 4
 
 
 async def test_a_changed_field_is_refused_or_decided_and_put_back_restores(ground: Ground) -> None:
@@ -39,7 +39,7 @@ async def test_a_changed_field_is_refused_or_decided_and_put_back_restores(groun
     assert live.problems == []
     assert live.came.total() == MUTATIONS + len(ALWAYS)
     assert live.came["refused"] > 0 and live.came["Ready"] > 0, live.came
-    told = (await ground.api.get(f"/api/v1/namespaces/{mutations.NAMESPACE}/events"))["items"]
-    refused = {event["message"] for event in told if event["reason"] == "ChildRefused"}
+    events = (await ground.api.get(f"/api/v1/namespaces/{mutations.NAMESPACE}/events"))["items"]
+    refused = {event["message"] for event in events if event["reason"] == "ChildRefused"}
     assert any("spec.template.spec.nodeSelector" in message for message in refused)
     assert not any("Unicode" in message for message in refused)

@@ -24,8 +24,8 @@ NEXT, NAMESPACE = "/apis/pagefleet.io/v1beta1", "versions"
 async def serve(ground: Ground, *also: str) -> None:
     """Put the CRD in force, and wait until the API server serves just these versions."""
     document = yaml.safe_load(crd.rendered(*also))
-    found = await ground.api.get(DEFINITION)
-    document["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+    definition = await ground.api.get(DEFINITION)
+    document["metadata"]["resourceVersion"] = definition["metadata"]["resourceVersion"]
     await ground.api.replace(DEFINITION, document)
 
     async def served() -> bool:
@@ -66,9 +66,9 @@ async def test_a_service_of_the_next_version_is_served_and_stays(ground: Ground,
     }
     await ground.api.create(path, document)
     await story.until("Ready", lambda v: v.is_true("Ready") and quiet(v))
-    seen = await ground.api.get(f"{path}/{NAME}")
-    assert seen["apiVersion"] == "pagefleet.io/v1beta1"
-    assert seen["status"]["stable"]
+    document = await ground.api.get(f"{path}/{NAME}")
+    assert document["apiVersion"] == "pagefleet.io/v1beta1"
+    assert document["status"]["stable"]
     pods = {key: item["metadata"]["uid"] for key, item in (await story.state()).items() if key.startswith("Pod/")}
     await ground.api.merge(f"{path}/{NAME}", {"spec": {"scaling": {"min": 2, "max": 2}}})
     await story.until("two replicas", lambda v: v.status.get("replicas") == 2 and quiet(v))

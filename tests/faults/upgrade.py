@@ -48,7 +48,7 @@ class World:
     layout: Layout
     folder: Path
     problems: list[str] = field(default_factory=list)
-    told: dict[str, object] = field(default_factory=dict)
+    measured: dict[str, object] = field(default_factory=dict)
 
     def operator(self, code: Path | None) -> Operator:
         return Operator(self.layout, self.folder, NAMESPACE, PORT + (code is None), code=code)
@@ -99,14 +99,14 @@ class World:
         await until(operator.ready, timeout=PATIENCE, what="the operator is ready")
         await self._still(operator)
         after = await self.pods()
-        self.told[f"{what}: writes"] = len(operator.proxy.committed)
-        self.told[f"{what}: pods replaced"] = len(set(before) - set(after))
+        self.measured[f"{what}: writes"] = len(operator.proxy.committed)
+        self.measured[f"{what}: pods replaced"] = len(set(before) - set(after))
         for name, were in weights.items():
-            seen = await self.view(name)
-            if not seen.is_true("Ready"):
-                self.problems.append(f"{what}: {name} is not Ready: {seen.condition('Ready')}")
-            if seen.weights != were:
-                self.problems.append(f"{what}: {name}'s weights went from {were} to {seen.weights}")
+            view = await self.view(name)
+            if not view.is_true("Ready"):
+                self.problems.append(f"{what}: {name} is not Ready: {view.condition('Ready')}")
+            if view.weights != were:
+                self.problems.append(f"{what}: {name}'s weights went from {were} to {view.weights}")
         return operator
 
     async def _still(self, operator: Operator) -> None:
@@ -138,11 +138,11 @@ def main(
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(LOGS / "old", filter="data")
     world = asyncio.run(_play(LOGS))
-    for what, value in world.told.items():
+    for what, value in world.measured.items():
         console.print(f"{what}: {value}")
     for problem in world.problems:
         console.print(f"[red]{problem}[/red]")
-    kept("upgrade", not world.problems, "; ".join(f"{what} {value}" for what, value in world.told.items()))
+    kept("upgrade", not world.problems, "; ".join(f"{what} {value}" for what, value in world.measured.items()))
     raise typer.Exit(1 if world.problems else 0)
 
 

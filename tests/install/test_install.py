@@ -93,10 +93,12 @@ async def test_helm_installs_upgrades_and_uninstalls(kubectl: Kubectl) -> None:
     await kubectl.run("delete", "namespace", SYSTEM, "--ignore-not-found")
     cluster = ("--kubeconfig", str(kubectl.kubeconfig), "--namespace", SYSTEM)
 
-    told = await helm("install", "pagefleet", str(CHART), *cluster, "--create-namespace", "--wait", "--timeout", "120s")
-    assert f"http://pagefleet-gateway.{SYSTEM}.svc/" in told
-    assert f"kubectl label namespace {SYSTEM} pod-security.kubernetes.io/enforce=restricted" in told
-    assert "create secret generic pagefleet-alert-token" in told
+    notes = await helm(
+        "install", "pagefleet", str(CHART), *cluster, "--create-namespace", "--wait", "--timeout", "120s"
+    )
+    assert f"http://pagefleet-gateway.{SYSTEM}.svc/" in notes
+    assert f"kubectl label namespace {SYSTEM} pod-security.kubernetes.io/enforce=restricted" in notes
+    assert "create secret generic pagefleet-alert-token" in notes
     assert await replicas(kubectl) == {"pagefleet-operator": 2, "pagefleet-gateway": 1}
     await until(lambda: answers(kubectl), timeout=30, what="the API server serves inferenceservices")
     service = yaml.safe_load((MANIFESTS / "samples/chat.yaml").read_text())
@@ -107,11 +109,11 @@ async def test_helm_installs_upgrades_and_uninstalls(kubectl: Kubectl) -> None:
     await kubectl.run("label", "namespace", SYSTEM, "pod-security.kubernetes.io/enforce=restricted")
     await kubectl.run("create", "secret", "generic", "pagefleet-alert-token", "-n", SYSTEM, "--from-literal=token=t")
     given = ("gateway.replicas=3", "gateway.podDisruptionBudget=true", "gateway.workers=2")
-    told = await helm(
+    notes = await helm(
         "upgrade", "pagefleet", str(CHART), *cluster, "--wait", "--timeout", "120s", *(f"--set={one}" for one in given)
     )
-    assert "kubectl label namespace" not in told
-    assert "create secret" not in told
+    assert "kubectl label namespace" not in notes
+    assert "create secret" not in notes
     assert await replicas(kubectl) == {"pagefleet-operator": 2, "pagefleet-gateway": 3}
     budget = await kubectl.get("poddisruptionbudget", "pagefleet-gateway", SYSTEM)
     assert budget is not None
@@ -146,8 +148,8 @@ async def helm(*arguments: str) -> str:
 
 async def replicas(kubectl: Kubectl) -> dict[str, int]:
     """Available replicas of the Deployments in pagefleet-system."""
-    found = await kubectl.list("deployments", SYSTEM)
-    return {one["metadata"]["name"]: one["status"].get("availableReplicas", 0) for one in found}
+    deployments = await kubectl.list("deployments", SYSTEM)
+    return {one["metadata"]["name"]: one["status"].get("availableReplicas", 0) for one in deployments}
 
 
 async def answers(kubectl: Kubectl) -> bool:

@@ -1,5 +1,5 @@
-"""Protects the memo of the guard: a decision adds up what is new and not the hour again, and however slices come (late,
-twice, impossible, from several gateways, cut off at the old end), its answer is the one without a memo."""
+"""Protects the memo of the guard: a decision adds up the new slices and not the hour again. However slices come (late,
+twice, impossible, from several gateways, cut off at the old end), the verdict is the one without a memo."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def added(memo: Mapping[str, object]) -> int:
     return kept.added
 
 
-def test_a_decision_adds_up_what_is_new_and_not_an_hour_again() -> None:
+def test_a_decision_adds_up_new_slices_and_not_an_hour_again() -> None:
     """Work, not time: slices added up by a decision after an hour of dense slices, also of two gateways of which one is
     always three slices late."""
     source, memo, ask = random.Random(1), dict[str, object](), Comparison("s", "c", since=0.0, now=3600.0)

@@ -181,7 +181,7 @@ def test_missing_readings_never_shrink_a_fleet() -> None:
 
 def test_no_thrash_while_nodes_are_full() -> None:
     fleet = warm(lambda at: 20.0, 2, Scaling(1, 40))
-    fleet.most_pods = 4
+    fleet.max_pods = 4
     fleet.run(1200)
     assert fleet.desired is not None
     stuck = fleet.desired - 4

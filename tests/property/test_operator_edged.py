@@ -1,7 +1,7 @@
-"""Protects the guard on histograms whose edges are another's (engines, Prometheus): wherever the edges lie, no more of the
-canary's requests count as slow than were, and no fewer of the stable's, so that equal revisions are not rolled back; with
-our engine's edges a p95 that is 25 % worse is found as it is with every latency known; with edges far apart only what is
-worse than they can show."""
+"""Protects the guard on histograms with edges of their own (engines, Prometheus). Wherever the edges lie, no more of the
+canary's requests count as slow than were slow, and no fewer of the stable's, so that equal revisions are not rolled
+back. With our engine's edges a p95 that is 25 % worse is detected as it is with every latency known. With edges far
+apart only larger regressions are detected."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def test_equal_and_accepted_revisions_are_not_convicted(noise: str, worse: float
         assert sum(convicted(one, edges) for one in traces) <= 1, edges
 
 
-def test_a_quarter_worse_is_found_with_our_engines_edges_as_it_is_without() -> None:
+def test_a_quarter_worse_is_detected_with_our_engines_edges_as_it_is_without() -> None:
     """15 % accepted; edges 5 % apart make 16 % of it."""
     traces = [trace(seed, "lognormal", 1.25, blocks=400, size=120) for seed in range(12)]
     assert all(convicted(one, None) for one in traces)
     assert all(convicted(one, LATENCY) for one in traces)
 
 
-def test_edges_far_apart_show_only_what_is_worse_than_they_are_apart() -> None:
+def test_edges_far_apart_show_only_regressions_larger_than_their_distance() -> None:
     """The stable's p95 is 0.23 s: the next edges are 0.25 and 0.5 s, so that nothing below twice as slow can convict."""
     subtle = [trace(seed, "lognormal", 1.25, blocks=400, size=60) for seed in range(6)]
     assert not any(convicted(one, VLLM) for one in subtle)

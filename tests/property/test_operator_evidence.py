@@ -1,6 +1,6 @@
-"""Protects a rollout from what it is told: one outlier decides nothing, numbers that cannot be or do not come promote
-nobody, an alert that is not one changes nothing, and however alerts are grouped, repeated, reordered and resolved, one
-revision is rolled back once. Rows 17 to 20 of the reliability table."""
+"""Protects a rollout from bad input: one outlier decides nothing, impossible or missing numbers promote no revision, a
+payload that is no alert changes nothing, and however alerts are grouped, repeated, reordered and resolved, one revision
+is rolled back once. Rows 17 to 20 of the reliability table."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_one_outlier_never_decides(seed: int, place: float, factor: float, copie
     st.none() | NUMBERS,
     st.sampled_from(["hold", "rollback"]),
 )
-def test_what_cannot_be_true_promotes_nobody(
+def test_impossible_numbers_promote_no_revision(
     seed: int, answers: list[Any], number: float | None, inconclusive: str
 ) -> None:
     """Row 18: the gateways' answers are anything JSON (and NaN) may hold, or do not come; so does the gate's number."""
@@ -94,7 +94,7 @@ def test_what_cannot_be_true_promotes_nobody(
     "status": st.sampled_from(["firing", "resolved"]) | JUNK,
     "labels": JUNK | st.dictionaries(st.sampled_from(["namespace", "service", "revision", "severity"]), st.text(max_size=5)),
     "startsAt": st.just("2026-01-01T00:00:00Z") | JUNK}), max_size=4)}))  # fmt: skip
-def test_what_is_no_alert_is_refused_or_nobodys(payload: Any) -> None:
+def test_a_payload_without_alerts_is_refused_or_matches_no_service(payload: Any) -> None:
     """Row 19: an error that says where, or alerts that name a service and hold bounded texts; never anything else."""
     try:
         found = parse(payload, 1.0)

@@ -1,5 +1,5 @@
-"""Protects the guard's promises: identical revisions pass and are not rolled back, also under noise that both share;
-a worse one is convicted soon; one outlier, missing or senseless data decide nothing."""
+"""Protects the guard's promises: identical revisions pass and are not rolled back, also under noise that both share. A
+regression is convicted soon. One outlier, missing or impossible data decide nothing."""
 
 from __future__ import annotations
 

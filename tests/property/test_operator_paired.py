@@ -1,5 +1,5 @@
-"""Protects the two-sample sequential test: it keeps its level under whatever both revisions share, finds what only one
-has, no block decides alone, and requests that are slow together count as less than independent ones."""
+"""Protects the two-sample sequential test: it keeps its level under all noise that both revisions share, and detects a
+regression of one. No block decides alone, and requests that are slow together count as less than independent ones."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def play(seed: int, blocks: int, *, worse: float = 1.0, shared: float = 0.0, own
 
 
 @pytest.mark.parametrize(("shared", "own"), [(0.0, 0.0), (0.7, 0.0), (0.0, 0.2), (0.5, 0.2)])
-def test_identical_revisions_are_not_told_apart(shared: float, own: float) -> None:
+def test_identical_revisions_are_not_convicted(shared: float, own: float) -> None:
     fired = sum(evidence([play(seed, 150, shared=shared, own=own)]) >= math.exp(NEEDED) for seed in range(100))
     assert fired <= 1
 
 
-def test_a_worse_one_is_found_also_under_shared_bursts() -> None:
+def test_a_regression_is_detected_also_under_shared_bursts() -> None:
     for shared in (0.0, 0.4):
         found = sum(evidence([play(seed, 200, worse=2.0, shared=shared)]) >= math.exp(NEEDED) for seed in range(40))
         assert found >= 39
 
 
-def test_what_is_accepted_is_not_found() -> None:
+def test_an_accepted_increase_is_not_convicted() -> None:
     assert sum(evidence([play(seed, 150, worse=1.1)]) >= math.exp(NEEDED) for seed in range(60)) <= 1
 
 
@@ -75,7 +75,7 @@ def test_slow_together_is_less_evidence() -> None:
     assert dispersion(bursts) > 2 * dispersion(steady)
 
 
-def test_one_side_alone_says_nothing() -> None:
+def test_one_side_alone_is_no_evidence() -> None:
     test = PairedTest(0.95, 0.15, NEEDED / 4)
     for _ in range(50):
         test.add(Block(histogram([0.1] * 20), {}))

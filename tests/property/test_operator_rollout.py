@@ -207,7 +207,7 @@ def test_an_alert_rolls_back_once_at_any_moment(seed: int, moment: int, copies: 
     assert cluster.status.rollout.phase is Phase.ROLLED_BACK
 
 
-def test_who_waits_for_a_person_writes_nothing() -> None:
+def test_a_rollout_that_waits_for_a_person_writes_nothing() -> None:
     """Row 1 of docs/reliability.md: a step without an end, and a paused one, change no byte of the status while nothing happens."""
     paused = '{"id": "a1", "action": "pause"}'
     for first, action in (({"pause": {}}, ""), ({"weight": 10, "hold": "600s"}, paused)):

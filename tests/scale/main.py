@@ -67,7 +67,7 @@ def main(
 
 async def _measure(count: int, edits: int, patience: float, profile: Path | None, poisoned: int) -> list[Measure]:
     # Loopback addresses are no Endpoints: the controllers would try for ever, and fill the API server with it.
-    async with own_plane("scale", most_pods=2 * count + 100, pause=1.0, prefix="10.245") as plane:
+    async with own_plane("scale", max_pods=2 * count + 100, pause=1.0, prefix="10.245") as plane:
         KEPT.mkdir(parents=True, exist_ok=True)
         operator = Operator(plane.layout, KEPT)
         operator.start()
@@ -147,9 +147,9 @@ async def _create(api: Api, number: int) -> None:
 async def _ready(api: Api, begun: float, count: int, patience: float) -> float:
     async def all_ready() -> bool:
         listed = await api.get(SERVICES)
-        found = sum(_is_ready(item) for item in listed["items"])
-        console.print(f"{time.monotonic() - begun:6.0f} s: {found} of {count} Ready")
-        return bool(found == count)
+        ready = sum(_is_ready(item) for item in listed["items"])
+        console.print(f"{time.monotonic() - begun:6.0f} s: {ready} of {count} Ready")
+        return bool(ready == count)
 
     await until(all_ready, timeout=patience, what=f"{count} services are Ready", interval=2.0)
     return time.monotonic() - begun

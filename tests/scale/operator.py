@@ -61,6 +61,6 @@ class Operator:
             timeout = aiohttp.ClientTimeout(total=5)
             url = f"http://127.0.0.1:{PORT}/metrics"
             async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
-                found = re.search(rf"^{name} (\S+)$", await response.text(), re.M)
-                return float(found[1]) if found else 0.0
+                match = re.search(rf"^{name} (\S+)$", await response.text(), re.M)
+                return float(match[1]) if match else 0.0
         return 0.0

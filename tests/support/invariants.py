@@ -1,7 +1,7 @@
-"""What must hold of any two statuses of an InferenceService that follow each other (rows 13, 15, 16 of docs/reliability.md).
+"""Invariants of any two consecutive statuses of an InferenceService (rows 13, 15, 16 of docs/reliability.md).
 
-`between` is given parsed statuses, by the property tests after every decision and by tests of recordings of a real API
-server (`over`). It answers sentences; none means that all holds. It knows nothing of how the operator decides.
+`between` checks two parsed statuses: the property tests call it after every decision, and `over` calls it for recordings
+of a real API server. It returns one sentence for each violation. It does not know how the operator decides.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ IN_USE = (Phase.STEP, Phase.PAUSED, Phase.PREVIEW, Phase.MIRRORING, Phase.LOAD_T
 
 
 def over(documents: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Violations over the recorded versions of one InferenceService's name, oldest first. A service that was deleted and
-    made again is another one."""
-    found: list[str] = []
+    """List the violations over the recorded versions of one InferenceService's name, oldest first.
+
+    A service that was deleted and created again is another service.
+    """
+    violations: list[str] = []
     for before, after in pairwise(documents):
         if before["metadata"].get("uid") != after["metadata"].get("uid"):
             continue
         old, new = (codec.load(document.get("status")) for document in (before, after))
         version = after["metadata"].get("resourceVersion")
-        found += [f"at {version}: {violation}" for violation in between(old, new)]
+        violations += [f"at {version}: {violation}" for violation in between(old, new)]
         if new.observed_generation > after["metadata"].get("generation", new.observed_generation):
-            found.append(f"at {version}: observedGeneration is ahead of the object")
-    return found
+            violations.append(f"at {version}: observedGeneration is ahead of the object")
+    return violations
 
 
 def between(old: Status, new: Status) -> list[str]:
@@ -87,10 +89,10 @@ def _rolled_back_means_it(_: Status, new: Status) -> Iterator[str]:
     if new.rollout.phase is Phase.ROLLED_BACK and (_weights(new) != {new.stable: 100} or new.canary):
         yield f"rolled back, and the weights are {_weights(new)}"
     if new.rollout.phase in (Phase.ROLLED_BACK, Phase.ROLLING_BACK) and not new.rejected:
-        yield "rolled back without a rejection that says why"
+        yield "rolled back without a rejection that states the reason"
 
 
-def _only_canaries_and_kept_revisions_become_stable(old: Status, new: Status) -> Iterator[str]:
+def _only_canaries_and_stored_revisions_become_stable(old: Status, new: Status) -> Iterator[str]:
     if not old.stable or not old.traffic or new.stable == old.stable:
         return
     if new.stable == old.canary:
@@ -100,10 +102,10 @@ def _only_canaries_and_kept_revisions_become_stable(old: Status, new: Status) ->
         if old.rollout.phase is not Phase.PROMOTING and not by_hand:
             yield f"{new.stable} was promoted from {old.rollout.phase}"
     elif not new.rejected or new.rollout.phase not in (Phase.ROLLED_BACK, Phase.ROLLING_BACK):
-        yield f"{new.stable} became stable and is neither a canary nor where a rollback goes"
+        yield f"{new.stable} became stable and is neither a canary nor the target of a rollback"
 
 
-def _capacity_is_kept(old: Status, new: Status) -> Iterator[str]:
+def _capacity_is_retained(old: Status, new: Status) -> Iterator[str]:
     """Beside a canary the stable never shrinks, and a revision with weight has replicas."""
     desired = {record.hash: record.desired for record in new.revisions}
     earlier = {record.hash: record.desired for record in old.revisions}
@@ -136,7 +138,7 @@ def _conditions(old: Status, new: Status) -> Iterator[str]:
 
 def _bounded(_: Status, new: Status) -> Iterator[str]:
     if len(new.decisions) > MAX_DECISIONS:
-        yield f"{len(new.decisions)} decisions are kept"
+        yield f"{len(new.decisions)} decisions are stored"
 
 
 def _answered_once(old: Status, new: Status) -> Iterator[str]:
@@ -155,8 +157,8 @@ CHECKS: tuple[Callable[[Status, Status], Iterator[str]], ...] = (
     _monotone,
     _rejected_stay_rejected,
     _rolled_back_means_it,
-    _only_canaries_and_kept_revisions_become_stable,
-    _capacity_is_kept,
+    _only_canaries_and_stored_revisions_become_stable,
+    _capacity_is_retained,
     _conditions,
     _bounded,
     _answered_once,

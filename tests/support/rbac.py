@@ -1,4 +1,4 @@
-"""What an account asked of the API server, by the audit log, beside what its shipped Roles allow. Decides nothing."""
+"""The requests of an account in the audit log, beside the grants of its shipped Roles. Decides nothing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Grant = tuple[str, str, str]  # API group, resource or resource/subresource, ver
 
 
 @dataclass(frozen=True)
-class Asked:
+class RoleUse:
     used: frozenset[Grant]
     forbidden: frozenset[str]  # verb and URI
     requests: int
 
 
 def granted(*files: str) -> frozenset[Grant]:
-    """What the Roles and ClusterRoles in `files` (below manifests/) allow."""
+    """The grants of the Roles and ClusterRoles in `files` (below manifests/)."""
     documents = [one for file in files for one in yaml.safe_load_all((MANIFESTS / file).read_text())]
     rules = [rule for one in documents if one["kind"] in ("Role", "ClusterRole") for rule in one["rules"]]
     return frozenset(
@@ -42,11 +42,11 @@ def events(folder: Path, naming: str = "") -> Iterator[Mapping[str, Any]]:
             yield from (json.loads(line) for line in lines if naming in line and line.endswith("\n"))
 
 
-def asked(told: Iterable[Mapping[str, Any]], user: str, allowed: frozenset[Grant]) -> Asked:
+def role_use(audit: Iterable[Mapping[str, Any]], user: str, allowed: frozenset[Grant]) -> RoleUse:
     """A PATCH that made an object (status 201) needs `create` as well: server-side apply. `forbidden` are refusals of what
     `allowed` does not name: a 403 for what it does name is admission's (a namespace that is being deleted, a quota)."""
     used, forbidden, count = set(), set(), 0
-    for event in told:
+    for event in audit:
         reference = event.get("objectRef") or {}
         if event["user"]["username"] != user or "resource" not in reference:
             continue
@@ -61,4 +61,4 @@ def asked(told: Iterable[Mapping[str, Any]], user: str, allowed: frozenset[Grant
         used.add((group, resource, event["verb"]))
         if event["verb"] == "patch" and code == 201:
             used.add((group, resource, "create"))
-    return Asked(frozenset(used), frozenset(forbidden), count)
+    return RoleUse(frozenset(used), frozenset(forbidden), count)

@@ -143,6 +143,6 @@ def test_sockets_are_opened_where_ports_are_declared() -> None:
         "engine/pagefleet_engine/api/server.py",
         "engine/pagefleet_engine/runner/device/ranks/nodes.py",
         "gateway/pagefleet_gateway/fronts/ext_proc.py",
-        "gateway/pagefleet_gateway/gateway.py",
+        "gateway/pagefleet_gateway/app.py",
         "operator/pagefleet_operator/web/server.py",
     }

@@ -20,9 +20,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
-from pagefleet_contract.headers import ERROR_HEADER
 from pagefleet_gateway.fronts.ext_proc_messages import (
     body_pieces,
+    error_of,
     headers_of,
     immediate_response,
     pick_response,
@@ -88,6 +88,7 @@ class Exchange:
             case "response_trailers":
                 self.ended = True
                 self.tokens = tokens_of(message.response_trailers.trailers) or self.tokens
+                self.error = error_of(message.response_trailers.trailers) or self.error
                 return [proto.ProcessingResponse(response_trailers=proto.TrailersResponse())]
         return []
 
@@ -176,7 +177,7 @@ class Exchange:
         self.first_byte = time.monotonic() - self.began
         self.served = served_of(message)
         self.tokens = tokens_of(message.response_headers.headers)
-        self.error = headers.get(ERROR_HEADER, "")
+        self.error = error_of(message.response_headers.headers)
         self.ended = self.headers_only or message.response_headers.end_of_stream
 
 

@@ -12,7 +12,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from pagefleet_contract.headers import FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, REVISION_HEADER
+from pagefleet_contract.headers import ERROR_HEADER, FALLBACK_HEADER, OUTPUT_TOKENS_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy.clusters import DESTINATION
 from pagefleet_gateway.picking.picker import Pick
 from pagefleet_gateway.picking.routing import Refusal
@@ -33,11 +33,18 @@ def headers_of(message: proto.HttpHeaders) -> dict[str, str]:
 
 def tokens_of(headers: base_pb2.HeaderMap) -> int | None:
     """Return the output tokens that an engine reports in its headers or trailers; None without them."""
-    for header in headers.headers:
-        if header.key.lower() == OUTPUT_TOKENS_HEADER:
-            text = header.raw_value.decode("latin-1") or header.value
-            return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-    return None
+    text = _value(headers, OUTPUT_TOKENS_HEADER)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def error_of(headers: base_pb2.HeaderMap) -> str:
+    """Return the code of the error that an engine reports in its headers or trailers; "" without one."""
+    return _value(headers, ERROR_HEADER)
+
+
+def _value(headers: base_pb2.HeaderMap, name: str) -> str:
+    found = next((header for header in headers.headers if header.key.lower() == name), None)
+    return "" if found is None else found.raw_value.decode("latin-1") or found.value
 
 
 def subset_of(request: proto.ProcessingRequest) -> frozenset[str] | None:

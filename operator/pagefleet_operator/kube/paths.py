@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.names import GROUP, KIND, PLURAL, VERSION
-from pagefleet_operator.domain.spec.schema.fields import OBJECT_NAME
+from pagefleet_operator.domain.spec.schema.patterns import OBJECT_NAME
 
 PLURALS = {
     "Deployment": "deployments",

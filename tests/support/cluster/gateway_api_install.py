@@ -20,8 +20,8 @@ async def install(plane: Plane, plural: str, *, first_api: bool = False) -> None
         await plane.api.replace(path, {**document, "metadata": present["metadata"]})
 
     async def established() -> bool:
-        found = await plane.api.get(path)
-        conditions = (found.get("status") or {}).get("conditions") or ()
+        definition = await plane.api.get(path)
+        conditions = (definition.get("status") or {}).get("conditions") or ()
         return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
     await until(established, timeout=20, what=f"{plural} are served", interval=0.1)

@@ -43,8 +43,8 @@ def documents(*, first_api: bool = False) -> dict[str, Schema]:
 def without_cel(node: Any) -> Any:
     if isinstance(node, dict):
         dropped = {"x-kubernetes-validations"} | ({"default"} if node.get("default") == "" else set())
-        kept = {name: without_cel(sub) for name, sub in node.items() if name not in dropped}
-        return {name: sub for name, sub in kept.items() if name != "status" or "acceptedNames" not in (sub or {})}
+        remaining = {name: without_cel(sub) for name, sub in node.items() if name not in dropped}
+        return {name: sub for name, sub in remaining.items() if name != "status" or "acceptedNames" not in (sub or {})}
     return [without_cel(item) for item in node] if isinstance(node, list) else node
 
 

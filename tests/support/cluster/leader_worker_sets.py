@@ -87,22 +87,22 @@ class Controller:
 
     async def once(self) -> None:
         listed = await self._api.get(SETS)
-        wanted = {
+        desired = {
             (pod["metadata"]["namespace"], pod["metadata"]["name"]): pod
             for one in listed["items"]
             if "deletionTimestamp" not in one["metadata"]
             for pod in pods(one)
         }
-        found = {
+        existing = {
             (item["metadata"]["namespace"], item["metadata"]["name"]): item
             for item in (await self._api.get(PODS, labelSelector=f"{LABEL}/name"))["items"]
         }
-        for key, pod in wanted.items():
-            if key not in found:
+        for key, pod in desired.items():
+            if key not in existing:
                 await self._api.create(f"/api/v1/namespaces/{key[0]}/pods", pod)
-        for key, item in found.items():
-            broken = _group(item) in {_group(one) for one in found.values() if _ended(one)}
-            if (key not in wanted or broken) and "deletionTimestamp" not in item["metadata"]:
+        for key, item in existing.items():
+            broken = _group(item) in {_group(one) for one in existing.values() if _ended(one)}
+            if (key not in desired or broken) and "deletionTimestamp" not in item["metadata"]:
                 await self._api.delete(f"/api/v1/namespaces/{key[0]}/pods/{key[1]}", item["metadata"]["uid"])
 
 

@@ -39,9 +39,9 @@ def control_plane() -> Iterator[Cluster]:
 
 @asynccontextmanager
 async def own_plane(
-    namespace: str = "", *, crd: bool = True, most_pods: int = 500, pause: float = 0.2, prefix: str = "127.100"
+    namespace: str = "", *, crd: bool = True, max_pods: int = 500, pause: float = 0.2, prefix: str = "127.100"
 ) -> AsyncIterator[OwnPlane]:
-    """`namespace` is created. `most_pods`, `pause` and `prefix` are StatusNode's."""
+    """`namespace` is created. `max_pods`, `pause` and `prefix` are StatusNode's."""
     with control_plane() as cluster:
         kubectl = Kubectl(cluster.kubeconfig)
         if crd:
@@ -51,7 +51,7 @@ async def own_plane(
         if namespace:
             await kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         async with Api(str(cluster.kubeconfig)) as api:
-            node = StatusNode(api, most_pods, pause, prefix)
+            node = StatusNode(api, max_pods, pause, prefix)
             await node.register()
             serving = asyncio.create_task(node.run())
             try:

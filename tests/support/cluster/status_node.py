@@ -28,9 +28,9 @@ class StatusNode:
     gates is Ready while their conditions are true, as a kubelet has it. `prefix`: the pods' addresses. Those of the
     loopback are refused at once; but no Endpoints may have them."""
 
-    def __init__(self, api: Api, most_pods: int = 500, pause: float = 0.2, prefix: str = "127.100") -> None:
+    def __init__(self, api: Api, max_pods: int = 500, pause: float = 0.2, prefix: str = "127.100") -> None:
         self._api, self._pause, self._prefix = api, pause, prefix
-        self._capacity = {**CAPACITY, "pods": str(most_pods)}
+        self._capacity = {**CAPACITY, "pods": str(max_pods)}
         self._addresses = itertools.count(1)
         self.hold: set[str] = set()
 

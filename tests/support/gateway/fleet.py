@@ -32,7 +32,7 @@ class Engine:
     status: int = 200
     truncate: bool = False
     waiting: int = 0
-    says_tokens: str = ""  # trailer: as our engine does; usage: as others do; "": not at all
+    says_tokens: str = ""  # trailer: as our engine; usage: as others; "": none
     left: int = 0  # requests whose client went away
     requests: list[web.Request] = field(default_factory=list)
     port: int = 0

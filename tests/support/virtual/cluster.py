@@ -1,5 +1,7 @@
-"""What `decide` sees of a cluster, in virtual time: pods follow the planned replicas and are ready some time later,
-traffic follows the weights. Nothing here decides."""
+"""A cluster in virtual time, as `decide` observes it. Nothing here decides.
+
+Pods follow the planned replicas and become ready some time later, and traffic follows the weights.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ TICK = 2.0
 class Cluster:
     def __init__(self, seed: int) -> None:
         self.source = random.Random(seed)
-        self.now = 1_000_000.0  # what the clock says, which may jump
+        self.now = 1_000_000.0  # the clock's time, which may jump
         self.real = 0.0  # seconds that have passed
         self.spec: dict[str, Any] = sample()["spec"]
         self.generation = 1
@@ -66,7 +68,7 @@ class Cluster:
         self.tick()
 
     def answer(self) -> tuple[str, bool]:
-        """What became of the last action, and whether it was the one asked for."""
+        """The outcome of the last action, and whether that is the latest annotation's."""
         done = self.status.action
         return (done.outcome, done.id == f"a{self.actions}") if done else ("", False)
 
@@ -74,24 +76,24 @@ class Cluster:
         return {entry.revision: entry.weight for entry in self.status.traffic}
 
     def weight(self) -> int:
-        """The canary's."""
+        """The canary's weight."""
         return self.weights().get(self.status.canary, 0)
 
     def condition(self, kind: str) -> Condition:
         return next(condition for condition in self.status.conditions if condition.type == kind)
 
     def tick(self, engines: bool = True) -> Status:
-        """Two seconds of traffic, then a decision."""
+        """Let two seconds of traffic pass, then decide."""
         self.wait(engines)
         return self.decided(self.observe())
 
-    def decided(self, seen: Observation) -> Status:
-        """The status after a decision on `seen`, applied."""
-        self.apply(decide(seen, self.now))
+    def decided(self, observation: Observation) -> Status:
+        """Decide, apply the plan, and return the new status."""
+        self.apply(decide(observation, self.now))
         return self.status
 
     def wait(self, engines: bool = True) -> None:
-        """Two seconds of traffic."""
+        """Let two seconds of traffic pass."""
         self.now, self.real = round(self.now + TICK, 6), self.real + TICK
         self.measure(engines)
 
@@ -149,8 +151,10 @@ class Cluster:
             self.pods.pop(name, None)
 
     def measure(self, engines: bool = True) -> None:
-        """Two seconds of traffic by the present weights; the canary `factor` times slower. Mirrored requests are in the
-        engines' own numbers only."""
+        """Measure two seconds of traffic by the present weights; the canary is `factor` times slower.
+
+        Mirrored requests are in the engines' own numbers only.
+        """
         mirror = self.status.mirror
         for entry in self.status.traffic:
             if self.slices is not None:

@@ -53,7 +53,7 @@ class VirtualFleet:
     base: float = 0.02
     slope: float = 0.0008
     every: float = 5.0
-    most_pods: int = 10_000
+    max_pods: int = 10_000
     now: float = 1_000_000.0
     slo: float = 1.0
     engines_silent: bool = False  # engines do not answer
@@ -151,7 +151,7 @@ class VirtualFleet:
         pods = []
         for number, replica in enumerate(self.replicas):
             ready = replica.ready_at <= self.now
-            stuck = number >= self.most_pods
+            stuck = number >= self.max_pods
             pod = PodReading(
                 replica.name, ready and not stuck, replica.ending, replica.created,
                 replica.ready_at if ready and not stuck else None,

@@ -1,5 +1,8 @@
-"""`Cluster` with warm spares: pods that load, sleep, wake and refuse to sleep while a stream is open, as engines do, and
-that are Ready only with their gate open. Nothing here decides."""
+"""`Cluster` with warm spares. Nothing here decides.
+
+The spares load, sleep, wake, and refuse to sleep while a stream is open, as engines do. They are Ready only with their
+gate open.
+"""
 
 from __future__ import annotations
 
@@ -61,14 +64,14 @@ class SpareCluster(Cluster):
         return sum(1 for spare in self.spares.get(revision, []) if spare.asleep and not spare.opened)
 
     def observe(self) -> Observation:
-        seen = super().observe()
-        revisions = dict(seen.revisions)
+        observation = super().observe()
+        revisions = dict(observation.revisions)
         for name, spares in self.spares.items():
-            found = revisions.get(name) or RevisionReading(name, None)
+            reading = revisions.get(name) or RevisionReading(name, None)
             revisions[name] = replace(
-                found, spare_replicas=len(spares), spare_uid=f"uid-{name}", spares=tuple(map(self._reading, spares))
+                reading, spare_replicas=len(spares), spare_uid=f"uid-{name}", spares=tuple(map(self._reading, spares))
             )
-        return replace(seen, revisions=revisions)
+        return replace(observation, revisions=revisions)
 
     def _reading(self, spare: Spare) -> SpareReading:
         ready = spare.ready(self.real)
@@ -100,9 +103,9 @@ class SpareCluster(Cluster):
         known = {spare.name: spare for spares in self.spares.values() for spare in spares}
         for order in plan.spares:
             if order.pod in known:
-                self._told(known[order.pod], order.opened, order.asleep)
+                self._obey(known[order.pod], order.opened, order.asleep)
 
-    def _told(self, spare: Spare, opened: bool | None, asleep: bool | None) -> None:
+    def _obey(self, spare: Spare, opened: bool | None, asleep: bool | None) -> None:
         if opened is not None and opened != spare.opened:
             spare.opened, spare.since = opened, self.real
             if not opened:

@@ -1,4 +1,4 @@
-"""Traffic of a stable and a canary as gateways measure it, made from a seed; and what the guard says of it."""
+"""Makes the traffic of a stable and a canary from a seed, as gateways measure it, and asks the guard for its verdict."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def traffic(
     bursts: bool = True,
     failing: float = 0.0,
 ) -> list[Slice]:
-    """Slices of both revisions; in a burst (of both) everything is four times slower."""
-    source, found, slow = random.Random(seed), [], 0
+    """Slices of both revisions; in a burst of both all requests are four times slower."""
+    source, measured, slow = random.Random(seed), [], 0
     for index in range(slices):
         if bursts and source.random() < 0.03:
             slow = 3
@@ -52,12 +52,12 @@ def traffic(
                 bucket = sketch.bucket_of(draw(source) * factor * worse)
                 histogram[bucket] = histogram.get(bucket, 0) + 1
             errors = sum(source.random() < failing for _ in range(requests)) if revision == "c" else 0
-            found.append(Slice("g", index * SLICE, SLICE, revision, "s", requests, errors, {"ttft": histogram}))
-    return found
+            measured.append(Slice("g", index * SLICE, SLICE, revision, "s", requests, errors, {"ttft": histogram}))
+    return measured
 
 
 def outcome(slices: list[Slice] | None, chosen: Guard = GUARD) -> Outcome:
-    seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=None if slices is None else tuple(slices))
-    judged = guard.assess(seen, chosen, Comparison("s", "c", since=0.0, now=1000.0))
-    assert judged is not None
-    return judged.outcome
+    observation = Observation("ns", "chat", "uid", 1, {}, Status(), slices=None if slices is None else tuple(slices))
+    verdict = guard.assess(observation, chosen, Comparison("s", "c", since=0.0, now=1000.0))
+    assert verdict is not None
+    return verdict.outcome

@@ -1,5 +1,5 @@
-"""Protects what people ask for by annotation: every action once per id, each refusal with a reason, undo to any kept
-revision; and that each kind of step waits for what it should, also when the clock jumps."""
+"""Protects the actions that people write as an annotation: every action once per id, each refusal with a reason, undo to
+any stored revision. Protects the end of each kind of step, also when the clock jumps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def started(steps: list[dict[str, Any]] | None = None, **rollout: Any) -> Cluste
      '{"id": "a", "action": "destroy"}', '{"id": "a", "action": "pause", "revision": "b"}',
      '{"id": "a", "action": "undo", "revision": 5}', '{"id": "a", "action": "pause", "more": 1}', "[" * 100_000],
 )  # fmt: skip
-def test_what_is_not_an_action_is_refused_once(text: str) -> None:
+def test_an_annotation_that_is_no_action_is_refused_once(text: str) -> None:
     assert isinstance(parse(text), Unreadable)
     cluster = started()
     cluster.action = text
@@ -131,7 +131,7 @@ def test_undo_raises_the_earlier_revision_before_it_gets_traffic() -> None:
     assert "is what the spec asks for" in cluster.status.action.message  # type: ignore[union-attr]
 
 
-def test_undo_goes_to_any_kept_revision() -> None:
+def test_undo_goes_to_any_stored_revision() -> None:
     cluster = started([])
     seen = [cluster.status.stable]
     for number in (2, 3, 4):
@@ -207,7 +207,7 @@ def test_a_preview_is_met_by_header_only() -> None:
     assert cluster.weight() == 50
 
 
-def test_a_mirror_is_told_to_the_gateway_and_judged_by_the_engines() -> None:
+def test_a_mirror_is_stored_for_the_gateway_and_measured_by_the_engines() -> None:
     cluster = started([{"mirror": "20%", "hold": "20s"}, {"weight": 50}])
     cluster.until(lambda status: status.rollout.phase is Phase.MIRRORING)
     mirror = cluster.status.mirror

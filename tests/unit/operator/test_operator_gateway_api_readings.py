@@ -1,5 +1,5 @@
-"""Protects what the operator reads of other kinds: which Gateway API kinds and fields the cluster has, a live route's
-answers, and what is said of a chain of fallbacks."""
+"""Protects the readings of other kinds: the cluster's Gateway API kinds and fields, the reports on a live route, and the
+condition of a chain of fallbacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOP = FallbackReading("small", exists=True, served_name="m")
         ((HOP, FallbackReading("tiny", exists=True), HOP), ("False", "FallbackLoops")),
     ],
 )
-def test_a_fallback_that_is_missing_or_loops_is_told(
+def test_a_fallback_that_is_missing_or_loops_is_a_condition(
     chain: tuple[FallbackReading, ...], expected: tuple[str, str]
 ) -> None:
     stated = fallback.state("team-a", "chat", "m", chain)
@@ -39,7 +39,7 @@ def test_a_fallback_that_is_missing_or_loops_is_told(
         assert stated[3].startswith("spec.traffic.fallback.service: ")
 
 
-def test_a_fallback_that_serves_another_model_is_told() -> None:
+def test_a_fallback_that_serves_another_model_is_a_condition() -> None:
     stated = fallback.state("team-a", "chat", "m", (replace(HOP, served_name="other"),))
     assert stated is not None
     assert "'other'" in stated[3]
@@ -82,7 +82,7 @@ MIRROR = {"filters": {"type": "array", "items": {"properties": {"requestMirror":
         (crd("v1alpha2", rules()), None, Features()),
     ],
 )
-def test_features_are_what_the_crds_have(route_crd: Any, pool_crd: Any, expected: Features) -> None:
+def test_features_follow_the_installed_crds(route_crd: Any, pool_crd: Any, expected: Features) -> None:
     assert features(route_crd, pool_crd) == expected
 
 

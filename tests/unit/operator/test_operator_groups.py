@@ -54,7 +54,7 @@ def test_a_replica_of_several_nodes_is_a_spec() -> None:
             "spec.model.adapters",
             "several",
         ),
-        (spec({"nodes": 2, "args": ["--node-rank=1"]}), "spec.engine.args[0]", "operator's to write"),
+        (spec({"nodes": 2, "args": ["--node-rank=1"]}), "spec.engine.args[0]", "written by the operator"),
     ],
 )
 def test_who_cannot_have_them_is_told_by_the_fields_name(given: dict[str, Any], field: str, message: str) -> None:

@@ -1,5 +1,5 @@
-"""Protects the way of an alert: where it decides by itself nothing is measured for it, and its service is decided on
-before everything that is late already."""
+"""Protects the fast path of an alert: where it decides by itself nothing is measured for it, and its service is decided
+before all services that are late already."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rollout(**told: object) -> Rollout:
         (replace(STEP, stable="c", canary="", rollout=RolloutRecord(Phase.IDLE, started=5.0)), False),
     ],
 )
-def test_an_alert_decides_where_it_is_about_what_is_judged(status: Status, expected: bool) -> None:
+def test_an_alert_decides_when_it_is_about_the_revision_under_judgement(status: Status, expected: bool) -> None:
     assert alerts.decides(status, {}, rollout()) is expected
     assert not alerts.decides(status, {}, rollout(onAlert="pause")), "a pause goes on being judged"
 

@@ -1,6 +1,6 @@
 """Protects provider GatewayAPI as a pure decision: the HTTPRoutes and InferencePools word for word (tests/golden_routes;
-written anew with PAGEFLEET_GOLDEN=write), honest weights, and what is said of a missing CRD, a taken name, a gateway
-that refuses and fields without effect; that nothing is deleted before the gateway has seen the new split."""
+PAGEFLEET_GOLDEN=write writes them again), honest weights, and the conditions for a missing CRD, a taken name, a gateway
+that refuses and fields without effect. Nothing is deleted before the gateway has seen the new split."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def answer(**changes: Any) -> ParentStatus:
         ((answer(resolved=False, reason="BackendNotFound", message="no"),), ("False", "BackendNotFound")),
     ],
 )
-def test_what_gateways_say_is_read_back(answers: tuple[ParentStatus, ...], expected: tuple[str, str]) -> None:
+def test_reports_of_gateways_become_conditions(answers: tuple[ParentStatus, ...], expected: tuple[str, str]) -> None:
     state, reason, message = conditions(spec_of(), GatewayApiReading(NEW, LiveObject("chat", "r", "u-1", 4, answers)))[
         ACCEPTED
     ]
@@ -189,7 +189,7 @@ def test_what_gateways_say_is_read_back(answers: tuple[ParentStatus, ...], expec
         assert message.startswith("spec.traffic.gatewayAPI.parentRefs[0]: Gateway edge: ")
 
 
-def test_a_pool_that_its_gateway_refuses_is_told() -> None:
+def test_a_pool_that_its_gateway_refuses_is_a_condition() -> None:
     refused = ParentStatus(
         "edge", "infra", "", None, 1, True, False, "InvalidExtensionRef", "no Service pagefleet-gateway"
     )
@@ -280,7 +280,7 @@ def test_the_provider_changed_back_takes_the_route_away_and_then_forgets_it() ->
     assert ACCEPTED not in {condition.type for condition in after.status.conditions}
 
 
-def test_an_invalid_spec_keeps_the_route_and_what_was_said_of_it() -> None:
+def test_an_invalid_spec_keeps_the_route_and_its_conditions() -> None:
     said = Condition(ACCEPTED, "True", "Accepted", "fine", 5.0, 2)
     status = replace(SPLIT, conditions=(said,), route=RouteRecord("Service"))
     plan = decide(seen({"traffic": 7}, GatewayApiReading(NEW), status), NOW)
@@ -298,7 +298,7 @@ def test_a_reading_that_failed_changes_nothing() -> None:
     assert (made.manifests, made.withdrawn, made.record) == ((), (), RouteRecord("Service"))
 
 
-def test_a_pool_is_taken_away_only_when_the_gateway_has_seen_the_route_without_it() -> None:
+def test_a_pool_is_deleted_only_when_the_gateway_has_seen_the_route_without_it() -> None:
     told = spec_of()["traffic"]["gatewayAPI"]
     spec = spec_of({"gatewayAPI": {**told, "backend": "Service"}})
     pool = LiveObject("chat", "p", "u-1", 1)

@@ -1,6 +1,6 @@
-"""Protects who the guard listens to: each signal is judged by the source that the spec names and by no other, every verdict
-says which one it was, a source that is silent, blind or of another kind than the record it is compared with passes
-nothing, and what no source can measure is refused by its field."""
+"""Protects the guard's sources: each signal is judged by the source that the spec names and by no other, and every verdict
+names it. A source that is silent, blind or of another kind than the stored record passes nothing. A signal that no source
+can measure is refused by its field."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_signal_is_judged_by_its_source_alone(source: str | None, histogram: s
 
 
 @pytest.mark.parametrize(("source", "histogram"), EVERYWHERE)
-def test_a_silent_source_is_inconclusive_and_says_why(source: str | None, histogram: str) -> None:
+def test_a_silent_source_is_inconclusive_with_its_reason(source: str | None, histogram: str) -> None:
     chosen = entry(source, histogram)
     name = sources.name_of(chosen.source, histogram)
     measured: dict[str, Any] = {"slices": tuple(GOOD), "engine_slices": tuple(GOOD)}
@@ -114,7 +114,7 @@ def coarse(slices: list[Slice], bounds: tuple[float, ...]) -> tuple[Slice, ...]:
     return tuple(found)
 
 
-def test_what_edges_make_of_the_increase_is_said() -> None:
+def test_the_verdict_states_the_increase_that_the_edges_accept() -> None:
     found = asked(seen(engine_slices=coarse(GOOD, (0.1, 0.25, 0.5, 1.0))), entry("Engine"))
     assert found.outcome is Outcome.PASSED
     assert found.record.bound_seconds == 0.5
@@ -154,7 +154,7 @@ def test_the_requests_of_a_step_are_those_that_some_asked_source_has_counted() -
     assert sources.count_requests(seen(), guarded, "c", 5.0, mirrored=False) == 0
 
 
-def test_only_what_is_judged_is_asked_for() -> None:
+def test_only_judged_signals_are_queried() -> None:
     def rollout(*entries: LatencyGuard, mirror: bool = False, errors: Source = Source.GATEWAY) -> Rollout:
         steps = (RolloutStep(None, 0.0, StepKind.MIRROR),) if mirror else ()
         return Rollout(steps, Guard(entries, 0.01, 0, False, 1.0, error_source=errors), 0.0, None)
@@ -185,7 +185,7 @@ def spec(latency: list[dict[str, str]]) -> dict[str, Any]:
         ([{"signal": "ttft", "source": "Prometheus", "histogram": "rate(x[5m])"}], "histogram"),
     ],
 )
-def test_what_nobody_can_measure_is_refused_by_its_field(latency: list[dict[str, str]], words: str) -> None:
+def test_a_signal_without_a_source_is_refused_by_its_field(latency: list[dict[str, str]], words: str) -> None:
     found = parse(spec(latency))
     assert isinstance(found, SpecErrors)
     (error,) = found.errors
@@ -193,7 +193,7 @@ def test_what_nobody_can_measure_is_refused_by_its_field(latency: list[dict[str,
     assert words in f"{error.field} {error.message}"
 
 
-def test_what_they_can_is_taken() -> None:
+def test_a_signal_with_a_source_is_accepted() -> None:
     latency = [{"signal": "tpot"}, {"signal": "ttft", "source": "Prometheus", "histogram": MESH}, {"signal": "queue"}]
     found = parse(spec(latency))
     assert isinstance(found, Spec)

@@ -17,8 +17,8 @@ from pagefleet_contract.headers import RESERVED_PREFIXES
 from pagefleet_contract.quantity import fraction, seconds
 from pagefleet_operator.domain.base.parallel import accelerators, nodes
 from pagefleet_operator.domain.spec import schedule
+from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME
 from pagefleet_operator.domain.spec.schema.structure import SpecError
-from pagefleet_operator.domain.spec.schema.traffic import HEADER_NAME
 
 MAX_PERIOD_SECONDS = 1800.0
 

@@ -41,7 +41,7 @@ def errors(cron: str, zone: str) -> Iterator[tuple[str, str]]:
     except CronSimError as error:
         yield "cron", f"{cron!r}: {error}; allowed are five fields such as 0 8 * * 1-5"
     except StopIteration:
-        yield "cron", f"{cron!r} names no time that ever comes"
+        yield "cron", f"{cron!r} matches no time at all"
 
 
 def bounds(entries: tuple[Entry, ...], least: int, most: int, now: float) -> tuple[int, int, bool]:

@@ -1,4 +1,4 @@
-"""What the operator cannot do for a spec: flags and variables that are its own to write, sources that cannot be read."""
+"""Fields that the operator cannot honour: flags and variables that it writes itself, sources that it cannot read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagefleet_operator.domain.runtimes.catalog import adapter_of
-from pagefleet_operator.domain.spec.schema.structure import SpecError
+from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 
 ADAPTER_SCHEMES = ("pvc", "file")
 CACHE_ENV = ("HF_HOME", "HF_HUB_CACHE")
@@ -19,7 +19,7 @@ def check(spec: Mapping[str, Any]) -> list[SpecError]:
 
 
 def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
-    for index, adapter in enumerate(_at(spec, ("model", "adapters")) or ()):
+    for index, adapter in enumerate(at(spec, ("model", "adapters")) or ()):
         scheme = adapter["source"].partition("://")[0]
         if scheme not in ADAPTER_SCHEMES:
             allowed = " or ".join(f"{name}://" for name in ADAPTER_SCHEMES)
@@ -27,25 +27,19 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
             yield SpecError(where, f"{scheme}:// is not supported for adapters yet; use {allowed}")
     engine = adapter_of(spec)
     owned, shared = engine.owned_flags, engine.shared_flags
-    for index, argument in enumerate(_at(spec, ("engine", "args")) or ()):
+    for index, argument in enumerate(at(spec, ("engine", "args")) or ()):
         flag = argument.split("=", 1)[0]
         if flag in owned:
             instead = f"; set {owned[flag]}" if owned[flag] else ""
-            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is the operator's to write{instead}")
-        elif flag in shared and _at(spec, shared[flag]) is not None:
+            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is written by the operator{instead}")
+        elif flag in shared and at(spec, shared[flag]) is not None:
             field = ".".join(("spec", *shared[flag]))
-            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is given by {field} too; remove one of them")
-    for index, variable in enumerate(_at(spec, ("engine", "env")) or ()):
-        if variable["name"] in CACHE_ENV and _at(spec, ("model", "cache")):
+            yield SpecError(f"spec.engine.args[{index}]", f"{flag} is set by {field} too; remove one of them")
+    for index, variable in enumerate(at(spec, ("engine", "env")) or ()):
+        if variable["name"] in CACHE_ENV and at(spec, ("model", "cache")):
             yield SpecError(
-                f"spec.engine.env[{index}].name", "spec.model.cache says where weights are kept; remove one"
+                f"spec.engine.env[{index}].name",
+                "spec.model.cache sets where weights are stored too; remove one of them",
             )
         if variable["name"] in OWNED_ENV:
-            yield SpecError(f"spec.engine.env[{index}].name", f"{variable['name']} is the operator's to write")
-
-
-def _at(spec: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = spec
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
+            yield SpecError(f"spec.engine.env[{index}].name", f"{variable['name']} is written by the operator")

@@ -14,7 +14,7 @@ from typing import Any
 from cel_expr_python import cel
 
 from pagefleet_operator.domain.spec.rules.rule import Rule
-from pagefleet_operator.domain.spec.schema.structure import SpecError
+from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 
 MAX_CAUSE_CHARACTERS = 200
 
@@ -24,7 +24,7 @@ def violations(rules: Iterable[Rule], spec: Mapping[str, Any]) -> Iterator[SpecE
     rules = tuple(rules)
     selves: dict[tuple[str, ...], Any] = {}
     for rule in rules:
-        part = _part(spec, rule.at)
+        part = at(spec, rule.at)
         if part is None:
             continue
         try:
@@ -44,17 +44,10 @@ def _cause(result: object) -> str:
     return f" (the rule could not be evaluated: {' '.join(str(result).split())[:MAX_CAUSE_CHARACTERS]})"
 
 
-def _read(rules: Iterable[Rule], at: tuple[str, ...], part: Mapping[str, Any]) -> dict[str, Any]:
+def _read(rules: Iterable[Rule], where: tuple[str, ...], part: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an object that some rule reads. A number beyond 64 bits in another field would spoil the whole object."""
-    names = {name for rule in rules if rule.at == at for name in _fields(rule.cel)}
+    names = {name for rule in rules if rule.at == where for name in _fields(rule.cel)}
     return {name: value for name, value in part.items() if name in names}
-
-
-def _part(spec: Mapping[str, Any], at: tuple[str, ...]) -> Any:
-    part: Any = spec
-    for name in at:
-        part = part.get(name) if isinstance(part, Mapping) else None
-    return part
 
 
 @functools.cache

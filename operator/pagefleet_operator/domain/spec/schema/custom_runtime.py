@@ -5,8 +5,8 @@ from __future__ import annotations
 from pagefleet_contract.engine_metrics import NUMBERS, SELECTOR
 from pagefleet_operator.domain.spec.schema.fields import Schema, array, integer, record, text
 from pagefleet_operator.domain.spec.schema.guard_signals import ENGINE_SIGNALS, GUARD_SIGNALS
+from pagefleet_operator.domain.spec.schema.patterns import PATH
 
-PATH = r"^/[A-Za-z0-9._~/-]*$"
 MAX_SELECTORS = 8
 
 

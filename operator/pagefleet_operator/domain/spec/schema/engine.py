@@ -7,7 +7,6 @@ every service when the operator is upgraded. Descriptions say what the engine do
 from __future__ import annotations
 
 from pagefleet_contract.engine_options import (
-    ADAPTER_NAME,
     DEFAULT_DRAFT_TOKENS,
     MAX_ADAPTERS,
     MAX_ANSWERS,
@@ -19,8 +18,6 @@ from pagefleet_contract.engine_options import (
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
-    OBJECT_NAME,
-    URI,
     array,
     choice,
     integer,
@@ -29,20 +26,19 @@ from pagefleet_operator.domain.spec.schema.fields import (
     record,
     text,
 )
-
-SCHEMES = "hf://org/name[@revision], pvc://claim/path, file:///path or python://package/file.gguf"
+from pagefleet_operator.domain.spec.schema.patterns import ADAPTER, OBJECT_NAME, SOURCE_FORMS, URI, VARIABLE
 
 SPECULATION = record(
-    "Speculative decoding: tokens are guessed, and several checked in one step. Answers stay what they were.",
+    "Speculative decoding: draft tokens are proposed, and several are verified in one step. Answers do not change.",
     {
         "method": choice(
-            "Who guesses: the sequence's own n-grams (what our engine does on a CPU where nothing is said), a smaller model, "
-            "or nobody.",
+            "ngram: draft tokens come from the sequence's own n-grams (our engine's choice on a CPU when omitted). draft: from a "
+            "smaller model. none: no speculation.",
             SPECULATION_METHODS,
         ),
-        "tokens": integer("Most guesses in one step.", 1, MAX_DRAFT_TOKENS, default=DEFAULT_DRAFT_TOKENS),
+        "tokens": integer("Most draft tokens in one step.", 1, MAX_DRAFT_TOKENS, default=DEFAULT_DRAFT_TOKENS),
         "model": text(
-            f"The smaller model, with the same tokenizer, of method draft: {SCHEMES}.", pattern=URI, longest=1024
+            f"The smaller model, with the same tokenizer, of method draft: {SOURCE_FORMS}.", pattern=URI, longest=1024
         ),
     },
     ("method",),
@@ -53,7 +49,7 @@ ADAPTERS = array(
     record(
         "An adapter.",
         {
-            "name": text("What clients put into `model`.", pattern=f"^{ADAPTER_NAME}$", longest=128),
+            "name": text("What clients put into `model`.", pattern=ADAPTER, longest=128),
             "source": text("Its folder: pvc://claim/path or file:///path.", pattern=URI, longest=1024),
         },
         ("name", "source"),
@@ -64,7 +60,7 @@ ADAPTERS = array(
 MODEL = record(
     "The model and how it is loaded.",
     {
-        "source": text(f"Where the weights are: {SCHEMES}.", pattern=URI, longest=1024),
+        "source": text(f"Where the weights are: {SOURCE_FORMS}.", pattern=URI, longest=1024),
         "servedName": text("What clients put into `model`. The service's name when omitted.", longest=128),
         "maxLength": integer("Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24),
         "quantization": choice("Precision of the weights.", ("none", "int8", "fp8", "awq"), default="none"),
@@ -157,7 +153,7 @@ ENGINE = record(
             record(
                 "A variable.",
                 {
-                    "name": text("Its name.", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
+                    "name": text("Its name.", pattern=VARIABLE),
                     "value": text("Its value.", longest=4096),
                 },
                 ("name", "value"),

@@ -1,17 +1,13 @@
-"""The words that the schema of `.spec` is written in: types with their bounds, patterns of names and amounts."""
+"""The words that the schema of `.spec` is written in: types with their bounds."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pagefleet_contract.quantity import DURATION, PERCENT
+from pagefleet_operator.domain.spec.schema.patterns import OBJECT_KEY, OBJECT_NAME
 
 Schema = dict[str, Any]
-
-URI = r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?)$"
-OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-OBJECT_KEY = r"^[-._a-zA-Z0-9]+$"
-LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 
 
 def text(description: str, *, pattern: str | None = None, longest: int = 253, **more: Any) -> Schema:

@@ -14,13 +14,12 @@ from pagefleet_operator.domain.spec.schema.fields import (
     text,
 )
 from pagefleet_operator.domain.spec.schema.guard_signals import ENGINE_ONLY, GUARD_SIGNALS, Source
+from pagefleet_operator.domain.spec.schema.patterns import GATE_NAME, HISTOGRAM, STICKY_BY
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP
 
 # The API server compares a whole number with bounds cast to int64; one beyond that refuses every whole number.
 MAX_NUMBER = 1e15
 SOURCES = tuple(Source)
-# A histogram without _bucket, and matchers; $namespace, $service and $revision are filled in.
-HISTOGRAM = r"^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}\[\]]*\})?$"
 
 GUARD = record(
     "When a canary is rolled back.",
@@ -43,7 +42,7 @@ GUARD = record(
                         longest=1024,
                     ),
                     "quantile": number("Which quantile.", 0.5, 0.999, default=0.95),
-                    "maxIncrease": percent("How much worse than stable is still accepted.", default="15%"),
+                    "maxIncrease": percent("The largest accepted increase over the stable revision.", default="15%"),
                     "confidence": percent("Confidence of a conviction.", default="99%"),
                     "minRequests": integer("Fewest canary requests before it can pass.", 1, 1000000, default=200),
                 },
@@ -72,7 +71,7 @@ GUARD = record(
             record(
                 "A gate: exceeded it rolls back, unknown it holds.",
                 {
-                    "name": text("Its name in verdicts.", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", longest=63),
+                    "name": text("Its name in verdicts.", pattern=GATE_NAME, longest=63),
                     "query": text(
                         "PromQL with one value; $namespace, $service, $stable, $canary are filled in.", longest=2048
                     ),
@@ -112,14 +111,14 @@ ROLLOUT = record(
             },
             ("matchLabels",),
         ),
-        "historyLimit": integer("Revisions kept, with their spec, to go back to.", 1, 50, default=10),
+        "historyLimit": integer("Revisions stored, with their spec, to go back to.", 1, 50, default=10),
         "route": record(
-            "Who meets the canary.",
+            "Which requests are routed to the canary.",
             {
-                "header": table("A request with one of these headers meets the canary, whatever the weight."),
+                "header": table("A request with one of these headers is routed to the canary, whatever the weight."),
                 "stickyBy": text(
                     "header/<name>: requests with the same value stay with one revision.",
-                    pattern=r"^header/[A-Za-z0-9-]+$",
+                    pattern=STICKY_BY,
                 ),
             },
         ),

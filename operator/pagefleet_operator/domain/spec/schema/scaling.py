@@ -51,7 +51,7 @@ SCALING = record(
             default="internal",
         ),
         "target": TARGET,
-        "tolerance": percent("How much more than the load needs is left as it is.", default="10%"),
+        "tolerance": percent("Share of replicas above the need that scaling down leaves.", default="10%"),
         "panic": record(
             "Reacting at once to a burst.",
             {
@@ -70,7 +70,7 @@ SCALING = record(
             "Shrinking.",
             {
                 "stabilization": duration(
-                    "The highest need of this window wins. Without it: the start-up time, 30s to 5m."
+                    "The highest desired number of this window counts. Without it: the start-up time, 30s to 5m."
                 ),
                 "policies": _policies("shrinking"),
             },

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pagefleet_contract.quantity import QUANTITY
 from pagefleet_operator.domain.spec.schema.engine import ENGINE, MODEL
 from pagefleet_operator.domain.spec.schema.fields import (
-    LABEL_VALUE,
     OPEN,
     array,
     choice,
@@ -17,6 +16,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     table,
     text,
 )
+from pagefleet_operator.domain.spec.schema.patterns import LABEL_VALUE, RESOURCE_NAME
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
 from pagefleet_operator.domain.spec.schema.scaling import COST, SCALING
 from pagefleet_operator.domain.spec.schema.traffic import TRAFFIC
@@ -27,7 +27,7 @@ RESOURCES = record(
         "accelerator": record(
             "An extended resource.",
             {
-                "name": text("Its name, such as nvidia.com/gpu.", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"),
+                "name": text("Its name, such as nvidia.com/gpu.", pattern=RESOURCE_NAME),
                 "count": integer("How many for each pod: they share the model.", 1, 64, default=1),
             },
             ("name",),

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pagefleet_operator.domain.spec.schema.patterns import mismatch
+
 TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (Mapping,), "array": (list,), "string": (str,), "boolean": (bool,), "integer": (int,),
     "number": (int, float),
@@ -58,6 +60,13 @@ def known(value: Any, schema: Mapping[str, Any]) -> Any:
     return {name: known(item, properties[name]) for name, item in value.items() if name in properties}
 
 
+def at(value: Any, path: tuple[str, ...]) -> Any:
+    """The field at a path of names; None where a part of the path is missing."""
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
 def _has_defaults(schema: Mapping[str, Any]) -> bool:
     subs = (schema.get("properties") or {}).values()
     return any("default" in sub or (sub.get("type") == "object" and _has_defaults(sub)) for sub in subs)
@@ -90,7 +99,7 @@ def _text(value: str, schema: Mapping[str, Any], path: str) -> Iterator[SpecErro
     if len(value) > schema.get("maxLength", math.inf):
         yield SpecError(path, f"has {len(value)} characters, allowed are {schema['maxLength']}")
     elif "pattern" in schema and not re.search(schema["pattern"], value):
-        yield SpecError(path, f"{_shown(value)} does not match {schema['pattern']}")
+        yield SpecError(path, mismatch(value, schema["pattern"], _shown(value)))
 
 
 def _bounds(value: float, schema: Mapping[str, Any], path: str) -> Iterator[SpecError]:

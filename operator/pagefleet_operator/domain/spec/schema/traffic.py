@@ -16,7 +16,6 @@ from pagefleet_contract.traffic import (
     MAX_RETRIES,
 )
 from pagefleet_operator.domain.spec.schema.fields import (
-    OBJECT_NAME,
     Schema,
     array,
     choice,
@@ -25,9 +24,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     record,
     text,
 )
-
-HEADER_NAME = r"^[A-Za-z0-9-]+$"
-HOST_NAME = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME, HOST_NAME, KIND, OBJECT_NAME
 
 
 def _header(description: str, **more: int) -> Schema:
@@ -79,7 +76,7 @@ PARENT = record(
     "A Gateway that the HTTPRoute attaches to; as in the Gateway API's ParentReference.",
     {
         "group": text("API group.", pattern=OBJECT_NAME, default="gateway.networking.k8s.io"),
-        "kind": text("Kind.", pattern=r"^[A-Z][A-Za-z0-9]*$", longest=63, default="Gateway"),
+        "kind": text("Kind.", pattern=KIND, longest=63, default="Gateway"),
         "name": text("Its name.", pattern=OBJECT_NAME),
         "namespace": text("Its namespace; the service's own when omitted.", pattern=OBJECT_NAME, longest=63),
         "sectionName": text("One of its listeners; all that allow it when omitted.", pattern=OBJECT_NAME),
