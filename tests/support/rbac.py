@@ -48,7 +48,7 @@ def role_use(audit: Iterable[Mapping[str, Any]], user: str, allowed: frozenset[G
     used, forbidden, count = set(), set(), 0
     for event in audit:
         reference = event.get("objectRef") or {}
-        if event["user"]["username"] != user or "resource" not in reference:
+        if event["user"].get("username") != user or "resource" not in reference:
             continue
         count += 1
         code = (event.get("responseStatus") or {}).get("code")

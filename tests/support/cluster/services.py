@@ -46,7 +46,7 @@ def audited(plane: Plane, verbs: tuple[str, ...] = WRITES) -> list[dict[str, Any
     """What the operator asked of the API server, from the audit log."""
     lines = (plane.layout.logs / "audit.log").read_text().splitlines()
     events = [json.loads(line) for line in lines if line.strip()]
-    return [event for event in events if event["user"]["username"] == OPERATOR_USER and event["verb"] in verbs]
+    return [event for event in events if event["user"].get("username") == OPERATOR_USER and event["verb"] in verbs]
 
 
 async def post(plane: Plane, payload: object, token: str = TOKEN) -> int:
