@@ -263,7 +263,7 @@ async def test_what_goes_wrong_is_named(plane: Plane, tmp_path: Path, monkeypatc
     assert near.code == 1
     assert "did you mean chatty" in near.err
     elsewhere = await pagefleet("status", "chatty", "-n", "kube-system", "--kubeconfig", str(plane.kubectl.kubeconfig))
-    assert "there is one in default" in elsewhere.err
+    assert "it exists in default" in elsewhere.err
 
     context = await pagefleet("status", "--context", "nope", "--kubeconfig", str(plane.kubectl.kubeconfig))
     assert "--context: the kubeconfig has no 'nope'" in context.err

@@ -23,7 +23,7 @@ KILLS = int(os.environ.get("PAGEFLEET_ENGINE_KILLS", "2"))
 DRAINS = int(os.environ.get("PAGEFLEET_ENGINE_DRAINS", "1"))
 STREAMS = 3 * AT_ONCE  # at two engines: some of each wait for their first token
 SHORTEST, LONGEST = 300, 1200  # tokens of an answer
-MOST_LAG = 1.0  # seconds until the gateway hears that a pod is asked to end
+MAX_LAG = 1.0  # seconds until the gateway hears that a pod is asked to end
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ async def test_an_engine_that_is_asked_to_end_fails_no_request(fleet: Fleet, mod
             await until(lambda asked=asked: under_way(asked) > AT_ONCE)  # which no engine has alone
             victim = busiest(fleet, engines)
             victim.process.send_signal(signal.SIGTERM)
-            told = asyncio.create_task(_told(fleet, victim, chance.uniform(0.0, MOST_LAG)))
+            told = asyncio.create_task(_told(fleet, victim, chance.uniform(0.0, MAX_LAG)))
             while victim.process.returncode is None:  # and others come all the time
                 more = clients({prompt: text[:40] for prompt, text in truth.items()}, 1, 2, chance)
                 asked += more

@@ -17,7 +17,7 @@ from support.virtual.cluster import TICK, Cluster
 from support.virtual.traffic import lognormal, outcome, traffic
 
 from pagefleet_contract import sketch
-from pagefleet_operator.alerts.payload import MOST_KEPT, PayloadError, merge, parse
+from pagefleet_operator.alerts.payload import MAX_STORED, PayloadError, merge, parse
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.decide import decide
 from pagefleet_operator.domain.status.observation import GateReading, Slice
@@ -108,7 +108,7 @@ def test_a_payload_without_alerts_is_refused_or_matches_no_service(payload: Any)
         assert all(len(value) <= 253 for value in alert.record.labels.values())
 
 
-@pytest.mark.parametrize("kept", [1, MOST_KEPT])
+@pytest.mark.parametrize("kept", [1, MAX_STORED])
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(0, 40))
 def test_a_flood_rolls_one_revision_back_once(kept: int, seed: int, groups: list[int], others: int) -> None:
@@ -130,7 +130,7 @@ def test_a_flood_rolls_one_revision_back_once(kept: int, seed: int, groups: list
         size = source.choice(groups)
         batch, flood = flood[:size], flood[size:]
         cluster.status = merge(cluster.status, batch)
-        assert len(cluster.status.alerts) <= MOST_KEPT
+        assert len(cluster.status.alerts) <= MAX_STORED
         told = {(one.fingerprint, one.starts_at) for one in cluster.status.alerts}
         assert len(told) == len(cluster.status.alerts), "an alert is kept twice"
         again: Status = merge(cluster.status, batch)

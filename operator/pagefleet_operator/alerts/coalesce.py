@@ -16,7 +16,7 @@ from pagefleet_operator.kube.store import ServiceKey
 Identity = tuple[str, float, bool]
 KNOWN_SECONDS = 5.0  # how long a stored alert counts as stored without reading the status again
 PAUSE_SECONDS = 0.2  # between two writes for one service
-MOST_SERVICES = 10_000
+MAX_SERVICES = 10_000
 
 
 class Coalescer:
@@ -51,7 +51,7 @@ class Coalescer:
         taken = self._waiting.pop(key, {})
         await self._keep(*key, list(taken.values()))
         now = time.monotonic()
-        if len(self._known) >= MOST_SERVICES:
+        if len(self._known) >= MAX_SERVICES:
             self._known.clear()
         stored = {one: at for one, at in self._known.get(key, {}).items() if now - at < KNOWN_SECONDS}
         self._known[key] = {**stored, **dict.fromkeys(taken, now)}

@@ -20,7 +20,7 @@ from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.status import AlertRecord
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 ATTEMPTS = 8
 Document = dict[str, Any]
 log = logging.getLogger(__name__)
@@ -65,10 +65,10 @@ class Intake:
         writing the object."""
         for _ in range(ATTEMPTS):
             document = await self._find(namespace, service)
-            wanted = _labels(document) if document else None
-            if document is None or wanted is None:
+            labels = _labels(document) if document else None
+            if document is None or labels is None:
                 return 0
-            records = [alert for alert in alerts if matches(alert.labels, wanted)]
+            records = [alert for alert in alerts if matches(alert.labels, labels)]
             before = codec.load(document.get("status"))
             after = merge(before, records)
             if after != before:

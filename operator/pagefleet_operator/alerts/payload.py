@@ -11,7 +11,7 @@ from typing import Any
 
 from pagefleet_operator.domain.status.status import AlertRecord, Status
 
-MOST_ALERTS, MOST_KEPT, MOST_LABELS = 1000, 20, 64
+MAX_ALERTS, MAX_STORED, MAX_LABELS = 1000, 20, 64
 SERVICE_LABELS = ("service", "inferenceservice")
 
 
@@ -35,8 +35,8 @@ def parse(payload: object, received: float) -> list[Alert]:
     if payload.get("version") != "4":
         raise PayloadError(f"version must be '4', not {payload.get('version')!r}")
     alerts = payload.get("alerts")
-    if not isinstance(alerts, list) or len(alerts) > MOST_ALERTS:
-        raise PayloadError(f"alerts must be a list of at most {MOST_ALERTS}")
+    if not isinstance(alerts, list) or len(alerts) > MAX_ALERTS:
+        raise PayloadError(f"alerts must be a list of at most {MAX_ALERTS}")
     parsed = [_alert(raw, f"alerts[{index}]", received) for index, raw in enumerate(alerts)]
     return [alert for alert in parsed if alert is not None]
 
@@ -49,10 +49,10 @@ def _alert(raw: Any, where: str, received: float) -> Alert | None:
     labels = raw.get("labels")
     if (
         not isinstance(labels, Mapping)
-        or len(labels) > MOST_LABELS
+        or len(labels) > MAX_LABELS
         or not all(isinstance(value, str) for value in labels.values())
     ):
-        raise PayloadError(f"{where}.labels must be an object of at most {MOST_LABELS} strings")
+        raise PayloadError(f"{where}.labels must be an object of at most {MAX_LABELS} strings")
     starts_at = _time(raw.get("startsAt"), f"{where}.startsAt")
     service = next((labels[name] for name in SERVICE_LABELS if name in labels), "")
     namespace = labels.get("namespace", "")
@@ -77,24 +77,24 @@ def _alert(raw: Any, where: str, received: float) -> Alert | None:
 def merge(status: Status, records: list[AlertRecord]) -> Status:
     """The status with `records` in it: one entry per fingerprint and start, `resolved` taken over.
 
-    At most MOST_KEPT are kept, those first that may decide something: they fire, are about a revision in use and came
+    At most MAX_STORED are kept, those first that may decide something: they fire, are about a revision in use and came
     in this rollout. Of the same importance the earlier stay, so that a storm fills the list once and is then no change.
     """
-    kept = {(record.fingerprint, record.starts_at): record for record in status.alerts}
+    stored = {(record.fingerprint, record.starts_at): record for record in status.alerts}
     for record in records:
         key = (record.fingerprint, record.starts_at)
-        before = kept.get(key)
+        before = stored.get(key)
         if before is None and not record.resolved:
-            kept[key] = record
+            stored[key] = record
         elif before is not None and record.resolved and not before.resolved:
-            kept[key] = replace(before, resolved=True)
+            stored[key] = replace(before, resolved=True)
     in_use = ("", status.stable, status.canary)
 
     def importance(record: AlertRecord) -> tuple[bool, bool, float, str]:
         idle = record.revision not in in_use or record.received < status.rollout.started
         return record.resolved, idle, record.received, record.fingerprint
 
-    chosen = sorted(kept.values(), key=importance)[:MOST_KEPT]
+    chosen = sorted(stored.values(), key=importance)[:MAX_STORED]
     return replace(status, alerts=tuple(sorted(chosen, key=lambda record: (record.received, record.fingerprint))))
 
 

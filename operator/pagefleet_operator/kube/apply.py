@@ -128,8 +128,8 @@ class Applier:
 
     async def _route(self, manifest: dict[str, Any]) -> bool:
         _stamp(manifest)
-        found = await self._api.find(paths.of(manifest))
-        if found is not None and not drifted(manifest, found):
+        live = await self._api.find(paths.of(manifest))
+        if live is not None and not drifted(manifest, live):
             return False
         self._may_write()
         await self._api.apply(paths.of(manifest), manifest, MANAGER)
@@ -155,10 +155,10 @@ class Applier:
         manifest["apiVersion"] = await self._versions.of(manifest["apiVersion"], manifest["kind"])
         _stamp(manifest)
         kind, metadata = manifest["kind"], manifest["metadata"]
-        found = live.get((kind, metadata["name"]))
-        if found is None or drifted(manifest, found):
-            if found is not None:  # the version that the decision was based on, or no write
-                metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+        existing = live.get((kind, metadata["name"]))
+        if existing is None or drifted(manifest, existing):
+            if existing is not None:  # the version that the decision was based on, or no write
+                metadata["resourceVersion"] = existing["metadata"]["resourceVersion"]
             self._may_write()
             try:
                 self._store.upsert(kind, await self._api.apply(paths.of(manifest), manifest, MANAGER))
@@ -206,19 +206,19 @@ class Applier:
 
     async def _refresh(self, kind: str, namespace: str, name: str, path: str) -> None:
         """Read an object again where the API server contradicted the store."""
-        found = await self._api.find(path)
-        if found is None:
+        document = await self._api.find(path)
+        if document is None:
             self._store.remove(kind, namespace, name)
         else:
-            self._store.upsert(kind, found)
+            self._store.upsert(kind, document)
 
     async def _delete(self, service: Document, revision: str, live: Mapping[tuple[str, str], Document]) -> None:
         """Delete a revision's children, its Deployment or LeaderWorkerSet last: while that one exists, a restarted operator
         knows that the others still have to be deleted."""
         for version, kind in reversed(CHILD_KINDS):
             path = paths.collection(await self._versions.of(version, kind), kind, service["metadata"]["namespace"])
-            for (found, name), item in live.items():
-                if found == kind and (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
+            for (live_kind, name), item in live.items():
+                if live_kind == kind and (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
                     self._may_write()
                     await self._api.delete(f"{path}/{name}", item["metadata"]["uid"])
 

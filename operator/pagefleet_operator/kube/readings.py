@@ -40,22 +40,22 @@ def revisions(
         name: RevisionReading(
             name,
             replicas.get(name),
-            tuple(sorted(found, key=lambda pod: pod.name)),
+            tuple(sorted(members, key=lambda pod: pod.name)),
             grouped=name in grouped_sets,
             refused=refusals.get(name, ""),
         )
-        for name, found in grouped.items()
-        if name in replicas or any(not pod.terminating for pod in found)
+        for name, members in grouped.items()
+        if name in replicas or any(not pod.terminating for pod in members)
     }
 
 
 def with_spares(
-    found: Mapping[str, RevisionReading],
+    revisions_read: Mapping[str, RevisionReading],
     deployments: Iterable[Mapping[str, Any]],
     spares: Iterable[tuple[str, SpareReading]],
 ) -> dict[str, RevisionReading]:
     """The readings with their revisions' spares added. `spares` are pairs of a revision and a spare's reading."""
-    result = dict(found)
+    result = dict(revisions_read)
     for item in deployments:
         name = revision_of(item)
         result[name] = replace(

@@ -14,7 +14,7 @@ from pagefleet_operator.web.secure import Secure
 from pagefleet_operator.web.status_page import StatusPage
 
 BODY_BYTES = 1 << 20
-LAG_EVERY, MOST_LAG = 1.0, 10.0
+LAG_EVERY, MAX_LAG = 1.0, 10.0
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Server:
 
     async def _healthz(self, _: web.Request) -> web.Response:
         late = time.monotonic() - self._beat
-        return web.json_response({"lastBeatSecondsAgo": round(late, 3)}, status=200 if late < MOST_LAG else 503)
+        return web.json_response({"lastBeatSecondsAgo": round(late, 3)}, status=200 if late < MAX_LAG else 503)
 
     async def _readyz(self, _: web.Request) -> web.Response:
         return web.json_response({"ready": self._ready()}, status=200 if self._ready() else 503)

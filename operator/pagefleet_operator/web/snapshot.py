@@ -73,21 +73,21 @@ class Snapshot:
     held: int | None = None  # requests that wait in the gateways for a pod
 
 
-def taken(before: Snapshot | None, seen: Observation, status: Status, now: float) -> Snapshot:
-    """The next snapshot, after a decision at `now` on the observation `seen` that wrote `status`."""
-    readings = sorted(seen.revisions.items())
+def taken(before: Snapshot | None, observation: Observation, status: Status, now: float) -> Snapshot:
+    """The next snapshot, after a decision at `now` that wrote `status`."""
+    readings = sorted(observation.revisions.items())
     pods = tuple(_pod(pod, revision) for revision, reading in readings for pod in reading.pods)
     pods += tuple(_spare(spare, revision) for revision, reading in readings for spare in reading.spares)
     started = status.rollout.started
-    kept = before.points if before is not None and before.started == started else ()
+    points = before.points if before is not None and before.started == started else ()
     return Snapshot(
         time=now,
         pods=pods[:MAX_PODS],
         left_out=max(0, len(pods) - MAX_PODS),
         replicas=_replicas(before.replicas if before else (), status, now),
-        points=_points(kept, status.rollout.verdicts, now),
+        points=_points(points, status.rollout.verdicts, now),
         started=started,
-        held=seen.load.held if seen.load is not None else None,
+        held=observation.load.held if observation.load is not None else None,
     )
 
 

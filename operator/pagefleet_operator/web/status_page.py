@@ -23,7 +23,7 @@ from pagefleet_operator.web.session import COOKIE, LASTS_SECONDS, Sessions
 from pagefleet_operator.web.snapshot import Snapshot, taken
 
 STATIC = Path(__file__).parent / "static"
-MOST_VIEWERS = 64
+MAX_VIEWERS = 64
 TOGETHER_SECONDS = 0.5  # changes within this time are sent as one
 QUIET_SECONDS = 10.0
 ROWS_AT_ONCE = 50  # rows made before the event loop runs again
@@ -86,10 +86,10 @@ class StatusPage:
         app.router.add_post("/ui/login", self._guarded(self._sign_in))
         app.on_shutdown.append(self._close)
 
-    def decided(self, seen: Observation, status: Status, now: float) -> None:
+    def decided(self, observation: Observation, status: Status, now: float) -> None:
         """Record a decision that was taken at `now` and written."""
-        key = (seen.namespace, seen.name)
-        self._snapshots[key] = taken(self._snapshots.get(key), seen, status, now)
+        key = (observation.namespace, observation.name)
+        self._snapshots[key] = taken(self._snapshots.get(key), observation, status, now)
         self.changed(key)
 
     def changed(self, key: Key) -> None:
@@ -168,8 +168,8 @@ class StatusPage:
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """`rows` (all at first, then the changed), `gone`, and with ?service=namespace/name `service`."""
-        if len(self._viewers) >= MOST_VIEWERS:
-            return web.json_response({"error": f"{MOST_VIEWERS} pages are open already"}, status=503)
+        if len(self._viewers) >= MAX_VIEWERS:
+            return web.json_response({"error": f"{MAX_VIEWERS} pages are open already"}, status=503)
         namespace, _, name = request.query.get("service", "").partition("/")
         watched = (namespace, name) if name else None
         headers = {
@@ -229,10 +229,10 @@ class StatusPage:
         document, snapshot = self._store.find(KIND, *key), self._snapshots.get(key)
         if document is None:
             return None
-        kept = self._rows.get(key)
-        if kept is None or kept[0] is not document or kept[1] is not snapshot:
-            kept = self._rows[key] = (document, snapshot, view.row(document, snapshot))
-        return kept[2]
+        cached = self._rows.get(key)
+        if cached is None or cached[0] is not document or cached[1] is not snapshot:
+            cached = self._rows[key] = (document, snapshot, view.row(document, snapshot))
+        return cached[2]
 
     def _page(self, key: Key) -> dict[str, Any] | None:
         document = self._store.find(KIND, *key)

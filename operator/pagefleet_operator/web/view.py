@@ -39,18 +39,18 @@ STEP_HEADLINES = {Phase(row.phase): row.headline for row in STEP_KINDS.values()}
 IDLE = (Phase.IDLE, Phase.ROLLED_BACK, Phase.WATCHING)
 
 
-def row(document: Mapping[str, Any], seen: Snapshot | None) -> dict[str, Any]:
+def row(document: Mapping[str, Any], snapshot: Snapshot | None) -> dict[str, Any]:
     """One line of the fleet. `queue` and `used` are None when no pod of the service was read lately."""
     metadata, status = document["metadata"], codec.load(document.get("status"))
-    found = state(status)
-    pods = _read(seen.pods if seen else ())
+    health = state(status)
+    pods = _read(snapshot.pods if snapshot else ())
     used = [pod.used for pod in pods if pod.used is not None]
     return {
         "namespace": metadata.get("namespace", ""),
         "name": metadata["name"],
         "model": _model(document),
-        "state": found,
-        "rank": RANK[found],
+        "state": health,
+        "rank": RANK[health],
         "stable": status.stable,
         "canary": status.canary,
         "weight": next((entry.weight for entry in status.traffic if entry.revision == status.canary), 0),
@@ -80,14 +80,14 @@ def state(status: Status) -> State:
     return State.HEALTHY if conditions.get("Ready") == "True" else State.NOT_READY
 
 
-def page(document: Mapping[str, Any], seen: Snapshot | None, now: float) -> dict[str, Any]:
+def page(document: Mapping[str, Any], snapshot: Snapshot | None, now: float) -> dict[str, Any]:
     """Everything one service's page shows; times are UNIX seconds, shares are 0 to 1."""
     status, chosen = codec.load(document.get("status")), parse.parse(document.get("spec") or {})
     parsed = chosen if isinstance(chosen, Spec) else None
     weights = {entry.revision: entry.weight for entry in status.traffic}
     quantiles = {entry.signal: entry.quantile for entry in parsed.rollout.guard.latency} if parsed else {}
     return {
-        **row(document, seen),
+        **row(document, snapshot),
         "headline": headline(status, len(parsed.rollout.steps) if parsed else 0),
         "conditions": [
             {"type": entry.type, "status": entry.status, "reason": entry.reason, "message": entry.message}
@@ -101,13 +101,13 @@ def page(document: Mapping[str, Any], seen: Snapshot | None, now: float) -> dict
         ],
         "verdict": asdict(status.rollout.verdict) if status.rollout.verdict else None,
         "signals": [_signal(record, quantiles.get(record.signal, 0.95)) for record in status.rollout.verdicts],
-        "series": _series(seen.points if seen else ()),
-        "pods": [asdict(pod) for pod in seen.pods] if seen else [],
-        "leftOut": seen.left_out if seen else 0,
-        "held": seen.held if seen else None,
-        "read": seen.time if seen else None,
-        "stale": seen is None or now - seen.time > STALE_SECONDS,
-        "replicas": [asdict(entry) for entry in seen.replicas] if seen else [],
+        "series": _series(snapshot.points if snapshot else ()),
+        "pods": [asdict(pod) for pod in snapshot.pods] if snapshot else [],
+        "leftOut": snapshot.left_out if snapshot else 0,
+        "held": snapshot.held if snapshot else None,
+        "read": snapshot.time if snapshot else None,
+        "stale": snapshot is None or now - snapshot.time > STALE_SECONDS,
+        "replicas": [asdict(entry) for entry in snapshot.replicas] if snapshot else [],
         "decisions": [
             {"time": entry.time, "kind": entry.kind, "message": sentence(entry.message)}
             for entry in reversed(status.decisions)
@@ -187,15 +187,15 @@ def _source(record: SignalRecord) -> str:
 
 def _series(points: tuple[Point, ...]) -> list[dict[str, Any]]:
     """Points by signal and stratum: [time, stable, low, high, canary, low, high], oldest first."""
-    found: dict[tuple[str, str], list[list[float | None]]] = {}
+    series: dict[tuple[str, str], list[list[float | None]]] = {}
     for point in points:
         stable, canary = point.stable, point.canary
         numbers = [point.time, stable.value, stable.low, stable.high, canary.value, canary.low, canary.high]
-        found.setdefault((point.signal, point.stratum), []).append(numbers)
+        series.setdefault((point.signal, point.stratum), []).append(numbers)
     return [
         {"signal": signal, "stratum": stratum, "title": title(signal),
          "slice": STRATA.get(stratum, stratum), "points": numbers}
-        for (signal, stratum), numbers in found.items()
+        for (signal, stratum), numbers in series.items()
     ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from support.sample_service import sample
 
 from pagefleet_local.base import paths
 from pagefleet_operator.alerts.intake import ConflictError, Intake
-from pagefleet_operator.alerts.payload import MOST_KEPT
+from pagefleet_operator.alerts.payload import MAX_STORED
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.secure import Secure
@@ -152,7 +152,7 @@ async def test_a_storm_is_few_writes(hook: Hook) -> None:
     codes = await asyncio.gather(*(hook.post(body) for body in bodies))
     assert set(codes) == {200}
     assert hook.store.writes <= 5
-    assert len(hook.store.alerts) <= MOST_KEPT
+    assert len(hook.store.alerts) <= MAX_STORED
     before = hook.store.writes
     codes = await asyncio.gather(*(hook.post(payload(alert("f1"))) for _ in range(300)))
     assert set(codes) == {200}

@@ -22,7 +22,7 @@ from pagefleet_operator.web import status_page
 from pagefleet_operator.web.own_metrics import Metrics
 from pagefleet_operator.web.server import Server
 from pagefleet_operator.web.session import LASTS_SECONDS, Sessions
-from pagefleet_operator.web.status_page import MOST_VIEWERS, StatusPage
+from pagefleet_operator.web.status_page import MAX_VIEWERS, StatusPage
 
 TOKEN = {"Authorization": "Bearer sesame"}
 
@@ -173,7 +173,7 @@ async def test_the_stream_of_a_service_and_its_end(served: Served) -> None:
 
 
 async def test_too_many_viewers_are_refused_and_leave_room_when_they_go(served: Served) -> None:
-    streams = [await served.http.get(served.url + "/events", headers=TOKEN) for _ in range(MOST_VIEWERS)]
+    streams = [await served.http.get(served.url + "/events", headers=TOKEN) for _ in range(MAX_VIEWERS)]
     async with served.http.get(served.url + "/events", headers=TOKEN) as answer:
         assert answer.status == 503
     async with asyncio.timeout(20):

@@ -19,5 +19,5 @@ def is_ours(spec: Mapping[str, Any]) -> bool:
 
 def guessing(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """`spec.model.speculation` where it says who guesses tokens; {} where it says that nobody does, or nothing."""
-    told: Mapping[str, Any] = spec["model"].get("speculation") or {}
-    return {} if told.get("method") == "none" else told
+    speculation: Mapping[str, Any] = spec["model"].get("speculation") or {}
+    return {} if speculation.get("method") == "none" else speculation

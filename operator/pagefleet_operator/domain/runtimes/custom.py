@@ -20,7 +20,7 @@ from pagefleet_operator.domain.runtimes.launch import Launch
 def launch(child: Child, _release: str) -> Launch:
     engine: Mapping[str, Any] = child.snapshot["engine"]
     probes: Mapping[str, str] = engine["probes"]
-    ready, port, told = probes["readiness"], int(engine.get("port", ENGINE_PORT)), engine.get("metrics")
+    ready, port, metrics = probes["readiness"], int(engine.get("port", ENGINE_PORT)), engine.get("metrics")
     return Launch(
         image="",
         command=tuple(engine.get("command", ())),
@@ -31,7 +31,7 @@ def launch(child: Child, _release: str) -> Launch:
         readiness=ready,
         liveness=probes.get("liveness", ready),
         stopping=tuple(engine.get("preStop", ())),
-        engine=Engine(port, metrics_from(told) if told else None),
+        engine=Engine(port, metrics_from(metrics) if metrics else None),
         port=port,
     )
 

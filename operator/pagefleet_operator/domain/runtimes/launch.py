@@ -90,14 +90,14 @@ def served_name(child: Child) -> str:
 
 def accelerator(snapshot: Mapping[str, Any]) -> tuple[str, int]:
     """Name and number of each replica's accelerators; ("", 0) without any."""
-    found: Mapping[str, Any] = (snapshot.get("resources") or {}).get("accelerator") or {}
-    return str(found["name"]) if found else "", accelerators(snapshot)
+    accelerator_part: Mapping[str, Any] = (snapshot.get("resources") or {}).get("accelerator") or {}
+    return str(accelerator_part["name"]) if accelerator_part else "", accelerators(snapshot)
 
 
 def engine_part(snapshot: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """`spec.engine.<name>`, an object; {} when it is not given."""
-    found: Mapping[str, Any] = (snapshot.get("engine") or {}).get(name) or {}
-    return found
+    part: Mapping[str, Any] = (snapshot.get("engine") or {}).get(name) or {}
+    return part
 
 
 def flags(values: Mapping[str, object]) -> list[str]:

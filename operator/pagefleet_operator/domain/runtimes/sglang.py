@@ -73,13 +73,13 @@ def launch(child: Child, _release: str) -> Launch:
 
 
 def node_launch(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
-    told = {
+    values = {
         "--nnodes": node.count,
         "--node-rank": INDEX,
         "--dist-init-addr": f"{LEADER}:{MASTER_PORT}",
         **shares(snapshot),
     }
-    return NodeLaunch(tuple(common.flags(told)), stops_at_once=True)
+    return NodeLaunch(tuple(common.flags(values)), stops_at_once=True)
 
 
 def _model(child: Child) -> dict[str, object]:
@@ -101,14 +101,14 @@ def _model(child: Child) -> dict[str, object]:
     }
 
 
-def _speculation(told: Mapping[str, Any]) -> dict[str, object]:
-    if not told:
+def _speculation(speculation: Mapping[str, Any]) -> dict[str, object]:
+    if not speculation:
         return {}
-    draft = told["method"] == "draft"
+    draft = speculation["method"] == "draft"
     return {
         "--speculative-algorithm": "STANDALONE" if draft else "NGRAM",
-        "--speculative-draft-model-path": common.model_path(told["model"]) if draft else None,
-        "--speculative-num-draft-tokens": told.get("tokens", 4),
+        "--speculative-draft-model-path": common.model_path(speculation["model"]) if draft else None,
+        "--speculative-num-draft-tokens": speculation.get("tokens", 4),
     }
 
 

@@ -17,8 +17,8 @@ def claims(snapshot: Mapping[str, Any]) -> tuple[str, ...]:
         (model.get("speculation") or {}).get("model", ""),
         *(adapter["source"] for adapter in model.get("adapters") or ()),
     ]
-    found = (source.removeprefix(PVC).partition("/")[0] for source in sources if source.startswith(PVC))
-    return tuple(dict.fromkeys(found))
+    claims = (source.removeprefix(PVC).partition("/")[0] for source in sources if source.startswith(PVC))
+    return tuple(dict.fromkeys(claims))
 
 
 def mount_path(claim: str) -> str:

@@ -91,7 +91,7 @@ def launch(child: Child, _release: str) -> Launch:
 
 
 def node_launch(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
-    told = {
+    values = {
         "--nnodes": node.count,
         "--node-rank": INDEX,
         "--master-addr": LEADER,
@@ -100,7 +100,7 @@ def node_launch(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
         **shares(snapshot),
         "--headless": node.worker,
     }
-    return NodeLaunch(tuple(common.flags(told)), stops_at_once=True)
+    return NodeLaunch(tuple(common.flags(values)), stops_at_once=True)
 
 
 def _model(child: Child) -> dict[str, object]:
@@ -119,13 +119,13 @@ def _model(child: Child) -> dict[str, object]:
     }
 
 
-def _speculation(told: Mapping[str, Any]) -> str | None:
-    if not told:
+def _speculation(speculation: Mapping[str, Any]) -> str | None:
+    if not speculation:
         return None
-    found: dict[str, Any] = {"method": "ngram"}
-    if told["method"] == "draft":
-        found = {"method": "draft_model", "model": common.model_path(told["model"])}
-    return json.dumps({**found, "num_speculative_tokens": told.get("tokens", 4)}, separators=(",", ":"))
+    config: dict[str, Any] = {"method": "ngram"}
+    if speculation["method"] == "draft":
+        config = {"method": "draft_model", "model": common.model_path(speculation["model"])}
+    return json.dumps({**config, "num_speculative_tokens": speculation.get("tokens", 4)}, separators=(",", ":"))
 
 
 def _device(snapshot: Mapping[str, Any]) -> dict[str, object]:
