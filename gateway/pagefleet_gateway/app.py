@@ -73,7 +73,9 @@ class Gateway:
         self._rng = rng
         self._refused: OrderedDict[str, Refusal] = OrderedDict()  # by request id, until its log line comes
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
-        self.unsynced_reason: Callable[[], str] = lambda: ""  # why the watch is not ready, "" when it is
+        self.unsynced_reason: Callable[[], str] = lambda: (
+            ""
+        )  # why the watch is not ready; set before `start` where there is a watch
         self.port = settings.port
         self.tls_port = settings.tls_port
         self.internal_port = settings.internal_port
@@ -145,8 +147,7 @@ class Gateway:
             ending.cancel()
 
     def follow(self, watch: ClusterWatch) -> None:
-        """Feed the state from the cluster. Readiness then waits for the watch's first lists."""
-        self.unsynced_reason = watch.unsynced_reason
+        """Feed the state from the cluster."""
         self._run("watch", watch.follow())
 
     async def close(self) -> None:

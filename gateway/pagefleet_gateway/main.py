@@ -29,9 +29,10 @@ async def serve(settings: Settings) -> None:
     state = State()
     gateway = Gateway(settings, state, _to_stdout)
     try:
-        await gateway.start()
         watched = ClusterWatch(state, gateway.metrics, settings.kubeconfig, settings.namespace, gateway.pools)
         async with watched as watch:
+            gateway.unsynced_reason = watch.unsynced_reason  # before the first answer of /readyz
+            await gateway.start()
             gateway.follow(watch)
             log.info("serving clients on port %d, metrics and windows on port %d", gateway.port, gateway.internal_port)
             await gateway.run(stop)

@@ -1,7 +1,8 @@
 """The gateway as its container starts it: the console script, the watch protocol, SIGTERM.
 
 Protects that what the API server says is in force at the next request, and that a watch survives what real
-ones go through: 410 in either form, ERROR events, truncated JSON, a cut, a poisoned object, a server away.
+ones go through: 410 in either form, ERROR events, truncated JSON, a cut, a poisoned object, a server away. Protects also
+that a gateway is not ready before it knows the cluster.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class API:
         self.kinds = {SERVICES: Kind(), PODS: Kind()}
         self.version = 100
         self.port = 0
+        self.listing = asyncio.Event()  # lists are answered once it is set
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -75,6 +77,7 @@ class API:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         kind = self.kinds[request.path]
         if "watch" not in request.query:
+            await self.listing.wait()
             kind.lists += 1
             metadata = {"resourceVersion": str(self.version)}
             return web.json_response({"metadata": metadata, "items": list(kind.items.values())})
@@ -136,11 +139,15 @@ class World:
             return response.status
 
     async def ready(self) -> int:
+        return (await self.readiness())[0]
+
+    async def readiness(self) -> tuple[int, str]:
+        """The status of /readyz and its text; 0 while nobody listens."""
         try:
             async with self.http.get(f"http://127.0.0.1:{self.internal}/readyz") as response:
-                return response.status
+                return response.status, await response.text()
         except aiohttp.ClientError:
-            return 0
+            return 0, ""
 
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
@@ -220,9 +227,18 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         world = World(api, process, http, port, internal)
 
+        async def without_lists() -> bool:
+            status, text = await world.readiness()
+            assert status != 200, "ready before the API server has sent the first lists"
+            return "first list" in text
+
         async def ready() -> bool:
             return await world.ready() == 200
 
+        async with asyncio.timeout(60):
+            while not await without_lists():  # asked without a pause: a probe may come at any moment
+                await asyncio.sleep(0)
+        api.listing.set()
         await until(ready, 60)
         yield world
 
