@@ -237,7 +237,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
         async with asyncio.timeout(60):
             while not await without_lists():  # asked without a pause: a probe may come at any moment
-                await asyncio.sleep(0)
+                pass
         api.listing.set()
         await until(ready, 60)
         yield world

@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+TESTS = Path(__file__).resolve().parents[1]  # programs import `support` from here
 SHARED = 227 * 1024  # bytes that one program may take on compute capability 9.0
 
 
 def answers(program: Path) -> dict[str, Any]:
     """By case. A process of its own: this one interprets."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS), environment.get("PYTHONPATH"))))
     done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
