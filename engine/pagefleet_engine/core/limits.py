@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pagefleet_engine.core.requests import Batching, EngineRequest, Policy
 
-MAX_ANSWERS = 64  # to one prompt
+MAX_REQUEST_ANSWERS = 64  # sequences that one request may become
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Limits:
             return f"token ids are 0 to {self.vocab_size - 1}; the prompt has {min(prompt)} to {max(prompt)}"
         if sampling.max_tokens < 1:
             return f"max_tokens must be at least 1, not {sampling.max_tokens}"
-        if not 1 <= request.n <= MAX_ANSWERS:
-            return f"n must be 1 to {MAX_ANSWERS}, not {request.n}"
+        if not 1 <= request.n <= MAX_REQUEST_ANSWERS:
+            return f"n must be 1 to {MAX_REQUEST_ANSWERS}, not {request.n}"
         if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
             return f"temperature must be a number from 0, not {sampling.temperature}"
         if request.priority and self.policy is not Policy.PRIORITY:

@@ -30,9 +30,9 @@ from pagefleet_engine.api.parameters.fields import (
     text,
 )
 from pagefleet_engine.api.parameters.prompts import MAX_PROMPTS, Prompt, prompts
+from pagefleet_engine.core.limits import MAX_REQUEST_ANSWERS
 from pagefleet_engine.core.sampling_fields import MAX_LOGPROBS, SamplingFields, entries
 
-MAX_REQUEST_ANSWERS = 64  # of one request: prompts times answers each
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 1024
 MAX_TIMEOUT_SECONDS = 86400.0
 STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
