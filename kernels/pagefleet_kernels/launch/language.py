@@ -27,7 +27,7 @@ def jit(function: Callable[..., Any], varying: Sequence[str] = ()) -> Any:
 
 
 def jit_varying(*names: str) -> Callable[[Callable[..., Any]], Any]:
-    """jit for a kernel whose integers of these names differ from step to step: they must not make it compile anew."""
+    """Compile a kernel whose integers of these names differ from step to step. New values must not compile it again."""
     return lambda function: jit(function, names)
 
 

@@ -11,7 +11,7 @@ from kubernetes.aio import client, config
 
 
 async def load(kubeconfig: str | None) -> client.Configuration:
-    """Read the kubeconfig file, or the pod's service account where there is none. An exec plugin runs anew each time.
+    """Read the kubeconfig file, or the pod's service account where there is none. An exec plugin runs each time.
 
     Raises kubernetes.aio.config.ConfigException.
     """
@@ -24,7 +24,7 @@ async def load(kubeconfig: str | None) -> client.Configuration:
 
 
 async def authorization(settings: client.Configuration) -> dict[str, str]:
-    """The Authorization header; empty with a client certificate. A service account's token is read anew every minute."""
+    """The Authorization header; empty with a client certificate. A service account's token is read again every minute."""
     headers = {}
     for setting in (await settings.auth_settings()).values():
         if setting["value"]:

@@ -72,7 +72,7 @@ class Watching:
                 stopping.cancel()
             if stop.is_set():
                 return
-            log.error("a watch of the API server has ended; kopf is started again and lists every object anew")
+            log.error("a watch of the API server has ended; kopf is started again and lists every object")
             self.on_restart()
 
 

@@ -23,7 +23,7 @@ class Metrics:
         self.leader = Gauge("pagefleet_operator_leader", "1 when this replica decides", registry=self.registry)
         self.watch_restarts = Counter(
             "pagefleet_operator_watch_restarts",
-            "Watches that ended for good and were begun anew",
+            "Restarts of kopf because a watch of the API server had ended",
             registry=self.registry,
         )
         service = ["namespace", "service"]

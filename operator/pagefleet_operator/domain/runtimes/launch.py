@@ -28,8 +28,12 @@ COMMON_FLAGS = {
 
 @dataclass(frozen=True)
 class Launch:
-    """`command` () is the image's entrypoint. Probes are paths. `drain` seconds a stopping replica lets streams go on;
-    `stopping` is run in the container before it is told to stop. `engine` None: ours, whose pods need no annotation."""
+    """How a replica's container starts and stops.
+
+    `command` () stands for the image's entrypoint. Probes are paths. A stopping replica serves open streams for `drain`
+    seconds. `stopping` runs in the container before SIGTERM. `engine` is None for our own engine, whose pods need no
+    annotation.
+    """
 
     image: str
     args: tuple[str, ...]

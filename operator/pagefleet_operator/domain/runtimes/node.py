@@ -1,5 +1,5 @@
-"""A pod of a group of pods that together are one replica: where it stands in the group, and what an engine is told of that.
-Pure; build/leaderworkerset.py makes the groups."""
+"""A pod of a group of pods that together are one replica: its place in the group, and the flags by which its engine
+learns of it. Pure; manifests/leaderworkerset.py makes the groups."""
 
 from __future__ import annotations
 
