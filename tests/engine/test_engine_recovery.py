@@ -207,7 +207,7 @@ def test_draft_tokens_change_nothing_of_it(model: str, tmp_path: Path, monkeypat
 def test_a_fault_of_nobody_ends_what_had_begun_and_no_more(
     model: str, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """The state of what had begun cannot be trusted; what waits has none yet. Everybody is told, once."""
+    """The state of what had begun cannot be trusted; what waits has none yet. Each client gets one error."""
     made = engine(model, max_num_seqs=3, max_num_batched_tokens=64)
     expected = serve(made, beside())
     steps = 0

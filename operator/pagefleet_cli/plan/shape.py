@@ -60,7 +60,7 @@ def checked(shape: Shape) -> Shape:
 
 
 def from_config(document: Mapping[str, Any], name: str, stored: int | None = None) -> Shape:
-    """The shape of a config.json. Raises CommandError naming what it lacks."""
+    """The shape of a config.json. Raises CommandError that names the missing entry."""
     config = document.get("text_config") or document
     try:
         layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])

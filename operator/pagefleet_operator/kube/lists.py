@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 import aiohttp
 
 from pagefleet_contract.names import API_VERSION, KIND, MANAGED_SELECTOR
+from pagefleet_contract.reflector import CHUNK
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.store import ObjectKey, Store
@@ -20,7 +21,6 @@ from pagefleet_operator.kube.versions import Versions
 
 RELIST_SECONDS = 300.0
 RETRY_SECONDS = 2.0
-PAGE = 500
 CHILDREN = (("apps/v1", "Deployment"), ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"), ("v1", "Pod"))
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Lists:
 
     async def _pages(self, path: str, ours: bool) -> tuple[list[Document], int]:
         """All items, and the resourceVersion of the first page: later pages may hold newer objects."""
-        query = {"limit": str(PAGE)} | ({"labelSelector": MANAGED_SELECTOR} if ours else {})
+        query = {"limit": str(CHUNK)} | ({"labelSelector": MANAGED_SELECTOR} if ours else {})
         documents: list[Document] = []
         at = 0
         while True:

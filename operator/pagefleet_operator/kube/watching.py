@@ -25,6 +25,7 @@ from typing import Any
 import kopf
 
 from pagefleet_contract.names import GROUP, KIND, MANAGED_SELECTOR, PLURAL, VERSION
+from pagefleet_contract.reflector import CHUNK
 from pagefleet_operator.kube import credentials
 
 CHILDREN: dict[str, tuple[str, str] | tuple[str, str, str]] = {
@@ -34,7 +35,6 @@ CHILDREN: dict[str, tuple[str, str] | tuple[str, str, str]] = {
     "Pod": ("", "v1", "pods"),
 }
 WATCH_SECONDS = 60
-CHUNK = 500  # objects in one answer of a list
 POLL_SECONDS = 0.5
 END_SECONDS = 5.0
 OnEvent = Callable[[str, str | None, dict[str, Any]], None]

@@ -8,7 +8,8 @@ import inspect
 
 import kopf
 
-from pagefleet_operator.kube.watching import CHUNK, configure, register
+from pagefleet_contract.reflector import CHUNK
+from pagefleet_operator.kube.watching import configure, register
 
 
 def test_events_are_handled_by_coroutines() -> None:

@@ -1,0 +1,47 @@
+"""Protects the shipped CustomResourceDefinition: it is what the schema makes, structural, and within an API server's bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pagefleet_operator import crd
+
+
+def test_the_crd_is_made_from_the_schema() -> None:
+    path = Path(crd.__file__).resolve().parents[2] / "crds/inferenceservices.yaml"
+    assert path.read_text() == crd.rendered(), "run: python -m pagefleet_operator.crd > crds/inferenceservices.yaml"
+
+
+def test_the_crd_is_structural() -> None:
+    """Every node has a type and a description below spec and status, and bounds where input can grow."""
+
+    def walk(node: dict[str, Any], path: str) -> None:
+        assert "type" in node, path
+        if node["type"] == "string":
+            assert "maxLength" in node or "enum" in node or "format" in node, path
+        if node["type"] == "array":
+            assert "maxItems" in node, path
+            walk(node["items"], f"{path}[]")
+        for name, sub in (node.get("properties") or {}).items():
+            walk(sub, f"{path}.{name}")
+
+    version = yaml.safe_load(crd.rendered())["spec"]["versions"][0]
+    for part in ("spec", "status"):
+        walk(version["schema"]["openAPIV3Schema"]["properties"][part], part)
+
+
+def test_bounds_of_numbers_fit_what_an_api_server_compares_by() -> None:
+    """It turns them into int64 where the value is whole: a gate's `max: 1` was refused for a bound of 1e300."""
+
+    def bounds(node: Any) -> list[float]:
+        if isinstance(node, dict):
+            own = [node[name] for name in ("minimum", "maximum") if isinstance(node.get(name), int | float)]
+            return own + [bound for sub in node.values() for bound in bounds(sub)]
+        return [bound for sub in node for bound in bounds(sub)] if isinstance(node, list) else []
+
+    found = bounds(yaml.safe_load(crd.rendered()))
+    assert len(found) > 50
+    assert all(-(2**63) < bound < 2**63 for bound in found)
