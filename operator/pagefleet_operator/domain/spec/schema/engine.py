@@ -16,6 +16,7 @@ from pagefleet_contract.engine_options import (
     PAGE_SIZES,
     SPECULATION_METHODS,
 )
+from pagefleet_contract.names import OBJECT_NAME
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
@@ -27,14 +28,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     record,
     text,
 )
-from pagefleet_operator.domain.spec.schema.patterns import (
-    ADAPTER,
-    OBJECT_NAME,
-    SERVED_NAME,
-    SOURCE_FORMS,
-    URI,
-    VARIABLE,
-)
+from pagefleet_operator.domain.spec.schema.patterns import ADAPTER, SERVED_NAME, SOURCE_FORMS, URI, VARIABLE
 
 SPECULATION = record(
     "Speculative decoding: draft tokens are proposed, and several are verified in one step. Answers do not change.",
