@@ -14,20 +14,25 @@ import uvloop
 from pagefleet_gateway.app import Gateway, GatewayError
 from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.limits.api_keys import KeyFileError
+from pagefleet_gateway.log_writer import LogWriter, WriterHandler
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
 from pagefleet_gateway.watching.kube import ClusterWatch, WatchError
 
 log = logging.getLogger(__name__)
 
+FLUSH_SECONDS = 2.0  # for each log to be written at the end, however slow its reader is
 
-async def serve(settings: Settings) -> None:
-    """Run one gateway until SIGTERM or SIGINT."""
+
+async def serve(settings: Settings, errors: LogWriter) -> None:
+    """Run one gateway until SIGTERM or SIGINT. `errors` writes the lines of `logging`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     state = State()
-    gateway = Gateway(settings, state, _to_stdout)
+    access_log = LogWriter(sys.stdout.fileno())
+    gateway = Gateway(settings, state, access_log.write)
+    access_log.on_drop = errors.on_drop = gateway.metrics.log_lines_dropped.inc
     try:
         watched = ClusterWatch(state, gateway.metrics, settings.kubeconfig, settings.namespace, gateway.pools)
         async with watched as watch:
@@ -38,11 +43,7 @@ async def serve(settings: Settings) -> None:
             await gateway.run(stop)
     finally:
         await gateway.close()
-
-
-def _to_stdout(line: bytes) -> None:
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
+        access_log.close(FLUSH_SECONDS)
 
 
 class _JSONLines(logging.Formatter):
@@ -62,9 +63,17 @@ class _JSONLines(logging.Formatter):
 
 def run() -> None:
     """The console script `pagefleet-gateway`."""
-    handler = logging.StreamHandler(sys.stderr)
+    errors = LogWriter(sys.stderr.fileno())
+    handler = WriterHandler(errors)
     handler.setFormatter(_JSONLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    try:
+        _run(errors)
+    finally:
+        errors.close(FLUSH_SECONDS)
+
+
+def _run(errors: LogWriter) -> None:
     try:
         settings = settings_from(os.environ)
     except SettingError as error:
@@ -72,7 +81,7 @@ def run() -> None:
         raise SystemExit(78) from error
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings))
+            runner.run(serve(settings, errors))
     except KeyFileError as error:
         log.error("%s", error)
         raise SystemExit(78) from error
