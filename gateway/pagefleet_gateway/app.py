@@ -22,6 +22,7 @@ from aiohttp import web
 
 from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.cluster.readings import Readings
+from pagefleet_gateway.cluster.scrapes import Scrapes
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.envoy import tls
@@ -106,7 +107,7 @@ class Gateway:
         process, admin = await self._start_envoy()
         self._run("access log", self._read_log(process))
         self._run("endpoints", self._endpoints.follow(admin))
-        self._run("readings", self.readings.follow(self.state))
+        self._run("readings", Scrapes(self.state, self.readings).follow())
         self._run("keyring", self.keyring.follow())
         self._run("sweep", self._sweep())
 

@@ -13,17 +13,17 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 STEP_SECONDS = 0.0005
 COUNTER_SUFFIX = "_total"
+_NAMES = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 def pieces(registry: CollectorRegistry) -> Iterator[str]:
     """Yield the page's text in pieces that each take some 0.1 ms. The times at which series were created are left out."""
     for collector in list(registry._collector_to_names):
-        if isinstance(collector, MetricWrapperBase) and collector._is_parent():
+        if isinstance(collector, MetricWrapperBase) and collector._labelnames:
             (family,) = collector.describe()
             yield _head(family)
             for values, child in list(collector._metrics.items()):
@@ -80,8 +80,5 @@ def _shown(family: Metric) -> Iterable[Sample]:
 def _line(sample: Sample, labels: dict[str, str]) -> str:
     every = labels | sample.labels
     shown = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(every.items()))
-    return (
-        f"{sample.name}{{{shown}}} {floatToGoString(sample.value)}\n"
-        if shown
-        else f"{sample.name} {floatToGoString(sample.value)}\n"
-    )
+    value = _NAMES.get(text := repr(float(sample.value)), text)
+    return f"{sample.name}{{{shown}}} {value}\n" if shown else f"{sample.name} {value}\n"
