@@ -12,6 +12,7 @@ from pagefleet_contract import engine_metrics
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_gateway.cluster.metrics_page import label, number, samples
 
+
 @dataclass(frozen=True)
 class Reader:
     """Reads one number from a metrics page, by its selector: a metric, or those of its series with a label's value. Without

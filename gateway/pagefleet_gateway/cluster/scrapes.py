@@ -20,18 +20,24 @@ from pagefleet_gateway.cluster.state import Pod, ServiceKey, State
 PERIOD_SECONDS = 1.0
 TIMEOUT_SECONDS = 1.0
 MAX_BYTES = 1024 * 1024  # of one page
-SERVICE_REQUESTS = 8  # of one service at the same time
-SERVICE_BYTES = 16 * 1024 * 1024  # of one service in a round
-SERVICE_SECONDS = 0.02  # of the event loop for one service's pages in a round
 _HEADERS = {"accept": "text/plain", "accept-encoding": "identity"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one service may use in a round."""
+
+    requests: int = 8  # at the same time
+    size: int = 16 * 1024 * 1024  # bytes
+    seconds: float = 0.02  # of the event loop, for reading its pages
 
 
 @dataclass
 class Round:
-    """What a service has left in this round, and the pods that it was not enough for."""
+    """The part of its limits that a service has left in its round."""
 
-    size: int = SERVICE_BYTES
-    seconds: float = SERVICE_SECONDS
+    size: int
+    seconds: float
 
     @property
     def spent(self) -> bool:
@@ -41,10 +47,10 @@ class Round:
 class Scrapes:
     """The scraping of every ready pod. `follow` runs until cancelled."""
 
-    def __init__(self, state: State, readings: Readings) -> None:
-        self._state, self._readings = state, readings
+    def __init__(self, state: State, readings: Readings, limits: Limits | None = None) -> None:
+        self._state, self._readings, self._limits = state, readings, limits or Limits()
         self._rounds: dict[ServiceKey, asyncio.Task[None]] = {}  # under way
-        self._behind: dict[ServiceKey, list[Pod]] = {}  # left over from the last round
+        self._asked: dict[str, float] = {}  # by uid: the steady time of the last request
 
     async def follow(self) -> None:
         """Begin a round of each service once a second. A service whose round is not over begins none."""
@@ -57,7 +63,7 @@ class Scrapes:
             while True:
                 for key, pods in self._by_service().items():
                     if key not in self._rounds:
-                        self._rounds[key] = task = group.create_task(self._round(session, key, pods))
+                        self._rounds[key] = task = group.create_task(self._round(session, pods))
                         task.add_done_callback(lambda _, key=key: self._rounds.pop(key, None))
                 await asyncio.sleep(PERIOD_SECONDS)
 
@@ -67,24 +73,22 @@ class Scrapes:
         grouped: dict[ServiceKey, list[Pod]] = {}
         for pod in pods.values():
             grouped.setdefault((pod.namespace, pod.service), []).append(pod)
-        self._behind = {key: behind for key, behind in self._behind.items() if key in grouped}
+        self._asked = {uid: at for uid, at in self._asked.items() if uid in pods}
         return grouped
 
-    async def _round(self, session: aiohttp.ClientSession, key: ServiceKey, pods: Sequence[Pod]) -> None:
-        behind = set(self._behind.pop(key, ()))
-        waiting = sorted(pods, key=lambda pod: pod not in behind)
-        waiting.reverse()  # popped from the end
-        left = Round()
+    async def _round(self, session: aiohttp.ClientSession, pods: Sequence[Pod]) -> None:
+        # Popped from the end: those that waited longest come first.
+        waiting = sorted(pods, key=lambda pod: -self._asked.get(pod.uid, 0.0))
+        left = Round(self._limits.size, self._limits.seconds)
 
         async def worker() -> None:
             while waiting and not left.spent:
                 await self._scrape(session, waiting.pop(), left)
 
-        await asyncio.gather(*(worker() for _ in range(min(SERVICE_REQUESTS, len(waiting)))))
-        if waiting:
-            self._behind[key] = waiting
+        await asyncio.gather(*(worker() for _ in range(min(self._limits.requests, len(waiting)))))
 
     async def _scrape(self, session: aiohttp.ClientSession, pod: Pod, left: Round) -> None:
+        self._asked[pod.uid] = time.monotonic()
         url = f"http://{pod.address}{pod.engine.path}"
         try:
             async with session.get(url, allow_redirects=False, headers=_HEADERS) as response:
