@@ -15,6 +15,7 @@ from pagefleet_contract.engine_options import (
     PAGE_SIZES,
     SPECULATION_METHODS,
 )
+from pagefleet_contract.names import OBJECT_NAME
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
@@ -26,7 +27,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     record,
     text,
 )
-from pagefleet_operator.domain.spec.schema.patterns import ADAPTER, OBJECT_NAME, SOURCE_FORMS, URI, VARIABLE
+from pagefleet_operator.domain.spec.schema.patterns import ADAPTER, SOURCE_FORMS, URI, VARIABLE
 
 SPECULATION = record(
     "Speculative decoding: draft tokens are proposed, and several are verified in one step. Answers do not change.",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pagefleet_contract.names import OBJECT_NAME
 from pagefleet_contract.quantity import DURATION, PERCENT
-from pagefleet_operator.domain.spec.schema.patterns import OBJECT_KEY, OBJECT_NAME
+from pagefleet_operator.domain.spec.schema.patterns import OBJECT_KEY
 
 Schema = dict[str, Any]
 

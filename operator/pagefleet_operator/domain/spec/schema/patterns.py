@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pagefleet_contract.engine_metrics import SELECTOR
 from pagefleet_contract.engine_options import ADAPTER_NAME
+from pagefleet_contract.names import OBJECT_NAME
 from pagefleet_contract.quantity import DURATION, PERCENT, QUANTITY
 
 # The forms of a model's source, by its scheme.
@@ -20,7 +21,6 @@ SOURCES: Mapping[str, str] = {
 SOURCE_FORMS = f"{', '.join(_FIRST)} or {_LAST}"
 
 URI = r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?)$"
-OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 OBJECT_KEY = r"^[-._a-zA-Z0-9]+$"
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 RESOURCE_NAME = r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
