@@ -20,6 +20,7 @@ from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.refusals import (
     ends_engines,
+    outside_subset,
     overloaded,
     rate_limited,
     service_not_allowed,
@@ -32,6 +33,8 @@ from pagefleet_gateway.picking.score import PodLoad, rank
 from pagefleet_gateway.picking.split import Splits, Weights, canary_forced
 
 LOG_LINE_SECONDS = 60  # after a request's time limit, for its log line to arrive
+
+Lane = tuple[frozenset[str] | None, bool]  # the subset hint, and whether the canary is forced
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,12 @@ class Picker:
         # The gateway's keys are no engine's business.
         return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
 
+    def lane(self, admitted: Admitted) -> Lane:
+        """Return what the pods that the request may go to depend on. Requests of one lane wait for the same pods."""
+        request = admitted.request
+        service = self._state.snapshot.services.get(admitted.service.key, admitted.service)
+        return (request.subset, canary_forced(service, request.headers))
+
     def has_pods(self, key: ServiceKey) -> bool:
         return any(self._state.snapshot.pods.get(key, {}).values())
 
@@ -185,9 +194,13 @@ class Picker:
         live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
         # Only the canary's header leads to a canary that has no weight.
         canary_live = bool(service.canary and pods.get(service.canary))
-        if not live and not (canary_live and canary_forced(service, headers)):
+        forced = canary_live and canary_forced(service, headers)
+        if not live and not forced:
+            if request.subset is not None and service.weights:
+                return outside_subset(service, len(request.subset))
             return unready(service)
-        if service.pod_limit and self._all_at_limit(service.pod_limit, [pods[name] for name, _ in live]):
+        targets = [service.canary] if forced else [name for name, _ in live]
+        if service.pod_limit and self._all_at_limit(service.pod_limit, [pods[name] for name in targets]):
             return overloaded(service)
         revision = self.splits.choose(service, live, headers, canary_live)
         retries = service.retries if self._ledger.retries.allows(service.key) else 0

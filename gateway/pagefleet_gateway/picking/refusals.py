@@ -15,6 +15,7 @@ from pagefleet_gateway.picking.routing import Refusal
 RETRY_AFTER_SECONDS = 5
 OVERLOADED_RETRY_AFTER_SECONDS = 1
 NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that end by waiting
+NO_POD_IN_SUBSET = "no_pod_in_subset"
 BEARER = "send it as `Authorization: Bearer <key>`"
 MIB = 1024 * 1024
 
@@ -85,6 +86,15 @@ def unready(service: Service) -> Refusal:
         NO_READY_POD,
         f"InferenceService {_name(service)} has no ready pod of a revision with traffic ({revisions})",
     )
+
+
+def outside_subset(service: Service, addresses: int) -> Refusal:
+    """The gateway in front named pods by a subset hint. Waiting would not help: the next request brings a newer hint."""
+    message = (
+        f"none of the {addresses} endpoints that the gateway in front named in its subset hint is a ready pod of "
+        f"{_name(service)} with traffic"
+    )
+    return _unavailable(service, NO_POD_IN_SUBSET, message)
 
 
 def _too_many(service: Service, code: str, message: str, wait_seconds: int) -> Refusal:
