@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import secrets
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
@@ -243,12 +245,36 @@ class Gateway:
         self.internal_port = runner.addresses[0][1]
 
     async def _serve_ext_proc(self, port: int) -> None:
+        # gRPC writes a line for each failed handshake, and not as JSON.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         # Imported here: only gateways that pick for other gateways need gRPC and its 30 MB.
-        from pagefleet_gateway.fronts import ext_proc
+        from pagefleet_gateway.fronts import ext_proc, ext_proc_server, ext_proc_tls
 
-        picker = ext_proc.EndpointPicker(self._decide_pooled, self._complete, self.settings.max_request_bytes)
-        server, self.picker_port = await ext_proc.serve(picker, f"{self.settings.address}:{port}")
+        settings = self.settings
+        callbacks = ext_proc.Callbacks(self._decide_pooled, self._complete, self._drop)
+        picker = ext_proc.EndpointPicker(
+            callbacks, ext_proc.Limits(settings.max_request_bytes, settings.picker_exchanges)
+        )
+        listen = ext_proc_server.Listen(
+            settings.address,
+            port,
+            settings.picker_tls,
+            settings.picker_tls_folder,
+            settings.picker_client_ca,
+            (settings.pod_name, GATEWAY),
+        )
+        try:
+            server, self.picker_port = await ext_proc_server.serve(picker, listen, self.not_ready_reason)
+        except ext_proc_tls.PickerTLSError as error:
+            raise GatewayError(f"the endpoint picker cannot listen with TLS: {error}") from error
         self._closing.push_async_callback(server.stop, 1.0)
+
+    def _drop(self, request_id: str) -> None:
+        """End a request of another gateway whose answer came from no picked pod: it counts nowhere but here."""
+        self.ledger.close(request_id)
+        self.metrics.outcomes_dropped.inc()
+        self._request_ended.set()
+        self.holding.release()
 
     async def _until_live(self, process: Process, admin: envoy.Admin) -> None:
         try:
