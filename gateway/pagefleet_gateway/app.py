@@ -29,12 +29,14 @@ from pagefleet_gateway.envoy.bootstrap import PLAIN, SECURE, ListenAddress, boot
 from pagefleet_gateway.envoy.clusters import Paths
 from pagefleet_gateway.envoy.connections import EnvoyLimits
 from pagefleet_gateway.envoy.endpoints import Endpoints
+from pagefleet_gateway.envoy.module import library
 from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
 from pagefleet_gateway.limits.peers import Peers
 from pagefleet_gateway.measuring import access_log
+from pagefleet_gateway.measuring.first_tokens import FirstToken, FirstTokens
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
@@ -128,7 +130,14 @@ class Gateway:
         self._endpoints.write()
 
     async def _start_envoy(self) -> tuple[Process, envoy.Admin]:
-        self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
+        try:
+            library.require_release(envoy.version())
+            filters = await asyncio.to_thread(library.compile_library)
+        except library.LibraryError as error:
+            raise GatewayError(str(error)) from error
+        self._first_tokens = FirstTokens(self._paths.first_tokens, self._on_first_token)
+        self._closing.callback(self._first_tokens.close)
+        self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers, filters.parent)
         self._closing.push_async_callback(envoy.stop, self._envoy, 5.0)
         self._admin = envoy.Admin(self._paths.admin)
         self._closing.push_async_callback(self._admin.close)
@@ -309,6 +318,9 @@ class Gateway:
                     access_log.record_attempt(attempt, self.ledger, time.monotonic())
                 case None:
                     pass
+
+    def _on_first_token(self, token: FirstToken) -> None:
+        """Take note of an answer's first token at the moment at which it passes."""
 
     def _complete(self, line: access_log.LogLine) -> None:
         """Account for a request that is over."""
