@@ -82,7 +82,8 @@ class Buckets:
     _count: int = 0
 
     def find(self, scope: Scope, name: bytes) -> Bucket | None:
-        return self.keys.get(name) if not scope else self.values.get(scope, {}).get(name)
+        store = self.values.get(scope) if scope else self.keys
+        return None if store is None else store.get(name)
 
     def ensure(self, scope: Scope, name: bytes, per_minute: float, now: float, pods: int) -> Bucket:
         """Return the bucket. A new one begins with this gateway pod's equal part of the quota."""

@@ -57,7 +57,9 @@ class Peers:
     def may_have(self, bucket: tuple[str, bytes] | None) -> bool:
         """Return whether the other pods' buckets may have what this one lacks: they were not asked a moment ago."""
         found = None if bucket is None else self._limits.buckets.find(*bucket)
-        return bool(found and self._sharing.peers) and found.others_at + PERIOD_SECONDS < time.monotonic()
+        if found is None or not self._sharing.peers:
+            return False
+        return found.others_at + PERIOD_SECONDS < time.monotonic()
 
     async def exchange(self) -> None:
         """Return after an exchange that began after this call."""
