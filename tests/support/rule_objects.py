@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pagefleet_operator.domain.base.accelerator import NVIDIA
+from pagefleet_operator.domain.base.revision_spec import NVIDIA
 from pagefleet_operator.domain.spec.schema import engine
 
 STEP = st.fixed_dictionaries(
@@ -83,7 +83,8 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                     "kvCache": st.fixed_dictionaries(
                         {},
                         optional={
-                            **dict.fromkeys(("pageSize", "pages", "memoryFraction"), LENGTH),
+                            "pageSize": st.sampled_from([16, 32, 64]),
+                            **dict.fromkeys(("pages", "memoryFraction"), LENGTH),
                             "dtype": st.sampled_from(["auto", "float32", "float16"]),
                             "prefixCaching": st.booleans(),
                         },
