@@ -30,10 +30,14 @@ from pagefleet_gateway.envoy.bootstrap import PLAIN, SECURE, ListenAddress, boot
 from pagefleet_gateway.envoy.clusters import Paths
 from pagefleet_gateway.envoy.connections import EnvoyLimits
 from pagefleet_gateway.envoy.endpoints import Endpoints
+from pagefleet_gateway.envoy.module import library
 from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
+from pagefleet_gateway.limits.peers import Peers
 from pagefleet_gateway.measuring import access_log
+from pagefleet_gateway.measuring.first_tokens import FirstToken, FirstTokens
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
@@ -70,6 +74,7 @@ class Gateway:
         # The draw needs no secrecy, only an order that clients cannot follow.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings, lambda: self.keyring.keys)
+        self.peers = Peers(self.picker.limits, settings.pod_name)
         self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
         self.metrics = Metrics(self.ledger, self.holding)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
@@ -109,6 +114,7 @@ class Gateway:
         self._run("endpoints", self._endpoints.follow(admin))
         self._run("readings", Scrapes(self.state, self.readings).follow())
         self._run("keyring", self.keyring.follow())
+        self._run("quotas", self.peers.follow())
         self._run("sweep", self._sweep())
 
     def _write_configuration(self) -> None:
@@ -125,7 +131,14 @@ class Gateway:
         self._endpoints.write()
 
     async def _start_envoy(self) -> tuple[Process, envoy.Admin]:
-        self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
+        try:
+            library.require_release(envoy.version())
+            filters = await asyncio.to_thread(library.compile_library)
+        except library.LibraryError as error:
+            raise GatewayError(str(error)) from error
+        self._first_tokens = FirstTokens(self._paths.first_tokens, self._on_first_token)
+        self._closing.callback(self._first_tokens.close)
+        self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers, filters.parent)
         self._closing.push_async_callback(envoy.stop, self._envoy, 5.0)
         self._admin = envoy.Admin(self._paths.admin)
         self._closing.push_async_callback(self._admin.close)
@@ -179,16 +192,29 @@ class Gateway:
 
     def _decide(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
         decision = self.holding.decide(request)
+        if isinstance(decision, Refusal) and self.peers.may_have(decision.bucket):
+            decision = asyncio.ensure_future(self._decide_with_peers(request))
         if isinstance(decision, asyncio.Future):
             decision.add_done_callback(
-                lambda later: None if later.cancelled() else self._count(request, later.result())
+                lambda later: (
+                    self.picker.charges.refund(request.id)
+                    if later.cancelled()
+                    else self._count(request, later.result())
+                )
             )
         else:
             self._count(request, decision)
         return decision
 
+    async def _decide_with_peers(self, request: Request) -> Pick | Refusal:
+        """Decide again after the other gateway pods were asked for their part of the quota."""
+        await self.peers.exchange()
+        decision = self.holding.decide(request)
+        return await decision if isinstance(decision, asyncio.Future) else decision
+
     def _count(self, request: Request, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
+            self.picker.charges.refund(request.id)
             self.metrics.record_refusal(*(decision.service or ("", "")), decision.status)
             self._refused[request.id] = decision
             if len(self._refused) > MAX_REFUSALS:
@@ -219,7 +245,9 @@ class Gateway:
 
     async def _serve_internal(self) -> None:
         held = (self.holding.held, self.holding.held_by_service)
-        runner = web.AppRunner(application(self.not_ready_reason, self.metrics, self.windows, *held), access_log=None)
+        server = application(self.not_ready_reason, self.metrics, self.windows, *held)
+        server.add_routes(self.peers.routes())
+        runner = web.AppRunner(server, access_log=None)
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, self.settings.address, self.settings.internal_port)
@@ -292,9 +320,14 @@ class Gateway:
                 case None:
                     pass
 
+    def _on_first_token(self, token: FirstToken) -> None:
+        """Take note of an answer's first token at the moment at which it passes."""
+
     def _complete(self, line: access_log.LogLine) -> None:
         """Account for a request that is over."""
         completion = access_log.complete(line, self.ledger, time.monotonic())
+        answer = Answer(line.code, line.tokens, line.prompt_tokens, line.body_bytes)
+        self.picker.charges.settle(line.id, answer)
         self._request_ended.set()
         self.holding.release()
         if completion is not None:
@@ -312,7 +345,7 @@ class Gateway:
             await asyncio.sleep(SWEEP_SECONDS)
             self.ledger.sweep(self.state.pods, time.monotonic())
             self.windows.sweep(time.time())
-            self.picker.sweep()
+            self.picker.sweep(time.monotonic())
 
     async def _drain(self) -> None:
         self._draining = True

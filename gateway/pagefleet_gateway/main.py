@@ -35,6 +35,7 @@ async def serve(settings: Settings, errors: LogWriter) -> None:
     access_log.on_drop = errors.on_drop = gateway.metrics.log_lines_dropped.inc
     try:
         watched = ClusterWatch(state, gateway.metrics, settings.kubeconfig, settings.namespace, gateway.pools)
+        watched.find_peers(settings.pod_namespace, gateway.peers)
         async with watched as watch:
             gateway.unsynced_reason = watch.unsynced_reason  # before the first answer of /readyz
             await gateway.start()

@@ -30,6 +30,7 @@ class Settings:
     workers: int = field(default_factory=default_workers)  # Envoy's worker threads
     address: str = "0.0.0.0"
     pod_name: str = GATEWAY
+    pod_namespace: str = ""  # this pod's; the other gateway pods are found there. "": quotas are this pod's alone
     kubeconfig: Path | None = None  # None: the pod's service account
     namespace: str = ""  # the namespace whose services and pods are watched; "": all
     pools: str = ""  # the Service that InferencePools name when this gateway is their picker; "": pools are ignored
@@ -45,7 +46,7 @@ class Settings:
 
 
 def settings_from(environment: Mapping[str, str]) -> Settings:
-    """Read `PAGEFLEET_GATEWAY_*`, `PAGEFLEET_KUBECONFIG` (or `KUBECONFIG`) and `POD_NAME`.
+    """Read `PAGEFLEET_GATEWAY_*`, `PAGEFLEET_KUBECONFIG` (or `KUBECONFIG`), `POD_NAME` and `POD_NAMESPACE`.
 
     `OTEL_*` are tracing.py's. Raises SettingError for a value that is out of range.
     """
@@ -73,6 +74,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", default_workers(), 1, 64),
         address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
         pod_name=environment.get("POD_NAME", GATEWAY),
+        pod_namespace=environment.get("POD_NAMESPACE", ""),
         namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),
         pools=_pools(environment),
         kubeconfig=Path(kubeconfig) if kubeconfig else None,

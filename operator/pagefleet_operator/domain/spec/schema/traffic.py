@@ -63,7 +63,7 @@ PRIORITY = record(
 )
 
 RATE_LIMIT = record(
-    "What each value of a header may ask for, in each gateway pod. Requests without the header share one allowance.",
+    "What each value of a header may ask for, in all gateway pods together. Requests without the header share one allowance.",
     {
         "header": _header("The header that names the client, such as authorization or x-tenant."),
         "requestsPerMinute": integer("Requests a minute.", 1, 10_000_000),
