@@ -37,8 +37,8 @@ async def test_the_later_service_has_a_condition_and_an_event_and_no_inheritance
     assert f"{NAMESPACE}/first" in state.condition("ModelNameOwned")["message"] and granted(state) == ""
 
     async def announced() -> bool:
-        text = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "-o", "json")
-        events: list[dict[str, Any]] = json.loads(text)["items"]
+        listed = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "-o", "json")
+        events: list[dict[str, Any]] = json.loads(listed.out)["items"]
         return any(e["reason"] == "ModelNameTaken" and e["involvedObject"]["name"] == "second" for e in events)
 
     await until(announced, timeout=20, what="an Event", interval=0.5)

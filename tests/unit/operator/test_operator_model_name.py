@@ -30,7 +30,7 @@ class World:
                     "namespace": namespace,
                     "name": name,
                     "creationTimestamp": f"2026-01-{created:02}T00:00:00Z",
-                    "annotations": {"pagefleet.io/claim-model-name": claim for claim in annotations.values()},
+                    "annotations": {f"pagefleet.io/{key}-model-name": value for key, value in annotations.items()},
                 },
                 "spec": {"model": {"servedName": served}},
                 "status": before.get("status", {}),

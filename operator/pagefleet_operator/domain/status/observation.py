@@ -168,7 +168,7 @@ class Observation:
     slices: tuple[Slice, ...] | None = None
     gateway_api: GatewayApiReading | None = None  # None: not needed, or it cannot be read now
     fallbacks: tuple[FallbackReading, ...] = ()  # the chain, from the service's own fallback on
-    model_name: NameReading = NameReading()
+    model_name: NameReading = field(default_factory=NameReading)
     engine_slices: tuple[Slice, ...] | None = None
     prometheus: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
     silence: Mapping[str, str] = field(default_factory=dict)  # by the names of `analysis.sources`
