@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_operator.domain.base.accelerator import NVIDIA
+from pagefleet_operator.domain.base.revision_spec import NVIDIA
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def add(turn: SpecTurn, plan: Plan) -> Plan:
     """Add the route, and those conditions of KINDS that apply; each that turns False is an Event."""
     observation = turn.observation
     routed = gateway_api.route(observation, turn.spec, plan.status)
-    served_name = str(turn.spec.raw["model"].get("servedName", ""))
+    served_name = turn.spec.pods.model.served_name
     fallback = fallbacks.state(observation.namespace, observation.name, served_name, observation.fallbacks)
     new = (*routed.conditions, *((fallback,) if fallback else ()))
     before = {condition.type: condition for condition in observation.status.conditions}
