@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 
@@ -64,8 +65,11 @@ class Scrapes:
                 for key, pods in self._by_service().items():
                     if key not in self._rounds:
                         self._rounds[key] = task = group.create_task(self._round(session, pods))
-                        task.add_done_callback(lambda _, key=key: self._rounds.pop(key, None))
+                        task.add_done_callback(partial(self._forget, key))
                 await asyncio.sleep(PERIOD_SECONDS)
+
+    def _forget(self, key: ServiceKey, _: asyncio.Task[None]) -> None:
+        self._rounds.pop(key, None)
 
     def _by_service(self) -> dict[ServiceKey, list[Pod]]:
         pods = {pod.uid: pod for pod in self._state.pods if pod.may_answer and pod.engine.scraped}
