@@ -106,13 +106,15 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
         drain_timeout=envoy_duration(timeouts.GOAWAY_SECONDS),
         common_http_protocol_options={
             "idle_timeout": envoy_duration(timeouts.CLIENT_IDLE_SECONDS),
+            "max_connection_duration": envoy_duration(timeouts.CLIENT_CONNECTION_SECONDS),
             "max_headers_count": 100,
             "headers_with_underscores_action": "REJECT_REQUEST",
         },
         http2_protocol_options={
             "max_concurrent_streams": 1000,
-            "initial_stream_window_size": 65536,
-            "initial_connection_window_size": 1048576,
+            # A prompt of 1 MiB comes without waiting for a window.
+            "initial_stream_window_size": 1024 * 1024,
+            "initial_connection_window_size": 4 * 1024 * 1024,
         },
         early_header_mutation_extensions=[
             extension(

@@ -42,7 +42,7 @@ def routes(max_request_bytes: int) -> dict[str, object]:
                 "include_request_attempt_count": True,  # our engine answers a retry that ends it as the last one
                 "routes": [
                     *bounded,
-                    _engine_route(max_request_bytes, "", timeouts.STREAM_IDLE_SECONDS),
+                    _engine_route(max_request_bytes, "", timeouts.NO_LIMIT),
                     _not_found_route(),
                 ],
             }
@@ -73,7 +73,7 @@ def _engine_route(max_request_bytes: int, scope: str, silence_seconds: int) -> d
     match: dict[str, object] = {"safe_regex": {"regex": ENGINE_PATH}}
     if scope:
         match["headers"] = [{"name": HEADER, "string_match": {"exact": route_name(scope, silence_seconds)}}]
-    stream_idle = timeouts.STREAM_IDLE_SECONDS if scope == ATTEMPT else silence_seconds
+    stream_idle = timeouts.NO_LIMIT if scope == ATTEMPT else silence_seconds  # `timeout` bounds the whole request
     return {
         "match": match,
         "request_body_buffer_limit": max_request_bytes,
