@@ -139,7 +139,9 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
 
 def _router() -> dict[str, object]:
     failed = {"comparison": {"op": "GE", "value": {"default_value": 500, "runtime_key": "log.attempts"}}}
+    full = {"comparison": {"op": "EQ", "value": {"default_value": 429, "runtime_key": "log.full"}}}
     cut = {"response_flag_filter": {"flags": ["UC", "UR", "UPE"]}}
+    filters = [cut, {"status_code_filter": failed}, {"status_code_filter": full}]
     attempts = extension(
         "envoy.access_loggers.stdout",
         "extensions.access_loggers.stream.v3.StdoutAccessLog",
@@ -148,7 +150,7 @@ def _router() -> dict[str, object]:
     return extension(
         "envoy.filters.http.router",
         "extensions.filters.http.router.v3.Router",
-        upstream_log=[{**attempts, "filter": {"or_filter": {"filters": [cut, {"status_code_filter": failed}]}}}],
+        upstream_log=[{**attempts, "filter": {"or_filter": {"filters": filters}}}],
     )
 
 
