@@ -24,7 +24,6 @@ from pagefleet_gateway.cluster.state import Service, State
 from pagefleet_gateway.fronts.ext_proc_health import HealthRequest, HealthResponse, Status
 from pagefleet_gateway.fronts.ext_proc_tls import Pair, self_signed
 from pagefleet_gateway.proxy import GatewayError
-from pagefleet_gateway.proxy import GatewayError
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
 
 FORGED = 200
