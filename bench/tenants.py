@@ -11,8 +11,9 @@ pods each. Its pods answer, by scene:
 - `silent`: nothing, until the operator gives up;
 - `redirect`: 302 to the next pod.
 
-A decision's delay is from the moment at which it was due to its end. `--check` exits 1 when a scene's p95 of the others is
-more than 50 ms above the p95 without the hostile tenant (`quiet`), measured before and after.
+A decision's delay is from the moment at which it was due to its end. All scenes, and `quiet` without the hostile tenant, are
+measured in turn several times, and the best p95 of each counts: other load on the machine delays single rounds. `--check`
+exits 1 when a scene's p95 is more than 50 ms above quiet's.
 """
 
 from __future__ import annotations
@@ -248,22 +249,25 @@ def _await(port: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help=f"of {', '.join(SCENES)} (all of them)")
-    parser.add_argument("--quick", action="store_true", help="20 s for each scene instead of 60")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 12 s instead of 4 of 30")
     parser.add_argument("--check", action="store_true", help="exit 1 when the others wait longer")
     given = parser.parse_args()
     chosen = given.scenes or list(SCENES)
     if unknown := set(chosen) - set(SCENES):
         parser.error(f"{', '.join(sorted(unknown))}: no scene; there are {', '.join(SCENES)}")
-    seconds = 20.0 if given.quick else 60.0
-    measured = {name: scene(name, seconds) for name in ("quiet", *chosen)}
-    again = scene("quiet", seconds)
-    base = max(measured["quiet"][0], again[0])
-    print(f"{'scene':10} {'p95 of the others':>18} {'decisions':>10}")
-    for name, (value, count) in {**measured, "quiet again": again}.items():
-        print(f"{name:10} {value * 1000:15.0f} ms {count:10}")
-    missed = [name for name in chosen if measured[name][0] > base + ALLOWED_SECONDS]
+    seconds, rounds = (12.0, 2) if given.quick else (30.0, 4)
+    results: dict[str, list[tuple[float, int]]] = {name: [] for name in ("quiet", *chosen)}
+    for _ in range(rounds):
+        for name, measured in results.items():
+            measured.append(scene(name, seconds))
+    best = {name: min(value for value, _ in measured) for name, measured in results.items()}
+    print(f"{'scene':10} {'best p95 of the others':>23} {'all rounds':>24} {'decisions':>10}")
+    for name, measured in results.items():
+        every = ", ".join(f"{value * 1000:.0f}" for value, _ in measured)
+        print(f"{name:10} {best[name] * 1000:20.0f} ms {every:>24} {sum(count for _, count in measured):10}")
+    missed = [name for name in chosen if best[name] > best["quiet"] + ALLOWED_SECONDS]
     for name in missed:
-        print(f"{name}: the others wait {(measured[name][0] - base) * 1000:.0f} ms longer, allowed are 50")
+        print(f"{name}: the others wait {(best[name] - best['quiet']) * 1000:.0f} ms longer, allowed are 50")
     return 1 if given.check and missed else 0
 
 

@@ -20,6 +20,7 @@ from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.gateway_api import GatewayApiReading
+from pagefleet_operator.domain.status.model_names import NameReading, reading_of
 from pagefleet_operator.domain.status.observation import (
     GateReading,
     LoadTestReading,
@@ -34,7 +35,7 @@ from pagefleet_operator.kube import gateway_api, group_members, leader_worker_se
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import GatewayApis
 from pagefleet_operator.kube.leader_worker_sets import Groups
-from pagefleet_operator.kube.store import ServiceKey, Store
+from pagefleet_operator.kube.store import ServiceKey, Store, served_name
 from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.metrics.accounts import Account, Accounts
 from pagefleet_operator.metrics.engine_readings import EngineReading, EngineReadings, Unread
@@ -151,6 +152,7 @@ class Gatherer:
             slices=slices,
             gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
             fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
+            model_name=self._model_name(service),
             engine_slices=measured.engine,
             prometheus=measured.prometheus,
             silence=measured.silence,
@@ -162,6 +164,12 @@ class Gatherer:
             memo=self._memos.setdefault((namespace, name), {}) if in_use else {},
             groups=served,
         )
+
+    def _model_name(self, service: Document) -> NameReading:
+        name, metadata = served_name(service), service["metadata"]
+        own = (metadata["namespace"], metadata["name"])
+        keys = [key for key in self._store.serving(name) if key != own] if name else []
+        return reading_of(service, name, (self._store.find(KIND, *key) for key in keys))
 
     def forget(self, namespace: str, name: str) -> None:
         """The service is gone."""

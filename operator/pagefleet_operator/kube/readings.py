@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from pagefleet_contract.names import AWAKE_GATE, GATEWAY, REVISION_LABEL, SPARE_LABEL
-from pagefleet_operator.domain.analysis.load_test import parse_result
+from pagefleet_operator.domain.analysis.loadtest import parse_result
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
 from pagefleet_operator.domain.status.observation import (
     LoadTestReading,

@@ -124,12 +124,13 @@ class EngineReadings:
 
     async def _fetch(self, server: str, metrics: EngineMetrics, account: Account) -> EngineReading | Unread:
         url = f"{server}{metrics.path}"
-        if account.overdrawn:
-            return Unread(f"{url} is {account.overdrawn}")
-        try:
-            page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, metrics_page.MAX_BYTES))
-        except FetchError as error:
-            return Unread(f"{url} {error}")
+        async with account.tenant.places:
+            if account.overdrawn:
+                return Unread(f"{url} is {account.overdrawn}")
+            try:
+                page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, metrics_page.MAX_BYTES))
+            except FetchError as error:
+                return Unread(f"{url} {error}")
         account.receive(len(page))
         with account.spending():
             reading = parse(page.decode(errors="replace"), metrics)

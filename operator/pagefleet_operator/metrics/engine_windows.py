@@ -64,13 +64,14 @@ class EngineWindows:
         metrics = pod.engine.metrics
         if metrics is None:
             return "has an engine that reports no metrics"
-        if account.overdrawn:
-            return f"is {account.overdrawn}"
         url = f"http://{pod.address}:{pod.engine.port}{metrics.path}"
-        try:
-            page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, MAX_BYTES))
-        except FetchError as error:
-            return f"{error} (at {url})"
+        async with account.tenant.places:
+            if account.overdrawn:
+                return f"is {account.overdrawn}"
+            try:
+                page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, MAX_BYTES))
+            except FetchError as error:
+                return f"{error} (at {url})"
         account.receive(len(page))
         try:
             with account.spending():

@@ -66,8 +66,12 @@ async def fetch(session: aiohttp.ClientSession, question: Question) -> bytes:
 
 
 def measuring_session() -> aiohttp.ClientSession:
-    """A session for `fetch`."""
-    return aiohttp.ClientSession(auto_decompress=False)
+    """A session for `fetch`.
+
+    It has no limit of connections for all pods together, because pods that do not answer would use them up for the others:
+    `accounts` limits each tenant.
+    """
+    return aiohttp.ClientSession(auto_decompress=False, connector=aiohttp.TCPConnector(limit=0))
 
 
 async def _body(response: aiohttp.ClientResponse, limit: int) -> bytes:

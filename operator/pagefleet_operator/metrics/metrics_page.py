@@ -18,6 +18,7 @@ from pagefleet_contract.engine_metrics import Selector
 
 MAX_BYTES = 1 << 20  # of a page; vLLM's with all its histograms has less than a tenth of it
 MAX_SAMPLES, MAX_LINE, MAX_CHOSEN = 2_000, 4_096, 128 << 10  # of the chosen lines: number, characters each and together
+MAX_REMEMBERED = 256  # characters of a line's labels
 Samples = Mapping[str, list[Sample]]  # by name
 _LABEL = r'\s*+([a-zA-Z_][a-zA-Z0-9_]*+)\s*+=\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+'
 _LABELS = re.compile(rf"(?:{_LABEL}(?:,|$))*+\s*+")
@@ -65,14 +66,23 @@ def _finder(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"\n({listed})(?=[ \t{{])([^\n]*+)")
 
 
+@functools.lru_cache(maxsize=16_384)
+def _labels(listed: str) -> dict[str, str] | None:
+    """The labels, which nobody may change; None when they cannot be read. A page has the same ones each time it is read."""
+    if _LABELS.fullmatch(listed) is None:
+        return None
+    return {label: _plain(value) for label, value in _ONE_LABEL.findall(listed)}
+
+
 def _sample(name: str, rest: str) -> Sample:
     """Read `{labels} value` or ` value`; a time after it does not matter. Raises ValueError."""
-    labels, before = {}, rest.lstrip(" \t")
+    labels, before = dict[str, str](), rest.lstrip(" \t")
     if before.startswith("{"):
         listed, closed, before = before[1:].rpartition("}")
-        if not closed or _LABELS.fullmatch(listed) is None:
+        read = _labels(listed) if len(listed) <= MAX_REMEMBERED else _labels.__wrapped__(listed)
+        if not closed or read is None:
             raise ValueError(f"the labels of {name} cannot be read")
-        labels = {label: _plain(value) for label, value in _ONE_LABEL.findall(listed)}
+        labels = read
     words = before.split(maxsplit=1)
     if not words or "_" in words[0]:
         raise ValueError(f"{name} has no value")
