@@ -20,6 +20,7 @@ from aiohttp import web
 
 from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.cluster.readings import Readings
+from pagefleet_gateway.cluster.scrapes import Scrapes
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.fronts.authz import AuthzConnection
@@ -96,7 +97,7 @@ class Gateway:
         process = await self.proxy.start(self._closing, self._on_first_token)
         self._run("access log", self._read_log(process))
         self._run("endpoints", self.proxy.follow())
-        self._run("readings", self.readings.follow(self.state))
+        self._run("readings", Scrapes(self.state, self.readings).follow())
         self._run("keyring", self.keyring.follow())
         self._run("quotas", self.peers.follow())
         self._run("sweep", self._sweep())
