@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, DEFAULT_PAGE_SIZE, MASTER_PORT, MAX_ADAPTERS
+from pagefleet_contract.engine_options import (
+    DEFAULT_DRAFT_TOKENS,
+    DEFAULT_PAGE_SIZE,
+    DEFAULT_SLOTS,
+    MASTER_PORT,
+    MAX_ADAPTERS,
+)
 from pagefleet_engine.core.sampling_fields import SamplingFields
 
 
@@ -35,7 +41,7 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True)
 class Grammar:
-    """What an answer must match. `kind`: json_object, json_schema, regex, grammar (Lark) or choice.
+    """The grammar that an answer must match. `kind`: json_object, json_schema, regex, grammar (Lark) or choice.
 
     `text`: the schema's or the choices' JSON, the regex, the grammar; empty for json_object.
     """
@@ -46,7 +52,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class SamplingParams(SamplingFields):
-    """How tokens are chosen, and how many. `logprobs` asks for that many most likely tokens beside each chosen one.
+    """The way in which tokens are chosen, and their number. `logprobs`: so many most likely tokens beside each chosen one.
 
     The other fields are those of core/sampling_fields.py.
     """
@@ -94,7 +100,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """What one step brought for answer `index` of a request. `queue_seconds` is set with the first token only.
+    """The output of one step for answer `index` of a request. `queue_seconds` is set with the first token only.
 
     `logprobs` has one entry per token where asked for; `prompt_logprobs` comes with the first token; `embedding` with
     the only output of a request to embed.
@@ -132,7 +138,7 @@ class EngineConfig:
     num_pages: int | None = None
     kv_memory_fraction: float = 0.9
     kv_cache_dtype: str = "auto"
-    max_num_seqs: int = 64
+    max_num_seqs: int = DEFAULT_SLOTS
     max_num_batched_tokens: int = 512
     max_chunk_tokens: int = 128
     long_prompt_tokens: int = 0  # prompts of more go max_chunk_tokens a step
