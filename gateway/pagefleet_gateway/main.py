@@ -19,6 +19,7 @@ from pagefleet_gateway.limits.api_keys import KeyFileError
 from pagefleet_gateway.log_writer import LogWriter, WriterHandler
 from pagefleet_gateway.proxy import GatewayError
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
+from pagefleet_gateway.watching.engine_keys import secrets_of
 from pagefleet_gateway.watching.kube import ClusterWatch, WatchError
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ async def serve(settings: Settings, errors: LogWriter) -> None:
             gc.collect()
             gc.freeze()
             gateway.follow(watch)
+            if watch.api is not None:
+                gateway.read_engine_keys(secrets_of(watch.api))
             log.info("serving clients on port %d, metrics and windows on port %d", gateway.port, gateway.internal_port)
             await gateway.run(stop)
     finally:
