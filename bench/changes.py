@@ -45,11 +45,13 @@ def measure(patch: Path, copy: Path) -> Result:
     check = "\n".join(value for name, _, value in head if name == "Check")
     listed = _run(copy, "git", "apply", "--numstat", str(patch))
     files = [line.split("\t")[2] for line in listed.stdout.splitlines()]
-    failure = _failure(_run(copy, "git", "apply", str(patch)))
+    # One line of context on each side is enough, so that a patch outlives changes nearby. The check shows a wrong place.
+    failure = _failure(_run(copy, "git", "apply", "-C1", str(patch)))
     if not failure:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(copy / root) for root in ROOTS)}
         failure = _failure(_run(copy, sys.executable, "-c", check, environment=environment))
-        _run(copy, "git", "apply", "--reverse", str(patch))
+        _run(copy, "git", "reset", "-q", "--hard")
+        _run(copy, "git", "clean", "-qfd")
     return Result(fields["Change"], files, int(fields["Most files"]), failure)
 
 

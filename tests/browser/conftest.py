@@ -44,7 +44,7 @@ FLAGS = (
 
 @dataclass
 class Operator:
-    """The web server in a thread of its own; `tell` is what a watch and a decision would do."""
+    """The web server in a thread of its own. `publish` acts as a watch and a decision would."""
 
     url: str
     loop: asyncio.AbstractEventLoop
@@ -52,7 +52,7 @@ class Operator:
     page: StatusPage
     versions: int = 10
 
-    def tell(self, namespace: str, name: str, status: Status, *, seed: int = 0) -> None:
+    def publish(self, namespace: str, name: str, status: Status, *, seed: int = 0) -> None:
         self.versions += 1
         document, now = fleet.document(namespace, name, status, self.versions), time.time()
 
@@ -108,12 +108,12 @@ def _fill(operator: Operator) -> None:
             status = fleet.rollout(now)
         else:
             status = fleet.idle(now, ready=1 + number % 4, degraded=number % 211 == 7)
-        operator.tell(namespace, name, status, seed=number)
+        operator.publish(namespace, name, status, seed=number)
     _rollout(operator, now)
 
 
 def _rollout(operator: Operator, now: float) -> None:
-    """`team-00/chat`, whose page is looked at closely, with a past of ten minutes."""
+    """Give `team-00/chat` a past of ten minutes. The tests look at its page closely."""
 
     def past() -> None:
         operator.store.upsert(KIND, fleet.document("team-00", "chat", fleet.rollout(now)))
@@ -122,12 +122,12 @@ def _rollout(operator: Operator, now: float) -> None:
             operator.page.decided(fleet.seen("team-00", "chat", status, at), status, at)
 
     operator.call(past)
-    operator.tell("team-00", "chat", fleet.rollout(now), seed=3)
+    operator.publish("team-00", "chat", fleet.rollout(now), seed=3)
 
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
-    """Fails, never skips, where Chromium is missing: `make test-browser` installs it."""
+    """Yield a driver of Chromium. Fail, never skip, where it is missing: `make test-browser` installs it."""
     program, control = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or control is None:
         pytest.fail("chromium and chromedriver are needed: make test-browser installs them", pytrace=False)
@@ -143,7 +143,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
 
 @pytest.fixture
 def browser(chromium: WebDriver, operator: Operator) -> WebDriver:
-    """Signed in, on the fleet."""
+    """Return a browser that is signed in and shows the fleet."""
     chromium.get(operator.url)
     if chromium.find_elements(By.ID, "token"):
         chromium.find_element(By.ID, "token").send_keys(TOKEN)
@@ -153,7 +153,7 @@ def browser(chromium: WebDriver, operator: Operator) -> WebDriver:
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """axe-core's source, from the npm registry into the cache."""
+    """Return axe-core's source, from the npm registry into the cache."""
     path = CACHE / "axe-core" / AXE / "axe.min.js"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ ROWS = "table.fleet tbody tr"
 
 
 def until(browser: WebDriver, condition: str, seconds: float = 10.0) -> None:
-    """Waits for a condition in JavaScript."""
+    """Wait for a condition in JavaScript."""
     script = f"return Boolean({condition})"
     WebDriverWait(browser, seconds, poll_frequency=0.02).until(lambda _: browser.execute_script(script), condition)
 
@@ -108,7 +108,7 @@ def test_the_fleet_follows_within_two_seconds(browser: WebDriver, operator: Oper
     lags = []
     for ready, shown in ((0, "0 / 1"), (1, "1 / 1"), (3, "3 / 3"), (0, "0 / 1"), (2, "2 / 2")):
         began = time.monotonic()
-        operator.tell("team-x", "newcomer", fleet.idle(time.time(), ready=ready))
+        operator.publish("team-x", "newcomer", fleet.idle(time.time(), ready=ready))
         until(browser, f"document.querySelector('{ROWS}').textContent.includes('{shown}')", 5)
         lags.append(time.monotonic() - began)
     figure("update lag, seconds", lags)
@@ -131,9 +131,9 @@ def test_a_service_shows_its_evidence_and_follows(browser: WebDriver, operator: 
     assert "Unschedulable" in text(browser, "#pods ~ .tiles") + text(browser, ".card:has(#pods)")
     assert "The canary's pods are ready; it gets 25 % of requests." in text(browser, ".log")
     full(browser, "service-light")
-    operator.tell("team-00", "chat", fleet.idle(time.time()))
+    operator.publish("team-00", "chat", fleet.idle(time.time()))
     until(browser, "document.querySelector('.lead').textContent.includes('serves all traffic')", UPDATED_SECONDS)
-    operator.tell("team-00", "chat", fleet.rollout(time.time()), seed=3)
+    operator.publish("team-00", "chat", fleet.rollout(time.time()), seed=3)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -194,7 +194,7 @@ def with_scheme(browser: WebDriver, scheme: str) -> None:
 
 
 def figure(name: str, values: object) -> None:
-    """Beside the screenshots, for people."""
+    """Write a figure for people beside the screenshots."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     with (SHOTS / "figures.jsonl").open("a") as file:
         file.write(json.dumps({"figure": name, "services": SERVICES, "values": values}) + "\n")
@@ -206,7 +206,7 @@ def shot(browser: WebDriver, name: str) -> None:
 
 
 def full(browser: WebDriver, name: str) -> None:
-    """The whole page, not only what fits the window."""
+    """Take a screenshot of the whole page, not only of the part that fits the window."""
     height = browser.execute_script("return document.documentElement.scrollHeight")
     browser.set_window_size(1280, height + 200)
     shot(browser, name)

@@ -31,7 +31,7 @@ LEADER = "127.0.0.2"  # another address than the one that a rank beside the firs
 
 @contextmanager
 def other_node(port: int) -> Iterator[subprocess.Popen[str]]:
-    """The second machine of two: what a worker pod runs."""
+    """Run the second machine of two, with the command of a worker pod."""
     command = [sys.executable, "-m", "pagefleet_engine.runner.device.ranks.node", LEADER, str(port), "1", "cpu", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=gloo())
     try:

@@ -21,10 +21,10 @@ def test_mixed_batches_are_token_exact(family: str, kernels: str, tmp_path: Path
     assert served.description["kernels"] == ("triton" if kernels == "auto" else "reference")
     asked = prompts(4 if kernels == "auto" else 12)
     most = 5 if kernels == "auto" else 14
-    found = finish(served, [ask(str(index), prompt, most) for index, prompt in enumerate(asked)])
+    answers = finish(served, [ask(str(index), prompt, most) for index, prompt in enumerate(asked)])
     for index, prompt in enumerate(asked):
-        assert len(found[str(index), 0]) == most
-        assert_greedy(reference, prompt, found[str(index), 0])
+        assert len(answers[str(index), 0]) == most
+        assert_greedy(reference, prompt, answers[str(index), 0])
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -32,9 +32,9 @@ def test_preemption_in_a_tiny_pool_is_token_exact(seed: int, tmp_path: Path) -> 
     uri, reference = saved(tmp_path, seed=seed)
     served = device_engine(uri, num_pages=9, max_model_len=128, max_num_batched_tokens=48)
     asked = prompts(16, longest=20)
-    found = finish(served, [ask(str(index), prompt, 50) for index, prompt in enumerate(asked)])
+    answers = finish(served, [ask(str(index), prompt, 50) for index, prompt in enumerate(asked)])
     for index, prompt in enumerate(asked):
-        assert_greedy(reference, prompt, found[str(index), 0])
+        assert_greedy(reference, prompt, answers[str(index), 0])
     stats = served.stats()
     assert stats.preemptions > 0
     assert stats.prefix_hits > 0
@@ -48,13 +48,13 @@ def test_an_end_of_text_token_ends_an_answer_that_is_already_computed_further(tm
     # Whatever comes fifth is made the stop token: known to the host only when the sixth is being computed.
     stops = [whole[str(index), 0][4] for index in range(len(asked))]
     served = device_engine(uri, num_pages=40)
-    found = finish(
+    answers = finish(
         served,
         [ask(str(index), prompt, 20, stop_token_ids=(stops[index],)) for index, prompt in enumerate(asked)],
     )
     for index, stop in enumerate(stops):
         expected = whole[str(index), 0]
-        assert found[str(index), 0] == expected[: expected.index(stop) + 1]
+        assert answers[str(index), 0] == expected[: expected.index(stop) + 1]
 
 
 def test_what_the_host_has_a_say_in_is_as_on_the_cpu(tmp_path: Path) -> None:
@@ -64,22 +64,22 @@ def test_what_the_host_has_a_say_in_is_as_on_the_cpu(tmp_path: Path) -> None:
         ask("plain", asked[0], 9),
         ask("penalised", asked[1], 9, frequency_penalty=1.5, presence_penalty=0.5),
         ask("biased", asked[2], 9, logit_bias=((17, 4.0), (23, 3.0))),
-        ask("said", asked[3], 9, logprobs=3, prompt_logprobs=2),
+        ask("scored", asked[3], 9, logprobs=3, prompt_logprobs=2),
         ask("forked", asked[4], 9, n=3),
         ask("repeated", asked[5], 9, repetition_penalty=1.4),
     ]
     expected = serve(engine(uri, kernels="reference"), requests)
     here = device_engine(uri, max_num_batched_tokens=40)
-    found = serve(here, requests)  # type: ignore[arg-type]
-    assert {key: one.tokens for key, one in found.items()} == {key: one.tokens for key, one in expected.items()}
-    for mine, theirs in zip(found["said", 0].logprobs, expected["said", 0].logprobs, strict=True):
+    answers = serve(here, requests)  # type: ignore[arg-type]
+    assert {key: one.tokens for key, one in answers.items()} == {key: one.tokens for key, one in expected.items()}
+    for mine, theirs in zip(answers["scored", 0].logprobs, expected["scored", 0].logprobs, strict=True):
         assert (mine.token, mine.rank) == (theirs.token, theirs.rank)
         assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-4)
-    told = found["said", 0].prompt_logprobs or ()
-    assert len(told) == len(asked[3]) - 1
-    assert [one.token for one in told] == asked[3][1:]
-    assert [one.logprob for one in told] == pytest.approx(
-        [one.logprob for one in expected["said", 0].prompt_logprobs or ()], abs=1e-4
+    prompt_logprobs = answers["scored", 0].prompt_logprobs or ()
+    assert len(prompt_logprobs) == len(asked[3]) - 1
+    assert [one.token for one in prompt_logprobs] == asked[3][1:]
+    assert [one.logprob for one in prompt_logprobs] == pytest.approx(
+        [one.logprob for one in expected["scored", 0].prompt_logprobs or ()], abs=1e-4
     )
 
 
@@ -109,7 +109,7 @@ def test_padded_decode_steps_are_token_exact(kernels: str, tmp_path: Path) -> No
 
     executor.graphs = dict.fromkeys((2, 4, 16), single)
     asked = prompts(3 if kernels == "auto" else 7)
-    found = finish(
+    answers = finish(
         served,
         [
             ask(str(index), prompt, 4 + index, temperature=0.0 if index else 0.8, seed=5)
@@ -117,10 +117,10 @@ def test_padded_decode_steps_are_token_exact(kernels: str, tmp_path: Path) -> No
         ],
     )
     for index, prompt in enumerate(asked[1:], 1):
-        assert_greedy(reference, prompt, found[str(index), 0])
+        assert_greedy(reference, prompt, answers[str(index), 0])
     assert set(taken) == ({2, 4} if kernels == "auto" else {2, 4, 16})
     alone = device_engine(uri, kernels="reference")
-    assert finish(alone, [ask("0", asked[0], 4, temperature=0.8, seed=5)])["0", 0] == found["0", 0]
+    assert finish(alone, [ask("0", asked[0], 4, temperature=0.8, seed=5)])["0", 0] == answers["0", 0]
 
 
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
@@ -153,6 +153,6 @@ def test_an_adapter_changes_its_own_requests_only(tmp_path: Path) -> None:
     plain = finish(device_engine(uri), [ask(str(index), prompt, 8) for index, prompt in enumerate(asked)])
     requests = [ask(str(i), prompt, 8, adapter="one" if i % 2 else None) for i, prompt in enumerate(asked)]
     expected = serve(engine(uri, kernels="reference", adapters=(("one", str(path)),)), requests)
-    found = finish(device_engine(uri, adapters=(("one", str(path)),)), requests)
-    assert found == {key: one.tokens for key, one in expected.items()}
-    assert [found[str(i), 0] == plain[str(i), 0] for i in range(4)] == [True, False, True, False]
+    answers = finish(device_engine(uri, adapters=(("one", str(path)),)), requests)
+    assert answers == {key: one.tokens for key, one in expected.items()}
+    assert [answers[str(i), 0] == plain[str(i), 0] for i in range(4)] == [True, False, True, False]

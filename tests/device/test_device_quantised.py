@@ -58,7 +58,7 @@ def fp8(weight: torch.Tensor, rows: bool) -> dict[str, torch.Tensor]:
 
 
 def quantised(folder: Path, method: str) -> str:
-    """A whole model whose linear layers are stored so."""
+    """Save a whole model whose linear layers are stored in the format of `method`."""
     uri, _ = saved(folder, vocab_size=304)
     state: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
@@ -76,7 +76,7 @@ def quantised(folder: Path, method: str) -> str:
 
 
 def logits(uri: str, tokens: Sequence[int], **changes: Any) -> torch.Tensor:
-    """[vocab] after the last of the tokens."""
+    """Return the logits [vocab] after the last of the tokens."""
     settings: dict[str, Any] = {"max_model_len": 256, "num_pages": 32, "kernels": "reference", **changes}
     rank = Rank(EngineConfig(uri, **settings), CPU, Shard())
     answer = TokenSequence(EngineRequest("one", tuple(tokens), SamplingParams(1), 0.0), 0, b"", list(tokens), runs=True)
@@ -91,8 +91,8 @@ def test_awq_is_token_exact(kernels: str, tmp_path: Path) -> None:
     uri = quantised(tmp_path, "awq")
     asked = [ask(str(index), prompt, 6) for index, prompt in enumerate(prompts(3))]
     expected = serve(engine(uri, kernels="reference"), asked)
-    found = finish(device_engine(uri, kernels=kernels, quantization="awq"), asked)
-    assert found == {key: one.tokens for key, one in expected.items()}
+    answers = finish(device_engine(uri, kernels=kernels, quantization="awq"), asked)
+    assert answers == {key: one.tokens for key, one in expected.items()}
 
 
 @pytest.mark.parametrize("method", ["fp8 rows", "fp8 tensor"])
@@ -156,5 +156,5 @@ def test_what_a_device_cannot_do_is_refused(tmp_path: Path) -> None:
 
 
 def _floats(uri: str, prompt: list[int]) -> torch.Tensor:
-    """The same weights as floats, in the CPU engine's model."""
+    """Return the CPU engine's model with the same weights as floats."""
     return next(iter(all_logits(uri, [prompt], "none")))[-1]

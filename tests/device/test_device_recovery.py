@@ -19,16 +19,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def requests() -> list[EngineRequest]:
-    """Greedy ones, and two in which the host has a say."""
-    said: list[dict[str, Any]] = [{}, {}, {"logit_bias": ((7, 3.0),)}, {}, {"logprobs": 1}, {}, {}]
+    """Return greedy requests, and two whose tokens the host helps to choose."""
+    options: list[dict[str, Any]] = [{}, {}, {"logit_bias": ((7, 3.0),)}, {}, {"logprobs": 1}, {}, {}]
     return [
         EngineRequest(f"r{index}", tuple(prompt), SamplingParams(8 + index, ignore_eos=True, **own), 0.0)
-        for index, (prompt, own) in enumerate(zip(prompts(len(said)), said, strict=True))
+        for index, (prompt, own) in enumerate(zip(prompts(len(options)), options, strict=True))
     ]
 
 
 def served(engine: DeviceEngine, fault: tuple[int, Any] | None = None) -> dict[str, tuple[list[int], str]]:
-    """Each request's tokens and why it ended; `fault` is a step and what to do before it."""
+    """Return each request's tokens and the reason of its end. `fault` is a step and a function to call before it."""
     for request in requests():
         engine.add(request)
     tokens: defaultdict[str, list[int]] = defaultdict(list)
@@ -64,14 +64,14 @@ def test_a_step_that_raises_ends_what_had_begun(
 
         monkeypatch.setattr(engine, place, once)
 
-    found = served(engine, (step, break_it))
-    failed = {name for name, (_, end) in found.items() if end == "error"}
-    assert found.keys() == expected.keys(), "somebody was not told"
+    answers = served(engine, (step, break_it))
+    failed = {name for name, (_, end) in answers.items() if end == "error"}
+    assert answers.keys() == expected.keys(), "a request got no end"
     assert failed and failed < expected.keys()
-    assert {name: found[name] for name in found.keys() - failed} == {
+    assert {name: answers[name] for name in answers.keys() - failed} == {
         name: expected[name] for name in expected.keys() - failed
     }
-    assert all(expected[name][0][: len(found[name][0])] == found[name][0] for name in failed)
+    assert all(expected[name][0][: len(answers[name][0])] == answers[name][0] for name in failed)
     assert served(engine) == expected
 
 
@@ -86,9 +86,9 @@ def test_a_token_that_is_none_ends_its_request_alone(model: str, monkeypatch: py
         return real([10**6, *tokens[1:]] if calls == 1 else tokens)
 
     monkeypatch.setattr(engine._scheduler, "settle", settle)
-    found = served(engine)
-    [failed] = [name for name, (_, end) in found.items() if end == "error"]
-    assert {name: one for name, one in found.items() if name != failed} == {
+    answers = served(engine)
+    [failed] = [name for name, (_, end) in answers.items() if end == "error"]
+    assert {name: one for name, one in answers.items() if name != failed} == {
         name: one for name, one in expected.items() if name != failed
     }
 

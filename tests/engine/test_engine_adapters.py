@@ -1,5 +1,5 @@
-"""Protects LoRA: answers are those of transformers with the adapter merged into the weights, in any company; what is
-cached for one adapter is never another's; and a folder that cannot be used says why."""
+"""Protects LoRA. Answers are those of transformers with the adapter merged into the weights, beside any other requests.
+Cached pages of one adapter are never another's. A folder that cannot be used is refused with the reason."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def adapter(
 
 
 def assert_answers(served: Engine, reference: LlamaForCausalLM, name: str | None) -> None:
-    found = answers(served, PROMPTS, 8, [name] * len(PROMPTS))
-    assert_all_greedy(reference, list(zip(PROMPTS, found, strict=True)))
+    generated = answers(served, PROMPTS, 8, [name] * len(PROMPTS))
+    assert_all_greedy(reference, list(zip(PROMPTS, generated, strict=True)))
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -96,9 +96,11 @@ def test_a_batch_of_several_adapters_and_none_shares_no_pages_between_them(tmp_p
     served = engine(uri, adapters=paths, max_num_batched_tokens=96, max_chunk_tokens=20)
     asked = [(prompt, name) for prompt in PROMPTS for name in references]
     for _ in range(2):  # the second time each from its own cached pages
-        found = answers(served, [prompt for prompt, _ in asked], 8, [name for _, name in asked])
+        generated = answers(served, [prompt for prompt, _ in asked], 8, [name for _, name in asked])
         for name, reference in references.items():
-            assert_all_greedy(reference, [(asked[i][0], found[i]) for i in range(len(asked)) if asked[i][1] == name])
+            assert_all_greedy(
+                reference, [(asked[i][0], generated[i]) for i in range(len(asked)) if asked[i][1] == name]
+            )
         assert served.stats().preemptions == 0
     pages = sum((len(prompt) - 1) // 16 for prompt, _ in asked)
     assert served.stats().prefix_hits == 16 * pages, "the second time every whole page was there, the first time none"
@@ -130,9 +132,13 @@ def test_requests_that_run_keep_the_adapter_they_began_with(tmp_path: Path) -> N
             for index, prompt in enumerate(PROMPTS):
                 served.add(ask(f"later {index}", prompt, 8, adapter="a"))
 
-    found = serve(served, [ask(str(index), prompt, 12, adapter="a") for index, prompt in enumerate(PROMPTS)], between)
-    assert_all_greedy(first, [(prompt, found[str(index), 0].tokens) for index, prompt in enumerate(PROMPTS)])
-    assert_all_greedy(second, [(prompt, found[f"later {index}", 0].tokens) for index, prompt in enumerate(PROMPTS)])
+    served_answers = serve(
+        served, [ask(str(index), prompt, 12, adapter="a") for index, prompt in enumerate(PROMPTS)], between
+    )
+    assert_all_greedy(first, [(prompt, served_answers[str(index), 0].tokens) for index, prompt in enumerate(PROMPTS)])
+    assert_all_greedy(
+        second, [(prompt, served_answers[f"later {index}", 0].tokens) for index, prompt in enumerate(PROMPTS)]
+    )
     served.unload_adapter("a")
     with pytest.raises(ValueError, match="no adapter 'a'"):
         served.add(ask("x", [5], 1, adapter="a"))
@@ -175,9 +181,9 @@ def settings(**changes: Any) -> Callable[[Path], None]:
 
 def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path], None]:
     def changed(folder: Path) -> None:
-        found = load_file(folder / "adapter_model.safetensors")
-        change(found)
-        save_file(found, folder / "adapter_model.safetensors")
+        weights = load_file(folder / "adapter_model.safetensors")
+        change(weights)
+        save_file(weights, folder / "adapter_model.safetensors")
 
     return changed
 
@@ -208,17 +214,17 @@ Q = f"{LAYER}0.self_attn.q_proj.lora_"
         (lambda folder: (folder / "adapter_model.safetensors").unlink(), "adapter_model.safetensors cannot be read"),
         (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"PK\3\4 pickled"), "cannot be read"),
         (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b""), "cannot be read"),
-        (tensors(lambda found: found.clear()), "holds no LoRA weights"),
-        (tensors(lambda found: found.pop(f"{Q}A.weight")), r"layer 0, q_proj: lora_A must be \[4, 96\]"),
-        (tensors(lambda found: found.pop(f"{Q}B.weight")), r"layer 0, q_proj: .* lora_B \[96, 4\]"),
-        (tensors(lambda found: found.update({f"{Q}B.weight": torch.zeros(32, 4)})), "layer 0, q_proj"),
-        (tensors(lambda found: found.update({f"{Q}A.weight": torch.zeros(96, 4)})), "layer 0, q_proj"),
-        (tensors(lambda found: found.update({f"{Q}A.weight": torch.full((4, 96), float("nan"))})), "not finite"),
-        (tensors(lambda found: found.update({f"{LAYER}2.mlp.up_proj.lora_A.weight": torch.zeros(4, 96)})), "layers.2.*not a"),
-        (tensors(lambda found: found.update({f"{LAYER}0.mlp.router.lora_A.weight": torch.zeros(4, 96)})), "router.*not a"),
-        (tensors(lambda found: found.update({f"{LAYER}0.mlp.q_proj.lora_A.weight": torch.zeros(4, 96)})), "mlp.q_proj.*not a"),
-        (tensors(lambda found: found.update({"base_model.model.lm_head.lora_A.weight": torch.zeros(4, 96)})), "lm_head.*not a"),
-        (tensors(lambda found: found.update({f"{Q}magnitude_vector": torch.zeros(96)})), "magnitude_vector.*not a"),
+        (tensors(lambda weights: weights.clear()), "holds no LoRA weights"),
+        (tensors(lambda weights: weights.pop(f"{Q}A.weight")), r"layer 0, q_proj: lora_A must be \[4, 96\]"),
+        (tensors(lambda weights: weights.pop(f"{Q}B.weight")), r"layer 0, q_proj: .* lora_B \[96, 4\]"),
+        (tensors(lambda weights: weights.update({f"{Q}B.weight": torch.zeros(32, 4)})), "layer 0, q_proj"),
+        (tensors(lambda weights: weights.update({f"{Q}A.weight": torch.zeros(96, 4)})), "layer 0, q_proj"),
+        (tensors(lambda weights: weights.update({f"{Q}A.weight": torch.full((4, 96), float("nan"))})), "not finite"),
+        (tensors(lambda weights: weights.update({f"{LAYER}2.mlp.up_proj.lora_A.weight": torch.zeros(4, 96)})), "layers.2.*not a"),
+        (tensors(lambda weights: weights.update({f"{LAYER}0.mlp.router.lora_A.weight": torch.zeros(4, 96)})), "router.*not a"),
+        (tensors(lambda weights: weights.update({f"{LAYER}0.mlp.q_proj.lora_A.weight": torch.zeros(4, 96)})), "mlp.q_proj.*not a"),
+        (tensors(lambda weights: weights.update({"base_model.model.lm_head.lora_A.weight": torch.zeros(4, 96)})), "lm_head.*not a"),
+        (tensors(lambda weights: weights.update({f"{Q}magnitude_vector": torch.zeros(96)})), "magnitude_vector.*not a"),
     ],
 )  # fmt: skip
 def test_a_folder_that_cannot_be_used_says_why(damage: Callable[[Path], None], message: str, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Protects what is said beside the tokens: log probabilities of answers and prompts, embeddings, penalised answers, all
-as transformers computes them; and that nothing of it depends on what else is in the batch."""
+"""Protects log probabilities of answers and prompts, embeddings and penalised answers. All are as transformers computes
+them, and none depends on the other requests of the batch."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ ALIKE = 2e-4  # nats: what fp32 sums in another order come to
 PROMPTS = [[3 + (7 * place * one + 31 * one) % 290 for place in range(1 + 13 * one)] for one in range(7)]
 
 
-def assert_said(reference: LlamaForCausalLM, prompt: list[int], answer: Served, most: int) -> None:
-    """Every token's log probability and rank, and the most likely ones, equal those of log_softmax."""
+def assert_logprobs(reference: LlamaForCausalLM, prompt: list[int], answer: Served, most: int) -> None:
+    """Compare every token's log probability and rank, and the most likely tokens, with those of log_softmax."""
     with torch.inference_mode():
         tables = reference(torch.tensor([prompt + answer.tokens])).logits[0].log_softmax(dim=-1)
-    said = [*(answer.prompt_logprobs or ()), *answer.logprobs]
+    entries = [*(answer.prompt_logprobs or ()), *answer.logprobs]
     places = range(len(prompt) - 1 if answer.prompt_logprobs is None else 0, len(prompt) + len(answer.tokens) - 1)
-    assert len(said) == len(places)
-    for place, found in zip(places, said, strict=True):
+    assert len(entries) == len(places)
+    for place, entry in zip(places, entries, strict=True):
         table = tables[place]
-        assert found.token == (prompt + answer.tokens)[place + 1]
-        assert found.logprob == pytest.approx(float(table[found.token]), abs=ALIKE)
+        assert entry.token == (prompt + answer.tokens)[place + 1]
+        assert entry.logprob == pytest.approx(float(table[entry.token]), abs=ALIKE)
         # Two tokens closer than that may stand either way round.
-        above, level = (int((table > table[found.token] + by).sum()) for by in (2 * ALIKE, -2 * ALIKE))
-        assert above < found.rank <= level
-        assert len({token for token, _ in found.top}) == most
-        assert [value for _, value in found.top] == pytest.approx(table.topk(most).values.tolist(), abs=ALIKE)
-        assert [value for _, value in found.top] == pytest.approx([float(table[t]) for t, _ in found.top], abs=ALIKE)
+        above, level = (int((table > table[entry.token] + by).sum()) for by in (2 * ALIKE, -2 * ALIKE))
+        assert above < entry.rank <= level
+        assert len({token for token, _ in entry.top}) == most
+        assert [value for _, value in entry.top] == pytest.approx(table.topk(most).values.tolist(), abs=ALIKE)
+        assert [value for _, value in entry.top] == pytest.approx([float(table[t]) for t, _ in entry.top], abs=ALIKE)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -49,10 +49,10 @@ def test_log_probabilities_are_those_of_transformers(changes: dict[str, Any], ke
         ask(str(index), prompt, 40, prompt_logprobs=4 if index % 2 else None, **sampling)
         for index, prompt in enumerate(PROMPTS)
     ]
-    found = serve(served, requests)
+    answers = serve(served, requests)
     for index, prompt in enumerate(PROMPTS):
-        assert len(found[str(index), 0].tokens) == 40
-        assert_said(reference, prompt, found[str(index), 0], 4)
+        assert len(answers[str(index), 0].tokens) == 40
+        assert_logprobs(reference, prompt, answers[str(index), 0], 4)
     if "num_pages" in changes:
         assert served.stats().preemptions > 0
 
@@ -62,11 +62,11 @@ def test_prompt_logprobs_need_no_cache_and_come_once_with_several_answers(tmp_pa
     served, prompt = engine(uri), PROMPTS[5]
     serve(served, [ask("first", prompt, 2)])  # its pages are cached, but all positions have to be computed
     sampling = {"temperature": 1.0, "seed": 1}
-    found = serve(served, [ask("a", prompt, 4, n=3, logprobs=0, prompt_logprobs=0, **sampling)])
-    assert [found["a", index].prompt_logprobs is None for index in range(3)] == [False, True, True]
+    answers = serve(served, [ask("a", prompt, 4, n=3, logprobs=0, prompt_logprobs=0, **sampling)])
+    assert [answers["a", index].prompt_logprobs is None for index in range(3)] == [False, True, True]
     for index in range(3):
-        assert_said(reference, prompt, found["a", index], 0)
-    assert len({tuple(found["a", index].tokens) for index in range(3)}) == 3
+        assert_logprobs(reference, prompt, answers["a", index], 0)
+    assert len({tuple(answers["a", index].tokens) for index in range(3)}) == 3
     alone = serve(served, [ask("b", [5], 1, prompt_logprobs=1)])["b", 0]
     assert alone.prompt_logprobs is None, "nothing comes before the only token"
 
@@ -80,15 +80,15 @@ def test_an_embedding_is_the_mean_of_the_last_hidden_states(changes: dict[str, A
     texts = [replace(ask(f"e{index}", prompt, 1), embed=True) for index, prompt in enumerate(PROMPTS)]
     # Beside answers that grow: with few pages an embedding is preempted half-way and begins again.
     others = [ask(f"a{index}", prompt[:14], 30) for index, prompt in enumerate(PROMPTS[2:5])]
-    found = serve(served, [*others, *texts])
+    answers = serve(served, [*others, *texts])
     for index, prompt in enumerate(PROMPTS):
-        answer = found[f"e{index}", 0]
+        answer = answers[f"e{index}", 0]
         with torch.inference_mode():
             expected = reference.model(torch.tensor([prompt]))[0][0].mean(dim=0)
         assert (answer.tokens, answer.finish) == ([], "stop")
         torch.testing.assert_close(torch.tensor(answer.embedding), expected, rtol=1e-4, atol=1e-4)
     assert all(
-        len(found[f"a{index}", 0].tokens) == 30 and found[f"a{index}", 0].embedding is None for index in range(3)
+        len(answers[f"a{index}", 0].tokens) == 30 and answers[f"a{index}", 0].embedding is None for index in range(3)
     )
 
 
@@ -101,13 +101,13 @@ def test_a_prompt_that_is_preempted_half_way_begins_again(tmp_path: Path) -> Non
     }.items():
         before = served.stats().preemptions
         urgent = replace(ask("urgent", PROMPTS[1], 2), priority=1)
-        found = serve(served, [request], lambda step, urgent=urgent: served.add(urgent) if step == 3 else None)
+        answers = serve(served, [request], lambda step, urgent=urgent: served.add(urgent) if step == 3 else None)
         assert served.stats().preemptions == before + 1
         if name == "logprobs":
-            assert_said(reference, prompt, found[name, 0], 1)
+            assert_logprobs(reference, prompt, answers[name, 0], 1)
         else:
             expected = reference.model(torch.tensor([prompt]))[0][0].mean(dim=0).detach()
-            torch.testing.assert_close(torch.tensor(found[name, 0].embedding), expected, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(torch.tensor(answers[name, 0].embedding), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -126,18 +126,18 @@ def test_changed_logits_give_transformers_answers(ours: dict[str, Any], theirs: 
     reference.generation_config = GenerationConfig(pad_token_id=0, eos_token_id=2 if "min_tokens" in ours else None)
     served = engine(uri)
     plain = serve(served, [ask(str(index), prompt, 16) for index, prompt in enumerate(PROMPTS)])
-    found = serve(served, [ask(str(index), prompt, 16, **ours) for index, prompt in enumerate(PROMPTS)])
+    answers = serve(served, [ask(str(index), prompt, 16, **ours) for index, prompt in enumerate(PROMPTS)])
     for index, prompt in enumerate(PROMPTS):
         tokens = torch.tensor([prompt])
         expected = reference.generate(
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=16, do_sample=False, **theirs
         )[0, len(prompt) :].tolist()
-        assert found[str(index), 0].tokens == expected
-    assert found != plain or "min_tokens" in ours
+        assert answers[str(index), 0].tokens == expected
+    assert answers != plain or "min_tokens" in ours
 
 
 def everything() -> list[EngineRequest]:
-    """Greedy and seeded requests whose every log probability is compared; of the prompts as well for each third."""
+    """Return greedy and seeded requests with log probabilities of every token. Every third has those of its prompt too."""
     chosen = random.Random(5)
     shared = [chosen.randrange(3, 300) for _ in range(50)]
     return [
@@ -170,11 +170,11 @@ def test_a_request_is_bit_for_bit_the_same_in_any_company(quantization: str, tmp
         "pages": engine(uri, quantization=quantization, page_size=64, num_pages=64),
         "static": engine(uri, quantization=quantization, batching="static", max_num_seqs=5),
     }.items():
-        found = serve(company, requests)
+        answers = serve(company, requests)
         for key, expected in alone.items():
-            assert found[key].tokens == expected.tokens, (name, key)
+            assert answers[key].tokens == expected.tokens, (name, key)
             if exact:
-                assert found[key] == expected, (name, key)
+                assert answers[key] == expected, (name, key)
         assert company.stats().preemptions > 0 or name != "preemption"
     assert together.stats().prefix_hits > 0
 

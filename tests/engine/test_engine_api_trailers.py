@@ -30,7 +30,7 @@ def asked(tokens: int, *headers: bytes, stream: bool = True) -> bytes:
 
 
 def streamed(connection: socket.socket, request: bytes) -> tuple[bytes, bytes]:
-    """One streamed answer: everything up to its last chunk, and what follows that (trailers)."""
+    """Return one streamed answer: everything up to its last chunk, and the trailers after it."""
     connection.sendall(request)
     got = b""
     while b"\r\n0\r\n" not in got or not got.endswith(b"\r\n\r\n"):

@@ -1,5 +1,5 @@
-"""Protects that an engine which is told to end while it still starts ends at once, as process 1 of its container too: a
-pod that is deleted then must not keep its accelerator for the whole grace period."""
+"""Protects that an engine which gets SIGTERM while it still starts ends at once, as process 1 of its container too. A pod
+that is deleted then must not keep its accelerator for the whole grace period."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_process_1_ends_at_sigterm_while_it_imports() -> None:
             raise RuntimeError("no stderr")
         # The imports that main begins with; most of them are still to come.
         imported = next((line for line in process.stderr if "argparse" in line), "")
-        assert imported, "it ended before it was told to"
+        assert imported, "it ended before it was asked to"
         (inner,) = psutil.Process(process.pid).children()
         inner.send_signal(signal.SIGTERM)
         process.stderr.read()

@@ -41,7 +41,7 @@ def test_a_config_says_what_transformers_computes(family: str, tmp_path: Path) -
 
 
 def assert_rope_equal(ours: ModelConfig, theirs: PreTrainedConfig, positions: int) -> None:
-    """Every position's cos and sin. An angle may be off by what rounding its frequency once more makes of it."""
+    """Compare every position's cos and sin. An angle may be off by the effect of rounding its frequency once more."""
     reference = LlamaRotaryEmbedding(theirs)
     cos, sin = reference(torch.zeros(1), torch.arange(positions).unsqueeze(0))
     assert ours.rope_scale == pytest.approx(reference.attention_scaling, rel=1e-6)
@@ -101,7 +101,7 @@ GGUF_NAMES = {
 
 
 def write_gguf(path: Path, model: PreTrainedModel, kind: GGMLQuantizationType, **more: Any) -> PreTrainedModel:
-    """As llama.cpp's converter writes it; the model gets the values that the quantised file holds."""
+    """Write a file as llama.cpp's converter does. The model gets the values that the quantised file holds."""
     config, architecture = model.config, model.config.model_type
     writer = GGUFWriter(path, "llama" if architecture == "mistral" else architecture)
     writer.add_block_count(config.num_hidden_layers)
@@ -165,12 +165,12 @@ def unpermuted(array: Any, heads: int) -> Any:
 def test_gguf_files_hold_what_transformers_holds(family: str, kind: GGMLQuantizationType, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     model = write_gguf(path, random_model(FAMILIES[family]), kind)
-    found = assert_equal_state(f"file://{path}", model)
+    config = assert_equal_state(f"file://{path}", model)
     expected = "llama" if "mistral" in family else family.split(",")[0]
-    assert (found.kind, found.vocab_size, found.eos_token_ids) == (expected, 96, (2, 5))
-    assert (found.qk_norm, found.attention_bias) == (family == "qwen3", family == "qwen2")
-    assert found.tied == model.config.tie_word_embeddings
-    assert_rope_equal(found, model.config, 256)
+    assert (config.kind, config.vocab_size, config.eos_token_ids) == (expected, 96, (2, 5))
+    assert (config.qk_norm, config.attention_bias) == (family == "qwen3", family == "qwen2")
+    assert config.tied == model.config.tie_word_embeddings
+    assert_rope_equal(config, model.config, 256)
 
 
 def test_gguf_says_yarn_and_a_window(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pagefleet_engine.model.checkpoint.errors import ModelError
 
 
 def sharp(family: str) -> PreTrainedModel:
-    """Its attention looks at few tokens and its choices are clear: a defect changes them, rounding does not."""
+    """Return a model whose attention is narrow and whose choices are clear. A defect changes them, rounding does not."""
     model = random_model(FAMILIES[family])
     with torch.no_grad():
         for parameter in model.parameters():
@@ -32,9 +32,9 @@ def test_a_family_is_token_exact(family: str, kernels: str, tmp_path: Path) -> N
     # Longer than the windows, and than the length from which yarn and llama3 scale.
     lengths, chosen = [1, 15, 17, 40, 100, 180], random.Random(3)
     prompts = [[chosen.randrange(3, 96) for _ in range(length)] for length in lengths]
-    found = answers(engine(f"file://{tmp_path}", kernels=kernels, max_num_batched_tokens=64), prompts, 8)
-    assert len({token for answer in found for token in answer}) > 8
-    assert_all_greedy(reference, list(zip(prompts, found, strict=True)))
+    generated = answers(engine(f"file://{tmp_path}", kernels=kernels, max_num_batched_tokens=64), prompts, 8)
+    assert len({token for answer in generated for token in answer}) > 8
+    assert_all_greedy(reference, list(zip(prompts, generated, strict=True)))
 
 
 @pytest.mark.parametrize("head_dim", [24, 272])

@@ -48,7 +48,7 @@ TOY = Family("toy", config=_config, tensor=_tensor, attention_bias=True, sliding
 
 
 def saved(folder: Path, **more: Any) -> PreTrainedModel:
-    """A random Qwen2 under the toy family's names; its choices are clear."""
+    """Save a random Qwen2 under the toy family's names. Its choices are clear."""
     kinds = ["full_attention", "sliding_attention", "full_attention"]
     theirs = Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=16, layer_types=kinds)
     model = random_model(theirs)
@@ -78,9 +78,9 @@ def test_a_family_is_a_module_and_a_line(kernels: str, tmp_path: Path, monkeypat
     served = engine(f"file://{tmp_path}", kernels=kernels)
     assert served.description["architecture"] == "toy"
     prompts = [list(range(3, 3 + length)) for length in (1, 15, 40, 90)]
-    found = answers(served, prompts, 8)
-    assert len({token for answer in found for token in answer}) > 8
-    assert_all_greedy(reference, list(zip(prompts, found, strict=True)))
+    generated = answers(served, prompts, 8)
+    assert len({token for answer in generated for token in answer}) > 8
+    assert_all_greedy(reference, list(zip(prompts, generated, strict=True)))
 
 
 def test_a_family_without_its_line_is_refused_with_those_that_are_served(tmp_path: Path) -> None:

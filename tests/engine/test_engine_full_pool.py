@@ -15,13 +15,13 @@ from support.engine.reference import answers, ask, assert_all_greedy, engine, se
 
 REQUESTS = int(os.environ.get("PAGEFLEET_PARITY_REQUESTS", "150"))
 PAGES, PAGE_TOKENS, LONGEST_PROMPT, LONGEST_ANSWER = 12, 16, 48, 80
-WAITING = 16  # so many are kept waiting: what is freed is taken at once
+WAITING = 16  # requests that always wait, so that freed pages are taken at once
 AT_REFERENCE = 24  # answers that transformers must agree with
 Prompt = tuple[int, ...]
 
 
 def asked(count: int) -> list[tuple[Prompt, int]]:
-    """Prompts with the length of their answers. Many begin like others, and each comes about four times."""
+    """Return prompts with the lengths of their answers. Many begin like others, and each comes about four times."""
     chosen = random.Random(24)
     stems = [[chosen.randrange(3, 300) for _ in range(2 * PAGE_TOKENS)] for _ in range(2)]
     prompts = [
@@ -41,23 +41,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[Prompt, list[int]]:
-    """What each prompt is answered when nothing else runs; some of it held against transformers."""
+    """Return each prompt's answer when nothing else runs. Some of them are compared with transformers."""
     uri, reference = tiny(tmp_path_factory.mktemp("alone"))
     solo = engine(uri, prefix_caching=False, num_pages=PAGES, page_size=PAGE_TOKENS, max_num_seqs=1)
-    found = {prompt: answers(solo, [prompt], LONGEST_ANSWER)[0] for prompt in dict(asked(REQUESTS))}
+    expected = {prompt: answers(solo, [prompt], LONGEST_ANSWER)[0] for prompt in dict(asked(REQUESTS))}
     assert solo.stats().preemptions == 0
-    assert_all_greedy(reference, list(found.items())[:AT_REFERENCE])
-    return found
+    assert_all_greedy(reference, list(expected.items())[:AT_REFERENCE])
+    return expected
 
 
 @pytest.mark.parametrize("caching", [True, False], ids=["prefix-cache", "no-prefix-cache"])
 def test_a_pool_that_is_always_full_changes_no_answer(
     caching: bool, model: str, alone: dict[Prompt, list[int]]
 ) -> None:
-    wanted = asked(REQUESTS)
+    requests = asked(REQUESTS)
     sizes = {"num_pages": PAGES, "page_size": PAGE_TOKENS, "max_model_len": LONGEST_PROMPT + LONGEST_ANSWER}
     served = engine(model, prefix_caching=caching, max_num_batched_tokens=64, **sizes)
-    coming = [ask(str(index), prompt, most) for index, (prompt, most) in enumerate(wanted)]
+    coming = [ask(str(index), prompt, most) for index, (prompt, most) in enumerate(requests)]
     coming.reverse()
     held: Counter[int] = Counter()
 
@@ -68,9 +68,9 @@ def test_a_pool_that_is_always_full_changes_no_answer(
         for _ in range(min(len(coming), WAITING - stats.waiting)):
             served.add(coming.pop())
 
-    found = serve(served, [coming.pop() for _ in range(WAITING)], more)
-    tokens = {int(name): one.tokens for (name, _), one in found.items()}
-    wrong = [index for index, (prompt, most) in enumerate(wanted) if tokens.get(index) != alone[prompt][:most]]
+    served_answers = serve(served, [coming.pop() for _ in range(WAITING)], more)
+    tokens = {int(name): one.tokens for (name, _), one in served_answers.items()}
+    wrong = [index for index, (prompt, most) in enumerate(requests) if tokens.get(index) != alone[prompt][:most]]
     assert wrong == []
     stats = served.stats()
     assert stats.preemptions > REQUESTS // 20

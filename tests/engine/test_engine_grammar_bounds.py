@@ -30,7 +30,7 @@ def schema(value: Any) -> Grammar:
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "message"),
     [
         (schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
         (schema({"properties": {"a": {"not": {}}}}), 'keyword "not" is not supported'),
@@ -48,10 +48,10 @@ def schema(value: Any) -> Grammar:
     ],
 )
 def test_a_bad_grammar_is_refused_with_its_reason_by_both_processes(
-    grammars: Grammars, checker: Checker, spec: Grammar, says: str
+    grammars: Grammars, checker: Checker, spec: Grammar, message: str
 ) -> None:
     for refuse in (grammars.compile, checker.check):
-        with pytest.raises(ValueError, match=re.escape(says)) as refused:
+        with pytest.raises(ValueError, match=re.escape(message)) as refused:
             refuse(spec)
         assert len(str(refused.value)) <= 300
     checker.check(Grammar("json_object", ""))

@@ -1,4 +1,4 @@
-"""Protects loading: damaged or foreign files name what is wrong; the tokenizer equals transformers'."""
+"""Protects loading: a damaged or foreign file is refused with its defect by name, and the tokenizer equals transformers'."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def test_the_gguf_tokenizer_equals_transformers(tmp_path: Path) -> None:
     """transformers builds its own from the same metadata, but leaves out what "smollm" adds to GPT-2's rule: every
     digit stands alone. So the text is cut at digits before transformers sees it, as llama.cpp does.
     """
-    found = source.resolve(SMOLLM2)
-    ours = tokenizer.load(found)
-    theirs = AutoTokenizer.from_pretrained(found.path.parent, gguf_file=found.path.name)
+    model = source.resolve(SMOLLM2)
+    ours = tokenizer.load(model)
+    theirs = AutoTokenizer.from_pretrained(model.path.parent, gguf_file=model.path.name)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 12 + 30?"}]
     expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert ours.encode(ours.chat.render(messages), add_special_tokens=False) == list(expected)

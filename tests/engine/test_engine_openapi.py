@@ -1,5 +1,5 @@
-"""The served OpenAPI document says what the engine does: schemathesis finds no 5xx, no status that is not told of, and
-no answer in another form, whatever it sends.
+"""Protects that the served OpenAPI document describes the engine: whatever schemathesis sends, it gets no 5xx, no status
+that the document lacks, and no answer in another form.
 
 PAGEFLEET_API_CASES sets how many cases are sent at least (nightly: 50,000).
 """
@@ -35,7 +35,7 @@ HOOKS = """
 import schemathesis
 from hypothesis.internal.conjecture.engine import ConjectureRunner
 
-ConjectureRunner.optimise_targets = lambda *_, **__: False  # nothing better was found
+ConjectureRunner.optimise_targets = lambda *_, **__: False  # False: no better case exists
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
@@ -73,7 +73,7 @@ def test_the_document_tells_of_every_parameter_and_every_route(served: Serving) 
 
 
 def fuzzed(served: Serving, folder: Path, seed: int, examples: int, phases: str) -> int:
-    """How many cases schemathesis sent; fails where it found something."""
+    """Return the number of cases that schemathesis sent. Fail when it reports a failure."""
     left_out = [flag for path in LEFT_OUT for flag in ("--exclude-path", path)]
     command = [
         str(Path(sys.executable).with_name("st")), "run", f"http://127.0.0.1:{served.port}/openapi.json",

@@ -60,21 +60,21 @@ def test_two_hundred_requests_are_token_exact_in_a_full_pool(reference: LlamaFor
             gone.add(name := str(200 - len(later) - chosen.randrange(1, 24)))
             served.abort(name)
 
-    found = serve(served, requests[:30], between)
-    kept = {
+    answers = serve(served, requests[:30], between)
+    lengths = {
         (request.request_id, index): request.sampling.max_tokens
         for request in requests
         for index in range(request.n)
         if request.request_id not in gone
     }
-    assert len(kept) > 200
-    assert kept.items() <= {key: len(answer.tokens) for key, answer in found.items() if answer.finish}.items()
+    assert len(lengths) > 200
+    assert lengths.items() <= {key: len(answer.tokens) for key, answer in answers.items() if answer.finish}.items()
     stats = served.stats()
-    assert sum(answer.finish is None for answer in found.values()) > 5, "hardly anything was aborted half-way"
+    assert sum(answer.finish is None for answer in answers.values()) > 5, "hardly anything was aborted half-way"
     assert stats.preemptions > 10, stats
     assert stats.prefix_hits > 400, stats
     assert (stats.running, stats.waiting, stats.pages_free + stats.pages_cached) == (0, 0, stats.pages_total)
-    pieces = {(tuple(asked[int(name)]), tuple(answer.tokens)) for (name, _), answer in found.items() if answer.tokens}
+    pieces = {(tuple(asked[int(name)]), tuple(answer.tokens)) for (name, _), answer in answers.items() if answer.tokens}
     torch.set_num_threads(2)
     assert_all_greedy(reference, sorted(pieces))
 

@@ -86,17 +86,17 @@ def test_an_abort_frees_pages_and_leaves_the_others_exact(tmp_path: Path) -> Non
     served, asked = engine(uri), prompts(3)
     for index, prompt in enumerate(asked):
         served.add(EngineRequest(str(index), tuple(prompt), SamplingParams(8, ignore_eos=True), 0.0))
-    found: dict[str, list[int]] = {"0": [], "1": [], "2": []}
+    generated: dict[str, list[int]] = {"0": [], "1": [], "2": []}
     for step in range(12):
         if step == 3:
             served.abort("1")
             served.abort("unknown")
         for output in served.step(0.0):
-            found[output.request_id] += output.token_ids
+            generated[output.request_id] += output.token_ids
         served.check()
-    assert [len(tokens) for tokens in found.values()] == [8, 3, 8]
+    assert [len(tokens) for tokens in generated.values()] == [8, 3, 8]
     for index in (0, 2):
-        assert_greedy(reference, asked[index], found[str(index)])
+        assert_greedy(reference, asked[index], generated[str(index)])
     stats = served.stats()
     assert (stats.running, stats.pages_free + stats.pages_cached) == (0, stats.pages_total)
 

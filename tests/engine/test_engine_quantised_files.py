@@ -23,7 +23,7 @@ ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # AutoAWQ's packing: nibble i of a word holds 
 
 
 def awq(rows: int, columns: int, group: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Tensors of one layer and its weight [rows, columns], element by element."""
+    """Return the tensors of one layer and its weight [rows, columns], computed element by element."""
     chosen = torch.Generator().manual_seed(3)
     groups = columns // group
     levels = torch.randint(0, 16, (columns, rows), generator=chosen)
@@ -47,7 +47,7 @@ def fp8(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 
 
 def checkpoint(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """The tiny model with one layer of its linear layers replaced."""
+    """Save the tiny model with one of its linear layers replaced."""
     small_llama(folder)
     state = {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if LAYER not in name}
     save_file(

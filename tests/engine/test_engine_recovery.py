@@ -25,7 +25,7 @@ Fault = Callable[[Engine, pytest.MonkeyPatch], None]
 
 
 class Always(DraftPlanner):
-    """Drafts whether it pays or not."""
+    """A planner that drafts whether drafting pays or not."""
 
     def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
         return [min(many, self.limit) for _, many in offers]
@@ -42,7 +42,7 @@ def made(model: str, request: pytest.FixtureRequest) -> Engine:
 
 
 def beside() -> list[EngineRequest]:
-    """One of each kind: what a step carries from one to the next is different for each."""
+    """Return one request of each kind. Steps carry different state from one to the next for each."""
     prompts = [[3 + 7 * one + place % 9 for place in range(9 + 11 * one)] for one in range(7)]
     return [
         ask("greedy", prompts[0], 12),
@@ -64,7 +64,7 @@ def raised(*_: Any) -> Any:
 
 
 def in_forward(made: Engine, patch: pytest.MonkeyPatch) -> None:
-    """Whenever its prompt's tokens are computed."""
+    """Raise whenever the tokens of the culprit's prompt are computed."""
     loaded, real = made.loaded.model, made.loaded.model.forward
 
     def forward(tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -75,7 +75,7 @@ def in_forward(made: Engine, patch: pytest.MonkeyPatch) -> None:
 
 
 def in_sampling(made: Engine, patch: pytest.MonkeyPatch) -> None:
-    """After some tokens, at the choice of the next."""
+    """Raise after some tokens of the culprit, at the choice of the next."""
     real = made._sampler.adjust
 
     def adjust(row: torch.Tensor, answer: TokenSequence) -> None:
@@ -96,7 +96,7 @@ def in_prompt_logprobs(made: Engine, patch: pytest.MonkeyPatch) -> None:
 
 
 def wrong_token(token: int) -> Fault:
-    """The operations say a token that the vocabulary does not have."""
+    """Let the operations choose a token that the vocabulary does not have."""
 
     def fault(made: Engine, patch: pytest.MonkeyPatch) -> None:
         real = made._sampler.choose
@@ -113,15 +113,15 @@ def wrong_token(token: int) -> Fault:
     return fault
 
 
-def agree(found: dict[tuple[str, int], Served], expected: dict[tuple[str, int], Served]) -> None:
-    assert found.keys() == expected.keys()
+def agree(answers: dict[tuple[str, int], Served], expected: dict[tuple[str, int], Served]) -> None:
+    assert answers.keys() == expected.keys()
     for key, one in expected.items():
-        assert (found[key].tokens, found[key].finish) == (one.tokens, one.finish), key
-        assert [entry.logprob for entry in found[key].logprobs] == pytest.approx(
+        assert (answers[key].tokens, answers[key].finish) == (one.tokens, one.finish), key
+        assert [entry.logprob for entry in answers[key].logprobs] == pytest.approx(
             [e.logprob for e in one.logprobs], abs=1e-4
         )
-        assert found[key].embedding == pytest.approx(one.embedding, abs=1e-4)
-        theirs = [entry.logprob for entry in found[key].prompt_logprobs or ()]
+        assert answers[key].embedding == pytest.approx(one.embedding, abs=1e-4)
+        theirs = [entry.logprob for entry in answers[key].prompt_logprobs or ()]
         assert theirs == pytest.approx([entry.logprob for entry in one.prompt_logprobs or ()], abs=1e-4)
 
 
@@ -142,11 +142,11 @@ def test_a_request_that_makes_steps_raise_ends_alone(
 ) -> None:
     expected = serve(made, beside())
     fault(made, monkeypatch)
-    found = serve(made, [*beside()[:3], culprit(**sampling), *beside()[3:]])
-    ended = {key: found.pop(key) for key in list(found) if key[0] == CULPRIT}
+    answers = serve(made, [*beside()[:3], culprit(**sampling), *beside()[3:]])
+    ended = {key: answers.pop(key) for key in list(answers) if key[0] == CULPRIT}
     assert [index for _, index in ended] == list(range(sampling.get("n", 1)))
     assert {(one.finish, len(one.tokens)) for one in ended.values()} == {("error", tokens)}
-    agree(found, expected)
+    agree(answers, expected)
     assert made.stats().pages_free + made.stats().pages_cached == made.stats().pages_total
     monkeypatch.undo()
     agree(serve(made, beside()), expected)
@@ -156,9 +156,9 @@ def test_two_that_raise_are_both_found(made: Engine, monkeypatch: pytest.MonkeyP
     expected = serve(made, beside())
     in_forward(made, monkeypatch)
     second = EngineRequest("second", (9, *POISON), culprit().sampling, 0.0)
-    found = serve(made, [culprit(), *beside(), second])
-    assert {found.pop((name, 0)).finish for name in (CULPRIT, "second")} == {"error"}
-    agree(found, expected)
+    answers = serve(made, [culprit(), *beside(), second])
+    assert {answers.pop((name, 0)).finish for name in (CULPRIT, "second")} == {"error"}
+    agree(answers, expected)
 
 
 def test_a_batch_that_raises_only_as_a_whole_ends_nobody(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +181,9 @@ def test_draft_tokens_change_nothing_of_it(model: str, tmp_path: Path, monkeypat
     made._speculator.planner = Always(4)
     expected = serve(made, beside())
     in_forward(made, monkeypatch)
-    found = serve(made, [*beside()[:3], culprit(), *beside()[3:]])
-    assert found.pop((CULPRIT, 0)).finish == "error"
-    agree(found, expected)
+    answers = serve(made, [*beside()[:3], culprit(), *beside()[3:]])
+    assert answers.pop((CULPRIT, 0)).finish == "error"
+    agree(answers, expected)
     assert made.stats().draft_tokens > 0
     monkeypatch.undo()
     for name, others in (("fill", {CULPRIT}), ("plan", set())):
@@ -196,10 +196,10 @@ def test_draft_tokens_change_nothing_of_it(model: str, tmp_path: Path, monkeypat
             real(given)
 
         monkeypatch.setattr(speculator, name, fails)
-        found = serve(made, [culprit(), *beside()])
-        assert {key[0] for key, one in found.items() if one.finish == "error"} == others, name
-        del found[CULPRIT, 0]
-        agree(found, expected)
+        answers = serve(made, [culprit(), *beside()])
+        assert {key[0] for key, one in answers.items() if one.finish == "error"} == others, name
+        del answers[CULPRIT, 0]
+        agree(answers, expected)
         monkeypatch.undo()
 
 
@@ -226,13 +226,13 @@ def test_a_fault_of_nobody_ends_what_had_begun_and_no_more(
 
             monkeypatch.setattr(scheduler, place, once)
 
-    found = serve(made, beside(), between)
-    failed = {name for (name, _), one in found.items() if one.finish == "error"}
+    answers = serve(made, beside(), between)
+    failed = {name for (name, _), one in answers.items() if one.finish == "error"}
     assert failed and failed < {request.request_id for request in beside()}
     agree(
-        {key: one for key, one in found.items() if key[0] not in failed},
+        {key: one for key, one in answers.items() if key[0] not in failed},
         {key: one for key, one in expected.items() if key[0] not in failed},
     )
-    assert found.keys() == expected.keys(), "somebody was not told"
+    assert answers.keys() == expected.keys(), "a request got no end"
     assert steps > 5
     assert made.stats().pages_free + made.stats().pages_cached == made.stats().pages_total

@@ -26,7 +26,7 @@ def resident() -> int:
 
 
 def large(folder: Path) -> str:
-    """Weights of 60 MiB and, in 2,000 pages, keys and values of 80 MiB."""
+    """Write a model whose weights have 60 MiB, and whose keys and values in 2,000 pages have 80 MiB."""
     return tiny(folder, vocab_size=20000, hidden_size=320, head_dim=80, num_attention_heads=4)[0]
 
 

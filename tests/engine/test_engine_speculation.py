@@ -23,14 +23,14 @@ SEEDED = {"temperature": 0.8, "top_p": 0.95, "top_k": 60, "seed": 4}
 
 
 class Always(DraftPlanner):
-    """Drafts whether it pays or not."""
+    """A planner that drafts whether drafting pays or not."""
 
     def plan(self, answers: int, offers: Sequence[tuple[float, int]]) -> list[int]:
         return [min(many, self.limit) for _, many in offers]
 
 
 class Switched(DraftPlanner):
-    """Drafts while `on` is true."""
+    """A planner that drafts while `on` is true."""
 
     on = False
 
@@ -46,7 +46,7 @@ def drafting(model: str, method: str, draft: str | None = None, **changes: Any) 
 
 
 def prompts(count: int) -> list[list[int]]:
-    """Random tokens, some of them said twice; every second prompt begins like the first."""
+    """Return prompts of random tokens, some of which repeat. Every second prompt begins like the first."""
     chosen = random.Random(3)
     shared = [chosen.randrange(3, 300) for _ in range(40)]
     return [
@@ -56,7 +56,7 @@ def prompts(count: int) -> list[list[int]]:
 
 
 def mixed(n: int = 1) -> list[EngineRequest]:
-    """Greedy and seeded requests, and among them those without drafts."""
+    """Return greedy and seeded requests, some of them without drafts."""
     others: list[dict[str, Any]] = [
         {}, SEEDED, {}, SEEDED, {"logprobs": 2}, {"frequency_penalty": 0.5}, {"min_tokens": 5, "temperature": 1.0, "seed": 1},
         {"logit_bias": ((7, 3.0),)}, {"repetition_penalty": 1.2, **SEEDED},
@@ -126,8 +126,8 @@ def test_a_draft_model_rests_while_drafting_is_off_and_makes_up_for_it(changes: 
 def test_drafted_greedy_answers_are_transformers(kernels: str, tmp_path: Path) -> None:
     uri, reference = tiny(tmp_path, initializer_range=0.1)
     served = drafting(uri, "ngram", kernels=kernels)
-    found = serve(served, [ask(str(index), prompt, 30) for index, prompt in enumerate(prompts(8))])
-    assert_all_greedy(reference, [(prompt, found[str(index), 0].tokens) for index, prompt in enumerate(prompts(8))])
+    answers = serve(served, [ask(str(index), prompt, 30) for index, prompt in enumerate(prompts(8))])
+    assert_all_greedy(reference, [(prompt, answers[str(index), 0].tokens) for index, prompt in enumerate(prompts(8))])
     assert served.stats().accepted_tokens > 20
 
 
@@ -137,9 +137,9 @@ def test_end_of_text_within_accepted_drafts_ends_the_answer(tmp_path: Path) -> N
     whole = serve(plain, [ask("a", prompts(1)[0], 20)])["a", 0].tokens
     last = next(token for token in whole[3:] if token not in whole[:3])
     most = whole.index(last) + 1
-    found = serve(drafted, [ask("a", prompts(1)[0], 20, stop_token_ids=(last,)), ask("b", prompts(1)[0], most + 1)])
-    assert (found["a", 0].tokens, found["a", 0].finish) == (whole[:most], "stop")
-    assert (found["b", 0].tokens, found["b", 0].finish) == (whole[: most + 1], "length")
+    answers = serve(drafted, [ask("a", prompts(1)[0], 20, stop_token_ids=(last,)), ask("b", prompts(1)[0], most + 1)])
+    assert (answers["a", 0].tokens, answers["a", 0].finish) == (whole[:most], "stop")
+    assert (answers["b", 0].tokens, answers["b", 0].finish) == (whole[: most + 1], "length")
 
 
 @pytest.mark.parametrize(
@@ -161,17 +161,17 @@ def test_unseeded_draws_follow_the_models_distribution(method: str, tmp_path: Pa
     draft = uri if method == "itself" else tiny(tmp_path / "draft", 9, **sizes)[0]
     served = drafting(uri, "ngram" if method == "ngram" else "draft", None if method == "ngram" else draft)
     prompt = [3, 4, 5, 3, 4, 0, 1, 3, 4, 2, 5, 0]
-    seen: Counter[tuple[int, ...]] = Counter()
+    drawn: Counter[tuple[int, ...]] = Counter()
     for batch in range(80):
-        found = serve(served, [ask(f"{method}{batch}", prompt, 3, n=64, temperature=1.3)])
-        seen.update(tuple(answer.tokens) for answer in found.values())
+        answers = serve(served, [ask(f"{method}{batch}", prompt, 3, n=64, temperature=1.3)])
+        drawn.update(tuple(answer.tokens) for answer in answers.values())
     with torch.inference_mode():
         texts = torch.tensor([[*prompt, *pair] for pair in product(range(6), repeat=2)])
         steps = (reference(texts).logits[:, -3:] / 1.3).softmax(dim=-1).double().view(6, 6, 3, 6)
     exact = (steps[0, 0, 0][:, None] * steps[:, 0, 1])[:, :, None] * steps[:, :, 2]
-    total = seen.total()
+    total = drawn.total()
     deviation = sum(
-        (seen[cell] - total * float(exact[cell])) ** 2 / (total * float(exact[cell]))
+        (drawn[cell] - total * float(exact[cell])) ** 2 / (total * float(exact[cell]))
         for cell in product(range(6), repeat=3)
     )
     assert total == 80 * 64

@@ -33,7 +33,7 @@ CORPUS = [
 
 
 def trained(rule: str) -> Tokenizer:
-    """A byte-level BPE as the models' own tokenizer.json files have it."""
+    """Train a byte-level BPE like those of the models' own tokenizer.json files."""
     fast = Tokenizer(models.BPE())
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(rule), "isolated"), level])
@@ -121,14 +121,14 @@ def best_merges(text: str, tokens: dict[str, float]) -> list[str]:
     """SentencePiece's algorithm in its plainest form: the best neighbours merge, the leftmost of equals first."""
     symbols = list(text)
     while True:
-        found = [
+        merges = [
             (-tokens[left + right], index)
             for index, (left, right) in enumerate(pairwise(symbols))
             if left + right in tokens
         ]
-        if not found:
+        if not merges:
             return symbols
-        index = min(found)[1]
+        index = min(merges)[1]
         symbols[index : index + 2] = [symbols[index] + symbols[index + 1]]
 
 
@@ -150,11 +150,11 @@ def test_a_sentence_piece_gguf_tokenizer_merges_by_score(tmp_path: Path) -> None
         expected: list[int] = []
         for symbol in best_merges("▁" + text.replace(" ", "▁"), normal) if text else []:
             expected += [ids[symbol]] if symbol in normal else [3 + value for value in symbol.encode()]
-        found = ours.encode(text, add_special_tokens=False)
-        assert found == expected
+        encoded = ours.encode(text, add_special_tokens=False)
+        assert encoded == expected
         assert ours.encode(text) == [1, *expected]
-        assert ours.decode(found) == text
-        assert b"".join(ours.token_bytes(token) for token in found).decode() == " " * bool(text) + text
+        assert ours.decode(encoded) == text
+        assert b"".join(ours.token_bytes(token) for token in encoded).decode() == " " * bool(text) + text
         if text and not text.startswith((" ", "▁")):  # transformers puts no second space before a first one
             assert theirs(text, add_special_tokens=False)["input_ids"] == expected
 
@@ -215,10 +215,10 @@ def test_long_texts_let_other_threads_run() -> None:
     thread.start()
     started = time.perf_counter()
     ours.encode(text)
-    took, ran = time.perf_counter() - started, worker_ran[0]
+    seconds, ran = time.perf_counter() - started, worker_ran[0]
     done.set()
     thread.join()
-    assert ran > 5, took  # of up to 1,000 a second; with the lock held it is 0 or 1
+    assert ran > 5, seconds  # of up to 1,000 a second; with the lock held it is 0 or 1
 
 
 MESSAGES = [

@@ -55,10 +55,10 @@ async def test_requests_are_spans_of_their_callers_traces(tmp_path: Path) -> Non
     for span in (streamed, refused):
         assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
         assert span.end_time_unix_nano > span.start_time_unix_nano
-    said = values(streamed)
-    assert (said["http.response.status_code"], said["http.request.header.x-request-id"]) == (200, "r-1")
-    assert (said["gen_ai.usage.input_tokens"], said["gen_ai.usage.output_tokens"]) == (3, 4)
-    assert (said["gen_ai.request.model"], said["gen_ai.operation.name"]) == (NAME, "text_completion")
+    attributes = values(streamed)
+    assert (attributes["http.response.status_code"], attributes["http.request.header.x-request-id"]) == (200, "r-1")
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (3, 4)
+    assert (attributes["gen_ai.request.model"], attributes["gen_ai.operation.name"]) == (NAME, "text_completion")
     assert (values(refused)["http.response.status_code"], refused.status.code) == (400, Status.STATUS_CODE_UNSET)
     assert rootless.parent_span_id == b""
     assert logged[3] == (rootless.trace_id.hex(), None)

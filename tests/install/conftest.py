@@ -1,5 +1,5 @@
-"""A real control plane of its own (etcd, API server, controllers, scheduler) with a status-only node: what is installed on
-it meets nothing that other tests have applied."""
+"""A real control plane of its own (etcd, API server, controllers, scheduler) with a status-only node. Installs meet no
+object that other tests have applied."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def empty_plane() -> Iterator[Cluster]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def kubectl(empty_plane: Cluster) -> AsyncIterator[Kubectl]:
-    """kubectl of the plane, with the status-only node serving whatever is installed."""
+    """Yield kubectl of the plane. The status-only node serves every installed object."""
     async with Api(str(empty_plane.kubeconfig)) as api:
         node = StatusNode(api)
         await node.register()

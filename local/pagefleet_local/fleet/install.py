@@ -1,4 +1,4 @@
-"""Installs the CRD, the operator and the gateway with kubectl, as README tells a user to. Idempotent."""
+"""Installs the CRD, the operator and the gateway with kubectl, by the steps of README. Idempotent."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def ready_addresses(endpoints: Document) -> list[str]:
 
 
 class Records:
-    """The folder of hosts files, kept equal to the Services and Endpoints of the cluster."""
+    """The folder of hosts files. They always have the Services and Endpoints of the cluster."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

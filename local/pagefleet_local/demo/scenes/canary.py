@@ -39,12 +39,12 @@ async def play(stage: Stage) -> None:
     )
     for share, _, hits, low, high in rows:
         narrator.check(low <= hits <= high, f"{share} %: {hits} canary requests lie within {low}..{high}")
-    narrator.check({10, 50} <= set(weights), "both declared steps were seen in .status.traffic")
+    narrator.check({10, 50} <= set(weights), "both declared steps appeared in .status.traffic")
     whole(stage, stage.load.since(began), "the rollout")
 
 
 async def follow(stage: Stage, done: Callable[[View], bool], timeout: float) -> dict[int, tuple[float, float]]:
-    """Watch until `done`; returns {canary weight: (first seen, last seen)} of the weights strictly between 0 and 100."""
+    """Watch until `done`. Return {canary weight: (first time, last time)} of the weights strictly between 0 and 100."""
     weights: dict[int, tuple[float, float]] = {}
 
     def look(view: View) -> bool:
