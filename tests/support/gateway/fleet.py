@@ -189,6 +189,7 @@ class Fleet:
     stack: AsyncExitStack
     lines: list[dict[str, object]]  # of the access log
     hosts: int = 10
+    headers: str = "late"  # of engines that are made without saying when they send theirs
     engines: list[Engine] = field(default_factory=list)
 
     @property
@@ -197,7 +198,7 @@ class Fleet:
 
     async def engine(self, revision: str, **options: object) -> Engine:
         self.hosts += 1
-        engine = Engine(f"127.0.0.{self.hosts}", revision, **options)  # type: ignore[arg-type]
+        engine = Engine(f"127.0.0.{self.hosts}", revision, **{"headers": self.headers, **options})  # type: ignore[arg-type]
         await engine.start()
         self.engines.append(engine)
         self.stack.push_async_callback(engine.stop)
