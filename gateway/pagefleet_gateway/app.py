@@ -37,6 +37,7 @@ from pagefleet_gateway.picking.picker import Admitted, Pick, Picker, Request
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.proxy import GatewayError, Proxy
 from pagefleet_gateway.settings import Settings, listening_socket
+from pagefleet_gateway.watching.engine_keys import EngineKeys, Read
 from pagefleet_gateway.watching.kube import ClusterWatch
 from pagefleet_gateway.watching.pools import Pools
 from pagefleet_gateway.web import application
@@ -62,6 +63,9 @@ class Gateway:
         # The draw needs no secrecy, only an order that clients cannot follow.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings, lambda: self.keyring.keys)
+        self.engine_keys = EngineKeys()
+        self._keys_read = settings.api_keys_file is None
+        self.picker.engine_key = self.engine_keys.of
         self.peers = Peers(self.picker.limits, settings.pod_name)
         self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
         self.metrics = Metrics(self.ledger, self.holding)
@@ -123,6 +127,11 @@ class Gateway:
         """Feed the state from the cluster."""
         self._run("watch", watch.follow())
 
+    def read_engine_keys(self, read: Read) -> None:
+        """Read the engines' keys, where this gateway demands keys of its own from clients."""
+        if self.settings.api_keys_file is not None:
+            self._run("engine keys", self.engine_keys.follow(self.state, read))
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -133,7 +142,17 @@ class Gateway:
         """Return why the gateway is not ready, "" when it is."""
         if self._draining:
             return "the gateway drains: it is shutting down"
-        return self.proxy.not_ready_reason(self.unsynced_reason)
+        return self.proxy.not_ready_reason(self._unready_reason)
+
+    def _unready_reason(self) -> str:
+        """Return why the picker does not know enough yet. Keys of engines that come later make no gateway unready."""
+        reason = self.unsynced_reason()
+        if reason or self._keys_read:
+            return reason
+        if self.engine_keys.untried(self.state):
+            return "the API server was not asked for all engines' keys yet"
+        self._keys_read = True
+        return ""
 
     def _run(self, name: str, work: Coroutine[object, object, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from pagefleet_gateway.limits.api_keys import KeyFileError
 from pagefleet_gateway.log_writer import LogWriter, WriterHandler
 from pagefleet_gateway.proxy import GatewayError
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
+from pagefleet_gateway.watching.engine_keys import secrets_of
 from pagefleet_gateway.watching.kube import ClusterWatch, WatchError
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,12 @@ async def serve(settings: Settings, errors: LogWriter) -> None:
         async with watched as watch:
             gateway.unsynced_reason = watch.unsynced_reason  # before the first answer of /readyz
             await gateway.start()
+            # What is there by now stays: a full collection would walk it again and again, for tens of milliseconds.
+            gc.collect()
+            gc.freeze()
             gateway.follow(watch)
+            if watch.api is not None:
+                gateway.read_engine_keys(secrets_of(watch.api))
             log.info("serving clients on port %d, metrics and windows on port %d", gateway.port, gateway.internal_port)
             await gateway.run(stop)
     finally:
