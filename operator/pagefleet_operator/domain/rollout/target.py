@@ -34,5 +34,5 @@ def target_of(raw: Mapping[str, Any], status: Status) -> str:
 
 
 def _names(status: Status) -> set[str]:
-    records = (*status.revisions, *status.rejected)
-    return {status.stable, status.canary, *(record.hash for record in records)}
+    stored, rejected = (one.hash for one in status.revisions), (one.hash for one in status.rejected)
+    return {status.stable, status.canary, *stored, *rejected}
