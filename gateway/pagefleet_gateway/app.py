@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0  # for Envoy to become live
 SWEEP_SECONDS = 5.0
+TICK_SECONDS = 0.5  # a slice is closed so late at most
 MAX_REFUSALS = 10_000  # refused requests whose log line has not come
 
 
@@ -72,7 +73,9 @@ class Gateway:
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
         self._rng = rng
         self._refused: OrderedDict[str, Refusal] = OrderedDict()  # by request id, until its log line comes
-        self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
+        # The wall clock is read once: when it jumps, slices still follow each other.
+        offset = time.time() - time.monotonic()
+        self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}", self.ledger, offset)
         self.unsynced_reason: Callable[[], str] = lambda: (
             ""
         )  # why the watch is not ready; set before `start` where there is a watch
@@ -106,6 +109,7 @@ class Gateway:
         self._run("endpoints", self._endpoints.follow(admin))
         self._run("readings", self.readings.follow(self.state))
         self._run("keyring", self.keyring.follow())
+        self._run("slices", self._close_slices())
         self._run("sweep", self._sweep())
 
     def _write_configuration(self) -> None:
@@ -194,7 +198,7 @@ class Gateway:
     def _on_arrival(self, admitted: Admitted) -> None:
         # GETs, such as lists of models, are no work for an engine.
         if admitted.request.method == "POST":
-            self.windows.record_arrival(admitted.service.key, time.time())
+            self.windows.record_arrival(admitted.service.key, time.monotonic())
 
     def _release_soon(self) -> None:
         # Not at once: a writer of the state must not run the requests that waited for it.
@@ -204,7 +208,7 @@ class Gateway:
         return self._decide(request if self.pools is None else self.pools.with_service_path(request))
 
     def _on_wake(self, key: ServiceKey) -> None:
-        self.metrics.wakeups.labels(*key).inc()
+        self.metrics.record_wakeup(key)
         log.info("%s/%s: a request waits, and the service has no ready pod: sent a wake-up", *key)
 
     async def _serve_authz(self) -> None:
@@ -267,25 +271,44 @@ class Gateway:
 
     def _complete(self, line: access_log.LogLine) -> None:
         """Account for a request that is over."""
-        completion = access_log.complete(line, self.ledger, time.monotonic())
+        now = time.monotonic()
+        self.windows.tick(now)  # before the ledger changes: the slice that is over ended with this request in flight
+        completion = access_log.complete(line, self.ledger, now)
         self._request_ended.set()
         self.holding.release()
         if completion is not None:
             self.metrics.record_completion(completion)
-            if completion.outcome is not None:
-                self.windows.record(completion.outcome, time.time())
+            self.windows.record_end(completion.outcome, now)
         refusal = self._refused.pop(line.id, None)
         api_key = completion.api_key if completion is not None else refusal.api_key if refusal is not None else ""
         if api_key:
             self.metrics.record_key_request(api_key, line.code, line.tokens)
         self._emit(access_log.rendered(line, completion, refusal))
 
+    def record_first_token(self, request_id: str, seconds: float) -> None:
+        """Count a time to first token, in seconds from the request's first byte, when the token has passed."""
+        now = time.monotonic()
+        self.windows.tick(now)
+        ticket = self.ledger.record_first_token(request_id, seconds)
+        if ticket is not None:
+            self.windows.record_first_token(ticket, now)
+            self.metrics.record_first_token(ticket)
+
+    async def _close_slices(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.windows.tick(time.monotonic())
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            self.ledger.sweep(self.state.pods, time.monotonic())
-            self.windows.sweep(time.time())
+            now = time.monotonic()
+            self.windows.tick(now)
+            for ticket in self.ledger.sweep(self.state.pods, now):
+                self.windows.record_end(access_log.lost(ticket, now), now)
+            self.windows.sweep(now)
             self.picker.sweep()
+            self.metrics.retain(self.state.snapshot.services.values(), self.state.pods, now)
 
     async def _drain(self) -> None:
         self._draining = True

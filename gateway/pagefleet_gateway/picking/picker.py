@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pagefleet_contract.strata import stratum
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, State
 from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTimeout, stream_timeout
@@ -59,6 +60,7 @@ class Pick:
     stream_timeout: StreamTimeout = NO_STREAM_TIMEOUT
     api_key: str = ""  # the name of the client's API key; the key itself does not reach the engine
     include_usage: bool = False  # the end of its streamed answer has the number of its tokens
+    forced: bool = False  # `rollout.route.header` has sent it to the canary
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Picker:
         return Ticket(
             service=service,
             revision=pick.revision,
-            stratum=stratum(len(admitted.request.body)),
+            stratum=stratum(uncached),
             choices=pick.choices,
             deadline=now + (pick.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS,
             tokens=uncached + cost.output_tokens,
@@ -174,6 +176,10 @@ class Picker:
             api_key=admitted.api_key,
             uncached_tokens=uncached,
             content=known,
+            opened=now,
+            streams=cost.streams,
+            forced=pick.forced,
+            fallback=bool(pick.fallback),
         )
 
     def _pick(
@@ -185,7 +191,8 @@ class Picker:
         live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
         # Only the canary's header leads to a canary that has no weight.
         canary_live = bool(service.canary and pods.get(service.canary))
-        if not live and not (canary_live and canary_forced(service, headers)):
+        forced = canary_live and canary_forced(service, headers)
+        if not live and not forced:
             return unready(service)
         if service.pod_limit and self._all_at_limit(service.pod_limit, [pods[name] for name, _ in live]):
             return overloaded(service)
@@ -210,6 +217,7 @@ class Picker:
             if cost.streams
             else NO_STREAM_TIMEOUT,
             include_usage=cost.streams and cost.include_usage,
+            forced=forced,
         )
 
     def _mirror(
@@ -256,10 +264,3 @@ def candidates(own: Sequence[Pod], other: Sequence[Pod], attempts: int) -> list[
     chosen = list(own[:attempts])
     chosen.extend(other[: attempts - len(chosen)])
     return [chosen[index % len(chosen)] for index in range(attempts)] if chosen else []
-
-
-def stratum(body_bytes: int) -> str:
-    """Return the prompt-length class of a request, by its body's size: s < 1 KiB, m < 8 KiB, l above."""
-    if body_bytes < 1024:
-        return "s"
-    return "m" if body_bytes < 8192 else "l"
