@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 PAGE_SIZES = (16, 32, 64, 128, 256)  # tokens per KV page
+DEFAULT_PAGE_SIZE = PAGE_SIZES[0]
+# The smallest KV cache that answers a short chat: templates take about 30 tokens before the first word of a user.
+MIN_CACHE_TOKENS = 64
 
 SPECULATION_METHODS = ("ngram", "draft", "none")
 MAX_DRAFT_TOKENS, DEFAULT_DRAFT_TOKENS = 16, 4  # of one step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GROUP, VERSION, KIND, PLURAL = "pagefleet.io", "v1alpha1", "InferenceService", "inferenceservices"
 API_VERSION = f"{GROUP}/{VERSION}"
 
@@ -25,3 +27,18 @@ WORKER, LOAD_TEST = "pagefleet-engine-worker", "pagefleet-load-test"
 ENGINE_PORT = 8000
 GATEWAY_PORT, GATEWAY_INTERNAL_PORT = 8080, 9002  # clients; /healthz, /readyz, /metrics, /windows, /held
 OPERATOR_PORT = 8080
+
+# What the API server takes as the name of an object (a DNS subdomain) and of a namespace (a DNS label): RFC 1123.
+OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+MAX_OBJECT_NAME, MAX_NAMESPACE = 253, 63
+_OBJECT_NAME = re.compile(OBJECT_NAME)
+
+
+def is_object_name(text: str) -> bool:
+    """Whether `text` can be an object's name, and so one segment of an API path."""
+    return len(text) <= MAX_OBJECT_NAME and _OBJECT_NAME.fullmatch(text) is not None
+
+
+def is_namespace(text: str) -> bool:
+    """Whether `text` can be a namespace's name."""
+    return len(text) <= MAX_NAMESPACE and "." not in text and is_object_name(text)

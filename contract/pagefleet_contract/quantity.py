@@ -11,6 +11,9 @@ SUFFIXES = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
 # The same forms as patterns of a schema.
 DURATION = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
+SHARE = r"^(100(\.0+)?|[0-9]{1,2}(\.[0-9]+)?)%$"  # 0% to 100%
+PART = r"^[0-9]{1,2}(\.[0-9]+)?%$"  # below 100%
+CONFIDENCE = r"^[5-9][0-9](\.[0-9]{1,3})?%$"  # 50% to 99.999%
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
 _PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"
 

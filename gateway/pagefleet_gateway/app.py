@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import secrets
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
@@ -27,10 +29,15 @@ from pagefleet_gateway.envoy.bootstrap import PLAIN, SECURE, ListenAddress, boot
 from pagefleet_gateway.envoy.clusters import Paths
 from pagefleet_gateway.envoy.connections import EnvoyLimits
 from pagefleet_gateway.envoy.endpoints import Endpoints
+from pagefleet_gateway.envoy.module import library
 from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
+from pagefleet_gateway.limits.peers import Peers
 from pagefleet_gateway.measuring import access_log
+from pagefleet_gateway.measuring.counting import Counting
+from pagefleet_gateway.measuring.first_tokens import FirstTokens
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
@@ -45,7 +52,6 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 60.0  # for Envoy to become live
 SWEEP_SECONDS = 5.0
-TICK_SECONDS = 0.5  # a slice is closed so late at most
 MAX_REFUSALS = 10_000  # refused requests whose log line has not come
 
 
@@ -68,6 +74,7 @@ class Gateway:
         # The draw needs no secrecy, only an order that clients cannot follow.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings, lambda: self.keyring.keys)
+        self.peers = Peers(self.picker.limits, settings.pod_name)
         self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
         self.metrics = Metrics(self.ledger, self.holding)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
@@ -76,6 +83,7 @@ class Gateway:
         # The wall clock is read once: when it jumps, slices still follow each other.
         offset = time.time() - time.monotonic()
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}", self.ledger, offset)
+        self.counting = Counting(self.ledger, self.windows, self.metrics, time.monotonic)
         self.unsynced_reason: Callable[[], str] = lambda: (
             ""
         )  # why the watch is not ready; set before `start` where there is a watch
@@ -109,7 +117,8 @@ class Gateway:
         self._run("endpoints", self._endpoints.follow(admin))
         self._run("readings", self.readings.follow(self.state))
         self._run("keyring", self.keyring.follow())
-        self._run("slices", self._close_slices())
+        self._run("slices", self.counting.follow())
+        self._run("quotas", self.peers.follow())
         self._run("sweep", self._sweep())
 
     def _write_configuration(self) -> None:
@@ -126,7 +135,16 @@ class Gateway:
         self._endpoints.write()
 
     async def _start_envoy(self) -> tuple[Process, envoy.Admin]:
-        self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
+        try:
+            library.require_release(envoy.version())
+            filters = await asyncio.to_thread(library.compile_library)
+        except library.LibraryError as error:
+            raise GatewayError(str(error)) from error
+        self._first_tokens = FirstTokens(
+            self._paths.first_tokens, lambda token: self.counting.record_first_token(token.request_id, token.seconds)
+        )
+        self._closing.callback(self._first_tokens.close)
+        self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers, filters.parent)
         self._closing.push_async_callback(envoy.stop, self._envoy, 5.0)
         self._admin = envoy.Admin(self._paths.admin)
         self._closing.push_async_callback(self._admin.close)
@@ -180,16 +198,29 @@ class Gateway:
 
     def _decide(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
         decision = self.holding.decide(request)
+        if isinstance(decision, Refusal) and self.peers.may_have(decision.bucket):
+            decision = asyncio.ensure_future(self._decide_with_peers(request))
         if isinstance(decision, asyncio.Future):
             decision.add_done_callback(
-                lambda later: None if later.cancelled() else self._count(request, later.result())
+                lambda later: (
+                    self.picker.charges.refund(request.id)
+                    if later.cancelled()
+                    else self._count(request, later.result())
+                )
             )
         else:
             self._count(request, decision)
         return decision
 
+    async def _decide_with_peers(self, request: Request) -> Pick | Refusal:
+        """Decide again after the other gateway pods were asked for their part of the quota."""
+        await self.peers.exchange()
+        decision = self.holding.decide(request)
+        return await decision if isinstance(decision, asyncio.Future) else decision
+
     def _count(self, request: Request, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
+            self.picker.charges.refund(request.id)
             self.metrics.record_refusal(*(decision.service or ("", "")), decision.status)
             self._refused[request.id] = decision
             if len(self._refused) > MAX_REFUSALS:
@@ -220,7 +251,9 @@ class Gateway:
 
     async def _serve_internal(self) -> None:
         held = (self.holding.held, self.holding.held_by_service)
-        runner = web.AppRunner(application(self.not_ready_reason, self.metrics, self.windows, *held), access_log=None)
+        server = application(self.not_ready_reason, self.metrics, self.windows, *held)
+        server.add_routes(self.peers.routes())
+        runner = web.AppRunner(server, access_log=None)
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, self.settings.address, self.settings.internal_port)
@@ -228,12 +261,38 @@ class Gateway:
         self.internal_port = runner.addresses[0][1]
 
     async def _serve_ext_proc(self, port: int) -> None:
+        # gRPC writes a line for each failed handshake, and not as JSON.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         # Imported here: only gateways that pick for other gateways need gRPC and its 30 MB.
-        from pagefleet_gateway.fronts import ext_proc
+        from pagefleet_gateway.fronts import ext_proc, ext_proc_server, ext_proc_tls
 
-        picker = ext_proc.EndpointPicker(self._decide_pooled, self._complete, self.settings.max_request_bytes)
-        server, self.picker_port = await ext_proc.serve(picker, f"{self.settings.address}:{port}")
+        settings = self.settings
+        callbacks = ext_proc.Callbacks(
+            self._decide_pooled, self._complete, self._drop, self.counting.record_first_token
+        )
+        picker = ext_proc.EndpointPicker(
+            callbacks, ext_proc.Limits(settings.max_request_bytes, settings.picker_exchanges)
+        )
+        listen = ext_proc_server.Listen(
+            settings.address,
+            port,
+            settings.picker_tls,
+            settings.picker_tls_folder,
+            settings.picker_client_ca,
+            (settings.pod_name, GATEWAY),
+        )
+        try:
+            server, self.picker_port = await ext_proc_server.serve(picker, listen, self.not_ready_reason)
+        except ext_proc_tls.PickerTLSError as error:
+            raise GatewayError(f"the endpoint picker cannot listen with TLS: {error}") from error
         self._closing.push_async_callback(server.stop, 1.0)
+
+    def _drop(self, request_id: str) -> None:
+        """End a request of another gateway whose answer came from no picked pod: it counts nowhere but here."""
+        self.ledger.close(request_id)
+        self.metrics.outcomes_dropped.inc()
+        self._request_ended.set()
+        self.holding.release()
 
     async def _until_live(self, process: Process, admin: envoy.Admin) -> None:
         try:
@@ -271,44 +330,22 @@ class Gateway:
 
     def _complete(self, line: access_log.LogLine) -> None:
         """Account for a request that is over."""
-        now = time.monotonic()
-        self.windows.tick(now)  # before the ledger changes: the slice that is over ended with this request in flight
-        completion = access_log.complete(line, self.ledger, now)
+        completion = self.counting.complete(line)
+        answer = Answer(line.code, line.tokens, line.prompt_tokens, line.body_bytes)
+        self.picker.charges.settle(line.id, answer)
         self._request_ended.set()
         self.holding.release()
-        if completion is not None:
-            self.metrics.record_completion(completion)
-            self.windows.record_end(completion.outcome, now)
         refusal = self._refused.pop(line.id, None)
         api_key = completion.api_key if completion is not None else refusal.api_key if refusal is not None else ""
         if api_key:
             self.metrics.record_key_request(api_key, line.code, line.tokens)
         self._emit(access_log.rendered(line, completion, refusal))
 
-    def record_first_token(self, request_id: str, seconds: float) -> None:
-        """Count a time to first token, in seconds from the request's first byte, when the token has passed."""
-        now = time.monotonic()
-        self.windows.tick(now)
-        ticket = self.ledger.record_first_token(request_id, seconds)
-        if ticket is not None:
-            self.windows.record_first_token(ticket, now)
-            self.metrics.record_first_token(ticket)
-
-    async def _close_slices(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self.windows.tick(time.monotonic())
-
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            now = time.monotonic()
-            self.windows.tick(now)
-            for ticket in self.ledger.sweep(self.state.pods, now):
-                self.windows.record_end(access_log.lost(ticket, now), now)
-            self.windows.sweep(now)
-            self.picker.sweep()
-            self.metrics.retain(self.state.snapshot.services.values(), self.state.pods, now)
+            self.counting.sweep(self.state)
+            self.picker.sweep(time.monotonic())
 
     async def _drain(self) -> None:
         self._draining = True

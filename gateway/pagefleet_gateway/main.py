@@ -30,6 +30,7 @@ async def serve(settings: Settings) -> None:
     gateway = Gateway(settings, state, _to_stdout)
     try:
         watched = ClusterWatch(state, gateway.metrics, settings.kubeconfig, settings.namespace, gateway.pools)
+        watched.find_peers(settings.pod_namespace, gateway.peers)
         async with watched as watch:
             gateway.unsynced_reason = watch.unsynced_reason  # before the first answer of /readyz
             await gateway.start()

@@ -23,9 +23,14 @@ class Settings:
     port: int = GATEWAY_PORT  # Envoy's listener
     internal_port: int = GATEWAY_INTERNAL_PORT  # /healthz, /readyz, /metrics, /windows, /held
     picker_port: int | None = None  # ext_proc over gRPC for other gateways; None: not served
+    picker_tls: bool = True  # off: the picker's port speaks plaintext
+    picker_tls_folder: Path | None = None  # tls.crt and tls.key; without them the picker signs its own certificate
+    picker_client_ca: Path | None = None  # the authorities of gateways' certificates; None: a client needs none
+    picker_exchanges: int = 4096  # requests of other gateways that are open at the same time
     workers: int = field(default_factory=default_workers)  # Envoy's worker threads
     address: str = "0.0.0.0"
     pod_name: str = GATEWAY
+    pod_namespace: str = ""  # this pod's; the other gateway pods are found there. "": quotas are this pod's alone
     kubeconfig: Path | None = None  # None: the pod's service account
     namespace: str = ""  # the namespace whose services and pods are watched; "": all
     pools: str = ""  # the Service that InferencePools name when this gateway is their picker; "": pools are ignored
@@ -41,7 +46,7 @@ class Settings:
 
 
 def settings_from(environment: Mapping[str, str]) -> Settings:
-    """Read `PAGEFLEET_GATEWAY_*`, `PAGEFLEET_KUBECONFIG` (or `KUBECONFIG`) and `POD_NAME`.
+    """Read `PAGEFLEET_GATEWAY_*`, `PAGEFLEET_KUBECONFIG` (or `KUBECONFIG`), `POD_NAME` and `POD_NAMESPACE`.
 
     `OTEL_*` are tracing.py's. Raises SettingError for a value that is out of range.
     """
@@ -62,9 +67,14 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         picker_port=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_PORT", 0, 0, 65535)
         if environment.get("PAGEFLEET_GATEWAY_PICKER_PORT")
         else None,
+        picker_tls=_switch(environment, "PAGEFLEET_GATEWAY_PICKER_TLS"),
+        picker_tls_folder=_path(environment, "PAGEFLEET_GATEWAY_PICKER_TLS_FOLDER"),
+        picker_client_ca=_client_ca(environment),
+        picker_exchanges=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_EXCHANGES", 4096, 1, 65536),
         workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", default_workers(), 1, 64),
         address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
         pod_name=environment.get("POD_NAME", GATEWAY),
+        pod_namespace=environment.get("POD_NAMESPACE", ""),
         namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),
         pools=_pools(environment),
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
@@ -79,6 +89,27 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         spans=spans,
         settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", 3, 0, 600)),
     )
+
+
+def _client_ca(environment: Mapping[str, str]) -> Path | None:
+    file = _path(environment, "PAGEFLEET_GATEWAY_PICKER_CLIENT_CA_FILE")
+    if file is not None and not _switch(environment, "PAGEFLEET_GATEWAY_PICKER_TLS"):
+        raise SettingError(
+            f"PAGEFLEET_GATEWAY_PICKER_CLIENT_CA_FILE={str(file)!r}: needs PAGEFLEET_GATEWAY_PICKER_TLS=on, because only TLS shows a client's certificate"
+        )
+    return file
+
+
+def _path(environment: Mapping[str, str], name: str) -> Path | None:
+    text = environment.get(name)
+    return Path(text) if text else None
+
+
+def _switch(environment: Mapping[str, str], name: str) -> bool:
+    text = environment.get(name) or "on"
+    if text not in ("on", "off"):
+        raise SettingError(f"{name}={text!r}: must be on or off")
+    return text == "on"
 
 
 def _pools(environment: Mapping[str, str]) -> str:

@@ -114,6 +114,7 @@ async def operate(
             gatherer.fresh,
             lambda document: _store(api, store, document),
             lambda *key: queue.add(key, first=True),
+            lambda outcome, number: metrics.alerts.labels(outcome).inc(number),
         )
         server = Server(metrics, intake.handle, ready.is_set, page)
         secure = _secure()

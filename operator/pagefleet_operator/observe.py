@@ -223,9 +223,9 @@ class Gatherer:
         if status.rollout.phase is not Phase.LOAD_TEST:
             return None
         child = Child(namespace, name, uid, status.canary, {})
-        jobs, pods = paths.collection("batch/v1", "Job", namespace), paths.collection("v1", "Pod", namespace)
         own = job_name(child, status.rollout.since)
-        job = await self._api.find(f"{jobs}/{own}")
+        job = await self._api.find(paths.named("batch/v1", "Job", namespace, own))
+        pods = paths.collection("v1", "Pod", namespace)
         listed = await self._api.get(pods, labelSelector=f"{JOB_NAME_LABEL}={own}") if job else {}
         return readings.load_test(job, listed.get("items") or ())
 

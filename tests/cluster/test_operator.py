@@ -76,7 +76,12 @@ async def test_an_alert_rolls_the_canary_back_and_only_a_true_one(plane: Plane) 
     assert await post(plane, {"version": "4", "alerts": [{"status": "firing"}]}) == 400
     assert await post(plane, alert("nobody", canary)) == 200
     assert await post(plane, alert("alerted", stable)) == 200
+    # A path in place of a name, sent as another namespace's alert, must not reach this service's object.
+    stray = alert(f"../../{NAMESPACE}/inferenceservices/alerted", canary)
+    stray["alerts"][0]["labels"]["namespace"] = "default"  # type: ignore[index]
+    assert await post(plane, stray) == 200
     quiet = await view(plane, "alerted")
+    assert [entry["revision"] for entry in quiet.status["alerts"]] == [stable]
     assert (quiet.canary, quiet.weights) == (canary, {stable: 90, canary: 10})
     payload = alert("alerted", canary)
     payload["alerts"][0]["fingerprint"] = "second"  # type: ignore[index]

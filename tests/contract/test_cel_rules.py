@@ -70,7 +70,7 @@ def test_a_rule_that_cannot_be_evaluated_refuses_by_its_field(cel: str) -> None:
 
 
 def test_a_text_that_the_rules_cannot_read_refuses_and_does_not_raise() -> None:
-    result = parse(spec({"model.servedName": "\ud800", "model.adapters": ADAPTERS}))
+    result = parse(spec({"model.source": "file://\ud800", "model.adapters": ADAPTERS}))
     assert isinstance(result, SpecErrors)
     assert "spec.model.adapters" in {error.field for error in result.errors}
 

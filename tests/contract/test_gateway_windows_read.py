@@ -46,7 +46,7 @@ async def gateways() -> AsyncIterator[Gateways]:
 async def test_each_arrival_counts_once_however_often_it_is_told(gateways: Gateways, judged: bool) -> None:
     _, late = ADDRESSES
     async with aiohttp.ClientSession() as session:
-        read, told = GatewayWindows(session), 0
+        read, told = GatewayWindows(session, lambda: gateways.now), 0
         for second in range(600):
             gateways.now = float(BEGIN + second)
             for address in ADDRESSES if second < 60 else (late,):

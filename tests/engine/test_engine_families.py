@@ -85,8 +85,8 @@ def assert_equal_state(uri: str, model: PreTrainedModel) -> ModelConfig:
     parts = [f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up")]
     expected = torch.cat([model.state_dict()[name] for name in parts])
     assert torch.equal(load(source.resolve(uri))[1].take_rows(dict.fromkeys(parts, 96), 64), expected)
-    kept = load(source.resolve(uri))[1].take_kept(dict.fromkeys(parts, 96), 64)
-    assert torch.equal(kept.floats() if isinstance(kept, Coded) else kept.float(), expected)
+    compact = load(source.resolve(uri))[1].take_compact(dict.fromkeys(parts, 96), 64)
+    assert torch.equal(compact.floats() if isinstance(compact, Coded) else compact.float(), expected)
     assert [name for name in unread.left() if name != "lm_head.weight"] == []
     return config
 

@@ -101,12 +101,12 @@ def wrong_token(token: int) -> Fault:
     def fault(made: Engine, patch: pytest.MonkeyPatch) -> None:
         real = made._sampler.choose
 
-        def choose(works: Sequence[Work], logits: torch.Tensor) -> Any:
-            results, said = real(works, logits)
+        def choose(work_items: Sequence[Work], logits: torch.Tensor) -> Any:
+            results, token_logprobs = real(work_items, logits)
             return [
                 ((token,),) if work.sequence.request_id == CULPRIT and work.sequence.generated == 3 else result
-                for work, result in zip(works, results, strict=True)
-            ], said
+                for work, result in zip(work_items, results, strict=True)
+            ], token_logprobs
 
         patch.setattr(made._sampler, "choose", choose)
 

@@ -47,7 +47,7 @@ class Device:
         self.host: dict[int, list[int | None]] = {}
         self.last: dict[int, int] = {}
 
-    def launch(self, works: list[Work]) -> list[int]:
+    def launch(self, work_items: list[Work]) -> list[int]:
         for direction, page, place in self.scheduler.take_moves():
             if direction == OUT:
                 self.host[place] = self.pages[page][:]
@@ -55,12 +55,12 @@ class Device:
                 assert direction == IN
                 self.pages[page] = self.host[place][:]
         drawn = []
-        for work in works:
+        for work in work_items:
             sequence = work.sequence
             tokens = [self.last[id(sequence)] if token == PENDING else token for token in work.tokens]
             for place, token in enumerate(tokens, work.start):
                 self.pages[sequence.pages[place // self.size]][place % self.size] = token
-        for work in works:
+        for work in work_items:
             if work.samples:
                 sequence = work.sequence
                 seen = [
@@ -97,17 +97,17 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
         take(scheduler.expire(now))
         if scheduler.must_wait:
             take(scheduler.settle(flight))
-        works = scheduler.schedule(now)
-        kept.extend(work.sequence for work in works)  # ids stay theirs
+        work_items = scheduler.schedule(now)
+        kept.extend(work.sequence for work in work_items)  # ids stay theirs
         scheduler.check()
-        drawn = device.launch(works)
+        drawn = device.launch(work_items)
         if scheduler.in_flight:
             take(scheduler.settle(flight))
-        if works and together:
+        if work_items and together:
             tokens = iter(drawn)
-            take(scheduler.commit(works, [((next(tokens),),) if work.samples else () for work in works]))
-        elif works:
-            scheduler.advance(works)
+            take(scheduler.commit(work_items, [((next(tokens),),) if work.samples else () for work in work_items]))
+        elif work_items:
+            scheduler.advance(work_items)
             flight = drawn
         scheduler.check()
 
@@ -157,10 +157,10 @@ def test_the_host_brings_pages_back() -> None:
         scheduler.add(EngineRequest(name, prompt, SamplingParams(1), 0.0))
         computed = 0
         while scheduler.running or scheduler.waiting:
-            works = scheduler.schedule(0.0)
-            computed += sum(work.count for work in works)
-            drawn = iter(device.launch(works))
-            scheduler.commit(works, [((next(drawn),),) if work.samples else () for work in works])
+            work_items = scheduler.schedule(0.0)
+            computed += sum(work.count for work in work_items)
+            drawn = iter(device.launch(work_items))
+            scheduler.commit(work_items, [((next(drawn),),) if work.samples else () for work in work_items])
         return computed
 
     first, other = tuple([0, 1, 2] * 7), tuple([2, 2, 1] * 9)

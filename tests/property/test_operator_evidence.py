@@ -17,6 +17,7 @@ from support.virtual.cluster import TICK, Cluster
 from support.virtual.traffic import lognormal, outcome, traffic
 
 from pagefleet_contract import sketch
+from pagefleet_contract.names import is_namespace, is_object_name
 from pagefleet_operator.alerts.payload import MAX_STORED, PayloadError, merge, parse
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.decide import decide
@@ -101,9 +102,10 @@ def test_a_payload_without_alerts_is_refused_or_matches_no_service(payload: Any)
     except PayloadError as error:
         assert str(error)
         return
-    for alert in found:
-        assert alert.namespace
-        assert alert.service
+    for alert in found.alerts:
+        assert is_namespace(alert.namespace)
+        assert is_object_name(alert.service)
+        assert not alert.record.revision or is_object_name(alert.record.revision)
         assert len(alert.record.fingerprint) <= 64
         assert all(len(value) <= 253 for value in alert.record.labels.values())
 

@@ -65,6 +65,12 @@ SPEC_EXAMPLES = (
         {"model.maxLength": 16, "engine.limits.outputTokens": 16},
     ),
     Example(
+        "spec.engine.kvCache.pages",
+        "must hold at least 64 tokens",
+        {"engine.kvCache.pages": 3},
+        {"engine.kvCache.pages": 4},
+    ),
+    Example(
         "spec.model.speculation.model",
         "is required for method draft",
         {"model.speculation.method": "draft"},

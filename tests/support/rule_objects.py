@@ -83,7 +83,8 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
                     "kvCache": st.fixed_dictionaries(
                         {},
                         optional={
-                            **dict.fromkeys(("pageSize", "pages", "memoryFraction"), LENGTH),
+                            "pageSize": st.sampled_from([16, 32, 64]),
+                            **dict.fromkeys(("pages", "memoryFraction"), LENGTH),
                             "dtype": st.sampled_from(["auto", "float32", "float16"]),
                             "prefixCaching": st.booleans(),
                         },

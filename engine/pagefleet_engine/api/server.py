@@ -55,7 +55,7 @@ class ServeConfig:
     write_timeout: float
     chat_template: Path | None = None
     adapter_root: Path | None = None
-    node: int = 0  # above 0: this machine computes and does not serve; `master` is where the first one is
+    node: int = 0  # above 0: this machine computes and does not serve; `master` is the address of the first one
     master: str = ""
 
     @property
@@ -86,7 +86,7 @@ class Server:
             # Loads beside the engine process, which takes longer.
             loaded = await asyncio.to_thread(_tokenizer, config.engine.model, config.chat_template)
             planner = Planner(self._client, loaded, self._models, config.limits, config.rules)
-            # What is loaded by now stays: a full collection over it would stop the loop for 100 ms, at any request.
+            # The objects loaded by now stay: a full collection over them would stop the loop for 100 ms, at any request.
             gc.collect()
             gc.freeze()
             runner, listener = await self._serve(planner, loaded)
@@ -101,7 +101,7 @@ class Server:
         died = not self._drain.over.is_set()
         if died and self._client.failed is None:
             log("error", "the engine process ended")
-        # First the engine, so that what is still open ends with an error event while the connections are there.
+        # First the engine, so that open streams end with an error event while the connections are there.
         await self._client.stop()
         listener.close()
         await runner.cleanup()
@@ -160,9 +160,9 @@ class Server:
 
     @web.middleware
     async def _outermost(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Errors in OpenAI's shape, whatever raised them; keys; refusal when not able; a log line per request."""
+        """Check the key, refuse while the server is not ready, give every error OpenAI's shape, write a log line."""
         if self._connections is not None:
-            self._connections.seen(request)
+            self._connections.head_received(request)
         inference = request.path in INFERENCE and request.method == "POST"
         began = time.monotonic()
         status: int | str = "cancelled"
@@ -176,8 +176,8 @@ class Server:
             response = await handler(request)
             status = response.status
         except ApiError as error:
-            told = last_attempt(error, request.headers.get(ATTEMPT_HEADER, ""))
-            response, status = told.response(), told.status
+            reported = last_attempt(error, request.headers.get(ATTEMPT_HEADER, ""))
+            response, status = reported.response(), reported.status
         except web.HTTPException as error:
             response, status = _shaped(error, request), error.status
         except ConnectionResetError:
@@ -216,7 +216,7 @@ class Server:
             raise ApiError(503, "this server is shutting down", code="draining", retry_after=1)
 
     def _unready(self) -> ApiError | None:
-        """Why this server should get no requests."""
+        """Return why this server should get no requests."""
         if self._drain.since is not None:
             return ApiError(503, "draining", code="draining")
         if self._admin.sleeping:

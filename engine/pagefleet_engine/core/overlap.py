@@ -1,6 +1,6 @@
 """A scheduler that decides the next step while the one before it still runs. Pure: it never waits for results.
 
-    works = schedule(now); launch(works); outputs = settle(results of the step before); advance(works)
+    work_items = schedule(now); launch(work_items); outputs = settle(results of the step before); advance(work_items)
 
 `advance` counts a step as done before its tokens are known. Each unknown token has a placeholder, which the runner fills
 on the device, where the token lies already. A sequence that its length ends is not scheduled again. A sequence that an
@@ -27,7 +27,7 @@ PENDING = -1  # the placeholder of a token that the device knows and the host do
 class LaunchedStep:
     """A step under way, and the sequences of which it returns a token, in this order."""
 
-    works: tuple[Work, ...]
+    work_items: tuple[Work, ...]
     awaited: tuple[TokenSequence, ...]
 
 
@@ -47,8 +47,8 @@ class OverlapScheduler(Scheduler):
 
     @property
     def flown(self) -> tuple[Work, ...]:
-        """The works of the step that is on its way."""
-        return self._launched.works if self._launched is not None else ()
+        """Return the work items of the step that is on its way."""
+        return self._launched.work_items if self._launched is not None else ()
 
     @property
     def must_wait(self) -> bool:
@@ -70,12 +70,12 @@ class OverlapScheduler(Scheduler):
         moves, self._offload.moves = self._offload.moves, []
         return moves
 
-    def advance(self, works: list[Work]) -> None:
-        """Note that the step of `works` is launched. None of them has draft tokens, several answers or an embedding."""
+    def advance(self, work_items: list[Work]) -> None:
+        """Note that the step of `work_items` is launched. None of them has draft tokens, several answers or an embedding."""
         if self._launched is not None:
             raise RuntimeError("the step before has not been settled")
         awaited = []
-        for work in works:
+        for work in work_items:
             sequence = work.sequence
             samples = work.samples
             if samples:
@@ -90,10 +90,10 @@ class OverlapScheduler(Scheduler):
                 sequence.closing = (
                     sequence.generated >= sampling.max_tokens or len(sequence.tokens) >= self.limits.max_model_len
                 )
-        self._launched = LaunchedStep(tuple(works), tuple(awaited))
+        self._launched = LaunchedStep(tuple(work_items), tuple(awaited))
 
     def settle(self, tokens: Sequence[int]) -> list[TokenOutput]:
-        """Take the tokens of the step under way, one for each of its works that samples, in their order."""
+        """Take the tokens of the step under way, one for each of its work items that samples, in their order."""
         if self._launched is None:
             raise RuntimeError("no step is under way")
         awaited, self._launched = self._launched.awaited, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, MASTER_PORT, MAX_ADAPTERS
+from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, DEFAULT_PAGE_SIZE, MASTER_PORT, MAX_ADAPTERS
 from pagefleet_engine.core.sampling_fields import SamplingFields
 
 
@@ -128,7 +128,7 @@ class EngineConfig:
     model: str
     quantization: str = "none"
     max_model_len: int | None = None
-    page_size: int = 16
+    page_size: int = DEFAULT_PAGE_SIZE
     num_pages: int | None = None
     kv_memory_fraction: float = 0.9
     kv_cache_dtype: str = "auto"

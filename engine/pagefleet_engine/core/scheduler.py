@@ -62,10 +62,10 @@ class Scheduler:
 
     def abort(self, request_id: str, index: int | None = None) -> tuple[int, ...]:
         """Forget a request, or one answer of it: the indexes of the answers that were given up, none if it is unknown."""
-        found = [one for one in self._by_id.get(request_id, []) if index in (None, one.index)]
-        for sequence in found:
+        sequences = [one for one in self._by_id.get(request_id, []) if index in (None, one.index)]
+        for sequence in sequences:
             self._remove(sequence)
-        return tuple(sequence.index for sequence in found)
+        return tuple(sequence.index for sequence in sequences)
 
     def expire(self, now: float) -> list[TokenOutput]:
         """End the requests whose deadline has passed. `now` is seconds of the clock of the requests' arrival."""
@@ -98,7 +98,7 @@ class Scheduler:
     def schedule(self, now: float) -> list[Work]:
         """The next step's work, its pages allocated; empty when there is nothing to do."""
         budget = self.limits.max_num_batched_tokens
-        works: list[Work] = []
+        work_items: list[Work] = []
         self._make_seat()
         before = self.preemptions
         line = list(self.running)
@@ -111,20 +111,20 @@ class Scheduler:
             if drafts and not self._reserve(sequence, count, spare=len(line) - 1):
                 count, drafts = count - drafts, 0
             if self._make_room(sequence, count):
-                works.append(Work(sequence, sequence.computed, count, drafts))
+                work_items.append(Work(sequence, sequence.computed, count, drafts))
                 budget -= count
         # Victims come last in the order of service, so none of them has work in this step yet.
         if self.preemptions == before and self._admits():
-            works += self._admit(budget, now)
-        return works
+            work_items += self._admit(budget, now)
+        return work_items
 
-    def commit(self, works: list[Work], results: Results) -> list[TokenOutput]:
+    def commit(self, work_items: list[Work], results: Results) -> list[TokenOutput]:
         """Take a step's results, one for each work: empty for those that do not sample.
 
         A request whose token is none of the vocabulary ends with an error, and that token is not taken.
         """
         outputs: list[TokenOutput] = []
-        for work, answers in zip(works, results, strict=True):
+        for work, answers in zip(work_items, results, strict=True):
             sequence = work.sequence
             if not sequence.runs:
                 continue  # aborted while the step ran
@@ -238,7 +238,7 @@ class Scheduler:
                 self.preemptions += 1
 
     def _admit(self, budget: int, now: float) -> list[Work]:
-        works = []
+        work_items = []
         # A static batch is complete from its start. A sequence without budget in this step gets it in the next ones.
         static = self.limits.batching is Batching.STATIC
         coming = {digest for sequence in self.running for digest in sequence.unregistered}
@@ -262,9 +262,9 @@ class Scheduler:
             coming.update(sequence.unregistered)
             self._count_admission(sequence, now)
             if count:
-                works.append(Work(sequence, sequence.computed, count))
+                work_items.append(Work(sequence, sequence.computed, count))
             budget -= count
-        return works
+        return work_items
 
     def _count_admission(self, sequence: TokenSequence, now: float) -> None:
         if sequence.first_scheduled is not None:

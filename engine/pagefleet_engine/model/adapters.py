@@ -1,6 +1,6 @@
 """LoRA adapters (Hu et al., ICLR 2022) as PEFT saves them, added to a layer's products for the rows that ask for them.
 
-An adapter costs nothing for the rows that do not; several may be in one batch. Reads adapter_config.json and
+An adapter costs nothing for the other rows; several may be in one batch. Reads adapter_config.json and
 adapter_model.safetensors; never unpickles anything.
 """
 
@@ -52,7 +52,7 @@ class Adapter:
 
 
 def load(folder: Path, model: ModelConfig) -> Adapter:
-    """Raises ValueError that says what is wrong with the folder."""
+    """Read an adapter. Raises ValueError that states what is wrong with the folder."""
     try:
         settings: dict[str, Any] = json.loads((folder / "adapter_config.json").read_text())
         rank, alpha = int(settings["r"]), float(settings.get("lora_alpha", 8))
@@ -75,7 +75,7 @@ def load(folder: Path, model: ModelConfig) -> Adapter:
         if not (down.isfinite().all() and up.isfinite().all()):
             raise ValueError(f"layer {layer}, {module}: holds numbers that are not finite")
         parts.setdefault((layer, PRODUCTS[module]), []).append(Part(down, up * scale, begin))
-    return Adapter({place: tuple(found) for place, found in parts.items()})
+    return Adapter({place: tuple(layer_parts) for place, layer_parts in parts.items()})
 
 
 def _halves(path: Path, model: ModelConfig) -> dict[tuple[int, str], tuple[torch.Tensor | None, torch.Tensor | None]]:
@@ -113,7 +113,7 @@ class Applied:
         self._rows = rows
 
     def add(self, layer: int, product: str, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Add what the adapters make of x [n, in] to y [n, out], in place."""
+        """Add the adapters' products with x [n, in] to y [n, out], in place."""
         for adapter, rows in self._rows:
             for part in adapter.parts.get((layer, product), ()):
                 change = (x[rows] @ part.down.t()) @ part.up.t()

@@ -46,7 +46,7 @@ class Llama:
         matrix = (config.vocab_size, config.hidden_size)
         embedding = "model.embed_tokens.weight"
         head = self._matrix({embedding if config.tied else "lm_head.weight": config.vocab_size}, config.hidden_size)
-        # Of int8's error most comes from here and from Q, K and V: finer groups for these are worth their time.
+        # Most of int8's error comes from the output matrix and from Q, K and V: finer groups for these are worth their time.
         self._head = operations.linear(head, None, self._int8, FINE_GROUP)
         self._embedding = (
             head if config.tied and isinstance(head, torch.Tensor) else weights.take_stored(embedding, *matrix)
@@ -96,7 +96,7 @@ class Llama:
         return self._operations.linear(weight, bias, self._int8, group, gated)
 
     def _matrix(self, rows: dict[str, int], columns: int) -> torch.Tensor | Coded:
-        return self._weights.take_rows(rows, columns) if self._int8 else self._weights.take_kept(rows, columns)
+        return self._weights.take_rows(rows, columns) if self._int8 else self._weights.take_compact(rows, columns)
 
     def pages(self, count: int, page_size: int, dtype: torch.dtype) -> list[KVPages]:
         """A KV pool, one entry per layer. Raises ValueError for sizes that the layout cannot hold."""
@@ -111,10 +111,10 @@ class Llama:
         adapters: Applied | None = None,
         only: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Last hidden states [n, hidden] of tokens [n] int64, normalised. The cache is written in place.
+        """Return the last hidden states [n, hidden] of tokens [n] int64, normalised. The cache is written in place.
 
-        Of the rows `only` [m] int64, where given: what the last layer does after its attention is computed for these, if
-        no adapters, which know all rows, are in it.
+        `only` [m] int64: the states of these rows are enough. The last layer then computes only these after its attention,
+        unless there are adapters, which need all rows.
         """
         config, operations, count = self.config, self._operations, tokens.shape[0]
         x = functional.embedding(tokens, self._embedding).float()

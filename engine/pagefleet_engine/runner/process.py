@@ -1,7 +1,7 @@
 """The engine's own process: `python -m pagefleet_engine.runner.process FD CONFIG`. Owns torch; knows no HTTP.
 
 Reads requests from the socket FD, steps while there is work, blocks on the socket when idle. Ends when the API
-process closes its end. Exits 78 after a start-up failure that it has told the API process about.
+process closes its end. Exits 78 after a start-up failure that it has reported to the API process.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _take(engine: AnyEngine, body: bytes, connection: socket.socket) -> list[Tok
 
 
 def _carry_out(engine: AnyEngine, command: Command) -> str | None:
-    """Why a command could not be carried out."""
+    """Carry out a command. Return why it failed, None when it did not."""
     try:
         match command:
             case LoadAdapter(_, name, path):

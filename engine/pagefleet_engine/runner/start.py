@@ -1,4 +1,4 @@
-"""Which engine serves a configuration: the CPU's own, or the device runner on a GPU."""
+"""Chooses the engine that serves a configuration: the CPU's, or the device's on a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def start(config: EngineConfig) -> AnyEngine:
-    """Raises ModelError when the model cannot be served so."""
+    """Start the engine. Raises ModelError when the model cannot be served with this configuration."""
     if config.device == "cpu":
         return Engine(config)
     if not torch.cuda.is_available():

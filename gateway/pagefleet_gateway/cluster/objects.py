@@ -54,6 +54,8 @@ def service_from(raw: Mapping[str, object]) -> Service:
             for entry in _maps(traffic, "rateLimits")
         ),
         fallback=_text(_map(traffic, "fallback"), "service"),
+        output_limit=_count(_map(_map(spec, "engine"), "limits"), "outputTokens", 0),
+        max_length=_count(_map(spec, "model"), "maxLength", 0),
         mirror=_mirror(_map(status, "mirror")),
     )
 

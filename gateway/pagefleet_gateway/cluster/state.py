@@ -48,6 +48,8 @@ class Service:
     mirror: tuple[str, float] = ("", 0.0)  # revision that gets a copy of so many requests in 100
     first_token_seconds: float | None = None  # for a pod to send a stream's first token, in each attempt
     next_token_seconds: float | None = None  # for each further token of a stream
+    output_limit: int = 0  # tokens that an answer may have; 0: as many as the model has room for
+    max_length: int = 0  # tokens of a prompt and its answer; 0: not known
 
     def priority(self, headers: Mapping[str, str]) -> int:
         """Return the first class whose headers all match, 0 the most important. A request that matches none comes last."""

@@ -5,6 +5,7 @@ Pure: builds dicts. Holds the names that the gateway shares with Envoy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,11 @@ class Paths:
     def picker(self) -> Path:
         return self.folder / "picker.sock"
 
+    @property
+    def first_tokens(self) -> Path:
+        """The pipe by which Envoy reports first tokens (measuring/first_tokens.py)."""
+        return self.folder / "first-tokens"
+
 
 def extension(name: str, kind: str, **fields: object) -> dict[str, object]:
     """Build an extension: its name and its typed configuration."""
@@ -68,8 +74,10 @@ def picker_cluster(paths: Paths) -> dict[str, object]:
     }
 
 
-def engines_cluster(paths: Paths, name: str = ENGINES, header: str = DESTINATION) -> dict[str, object]:
-    """Build the cluster of all engine pods. `header` alone chooses one."""
+def engines_cluster(
+    paths: Paths, name: str = ENGINES, header: str = DESTINATION, filters: Sequence[object] = ()
+) -> dict[str, object]:
+    """Build the cluster of all engine pods. `header` alone chooses one. `filters`: those of each attempt."""
     override = {
         "@type": TYPE + "extensions.load_balancing_policies.override_host.v3.OverrideHost",
         "override_host_sources": [{"header": header}],
@@ -112,6 +120,7 @@ def engines_cluster(paths: Paths, name: str = ENGINES, header: str = DESTINATION
                 "@type": TYPE + "extensions.upstreams.http.v3.HttpProtocolOptions",
                 "common_http_protocol_options": {"idle_timeout": envoy_duration(timeouts.ENGINE_IDLE_SECONDS)},
                 "explicit_http_config": {"http_protocol_options": {"enable_trailers": True}},
+                **({"http_filters": list(filters)} if filters else {}),
             }
         },
     }

@@ -4,7 +4,7 @@
       sha256: 9f86d081884c7d65...   # of the key, in hexadecimal; or `key: sk-...` itself
       namespaces: [team-a]          # services that it may use: all of these namespaces,
       services: [shared/chat]       # and these; neither: every service
-      requestsPerMinute: 600        # per gateway pod; 0 or absent: no limit
+      requestsPerMinute: 600        # of all gateway pods together; 0 or absent: no limit
       tokensPerMinute: 200000
 
 Decides whether a key may use a service; never routes. Only digests stay in memory.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import yaml
@@ -50,6 +50,10 @@ class APIKeys:
 
     def __init__(self, keys: tuple[APIKey, ...]) -> None:
         self._keys = {key.digest: key for key in keys}
+
+    @property
+    def all(self) -> Collection[APIKey]:
+        return self._keys.values()
 
     def __len__(self) -> int:
         return len(self._keys)

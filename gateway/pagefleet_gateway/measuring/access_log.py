@@ -58,6 +58,8 @@ class LogLine:
     streamed: bool
     fields: Mapping[str, object]
     tokens: int | None = None  # output tokens; None: the engine did not report them
+    prompt_tokens: int | None = None  # None: the engine did not report them
+    body_bytes: int | None = None  # of the answer; None: not known
     trace_id: str | None = None
     error: str = ""  # the code of the error that ended its answer, where the engine reports it
 
@@ -97,6 +99,7 @@ def parse(text: bytes) -> LogLine | FailedAttempt | None:
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
         fields=fields,
         tokens=_tokens(fields),
+        body_bytes=int(_number(fields.get("bytes_sent"))),
         trace_id=_trace_id(fields),
         error=error,
     )

@@ -107,12 +107,13 @@ class Ledger:
         return opened
 
     def record_first_token(self, request_id: str, seconds: float) -> Ticket | None:
-        """Record the time to a request's first token, from its first byte on, without its time in the gateway's queue.
+        """Record the seconds from a request's last byte to the first token of its stream.
 
-        Return the ticket with this time. Return None for a request without a ticket, and for every time but the first.
+        Return the ticket with this time, less the time in the gateway's queue. Return None for a request without a ticket,
+        for one that asked for no stream, and for every time but the first.
         """
         ticket = self._tickets.get(request_id)
-        if ticket is None or ticket.first_token is not None:
+        if ticket is None or not ticket.waiting:
             return None
         ticket = replace(ticket, first_token=max(0.0, seconds - ticket.held_seconds))
         self._tickets[request_id] = ticket

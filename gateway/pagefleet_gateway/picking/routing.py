@@ -23,6 +23,7 @@ class Refusal:
     retry_after: int | None = None  # seconds
     service: ServiceKey | None = None  # the service whose metrics count it
     api_key: str = ""  # the name of the client's API key
+    bucket: tuple[str, bytes] | None = None  # of a rate limit: the scope and name of the bucket that was too low
 
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.error_type, "param": self.param, "code": self.code}

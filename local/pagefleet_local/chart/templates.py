@@ -19,6 +19,7 @@ COMPONENTS = {
     "gateway-tls-only": "and .Values.gateway.tls.enabled (not .Values.gateway.tls.plaintext)",
     "gateway-api-keys": ".Values.gateway.apiKeys.enabled",
     "picker": ".Values.gateway.picker.enabled",
+    "picker-mtls": "and .Values.gateway.picker.enabled .Values.gateway.picker.mutualTLS",
 }
 # What a component replaces and a value sets anyway.
 VALUED = frozenset({("spec", "replicas")})
@@ -28,6 +29,7 @@ SECRETS = {
     "pagefleet-operator-tls": ".Values.operator.tlsSecretName",
     "pagefleet-gateway-tls": ".Values.gateway.tls.secretName",
     "pagefleet-gateway-api-keys": ".Values.gateway.apiKeys.secretName",
+    "pagefleet-picker-tls": ".Values.gateway.picker.tlsSecretName",
 }
 OWN_IMAGE = 'or .Values.operator.image .Values.image.tag (ne .Values.image.repository "docker.io/pagefleet")'
 PROMETHEUS_TOKEN = "/var/run/secrets/pagefleet/prometheus-token"  # noqa: S105 - a path
@@ -74,8 +76,18 @@ def _placed(one: Document, part: str) -> Document | When:
         one["metadata"]["annotations"] = When(f"{service}.annotations", Given(f"toYaml {service}.annotations"))
         one["spec"]["type"] = When(f'ne {service}.type "ClusterIP"', Expression(f"{service}.type"))
     if one["kind"] == "NetworkPolicy":
+        if part == "gateway":
+            _picker_peers(one)
         return When(".Values.networkPolicies.enabled", one)
     return one
+
+
+def _picker_peers(one: Document) -> None:
+    """Let a value name the gateways that may reach the endpoint picker's port."""
+    rule = next(
+        rule for rule in one["spec"]["ingress"] if isinstance(rule, When) and {"port": "picker"} in rule.node["ports"]
+    )
+    rule.node["from"] = Given("toYaml .Values.gateway.picker.from")
 
 
 def _deployment(one: Document, part: str) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from pagefleet_operator.domain.status.status import AlertRecord
 from pagefleet_operator.kube.store import ServiceKey
@@ -19,43 +20,66 @@ PAUSE_SECONDS = 0.2  # between two writes for one service
 MAX_SERVICES = 10_000
 
 
-class Coalescer:
-    """`keep` stores alerts in one service's status and returns how many it stored; it raises when they are not stored."""
+@dataclass(frozen=True)
+class _Known:
+    """An alert that was handled at `time` (monotonic). `matched` is False when the service takes no such alert."""
 
-    def __init__(self, keep: Callable[[str, str, list[AlertRecord]], Awaitable[int]]) -> None:
+    time: float
+    matched: bool
+
+
+class Coalescer:
+    """`keep` stores alerts in one service's status and returns the identities of those that concern the service; it raises
+    when they are not stored."""
+
+    def __init__(self, keep: Callable[[str, str, list[AlertRecord]], Awaitable[Collection[Identity]]]) -> None:
         self._keep = keep
         self._locks: dict[ServiceKey, asyncio.Lock] = {}
         self._waiting: dict[ServiceKey, dict[Identity, AlertRecord]] = {}
-        self._known: dict[ServiceKey, dict[Identity, float]] = {}
+        self._known: dict[ServiceKey, dict[Identity, _Known]] = {}
         self._written: dict[ServiceKey, float] = {}
 
-    async def add(self, namespace: str, service: str, alerts: Iterable[AlertRecord]) -> None:
-        """Return when all of `alerts` are stored. Raises the exception of the write that failed."""
+    async def add(self, namespace: str, service: str, alerts: Sequence[AlertRecord]) -> int:
+        """Return when all of `alerts` are handled: how many of them concern the service and are stored. Raises the exception
+        of the write that failed."""
         key, now = (namespace, service), time.monotonic()
-        known = self._known.get(key, {})
-        fresh = {identity(a): a for a in alerts if now - known.get(identity(a), -KNOWN_SECONDS) >= KNOWN_SECONDS}
-        if not fresh:
-            return
+        known = dict(self._known.get(key, {}))
+        fresh = {
+            name: alert
+            for alert in alerts
+            if (name := identity(alert)) not in known or now - known[name].time >= KNOWN_SECONDS
+        }
+        if fresh:
+            known |= await self._handled(key, fresh)
+        return sum(known[identity(alert)].matched for alert in alerts)
+
+    async def _handled(self, key: ServiceKey, fresh: Mapping[Identity, AlertRecord]) -> dict[Identity, _Known]:
+        """Write alerts together with those that wait, unless another request's write has stored them meanwhile."""
+        asked = time.monotonic()
         self._waiting.setdefault(key, {}).update(fresh)
         async with self._locks.setdefault(key, asyncio.Lock()):
-            if not any(one in self._waiting.get(key, {}) for one in fresh):
-                if all(one in self._known.get(key, {}) for one in fresh):
-                    return  # another request has stored them meanwhile
-                self._waiting.setdefault(key, {}).update(fresh)  # another request's write failed: this one tries again
-            await self._write(key)
+            known = self._known.get(key, {})
+            handled = {name: known[name] for name in fresh if name in known and known[name].time >= asked}
+            left = {name: alert for name, alert in fresh.items() if name not in handled}
+            if left:  # they still wait, or the write of another request that took them has failed
+                self._waiting.setdefault(key, {}).update(left)
+                handled |= await self._write(key)
+            return handled
 
-    async def _write(self, key: ServiceKey) -> None:
+    async def _write(self, key: ServiceKey) -> dict[Identity, _Known]:
         pause = PAUSE_SECONDS - (time.monotonic() - self._written.get(key, -PAUSE_SECONDS))
         if pause > 0:
             await asyncio.sleep(pause)
         taken = self._waiting.pop(key, {})
-        await self._keep(*key, list(taken.values()))
+        matched = await self._keep(*key, list(taken.values()))
         now = time.monotonic()
         if len(self._known) >= MAX_SERVICES:
             self._known.clear()
-        stored = {one: at for one, at in self._known.get(key, {}).items() if now - at < KNOWN_SECONDS}
-        self._known[key] = {**stored, **dict.fromkeys(taken, now)}
+        recent = {name: one for name, one in self._known.get(key, {}).items() if now - one.time < KNOWN_SECONDS}
+        handled = {name: _Known(now, name in matched) for name in taken}
+        self._known[key] = {**recent, **handled}
         self._written[key] = now
+        return handled
 
 
 def identity(alert: AlertRecord) -> Identity:

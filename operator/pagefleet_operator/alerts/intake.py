@@ -1,4 +1,5 @@
-"""Handles Alertmanager's webhook: checks the token, stores each alert in its service's status, then answers 200."""
+"""Handles Alertmanager's webhook: checks the token, stores each alert in its service's status, then answers 200 with the
+numbers of alerts that were accepted, refused and unmatched."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from pagefleet_operator.alerts.coalesce import Coalescer
+from pagefleet_operator.alerts.coalesce import Coalescer, Identity, identity
 from pagefleet_operator.alerts.payload import Alert, PayloadError, merge, parse
 from pagefleet_operator.domain.rollout.alerts import labels_of, matches
 from pagefleet_operator.domain.spec import parse as spec
@@ -22,6 +25,7 @@ from pagefleet_operator.domain.status.status import AlertRecord
 
 MAX_BYTES = 1 << 20
 ATTEMPTS = 8
+MAX_REASONS = 10  # that one answer has
 Document = dict[str, Any]
 log = logging.getLogger(__name__)
 
@@ -30,9 +34,22 @@ class ConflictError(Exception):
     """The object has changed since it was read."""
 
 
+class Outcome(StrEnum):
+    """What became of one alert.
+
+    REFUSED: a label that is to name an object is no name. UNMATCHED: it names no service, or a service that does not
+    exist, takes no alerts or asks for other labels. FAILED: it could not be stored, and Alertmanager sends it again.
+    """
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    UNMATCHED = "unmatched"
+    FAILED = "failed"
+
+
 class Intake:
     """Stores alerts. `find` reads an InferenceService, `store` writes its status under its resourceVersion (and raises
-    ConflictError), `wake` asks for a decision at once."""
+    ConflictError), `wake` asks for a decision at once, `count` is called with the number of alerts of an outcome."""
 
     def __init__(
         self,
@@ -40,8 +57,9 @@ class Intake:
         find: Callable[[str, str], Awaitable[Document | None]],
         store: Callable[[Document], Awaitable[None]],
         wake: Callable[[str, str], None],
+        count: Callable[[str, int], None] = lambda _, __: None,
     ) -> None:
-        self._token_file, self._find, self._store, self._wake = token_file, find, store, wake
+        self._token_file, self._find, self._store, self._wake, self._count = token_file, find, store, wake, count
         self._coalescer = Coalescer(self._keep)
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -50,24 +68,49 @@ class Intake:
         if request.headers.get("Content-Encoding", "identity") != "identity":
             return web.json_response({"error": "Content-Encoding is not accepted"}, status=415)
         try:
-            alerts = parse(json.loads(await request.read()), time.time())
+            payload = parse(json.loads(await request.read()), time.time())
         except (PayloadError, ValueError, RecursionError) as error:
             return web.json_response({"error": str(error)[:500]}, status=400)
-        groups: dict[tuple[str, str], list[Alert]] = {}
-        for alert in alerts:
-            groups.setdefault((alert.namespace, alert.service), []).append(alert)
-        for (namespace, service), group in groups.items():
-            await self._coalescer.add(namespace, service, [alert.record for alert in group])
-        return web.json_response({"read": len(alerts)})
+        outcomes, reasons = await self._sort(payload.alerts)
+        outcomes[Outcome.REFUSED] += len(payload.refusals)
+        outcomes[Outcome.UNMATCHED] += payload.unaddressed
+        for reason in payload.refusals[:MAX_REASONS]:
+            log.warning("an alert is refused: %s", reason)
+        for outcome in Outcome:
+            self._count(outcome, outcomes[outcome])
+        body = {outcome.value: outcomes[outcome] for outcome in Outcome}
+        return web.json_response(
+            {**body, "reasons": [*payload.refusals, *reasons][:MAX_REASONS]},
+            status=500 if outcomes[Outcome.FAILED] else 200,
+        )
 
-    async def _keep(self, namespace: str, service: str, alerts: list[AlertRecord]) -> int:
-        """Store alerts in a service's status and return how many it holds of them. Raises ConflictError when others keep
+    async def _sort(self, alerts: Iterable[Alert]) -> tuple[Counter[Outcome], list[str]]:
+        """Store alerts with their services. Returns how many had which outcome, and the reasons of failures: one service
+        whose status cannot be written keeps no other service's alerts away."""
+        groups: dict[tuple[str, str], list[AlertRecord]] = {}
+        for alert in alerts:
+            groups.setdefault((alert.namespace, alert.service), []).append(alert.record)
+        outcomes, reasons = Counter[Outcome](), list[str]()
+        for (namespace, service), group in groups.items():
+            try:
+                stored = await self._coalescer.add(namespace, service, group)
+            except Exception as error:
+                log.exception("%d alerts for %s/%s are not stored", len(group), namespace, service)
+                outcomes[Outcome.FAILED] += len(group)
+                reasons.append(f"{namespace}/{service}: the status cannot be written ({type(error).__name__})")
+                continue
+            outcomes[Outcome.ACCEPTED] += stored
+            outcomes[Outcome.UNMATCHED] += len(group) - stored
+        return outcomes, reasons
+
+    async def _keep(self, namespace: str, service: str, alerts: list[AlertRecord]) -> frozenset[Identity]:
+        """Store alerts in a service's status, and return those that concern it. Raises ConflictError when others keep
         writing the object."""
         for _ in range(ATTEMPTS):
             document = await self._find(namespace, service)
             labels = _labels(document) if document else None
             if document is None or labels is None:
-                return 0
+                return frozenset()
             records = [alert for alert in alerts if matches(alert.labels, labels)]
             before = codec.load(document.get("status"))
             after = merge(before, records)
@@ -78,15 +121,16 @@ class Intake:
                     continue
                 log.info("stored %d alerts for %s/%s", len(records), namespace, service)
             self._wake(namespace, service)
-            return len(records)
+            return frozenset(map(identity, records))
         raise ConflictError(f"{namespace}/{service} changed {ATTEMPTS} times while an alert was stored")
 
     def _authorised(self, header: str) -> bool:
         try:
             token = self._token_file.read_text().strip()
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             return False
-        return bool(token) and hmac.compare_digest(header.encode(), f"Bearer {token}".encode())
+        given = header.encode(errors="surrogatepass")  # bytes that are no UTF-8 arrive as lone surrogates
+        return bool(token) and hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
 def _labels(document: Document) -> Mapping[str, str] | None:

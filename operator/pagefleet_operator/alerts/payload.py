@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pagefleet_contract.names import MAX_NAMESPACE, MAX_OBJECT_NAME, is_namespace, is_object_name
 from pagefleet_operator.domain.status.status import AlertRecord, Status
 
 MAX_ALERTS, MAX_STORED, MAX_LABELS = 1000, 20, 64
+MAX_TEXT = 253  # characters of a label's value
 SERVICE_LABELS = ("service", "inferenceservice")
 
 
@@ -28,8 +30,22 @@ class Alert:
     record: AlertRecord
 
 
-def parse(payload: object, received: float) -> list[Alert]:
-    """The alerts of a payload that name a service; other alerts are ignored. Raises PayloadError."""
+@dataclass(frozen=True)
+class Payload:
+    """The alerts of one payload: those that name a service, the reasons of those that are refused, and the number of those
+    that name no service."""
+
+    alerts: tuple[Alert, ...] = ()
+    refusals: tuple[str, ...] = ()
+    unaddressed: int = 0
+
+
+class _RefusedError(ValueError):
+    """One alert is refused. The others of its payload are not concerned."""
+
+
+def parse(payload: object, received: float) -> Payload:
+    """Sort the alerts of a payload. Raises PayloadError."""
     if not isinstance(payload, Mapping):
         raise PayloadError("the body must be a JSON object")
     if payload.get("version") != "4":
@@ -37,8 +53,18 @@ def parse(payload: object, received: float) -> list[Alert]:
     alerts = payload.get("alerts")
     if not isinstance(alerts, list) or len(alerts) > MAX_ALERTS:
         raise PayloadError(f"alerts must be a list of at most {MAX_ALERTS}")
-    parsed = [_alert(raw, f"alerts[{index}]", received) for index, raw in enumerate(alerts)]
-    return [alert for alert in parsed if alert is not None]
+    accepted, refusals, unaddressed = list[Alert](), list[str](), 0
+    for index, raw in enumerate(alerts):
+        try:
+            alert = _alert(raw, f"alerts[{index}]", received)
+        except _RefusedError as refusal:
+            refusals.append(str(refusal))
+            continue
+        if alert is None:
+            unaddressed += 1
+        else:
+            accepted.append(alert)
+    return Payload(tuple(accepted), tuple(refusals), unaddressed)
 
 
 def _alert(raw: Any, where: str, received: float) -> Alert | None:
@@ -54,24 +80,39 @@ def _alert(raw: Any, where: str, received: float) -> Alert | None:
     ):
         raise PayloadError(f"{where}.labels must be an object of at most {MAX_LABELS} strings")
     starts_at = _time(raw.get("startsAt"), f"{where}.startsAt")
-    service = next((labels[name] for name in SERVICE_LABELS if name in labels), "")
-    namespace = labels.get("namespace", "")
+    label = next((name for name in SERVICE_LABELS if labels.get(name)), "")
+    service, namespace, revision = labels.get(label, ""), labels.get("namespace", ""), labels.get("revision", "")
     if not service or not namespace:
         return None
+    _require(is_namespace(namespace), f"{where}.labels.namespace", namespace, f"a namespace's name {_LABEL}")
+    _require(is_object_name(service), f"{where}.labels.{label}", service, f"an InferenceService's name {_NAME}")
+    _require(
+        not revision or is_object_name(revision), f"{where}.labels.revision", revision, f"a revision's name {_NAME}"
+    )
     canonical = json.dumps(dict(labels), sort_keys=True).encode()
     fingerprint = raw.get("fingerprint") or hashlib.sha256(canonical).hexdigest()[:16]
     if not isinstance(fingerprint, str):
         raise PayloadError(f"{where}.fingerprint must be a string")
     record = AlertRecord(
         fingerprint=fingerprint[:64],
-        name=labels.get("alertname", "unnamed"),
+        name=labels.get("alertname", "unnamed")[:MAX_TEXT],
         starts_at=starts_at,
-        revision=labels.get("revision", ""),
+        revision=revision,
         received=received,
-        labels={name: value[:253] for name, value in labels.items()},
+        labels={name: value[:MAX_TEXT] for name, value in labels.items()},
         resolved=raw["status"] == "resolved",
     )
     return Alert(namespace, service, record)
+
+
+_LABEL = f"(letters a-z, digits and -, at most {MAX_NAMESPACE})"
+_NAME = f"(letters a-z, digits, - and ., at most {MAX_OBJECT_NAME})"
+
+
+def _require(usable: bool, where: str, value: str, needed: str) -> None:
+    """Refuse an alert whose label is to name an object and is no name. It would become part of an API path."""
+    if not usable:
+        raise _RefusedError(f"{where} must be {needed}, not {value[:80]!r}")
 
 
 def merge(status: Status, records: list[AlertRecord]) -> Status:

@@ -114,9 +114,9 @@ class Applier:
                 await self._refused(service, "RouteRefused", message)
                 return True
         for gone in () if moved else plan.withdrawn:
-            path = paths.collection(gone.api_version, gone.kind, service["metadata"]["namespace"])
+            path = paths.named(gone.api_version, gone.kind, service["metadata"]["namespace"], gone.name)
             self._may_write()
-            await self._api.delete(f"{path}/{gone.name}", gone.uid)
+            await self._api.delete(path, gone.uid)
         return moved
 
     async def _refused(self, service: Document, reason: str, message: str) -> None:
@@ -170,7 +170,7 @@ class Applier:
     async def _job(self, manifest: dict[str, Any]) -> None:
         """Create a Job once: its name identifies the attempt, and its template cannot change."""
         path = paths.collection(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
-        if await self._api.find(f"{path}/{manifest['metadata']['name']}") is not None:
+        if await self._api.find(paths.of(manifest)) is not None:
             return
         self._may_write()
         try:
@@ -181,11 +181,11 @@ class Applier:
 
     async def _deletion_costs(self, service: Document, costs: Mapping[str, int]) -> None:
         """Advise the ReplicaSet controller which pods to delete first. A write that fails is no reason not to scale down."""
-        pods = paths.collection("v1", "Pod", service["metadata"]["namespace"])
         for name, cost in costs.items():
             self._may_write()
             try:
-                await self._api.merge(f"{pods}/{name}", {"metadata": {"annotations": {ANNOTATION: str(cost)}}})
+                path = paths.named("v1", "Pod", service["metadata"]["namespace"], name)
+                await self._api.merge(path, {"metadata": {"annotations": {ANNOTATION: str(cost)}}})
             except ApiError as error:
                 log.info("pod %s keeps its deletion cost: %s", name, error)
 
@@ -216,11 +216,11 @@ class Applier:
         """Delete a revision's children, its Deployment or LeaderWorkerSet last: while that one exists, a restarted operator
         knows that the others still have to be deleted."""
         for version, kind in reversed(CHILD_KINDS):
-            path = paths.collection(await self._versions.of(version, kind), kind, service["metadata"]["namespace"])
+            namespace, served = service["metadata"]["namespace"], await self._versions.of(version, kind)
             for (live_kind, name), item in live.items():
                 if live_kind == kind and (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
                     self._may_write()
-                    await self._api.delete(f"{path}/{name}", item["metadata"]["uid"])
+                    await self._api.delete(paths.named(served, kind, namespace, name), item["metadata"]["uid"])
 
     async def _event(self, service: Document, event: Event) -> None:
         metadata, now = service["metadata"], codec.time_text(time.time())

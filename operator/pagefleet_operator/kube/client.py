@@ -21,7 +21,7 @@ from aiohttp import AddrInfoType
 from kubernetes.aio import client
 from kubernetes.aio.client.rest import RESTClientObject
 
-from pagefleet_operator.kube import credentials
+from pagefleet_operator.kube import credentials, paths
 
 Document = dict[str, Any]
 REQUEST_SECONDS = 15.0
@@ -109,6 +109,8 @@ class Api:
     async def _request(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None, kind: str = JSON
     ) -> Document:
+        if not paths.is_path(path):
+            raise paths.PathError(f"{path[:200]!r} is not a path of the API")
         data = None if body is None else written(body)
         try:
             return await self._send(method, path, query, data, kind)

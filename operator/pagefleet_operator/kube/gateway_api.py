@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from pagefleet_contract.names import is_object_name
 from pagefleet_operator.domain.status.gateway_api import (
     POOL_GROUP,
     POOL_KIND,
@@ -63,7 +64,7 @@ class GatewayApis:
     async def _live(self, group: str, version: str, kind: str, namespace: str, name: str) -> LiveObject | None:
         if not version:
             return None
-        document = await self._api.find(f"{paths.collection(f'{group}/{version}', kind, namespace)}/{name}")
+        document = await self._api.find(paths.named(f"{group}/{version}", kind, namespace, name))
         return None if document is None else live(document, "parents")
 
 
@@ -153,7 +154,7 @@ def fallback_of(spec: Mapping[str, Any]) -> str:
     traffic = spec.get("traffic")
     given = traffic.get("fallback") if isinstance(traffic, Mapping) else None
     service = given.get("service") if isinstance(given, Mapping) else None
-    return service if isinstance(service, str) and paths.is_name(service) else ""
+    return service if isinstance(service, str) and is_object_name(service) else ""
 
 
 def fallback(name: str, document: Document | None) -> FallbackReading:

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from pagefleet_operator.kube import lease
+from pagefleet_operator.kube import lease, paths
 from pagefleet_operator.kube.client import Api, ApiError
 from pagefleet_operator.kube.lease import Lease, Move, Watch
 
@@ -85,11 +85,11 @@ class Leadership:
 
     @property
     def _collection(self) -> str:
-        return f"/apis/{API_VERSION}/namespaces/{self._namespace}/leases"
+        return paths.collection(API_VERSION, "Lease", self._namespace)
 
     @property
     def _path(self) -> str:
-        return f"{self._collection}/{self._name}"
+        return paths.named(API_VERSION, "Lease", self._namespace, self._name)
 
     def _document(self, holder: str, version: str) -> dict[str, Any]:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

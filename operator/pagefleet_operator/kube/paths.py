@@ -1,4 +1,8 @@
-"""URL paths of the kinds the operator reads and writes."""
+"""URL paths of the kinds the operator reads and writes.
+
+Every part of a path that comes from data is a name, or there is no path: no text of an alert or of a spec can lead a
+request to another object.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_contract.names import GROUP, KIND, PLURAL, VERSION
-from pagefleet_operator.domain.spec.schema.patterns import OBJECT_NAME
+from pagefleet_contract.names import API_VERSION, KIND, PLURAL, is_namespace, is_object_name
 
 PLURALS = {
     "Deployment": "deployments",
@@ -19,29 +22,51 @@ PLURALS = {
     "HTTPRoute": "httproutes",
     "InferencePool": "inferencepools",
     "Job": "jobs",
+    "Lease": "leases",
     KIND: PLURAL,
 }
+_SEGMENT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?")
+
+
+class PathError(ValueError):
+    """A part of a path is no name. The message has the part."""
 
 
 def everywhere(api_version: str, kind: str, namespace: str = "") -> str:
     """A kind's collection in the whole cluster, or in `namespace`."""
-    return collection(api_version, kind, namespace).replace("/namespaces//", "/")
+    return collection(api_version, kind, namespace) if namespace else f"{_group(api_version)}/{PLURALS[kind]}"
 
 
 def collection(api_version: str, kind: str, namespace: str) -> str:
-    prefix = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
-    return f"{prefix}/namespaces/{namespace}/{PLURALS[kind]}"
+    """A kind's collection in a namespace. Raises PathError."""
+    if not is_namespace(namespace):
+        raise PathError(f"{namespace[:80]!r} is not the name of a namespace")
+    return f"{_group(api_version)}/namespaces/{namespace}/{PLURALS[kind]}"
+
+
+def named(api_version: str, kind: str, namespace: str, name: str) -> str:
+    """One object. Raises PathError."""
+    if not is_object_name(name):
+        raise PathError(f"{name[:80]!r} is not the name of an object")
+    return f"{collection(api_version, kind, namespace)}/{name}"
 
 
 def of(manifest: Mapping[str, Any]) -> str:
     metadata = manifest["metadata"]
-    return f"{collection(manifest['apiVersion'], manifest['kind'], metadata['namespace'])}/{metadata['name']}"
+    return named(manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"])
 
 
 def inference_service(namespace: str, name: str) -> str:
-    return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
+    return named(API_VERSION, KIND, namespace, name)
 
 
-def is_name(text: str) -> bool:
-    """Whether it can be an object's name, and so a part of a path."""
-    return len(text) <= 253 and re.fullmatch(OBJECT_NAME, text) is not None
+def is_path(text: str) -> bool:
+    """Whether every segment is made of a name's characters: nothing in it is a query, an escape or a way upwards."""
+    return text.startswith("/") and all(_SEGMENT.fullmatch(segment) for segment in text[1:].split("/"))
+
+
+def _group(api_version: str) -> str:
+    path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+    if api_version.count("/") > 1 or not is_path(path):
+        raise PathError(f"{api_version[:80]!r} is not an API group's version")
+    return path

@@ -63,7 +63,7 @@ class SpareOrders:
             "reason": "StandsIn" if opened else "Rests",
             "lastTransitionTime": time_text(time.time())[:19] + "Z",
         }
-        path = f"{paths.collection('v1', 'Pod', namespace)}/{pod}/status"
+        path = f"{paths.named('v1', 'Pod', namespace, pod)}/status"
         try:
             self._store.upsert("Pod", await self._api.merge_lists(path, {"status": {"conditions": [condition]}}))
         except ApiError as error:  # the pod is gone or terminating: the next decision observes what is there

@@ -26,6 +26,12 @@ class Metrics:
             "Restarts of kopf because a watch of the API server had ended",
             registry=self.registry,
         )
+        self.alerts = Counter(
+            "pagefleet_operator_alerts",
+            "Alerts of the webhook by outcome: accepted, refused (a label is no name), unmatched, failed",
+            ["outcome"],
+            registry=self.registry,
+        )
         service = ["namespace", "service"]
         self.decisions = Counter(
             "pagefleet_operator_decisions", "Decisions taken", [*service, "kind"], registry=self.registry

@@ -29,7 +29,7 @@ class Sessions:
     def matches(self, given: str) -> bool:
         """Whether a request carries the right token or a valid cookie."""
         token = self.token()
-        return bool(token) and hmac.compare_digest(given.encode(), token.encode())
+        return bool(token) and hmac.compare_digest(_bytes(given), token.encode())
 
     def allows(self, authorization: str, cookie: str, now: float) -> bool:
         kind, _, given = authorization.partition(" ")
@@ -39,12 +39,17 @@ class Sessions:
         token = self.token()
         if not token or not (until.isascii() and until.isdigit()) or len(until) > 12 or int(until) <= now:
             return False
-        return hmac.compare_digest(signature.encode(), _signature(token, until).encode())
+        return hmac.compare_digest(_bytes(signature), _signature(token, until).encode())
 
     def cookie(self, now: float) -> str:
         """A cookie's value, which `allows` accepts for LASTS_SECONDS."""
         until = str(int(now) + LASTS_SECONDS)
         return f"{until}.{_signature(self.token(), until)}"
+
+
+def _bytes(text: str) -> bytes:
+    """The bytes of a text that a client sent. Bytes that were no UTF-8 arrive as lone surrogates."""
+    return text.encode(errors="surrogatepass")
 
 
 def _signature(token: str, until: str) -> str:

@@ -22,7 +22,7 @@ from pagefleet_engine.runner.device.steps.executor import Executor
 from pagefleet_engine.runner.device.steps.host_pages import IN, OUT, HostPages
 from pagefleet_engine.runner.device.steps.sizes import padded
 from pagefleet_engine.runner.device.steps.state import State
-from pagefleet_engine.runner.device.steps.step import Drawing, Step
+from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing
 from pagefleet_kernels.build_inputs import Inputs, build_inputs_reference
 from pagefleet_kernels.kernels import TRITON, Kernels
 
@@ -75,10 +75,10 @@ def numbers(*values: int) -> Any:
     return np.array(values, np.int32)
 
 
-def step(*counts: int) -> Step:
+def step(*counts: int) -> DeviceStep:
     """A prompt's chunk or a token of each sequence; a page is copied, one goes to the host, one comes back."""
     seats = np.arange(len(counts), dtype=np.int32)
-    return Step(
+    return DeviceStep(
         np.zeros(sum(counts), np.int32), numbers(*counts), np.zeros(len(counts), np.int32), seats, seats,
         drawing=Drawing(seats, np.zeros_like(seats), np.ones((3, len(counts)), np.float32),
                         np.zeros(len(counts), np.int64)),

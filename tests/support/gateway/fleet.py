@@ -18,6 +18,16 @@ from pagefleet_gateway.settings import Settings
 
 STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"
 TOKENS = ("one", " two", " three")
+# When an engine sends its headers: with its first token; at once, as vLLM, SGLang and TGI do; at once with an event that
+# names the role; at once with comments after them; at once, and then an error as the first event.
+HEADERS = ("late", "first", "role", "pings")
+FIRST = {
+    "first": b"",
+    "role": b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
+    "pings": b": ping\n\n",
+    "error": b"",
+}
+FAILED = b'data: {"error": {"message": "no page left", "type": "server_error", "param": null, "code": 500}}\n\n'
 USAGE = {"prompt_tokens": 7, "total_tokens": 7 + len(TOKENS), "completion_tokens": len(TOKENS)}
 
 
@@ -27,7 +37,9 @@ class Engine:
 
     host: str
     revision: str
-    first_token: float = 0.0  # seconds until the answer's first byte
+    first_token: float = 0.0  # seconds until the answer's first token
+    headers: str = "late"  # one of HEADERS, or "error"
+    deaths: int = 0  # requests whose engine dies in the midst of the prompt, after its headers if it sends them first
     between: float = 0.0  # seconds between tokens
     status: int = 200
     truncate: bool = False
@@ -84,21 +96,41 @@ class Engine:
             self.left += 1
             raise
 
+    async def prompt(self, request: web.Request, response: web.StreamResponse) -> bool:
+        """Take the prompt's time. Return whether the answer has ended with it."""
+        if FIRST.get(self.headers):
+            await response.write(FIRST[self.headers])
+        seconds, dies = self.first_token, self.deaths > 0
+        self.deaths -= dies
+        await asyncio.sleep(seconds / 2)
+        if dies and request.transport is not None:
+            request.transport.abort()
+            return True
+        if self.headers == "pings":
+            await response.write(FIRST["pings"])
+        await asyncio.sleep(seconds / 2)
+        if self.headers == "error":
+            await response.write(FAILED)
+            await response.write(b"data: [DONE]\n\n")
+        return self.headers == "error"
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if self.status != 200:
             error = {"message": "no", "type": "server_error", "param": None, "code": "no"}
             return web.json_response({"error": error}, status=self.status)
-        if self.first_token:
-            await asyncio.sleep(self.first_token)
         if not body.get("stream"):
+            await asyncio.sleep(self.first_token)
             headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.says_tokens == "trailer" else {}
             usage = {"usage": USAGE} if self.says_tokens == "usage" else {}
             return web.json_response(completion("".join(TOKENS)) | usage, headers=headers)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         if self.says_tokens == "trailer":
             response.headers["trailer"] = "x-pagefleet-output-tokens"
-        writer = await response.prepare(request)
+        writer = await response.prepare(request) if self.headers != "late" else None
+        if await self.prompt(request, response):
+            return response
+        writer = writer or await response.prepare(request)
         if not isinstance(writer, StreamWriter):
             raise TypeError(f"aiohttp's writer is a {type(writer).__name__}")
         for index, token in enumerate(TOKENS):

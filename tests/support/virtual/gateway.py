@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.access_log import Completion, LogLine
+from pagefleet_gateway.measuring.counting import Counting
+from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
@@ -34,6 +37,10 @@ class VirtualGateway:
         self.state, self.ledger = State(), Ledger()
         self.picker = Picker(self.state, self.ledger, random.Random(seed))
         self.windows = Windows(f"gateway-{seed}", self.ledger, offset)
+        self.now = 0.0
+        self.holding = Holding(self.picker, lambda: self.now, lambda _: None)
+        self.metrics = Metrics(self.ledger, self.holding)
+        self.counting = Counting(self.ledger, self.windows, self.metrics, lambda: self.now)
         self.pods = [
             Pod(f"{revision}{index}", f"pod-{revision}{index}", NAMESPACE, NAME, revision, f"10.0.{place}.{index}:8000")
             for place, revision in enumerate((STABLE, CANARY))
@@ -58,10 +65,8 @@ class VirtualGateway:
         return f"r{self.count}", pick
 
     def first_token(self, request: str, seconds: float, now: float) -> None:
-        self.windows.tick(now)
-        ticket = self.ledger.record_first_token(request, seconds)
-        if ticket is not None:
-            self.windows.record_first_token(ticket, now)
+        self.now = now
+        self.counting.record_first_token(request, seconds)
 
     def end(self, request: str, now: float, **fields: object) -> Completion:
         """End a request with a log line; by default a good answer of its first choice."""
@@ -73,10 +78,9 @@ class VirtualGateway:
         }  # fmt: skip
         parsed = access_log.parse(json.dumps(line | fields).encode())
         assert isinstance(parsed, LogLine)
-        self.windows.tick(now)
-        completion = access_log.complete(parsed, self.ledger, now)
+        self.now = now
+        completion = self.counting.complete(parsed)
         assert completion is not None
-        self.windows.record_end(completion.outcome, now)
         return completion
 
     def leave(self, request: str, now: float) -> None:

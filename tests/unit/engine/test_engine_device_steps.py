@@ -20,8 +20,8 @@ from pagefleet_engine.runner.device.model.upload import Upload
 from pagefleet_engine.runner.device.ranks.wire import decode, encode
 from pagefleet_engine.runner.device.steps import memory
 from pagefleet_engine.runner.device.steps.seats import Seats
-from pagefleet_engine.runner.device.steps.sizes import MOST, graph_size, graph_sizes, padded
-from pagefleet_engine.runner.device.steps.step import Drawing, Step
+from pagefleet_engine.runner.device.steps.sizes import MAX_SIZE, graph_size, graph_sizes, padded
+from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing
 from pagefleet_engine.runner.start import start
 
 
@@ -69,7 +69,7 @@ def test_a_step_arrives_as_it_was_sent() -> None:
     one.pages = [1]
     step = seats.describe([Work(one, 2, 7)], [(1, 2)], [(0, 3, 4), (1, 5, 6)], chosen_by_host=True)
     told = decode(encode(step))
-    for field in fields(Step):
+    for field in fields(DeviceStep):
         here, there = getattr(step, field.name), getattr(told, field.name)
         if isinstance(here, Drawing):
             assert all(np.array_equal(getattr(here, one.name), getattr(there, one.name)) for one in fields(Drawing))
@@ -81,7 +81,7 @@ def test_a_step_arrives_as_it_was_sent() -> None:
 def test_every_batch_has_a_graph_that_wastes_little(most: int) -> None:
     sizes = graph_sizes(most)
     assert list(sizes) == sorted(set(sizes))
-    assert sizes[-1] == min(most, MOST)
+    assert sizes[-1] == min(most, MAX_SIZE)
     for count in range(1, sizes[-1] + 1):
         size = graph_size(count, sizes)
         assert size is not None and size >= count
@@ -91,12 +91,12 @@ def test_every_batch_has_a_graph_that_wastes_little(most: int) -> None:
 
 def test_padding_reads_and_writes_nothing() -> None:
     numbers = [np.array(values, np.int32) for values in ([7, -1], [1, 1], [3, 9], [5, 0], [0, 1])]
-    step = Step(*numbers)
+    step = DeviceStep(*numbers)
     assert step.single
     columns = padded(step, 4)
     assert columns.tolist() == [[7, -1, 0, 0], [5, 0, -1, -1], [3, 9, 0, 0]]
-    assert not Step(*numbers, chosen_by_host=True).single
-    assert not Step(*numbers[:4], np.array([0], np.int32)).single
+    assert not DeviceStep(*numbers, chosen_by_host=True).single
+    assert not DeviceStep(*numbers[:4], np.array([0], np.int32)).single
 
 
 def test_the_largest_step_spends_the_budget() -> None:

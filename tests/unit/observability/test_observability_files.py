@@ -91,7 +91,7 @@ def test_what_alertmanager_hands_over_names_its_revision(case: Case) -> None:
         "labels": {"alertname": case.alert, "severity": severity, **case.labels},
         "startsAt": "2026-01-01T00:00:00Z",
     }
-    alerts = parse({"version": "4", "alerts": [raw]}, 1.0)
+    alerts = parse({"version": "4", "alerts": [raw]}, 1.0).alerts
     if handed:
         assert [(one.namespace, one.service, one.record.revision) for one in alerts] == [("a", "chat", "c1")]
 

@@ -23,7 +23,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Piece:
-    """One step of an answer: new text, as content and calls where there are tools, and with the last why it ended."""
+    """One step of an answer: new text, as content and calls where there are tools. The last one says why it ended."""
 
     text: str = ""
     deltas: tuple[Delta, ...] = ()
@@ -35,8 +35,8 @@ class Piece:
 
 
 class Answer:
-    """`silent`: tokens that are no part of the text when they end it. `calls` finds the calls of tools in the text.
-    `mute`: tokens are not wanted at all, only the prompt's echo.
+    """One answer. `silent`: tokens that are no part of the text when they end it. `calls` finds the calls of tools in the
+    text. `mute`: only the prompt's echo is requested, no tokens.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Answer:
         return self.logprob / max(1, self.tokens)
 
     def take(self, output: TokenOutput) -> Piece:
-        """What an output of the engine adds. Nothing after the answer's end: the engine learns of it a little later."""
+        """Add an output of the engine. Ignore one after the answer's end: the engine learns of the end a little later."""
         if self.finish is not None:
             return Piece()
         if self._mute:
@@ -87,7 +87,7 @@ class Answer:
         return self._text.feed([token])
 
     def _release(self, ended: str | None) -> tuple[Scored, ...]:
-        """The tokens whose text has left; those of a stop string that was cut off never do."""
+        """Return the tokens whose text was sent. Those of a stop string that was cut off never are."""
         if ended is not None and not self._text.stopped:
             ready, self._pending = self._pending, []
             return tuple(ready)

@@ -1,6 +1,8 @@
-"""Server-sent events whose headers leave with the first one, to clients that read.
+"""Server-sent events: the response's headers are sent with the first event, and a client that does not read is cut off.
 
-To a client that takes trailers (`TE: trailers`; the gateway does) the last chunk says how many tokens the answer had.
+To a client that takes trailers (`TE: trailers`; the gateway does) the last chunk states how many tokens the answer had.
+Events are written by hand: aiohttp-sse sends the headers before the first event, when an error status is still
+possible here, and it has neither a time limit for a client that does not read nor trailers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class SlowReader(ConnectionResetError):
 
 
 class Events:
-    """One stream. What the client does not read stays in bounded buffers; after `write_timeout` seconds it is cut."""
+    """One stream. Events that the client does not read wait in bounded buffers; after `write_timeout` s it is cut off."""
 
     def __init__(self, request: web.Request, write_timeout: float) -> None:
         self._request, self._timeout = request, write_timeout
@@ -48,7 +50,7 @@ class Events:
         await self._write(b"".join(map(event, documents)))
 
     async def end(self, *, done: bool, tokens: int | None = None, error: str | None = None) -> None:
-        """`tokens`: output tokens of all answers. `error`: the code of the error that ended them."""
+        """End the stream. `tokens`: output tokens of all answers. `error`: the code of the error that ended them."""
         if done:
             await self._write(DONE)
         if tokens is not None:
@@ -58,7 +60,7 @@ class Events:
         await self._response.write_eof()
 
     def _send_trailer(self, name: str, value: str) -> None:
-        """aiohttp knows no trailers: the last chunk is ours, and its own is then left out."""
+        """Write the last chunk with trailers, in place of aiohttp's own: aiohttp has no trailers."""
         writer = self._writer
         if self._trailers and isinstance(writer, StreamWriter) and writer.chunked and writer.transport is not None:
             writer.transport.write(f"0\r\n{name}: {value}\r\n\r\n".encode())

@@ -41,7 +41,7 @@ class Generation:
         self._of_prompts: dict[int, tuple[TokenLogprobs, ...]] = {}  # by the prompt's place, once they have come
 
     async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
-        """What each answer, by its place, gets as it comes. Closing it early aborts the requests in the engine.
+        """Yield the pieces of each answer, with its place, as they come. Closing it early aborts the engine's requests.
 
         Raises ApiError: 500 when the engine cannot compute them, 503 when it ends first, 504 when the deadline does.
         """
@@ -63,7 +63,7 @@ class Generation:
                         if piece:
                             fresh.append((at, piece))
                         if piece.finish is not None:
-                            if output.finish_reason is None:  # a stop string: the engine knows nothing of those
+                            if output.finish_reason is None:  # a stop string: the engine does not know them
                                 self._client.abort(output.request_id, output.index)
                             reasons[output.request_id] = "stop" if piece.finish == "tool_calls" else piece.finish
                     if late:
@@ -85,7 +85,7 @@ class Generation:
                 meter.end(reasons[request_id])
 
     def chosen(self) -> list[int]:
-        """Places of the answers that are given: of each prompt's, the n with the highest mean log probability."""
+        """Return the places of the answers to send: for each prompt, the n with the highest mean log probability."""
         parameters, chosen = self.plan.parameters, []
         for place in range(len(self.plan.requests)):
             own = list(range(place * parameters.best_of, (place + 1) * parameters.best_of))
@@ -95,20 +95,20 @@ class Generation:
         return chosen
 
     def entries(self) -> int:
-        """About how many tokens an answer's documents hold, likely ones and echoes too."""
+        """Estimate how many tokens an answer's documents hold, likely ones and echoes too."""
         parameters = self.plan.parameters
         likely = 1 + (parameters.logprobs or 0)
-        said = 0 if parameters.prompt_logprobs is None else 1 + parameters.prompt_logprobs
+        prompt_entries = 0 if parameters.prompt_logprobs is None else 1 + parameters.prompt_logprobs
         echoes = self.echoed(range(len(self.answers))) if parameters.echo else 0
-        return likely * self.usage.completion + said * parameters.best_of * self.usage.prompt + echoes
+        return likely * self.usage.completion + prompt_entries * parameters.best_of * self.usage.prompt + echoes
 
     def echoed(self, answers: Iterable[int]) -> int:
-        """`entries` of the echoes of the answers at these places; a token costs as much as four to decode."""
+        """Estimate `entries` of the echoes of the answers at these places; a token costs as much as four to decode."""
         each = 4 + (self.plan.parameters.logprobs or 0)
         return each * sum(len(self._request(at).prompt_token_ids) for at in answers)
 
     def echo(self, at: int) -> tuple[str, list[Scored]]:
-        """The text of the prompt of the answer at a place, and its tokens if their log probabilities are wanted."""
+        """Return the text of the prompt of the answer at a place, and its tokens if log probabilities are requested."""
         given = dict(enumerate(self._of_prompts.get(at // self.plan.parameters.best_of, ()), start=1))
         text = TextStream(self._decode(), ())
         parts, scored = [], []
@@ -119,7 +119,7 @@ class Generation:
         return "".join(parts), scored if self.plan.parameters.logprobs is not None else []
 
     def logprobs(self, scored: Sequence[Scored], offset: int = 0, *, first: bool = False) -> dict[str, Any] | None:
-        """OpenAI's object, the tokens' text moved by `offset`; `first` is that of `logprobs.completion`."""
+        """Return OpenAI's object, the tokens' text moved by `offset`; `first` is that of `logprobs.completion`."""
         parameters = self.plan.parameters
         if parameters.logprobs is None:
             return None
@@ -128,13 +128,13 @@ class Generation:
         moved = [one.moved(offset) for one in scored] if offset else scored
         return logprobs.completion(moved, self._words, parameters.logprobs, first=first)
 
-    def prompt_said(self, at: int) -> dict[str, Any]:
-        """vLLM's `prompt_logprobs` of the answer at a place, where asked for."""
+    def prompt_logprobs_document(self, at: int) -> dict[str, Any]:
+        """Return vLLM's `prompt_logprobs` of the answer at a place, nothing where they are not requested."""
         top = self.plan.parameters.prompt_logprobs
         if top is None:
             return {}
-        said = self._of_prompts.get(at // self.plan.parameters.best_of, ())
-        return {"prompt_logprobs": logprobs.prompt(said, self._words, top)}
+        scored = self._of_prompts.get(at // self.plan.parameters.best_of, ())
+        return {"prompt_logprobs": logprobs.prompt(scored, self._words, top)}
 
     def _request(self, at: int) -> EngineRequest:
         return self.plan.requests[at // self.plan.parameters.best_of]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pagefleet_engine.api.answers.answer import Scored
 from pagefleet_engine.core.requests import TokenLogprobs
 
-LEAST = -9999.0  # JSON has no infinity; what vLLM writes for it
+MIN_LOGPROB = -9999.0  # JSON has no infinity; vLLM writes this number for it
 
 
 class Spelling(Protocol):
@@ -19,7 +19,7 @@ class Spelling(Protocol):
 
 
 class Vocabulary:
-    """What tokens are written as; the tokenizer takes microseconds for one, which every answer would pay again."""
+    """The text of tokens, cached: the tokenizer takes microseconds for each, which every answer would cost again."""
 
     def __init__(self, tokenizer: Spelling) -> None:
         self.text = lru_cache(maxsize=1 << 17)(tokenizer.token_text)
@@ -31,7 +31,7 @@ def chat(scored: Sequence[Scored], vocabulary: Vocabulary, top: int) -> dict[str
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         data = vocabulary.bytes(token)
-        return {"token": vocabulary.text(token), "logprob": max(LEAST, logprob), "bytes": list(data)}
+        return {"token": vocabulary.text(token), "logprob": max(MIN_LOGPROB, logprob), "bytes": list(data)}
 
     content = [
         {
@@ -54,10 +54,10 @@ def completion(
     tokens, logprobs, tops, offsets = [], [], [], []
     for at, one in enumerate(scored):
         text, blank = vocabulary.text(one.logprobs.token), first and at == 0
-        likely = {vocabulary.text(token): max(LEAST, value) for token, value in one.logprobs.top[:top]}
-        likely.setdefault(text, max(LEAST, one.logprobs.logprob))
+        likely = {vocabulary.text(token): max(MIN_LOGPROB, value) for token, value in one.logprobs.top[:top]}
+        likely.setdefault(text, max(MIN_LOGPROB, one.logprobs.logprob))
         tokens.append(text)
-        logprobs.append(None if blank else max(LEAST, one.logprobs.logprob))
+        logprobs.append(None if blank else max(MIN_LOGPROB, one.logprobs.logprob))
         tops.append(None if blank else likely)
         offsets.append(one.offset)
     return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
@@ -67,7 +67,7 @@ def prompt(entries: Iterable[TokenLogprobs], vocabulary: Vocabulary, top: int) -
     """vLLM's `prompt_logprobs`: one object per token of the prompt by token id; none for the first."""
 
     def entry(token: int, logprob: float, rank: int) -> dict[str, Any]:
-        return {"logprob": max(LEAST, logprob), "rank": rank, "decoded_token": vocabulary.text(token)}
+        return {"logprob": max(MIN_LOGPROB, logprob), "rank": rank, "decoded_token": vocabulary.text(token)}
 
     documents: list[dict[str, Any] | None] = [None]
     for one in entries:

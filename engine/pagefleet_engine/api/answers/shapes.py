@@ -54,7 +54,7 @@ class Shape:
 
 
 def answer(document: Mapping[str, Any]) -> web.Response:
-    """A document as JSON; the encoder is quick enough for the largest of them."""
+    """Return the document as JSON; the encoder is quick enough for the largest."""
     return web.Response(body=_encoder.encode(document), content_type="application/json")
 
 

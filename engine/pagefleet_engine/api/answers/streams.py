@@ -17,7 +17,7 @@ from pagefleet_engine.api.base.in_thread import run_in_thread
 
 
 class Stream:
-    """The first chunk of each answer says its role, or echoes its prompt."""
+    """The stream of one request. The first chunk of each answer states its role, or echoes its prompt."""
 
     def __init__(self, generation: Generation, shape: Shape, events: Events) -> None:
         self._generation, self._shape, self._events = generation, shape, events
@@ -65,18 +65,20 @@ class Stream:
         return [self._shape.choice(at, {"text": text}, self._generation.logprobs(scored, first=True), None)]
 
     def _chunks(self, at: int, piece: Piece) -> list[dict[str, Any]]:
-        said = self._generation.logprobs(piece.scored, self._opened[at]) if piece.scored else None
+        logprobs = self._generation.logprobs(piece.scored, self._opened[at]) if piece.scored else None
         if not self._shape.chat:
-            return [self._shape.choice(at, {"text": piece.text}, said, piece.finish)]
+            return [self._shape.choice(at, {"text": piece.text}, logprobs, piece.finish)]
         if self._generation.plan.tools is None:
             deltas: list[dict[str, Any]] = [{"content": piece.text} if piece.text else {}]
         else:
             deltas = [delta.document() for delta in piece.deltas]
-            if not deltas and (said or piece.finish):
+            if not deltas and (logprobs or piece.finish):
                 deltas = [{}]
         last = len(deltas) - 1
         return [
-            self._shape.choice(at, {"delta": delta}, None if index else said, piece.finish if index == last else None)
+            self._shape.choice(
+                at, {"delta": delta}, None if index else logprobs, piece.finish if index == last else None
+            )
             for index, delta in enumerate(deltas)
         ]
 

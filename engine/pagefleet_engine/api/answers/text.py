@@ -1,4 +1,4 @@
-"""Turns tokens into text as they come: whole characters only, and nothing of a stop string ever leaves. Pure."""
+"""Turns tokens into text as they come: whole characters only, and never a part of a stop string. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 class TextStream:
     """One answer's text. `decode` is the tokenizer's; `stops` end the text before themselves, or after with
-    `include_stop`. The text of the first `unstoppable` tokens is not looked through for them.
+    `include_stop`. The text of the first `unstoppable` tokens is not searched for them.
     """
 
     def __init__(
@@ -18,19 +18,19 @@ class TextStream:
     ) -> None:
         self._decode, self._stops, self._include, self._unstoppable = decode, stops, include_stop, unstoppable
         self._ids: list[int] = []
-        self._context, self._read = 0, 0  # ids[context:read] are decoded and emitted, the rest is not yet
+        self._context, self._read = 0, 0  # ids[context:read] are decoded and returned, the others are not yet
         self._held = ""
         self.stopped = False
         self.sent = 0
-        """Characters given out."""
+        """Characters returned."""
 
     @property
     def length(self) -> int:
-        """Characters known so far, given out or held."""
+        """Return the characters known so far, returned or held."""
         return self.sent + len(self._held)
 
     def feed(self, ids: Sequence[int]) -> str:
-        """The text that is now certain. Sets `stopped` when a stop string was met."""
+        """Add tokens and return the text that is now certain. Set `stopped` when a stop string was reached."""
         self._ids += ids
         before = self._decode(self._ids[self._context : self._read])
         after = self._decode(self._ids[self._context :])
@@ -41,7 +41,7 @@ class TextStream:
         return self._release()
 
     def finish(self) -> str:
-        """What is left when no more tokens come."""
+        """Return the held text, when no more tokens come."""
         if self.stopped:
             return ""
         rest = self._decode(self._ids[self._context :])[len(self._decode(self._ids[self._context : self._read])) :]
@@ -57,9 +57,9 @@ class TextStream:
             return ""
         if len(self._ids) <= self._unstoppable:
             return self._give(len(self._held))
-        found = [(index, len(stop)) for stop in self._stops if (index := self._held.find(stop)) >= 0]
-        if found:
-            begin, size = min(found)
+        matches = [(index, len(stop)) for stop in self._stops if (index := self._held.find(stop)) >= 0]
+        if matches:
+            begin, size = min(matches)
             text = self._give(begin + size if self._include else begin)
             self._held, self.stopped = "", True
             return text

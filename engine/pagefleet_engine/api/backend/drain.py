@@ -1,4 +1,4 @@
-"""The drain: what is open is finished, what still arrives at first is served, and then the server ends."""
+"""The drain: open requests are finished, requests that still arrive at first are served, and then the server ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Drain:
         return self.since is not None and time.monotonic() - self.since > STILL_ACCEPTING_SECONDS
 
     def count(self, change: int) -> None:
-        """Requests that began, or with -1 ended."""
+        """Count requests that began, or with -1 ended."""
         self._active += change
         if self._active:
             self._idle.clear()

@@ -38,12 +38,12 @@ from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineSt
 RUNNER = "pagefleet_engine.runner.process"  # the engine process's module
 READ_BYTES = 1 << 20
 STALL_SECONDS = 60.0
-# The engine ends late requests itself, between two steps; a step that takes longer is not waited for.
+# The engine ends late requests itself, between two steps. Past this time the API process no longer waits for it.
 DEADLINE_GRACE = 0.5
 
 
 class EngineDied(Exception):
-    """A request cannot be finished: its engine ended, or gave it up. `code` is the API's name for why."""
+    """A request cannot be finished: its engine ended, or gave it up. `code` is the API's name for the reason."""
 
     def __init__(self, message: str, code: str = ENGINE_DIED) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class RequestFailed(Exception):
 
 
 class Open:
-    """One request under way: which of its answers have not ended, and whether anything came yet."""
+    """One request under way: which of its answers have not ended, and whether an output came yet."""
 
     def __init__(self, request: EngineRequest, queue: asyncio.Queue[TokenOutput | None]) -> None:
         self.queue, self.tokens, self.answers = queue, len(request.prompt_token_ids), request.n
@@ -106,7 +106,7 @@ class EngineClient:
 
     @property
     def stalled(self) -> bool:
-        """Whether the engine owes an answer and has said nothing for long: it hangs, and will not come back by itself.
+        """Whether the engine owes an answer and has sent nothing for long: it hangs, and only a restart helps.
 
         It answers every message, so it stays stalled also when all clients have given up. A command (loading an adapter,
         waking up) may take its time.
@@ -116,18 +116,18 @@ class EngineClient:
 
     @property
     def _owes(self) -> bool:
-        """Whether a message was sent that no step has followed."""
+        """Whether no step has followed the last message to the engine."""
         return self._answered < self._sent
 
     def waiting_with(self, more: int) -> int:
-        """Sequences queued if `more` came: those the engine reported, or those sent since, whichever is more."""
+        """Return the sequences queued if `more` came: those that the engine reported, or those sent since, whichever is more."""
         running, waiting = (self.stats.running, self.stats.waiting) if self.stats else (0, 0)
         seats = max(running, self._config.max_num_seqs)
         return max(waiting + more if waiting else 0, sum(one.answers for one in self._open.values()) + more - seats)
 
     @property
     def unanswered_tokens(self) -> int:
-        """Prompt tokens of requests that nothing has come of yet."""
+        """Return the prompt tokens of requests that have no output yet."""
         return sum(one.tokens for one in self._open.values() if not one.answered)
 
     @property
@@ -135,9 +135,9 @@ class EngineClient:
         return len(self._open)
 
     async def generate(self, requests: Sequence[EngineRequest]) -> AsyncGenerator[list[TokenOutput]]:
-        """Outputs of the requests, as many at a time as are there, until all have ended.
+        """Yield outputs of the requests, as many at a time as have arrived, until all requests have ended.
 
-        Leaving early aborts what has not. Raises EngineDied, RequestFailed.
+        Leaving early aborts those that have not. Raises EngineDied, RequestFailed.
         """
         if self.ended.is_set():
             raise self._death()
@@ -175,7 +175,7 @@ class EngineClient:
                     self._send(Abort(request_id))
 
     def abort(self, request_id: str, index: int) -> None:
-        """Give up one answer of an open request: nothing more is wanted of it."""
+        """Abort one answer of an open request: its client needs no more of it."""
         one = self._open.get(request_id)
         if one is not None and index in one.left:
             one.left.discard(index)
@@ -204,7 +204,7 @@ class EngineClient:
             self._writer.close()
         if self._process is not None:
             if self.ready is None:
-                self._process.kill()  # still loading: it would not see the closed socket before the end of that
+                self._process.kill()  # still loading: it would not see the closed socket before it has loaded
             try:
                 await asyncio.to_thread(self._process.wait, 5)
             except subprocess.TimeoutExpired:
@@ -271,7 +271,7 @@ class EngineClient:
 
 
 def _expire(mine: dict[str, Open], queue: asyncio.Queue[TokenOutput | None]) -> None:
-    """What the engine says at a deadline, when it does not come to say it."""
+    """Send the output that the engine sends at a deadline, when the engine is late with it."""
     for request_id, one in mine.items():
         for index in one.left:
             queue.put_nowait(TokenOutput(request_id, (), Finish.DEADLINE.value, one.tokens, 0, index=index))

@@ -23,10 +23,10 @@ class Keys:
         """`environment`: keys separated by commas or spaces. Raises OSError when the file cannot be read."""
         self._file = file
         self._fixed = [_digest(key) for key in re.split(r"[,\s]+", environment) if key]
-        self._seen: tuple[int, int, int] | None = None
+        self._state_read: tuple[int, int, int] | None = None
         self._of_file: list[bytes] = []
         if file is not None:
-            self._seen = _state(file)
+            self._state_read = _state(file)
             self._of_file = _keys(file)
 
     @property
@@ -46,10 +46,10 @@ class Keys:
     def valid(self, key: str) -> bool:
         """Compares with every key, in constant time."""
         self._refresh()
-        digest, found = _digest(key), False
+        digest, valid = _digest(key), False
         for known in [*self._fixed, *self._of_file]:
-            found |= hmac.compare_digest(known, digest)
-        return found
+            valid |= hmac.compare_digest(known, digest)
+        return valid
 
     def _refresh(self) -> None:
         """Read the file again when it has changed; keys stay as they are while it cannot be read."""
@@ -57,8 +57,8 @@ class Keys:
             return
         try:
             state = _state(self._file)
-            if state != self._seen:
-                self._of_file, self._seen = _keys(self._file), state
+            if state != self._state_read:
+                self._of_file, self._state_read = _keys(self._file), state
                 log("info", f"read {len(self._of_file)} API keys")
         except (OSError, UnicodeDecodeError) as error:
             log("error", f"the API keys cannot be read: {error}")

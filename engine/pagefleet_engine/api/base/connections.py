@@ -1,4 +1,4 @@
-"""Connections of clients that take for ever to send a request's head (slowloris) are closed."""
+"""Closes connections of clients that do not finish a request's head (slowloris)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD_SECONDS = 15.0
 
 
 class Connections:
-    """Makes the protocol of each new connection; `seen` says that a whole head has come on one."""
+    """Makes the protocol of each new connection. Call `head_received` when a whole head has come on one."""
 
     def __init__(self, server: Callable[[], asyncio.Protocol], seconds: float = HEAD_SECONDS) -> None:
         self._server, self._seconds = server, seconds
@@ -25,7 +25,7 @@ class Connections:
         asyncio.get_running_loop().call_later(self._seconds, self._check, protocol)
         return protocol
 
-    def seen(self, request: web.BaseRequest) -> None:
+    def head_received(self, request: web.BaseRequest) -> None:
         self._silent.discard(request.protocol)
 
     def _check(self, protocol: asyncio.Protocol) -> None:

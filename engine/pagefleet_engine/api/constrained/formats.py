@@ -31,11 +31,11 @@ class Asked:
 
 def read(body: Mapping[str, Any]) -> Asked | None:
     """The one grammar of a request's body. Raises ApiError (400) that names the field."""
-    found = [asked for field in FIELDS if (asked := _field(body, field)) is not None]
-    if len(found) > 1:
-        second = found[1].param.split(".")[0]
-        raise invalid(second, f"{second} cannot be combined with {found[0].param.split('.')[0]}; send one of them")
-    return found[0] if found else None
+    given = [asked for field in FIELDS if (asked := _field(body, field)) is not None]
+    if len(given) > 1:
+        second = given[1].param.split(".")[0]
+        raise invalid(second, f"{second} cannot be combined with {given[0].param.split('.')[0]}; send one of them")
+    return given[0] if given else None
 
 
 def schema_text(schema: Any, param: str) -> str:

@@ -1,4 +1,4 @@
-"""One call within generated text: where its JSON object ends, and what it says. Pure."""
+"""One call within generated text: where its JSON object ends, and which call it is. Pure."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Scan:
 
     def run(self, text: str) -> int | None:
         while not self.bad:
-            found = (INSIDE if self.inside else OUTSIDE).search(text, self.at)
-            if self.depth == 0 and text[self.at : found.start() if found else None].strip():
+            match = (INSIDE if self.inside else OUTSIDE).search(text, self.at)
+            if self.depth == 0 and text[self.at : match.start() if match else None].strip():
                 self.bad = True
-            elif found is None:
+            elif match is None:
                 self.at = len(text)
                 return None
-            elif self.inside and found[0] == "\\" and found.end() == len(text):
-                self.at = found.start()  # what it escapes is not here yet
+            elif self.inside and match[0] == "\\" and match.end() == len(text):
+                self.at = match.start()  # the escaped character has not arrived yet
                 return None
             elif self.inside:
-                self.at = found.end() + (found[0] == "\\")
-                self.inside, self.bad = found[0] != '"', found[0] not in '"\\'
-            elif self._outside(found[0], found.end()):
+                self.at = match.end() + (match[0] == "\\")
+                self.inside, self.bad = match[0] != '"', match[0] not in '"\\'
+            elif self._outside(match[0], match.end()):
                 return self.at
         return None
 
     def _outside(self, sign: str, end: int) -> bool:
-        """Moves past a sign outside of strings; true at the object's end."""
+        """Move past a sign outside of strings; true at the object's end."""
         self.at, self.inside = end, sign == '"'
         self.bad = sign == "<" or (self.depth == 0 and sign != "{")
         self.depth += (sign in "{[") - (sign in "}]")

@@ -149,7 +149,7 @@ class ToolCallStream:
             self._send_arguments()
         if end is None and not self._scan.bad and not last:
             return False
-        if self._sent is not None:  # sent already: it cannot be content any more
+        if self._sent is not None:  # it is sent already, and cannot become content any more
             self._text, self._state = self._text[end or self._scan.at :], _State.TAIL
             return True
         call = read(self._text[:end], self._names) if end is not None else None

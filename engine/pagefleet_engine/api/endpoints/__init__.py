@@ -1,5 +1,5 @@
 """One module for each group of HTTP endpoints: completions, embeddings, tokens, health, administration, OpenAPI.
 
-Decides which room answers a path.
+Decides which module answers a path.
 Never holds state between requests.
 """

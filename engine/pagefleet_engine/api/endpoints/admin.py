@@ -1,4 +1,4 @@
-"""What operators of a server ask of it: to drain, sleep and wake, and to load and unload LoRA adapters.
+"""Administration of a server: drain, sleep and wake; load and unload LoRA adapters.
 
 The adapters' and sleep's endpoints are vLLM's.
 """
@@ -22,7 +22,7 @@ from pagefleet_engine.core.messages import Command, LoadAdapter, Sleep, UnloadAd
 
 
 class Admin:
-    """`adapter_root` None: adapters are not loaded at run time. `drain` starts the drain."""
+    """The endpoints. `adapter_root` None: adapters cannot be loaded at run time. `drain` starts the drain."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Admin:
     async def _to_sleep(self, level: int) -> web.Response:
         if self._client.open:
             raise ApiError(409, f"{self._client.open} requests are open; drain them first", code="requests_open")
-        before, self.sleeping = self.sleeping, True  # from here on no request is let in
+        before, self.sleeping = self.sleeping, True  # from here on requests are refused
         try:
             await self._command(lambda number: Sleep(number, level), 409, "cannot_sleep", None)
         except ApiError:
@@ -99,7 +99,7 @@ class Admin:
         return web.json_response({"id": name, "object": "model", "deleted": True})
 
     async def _whole(self, work: Coroutine[Any, Any, web.Response]) -> web.Response:
-        """One after another, and to the end even when the client leaves: what was done must be known here."""
+        """Run `work` after the commands before it, to its end even when the client leaves: its result must be known here."""
 
         async def in_turn() -> web.Response:
             async with self._turn:

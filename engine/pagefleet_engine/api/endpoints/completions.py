@@ -1,7 +1,7 @@
 """/v1/completions and /v1/chat/completions: generates within the limits, answers whole or as server-sent events.
 
-Never sends a byte of a stream before the first token, and never ends a stream silently: what cannot be finished ends
-with an error event.
+Never sends a byte of a stream before the first token, and never ends a stream silently: a stream that cannot be
+finished ends with an error event.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Completions:
             return whole
         finally:
             used = generation.usage
-            traces.of(request).tell({
+            traces.of(request).annotate({
                 "gen_ai.operation.name": "chat" if chat else "text_completion", "gen_ai.response.id": plan.id,
                 "gen_ai.request.model": parameters.model, "gen_ai.usage.input_tokens": used.prompt,
                 "gen_ai.usage.output_tokens": used.completion,
@@ -74,7 +74,7 @@ class Completions:
 
 
 def _whole(generation: Generation, shape: Shape, got: list[list[Piece]]) -> dict[str, Any]:
-    """`got`: what came of each answer."""
+    """Return the whole document. `got`: the pieces of each answer."""
     choices: list[dict[str, Any]] = []
     for at in generation.chosen():
         text = "".join(piece.text for piece in got[at])
@@ -85,11 +85,11 @@ def _whole(generation: Generation, shape: Shape, got: list[list[Piece]]) -> dict
             choices.append(shape.choice(len(choices), {"message": message}, generation.logprobs(scored), finish))
             continue
         echo, before = generation.echo(at) if generation.plan.parameters.echo else ("", [])
-        said = generation.logprobs([*before, *(one.moved(len(echo)) for one in scored)], first=bool(before))
-        choice = shape.choice(len(choices), {"text": echo + text}, said, finish)
-        choices.append({**choice, **generation.prompt_said(at)})
+        logprobs = generation.logprobs([*before, *(one.moved(len(echo)) for one in scored)], first=bool(before))
+        choice = shape.choice(len(choices), {"text": echo + text}, logprobs, finish)
+        choices.append({**choice, **generation.prompt_logprobs_document(at)})
     document = shape.whole(choices, generation.usage)
-    return {**document, **generation.prompt_said(0)} if shape.chat else document
+    return {**document, **generation.prompt_logprobs_document(0)} if shape.chat else document
 
 
 def _message(generation: Generation, pieces: list[Piece], text: str) -> dict[str, Any]:

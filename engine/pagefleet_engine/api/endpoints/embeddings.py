@@ -73,10 +73,10 @@ class Embeddings:
         return tuple(requests)
 
     async def _vectors(self, requests: Sequence[EngineRequest]) -> list[tuple[float, ...]]:
-        """In the requests' order. Raises ApiError (500, 503, 504)."""
+        """Return the vectors in the requests' order. Raises ApiError (500, 503, 504)."""
         meters = {request.request_id: self._metrics.meter(request) for request in requests}
         reasons = dict.fromkeys(meters, Finish.ABORT.value)
-        found: dict[str, tuple[float, ...]] = {}
+        embeddings: dict[str, tuple[float, ...]] = {}
         try:
             async with aclosing(self._client.generate(requests)) as batches:
                 async for outputs in batches:
@@ -86,7 +86,7 @@ class Embeddings:
                         if output.finish_reason == Finish.DEADLINE:
                             message = "the request's time is over"
                             raise ApiError(504, message, param="timeout", code="deadline_exceeded")
-                        found[output.request_id] = output.embedding or ()
+                        embeddings[output.request_id] = output.embedding or ()
         except EngineDied as error:
             raise ApiError(503, str(error), code=error.code, retry_after=5) from error
         except RequestFailed as error:
@@ -95,7 +95,7 @@ class Embeddings:
         finally:
             for request_id, meter in meters.items():
                 meter.end(reasons[request_id])
-        return [_unit(found[request.request_id]) for request in requests]
+        return [_unit(embeddings[request.request_id]) for request in requests]
 
 
 def _unit(vector: Sequence[float]) -> tuple[float, ...]:
@@ -104,7 +104,7 @@ def _unit(vector: Sequence[float]) -> tuple[float, ...]:
 
 
 def _written(vector: Sequence[float], as_base64: bool) -> Any:
-    """A list, or base64 of little-endian 32-bit floats, as OpenAI's clients read it."""
+    """Return a list, or base64 of little-endian 32-bit floats, as OpenAI's clients read it."""
     if not as_base64:
         return list(vector)
     return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()

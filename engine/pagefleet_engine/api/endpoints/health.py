@@ -1,4 +1,4 @@
-"""What a server says of itself: its models, health and readiness, metrics, version and OpenAPI document."""
+"""The server's reports about itself: its models, health and readiness, metrics, version and OpenAPI document."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class HealthEndpoints:
         return web.json_response(self._models.document(request.match_info["model"], self._length()))
 
     async def health(self, _: web.Request) -> web.Response:
-        """Whether the process should live on. Raises ApiError (503) when its engine hangs: only a restart mends that."""
+        """Whether the process should live on. Raises ApiError (503) when its engine hangs: only a restart fixes that."""
         if self._client.stalled:
-            raise ApiError(503, "the engine owes an answer and has said nothing for a minute", code="engine_stalled")
+            raise ApiError(503, "the engine owes an answer and has sent nothing for a minute", code="engine_stalled")
         return web.json_response({"status": "ok"})
 
     async def ready(self, _: web.Request) -> web.Response:

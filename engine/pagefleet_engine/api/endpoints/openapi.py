@@ -38,7 +38,7 @@ EMBEDDINGS: Json = {
     "properties": {"object": {"const": "list"}, "usage": USAGE, "model": {"type": "string"}, "data": {
         "type": "array", "items": {"type": "object", "required": ["object", "index", "embedding"]}}},
 }  # fmt: skip
-# Of each event of a stream, as OpenAPI 3.1 is read: before 3.2 it has no `itemSchema`.
+# The schema of each event of a stream: OpenAPI has `itemSchema` for that only from 3.2 on.
 EVENT: Json = {
     "type": "object", "required": ["data"],
     "properties": {"data": {"type": "string", "description": "A JSON object with a delta of the answer; [DONE] at the end"}},

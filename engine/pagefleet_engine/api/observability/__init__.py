@@ -1,4 +1,4 @@
-"""What the API process reports of itself: Prometheus metrics and traces.
+"""The API process's reports about itself: Prometheus metrics and traces.
 
 Decides names, labels and buckets.
 Never changes a request.

@@ -14,7 +14,7 @@ from pagefleet_engine.api.observability.buckets import BATCH, LATENCY, STEP, TOK
 from pagefleet_engine.core.messages import EngineStep
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, EngineStats, Finish, TokenOutput
 
-UNFINISHED = (Finish.ABORT, Finish.DEADLINE, Finish.ERROR)  # their latency says nothing of the engine's
+UNFINISHED = (Finish.ABORT, Finish.DEADLINE, Finish.ERROR)  # the latency of these does not measure the engine
 
 
 class Metrics:
@@ -91,7 +91,7 @@ class Metrics:
         self._info.labels(**labels).set(1)
 
     def load(self, stats: EngineStats) -> None:
-        """Take the engine's load, and its counters since the last time. The counters begin again when it wakes."""
+        """Record the engine's load, and its counters since the last call. The counters begin again when the engine wakes."""
         self.running.set(stats.running)
         self.waiting.set(stats.waiting)
         self.waiting_tokens.set(stats.waiting_tokens)
@@ -129,7 +129,7 @@ class Metrics:
         self.prompt(output)
 
     def prompt(self, output: TokenOutput) -> None:
-        """Count a prompt, from the first output that it brought."""
+        """Count a prompt, from its first output."""
         self.prompt_tokens.inc(output.prompt_tokens)
         self._prompts.observe(output.prompt_tokens)
         if output.queue_seconds is not None:

@@ -1,4 +1,4 @@
-"""Which trace a request belongs to (W3C Trace Context), and its span, sent by OTLP where that is asked for.
+"""Reads the trace that a request belongs to (W3C Trace Context), and sends its span by OTLP where that is configured.
 
 Where OTEL_EXPORTER_OTLP_ENDPOINT is not set nothing of OpenTelemetry is imported and no span is made: the trace's id is
 only read, for the log. Never waits for a collector: spans leave in batches, in a thread of the SDK's own.
@@ -30,36 +30,36 @@ class Span(Protocol):
 
     trace_id: str | None
 
-    def tell(self, attributes: Mapping[str, Value]) -> None:
-        """Names from OpenTelemetry's semantic conventions."""
+    def annotate(self, attributes: Mapping[str, Value]) -> None:
+        """Set attributes, named as in OpenTelemetry's semantic conventions."""
 
     def end(self, status: int | str) -> None:
-        """`status` of the answer, "cancelled" where there was none."""
+        """End the span with the answer's status, "cancelled" where there was no answer."""
 
 
 class Traces(Protocol):
     def begin(self, request: web.Request) -> Span: ...
 
     def close(self) -> None:
-        """Send what is left. Takes as long as the collector, at most the exporter's own timeout."""
+        """Send the spans that are left. Takes as long as the collector, at most the exporter's own timeout."""
 
 
 def trace_id(header: str | None) -> str | None:
     """The trace's id in a `traceparent` header; None without one, or for one that is not valid."""
-    found = PARENT.fullmatch(header) if header else None
-    if found is None:
+    match = PARENT.fullmatch(header) if header else None
+    if match is None:
         return None
-    trace, parent = found[1] or found[3], found[2] or found[4]
+    trace, parent = match[1] or match[3], match[2] or match[4]
     return trace if trace.strip("0") and parent.strip("0") else None
 
 
 class Unsent:
-    """Of a request whose span nobody collects."""
+    """The span of a request when no collector is configured: only its trace's id is known."""
 
     def __init__(self, header: str | None) -> None:
         self.trace_id = trace_id(header)
 
-    def tell(self, attributes: Mapping[str, Value]) -> None:
+    def annotate(self, attributes: Mapping[str, Value]) -> None:
         """Nobody listens."""
 
     def end(self, status: int | str) -> None:
@@ -71,7 +71,7 @@ class Off:
         return Unsent(request.headers.get(TRACEPARENT_HEADER))
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: no span is left."""
 
 
 class _Sent:
@@ -79,7 +79,7 @@ class _Sent:
         self._made = made
         self.trace_id: str | None = f"{made.get_span_context().trace_id:032x}"
 
-    def tell(self, attributes: Mapping[str, Value]) -> None:
+    def annotate(self, attributes: Mapping[str, Value]) -> None:
         self._made.set_attributes(attributes)
 
     def end(self, status: int | str) -> None:
@@ -126,7 +126,7 @@ class _Otlp:
 
 
 def start(environment: Mapping[str, str]) -> Traces:
-    """What the environment asks for. OTEL_SERVICE_NAME names this service, else it is "pagefleet-engine"."""
+    """Start the tracing that the environment configures. OTEL_SERVICE_NAME names this service, else "pagefleet-engine"."""
     if not any(environment.get(name) for name in ENDPOINTS):
         return Off()
     try:
@@ -140,5 +140,5 @@ KEY: web.RequestKey[Span] = web.RequestKey("span", Unsent)
 
 
 def of(request: web.Request) -> Span:
-    """The span that was begun for a request."""
+    """Return the span that was begun for a request."""
     return request.get(KEY) or Unsent(None)

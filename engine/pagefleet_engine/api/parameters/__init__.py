@@ -1,6 +1,6 @@
 """Request bodies, checked field by field.
 
-Decides what a request may say; what is wrong is refused by the name of the parameter.
+Decides which requests are valid; an error names the parameter.
 Never looks at the model or at the load.
 """
 

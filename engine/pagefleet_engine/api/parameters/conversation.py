@@ -1,4 +1,4 @@
-"""`messages` and what a chat template is given besides. Pure."""
+"""`messages`, and the other variables of a chat template. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_MESSAGES = 4096
 MAX_TEMPLATE = 1 << 16
 MAX_KWARGS, MAX_KWARGS_BYTES, MAX_KWARGS_DEPTH = 32, 16 << 10, 8
-# Of a template's variables, those that only the server sets: what is rendered stays what was checked.
+# Variables of a template that only the server sets, so that the rendered messages are those that were checked.
 RESERVED = frozenset({
     "messages", "tools", "conversation", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
     "return_dict", "return_tensors", "bos_token", "eos_token", "unk_token", "pad_token", "raise_exception",
@@ -107,7 +107,7 @@ def _message(message: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(role, str) or role not in ROLES:
         raise invalid(f"{where}.role", f"{where}.role must be one of {', '.join(ROLES)}")
     known = {"role", "content", "name"} | {"assistant": {"tool_calls"}, "tool": {"tool_call_id"}}.get(role, set())
-    # What OpenAI's own answers carry besides may be sent back as long as it is empty.
+    # Clients send OpenAI's own answers back, which have these fields; they must be empty.
     extra = [name for name in message if name not in known and message[name] not in (None, [], "")]
     if extra:
         raise invalid(f"{where}.{extra[0][:64]}", f"{where}.{extra[0][:64]} is not supported here; remove it")

@@ -1,4 +1,4 @@
-"""Fields of request bodies: each reads its value or refuses it by name, and says in JSON Schema what it allows. Pure."""
+"""Fields of request bodies: each reads its value or refuses it by name, and has a JSON Schema of allowed values. Pure."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _nullable(kind: str, **schema: Any) -> Mapping[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value in an error message: short, and never deep."""
+    """Return the value for an error message: short, and never deep."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "an array"
     shown_value = repr(value[:40] if isinstance(value, str) else value)

@@ -52,11 +52,11 @@ NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
 def _stream_options(value: Any, name: str) -> Mapping[str, bool]:
     if not isinstance(value, dict):
         raise invalid(name, f"{name} must be an object")
-    for option, wanted in value.items():
+    for option, enabled in value.items():
         if option not in STREAM_OPTIONS:
             allowed = ", ".join(STREAM_OPTIONS)
             raise invalid(name, f"unknown stream option {shown(option)}; allowed: {allowed}")
-        if not isinstance(wanted, bool):
+        if not isinstance(enabled, bool):
             raise invalid(name, f"{name}.{option} must be a boolean")
     return value
 
@@ -78,7 +78,7 @@ _FORMAT = {"anyOf": [
 _CHOICES = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1,
             "maxItems": formats.MAX_CHOICES}  # fmt: skip
 _TEXT = {"type": "string", "minLength": 1}
-# What `formats` reads.
+# The fields that `formats` reads.
 FORMATS: Table = {
     "response_format": elsewhere(_FORMAT),
     "guided_json": elsewhere({"type": ["object", "string", "null"]}),

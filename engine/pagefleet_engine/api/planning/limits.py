@@ -1,4 +1,4 @@
-"""What this server allows beyond what a request's fields do."""
+"""Limits of this server, besides those of a request's fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Rules:
-    """What requests may ask of this server. `priorities`: whether its scheduler knows them."""
+    """Features that requests may use on this server. `priorities`: whether its scheduler knows them."""
 
     priorities: bool = True
     request_templates: bool = False

@@ -20,7 +20,7 @@ from pagefleet_engine.core.requests import EngineRequest, Grammar, SamplingParam
 from pagefleet_engine.model.text.tokenizer import Tokenizer
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
-GREEDY_BELOW = 1e-5  # of temperature: logits divided by less overflow
+GREEDY_BELOW = 1e-5  # the least temperature: logits divided by less overflow
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Planner:
         prompts.check_ids([token for token, _ in parameters.logit_bias], size, "logit_bias")
 
     async def _grammar(self, parameters: Parameters) -> Grammar | None:
-        """What bounds the answer: the request's own format, its tools, or both."""
+        """Return the grammar of the answer: of the request's own format, its tools, or both."""
         tools = parameters.conversation.tools if parameters.conversation else None
         checks: list[Asked] = tools.schemas() if tools is not None else []
         asked = parameters.answer_format
@@ -139,7 +139,7 @@ class Planner:
         return several
 
     def longest(self) -> int:
-        """Tokens of a prompt and its answer together. Raises ApiError (503) while the model loads."""
+        """Return the most tokens of a prompt and its answer together. Raises ApiError (503) while the model loads."""
         ready = self._client.ready
         if ready is None:
             raise ApiError(503, "the model is still loading", code="not_ready", retry_after=5)

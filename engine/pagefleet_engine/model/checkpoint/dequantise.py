@@ -1,4 +1,4 @@
-"""Weights of AWQ and FP8 checkpoints back to floats: what the quantised kernels must agree with. Pure."""
+"""Turns weights of AWQ and FP8 checkpoints back to floats. The quantised kernels must agree with this. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagefleet_engine.model.checkpoint.quantization import Method, Stored
 # Column c of each eight lies in the nibble AWQ_NIBBLES[c] of their int32 word.
 # https://github.com/casper-hansen/AutoAWQ/blob/main/awq/utils/packing_utils.py
 AWQ_NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
-# What a quantised linear layer `x` holds in place of `x.weight`, and FP8's names of the scale beside it.
+# The tensors of a quantised linear layer `x` in place of `x.weight`, and FP8's names of the scale beside it.
 AWQ_PARTS = ("qweight", "qzeros", "scales")
 FP8_SCALES = ("weight_scale_inv", "weight_scale")
 
@@ -82,13 +82,13 @@ def awq_nibbles(words: torch.Tensor) -> torch.Tensor:
 
 
 def parts(stored: Stored, names: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    """The quantised layers among a checkpoint's tensors: prefix, such as "model.layers.0.mlp.up_proj", to its tensors.
+    """Find the quantised layers among a checkpoint's tensors: prefix ("model.layers.0.mlp.up_proj") to its tensors.
 
-    A layer that the checkpoint left in floats is none of them.
+    A layer that the checkpoint left in floats is not among them.
     """
     if stored.method is Method.AWQ:
-        found = [name.removesuffix(".qweight") for name in names if name.endswith(".qweight")]
-        return {prefix: tuple(f"{prefix}.{part}" for part in AWQ_PARTS) for prefix in found}
+        prefixes = [name.removesuffix(".qweight") for name in names if name.endswith(".qweight")]
+        return {prefix: tuple(f"{prefix}.{part}" for part in AWQ_PARTS) for prefix in prefixes}
     return {
         name.removesuffix(f".{scale}"): (f"{name.removesuffix(f'.{scale}')}.weight", name)
         for scale in FP8_SCALES

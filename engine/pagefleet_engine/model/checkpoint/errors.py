@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModelError(Exception):
-    """`field` is a spec path ("spec.model.source"); `message` says what is wrong and what is allowed."""
+    """`field` is a spec path ("spec.model.source"); `message` states the fault and the allowed values."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")

@@ -1,4 +1,4 @@
-"""ggml's blocks as codes with scales and offsets, or as float32, bit for bit what gguf.quants computes and several times as fast.
+"""Reads ggml's blocks as codes with scales and offsets, or as float32: bit for bit gguf.quants, several times as fast.
 
 Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h.
 Types without a layout here go through gguf.quants, which is imported for them only.
@@ -33,9 +33,9 @@ class Layout:
 
 
 def dequantise(stored: Stored, out: torch.Tensor | None = None) -> torch.Tensor:
-    """float32 of the stored shape; written to `out`, contiguous and of as many elements, when it is given.
+    """Return float32 of the stored shape; written to `out`, contiguous and of as many elements, when it is given.
 
-    Raises NotImplementedError for a type that nothing here knows.
+    Raises NotImplementedError for an unknown type.
     """
     result = torch.empty(stored.shape) if out is None else out
     flat, source = result.view(-1), torch.from_numpy(stored.data).view(-1)
@@ -53,8 +53,8 @@ def dequantise(stored: Stored, out: torch.Tensor | None = None) -> torch.Tensor:
     return result
 
 
-def kept_bytes(kind: str) -> float:
-    """What an element of a matrix takes that is kept as it is stored, or as float32 where it cannot be."""
+def element_bytes(kind: str) -> float:
+    """Return the bytes of an element of a matrix in memory: in its stored form where possible, else as float32."""
     if kind in LAYOUTS:
         return LAYOUTS[kind].bits / 8 + 8 / LAYOUTS[kind].group
     return 2 if kind in HALVES else 4
@@ -66,7 +66,7 @@ def halves(stored: Stored) -> torch.Tensor:
 
 
 def coded(stored: Stored) -> Coded | None:
-    """A matrix without a loss; None when it is no matrix, or its type is not one of codes."""
+    """Return a matrix as its codes, without a loss; None when it is no matrix, or its type has no codes."""
     if stored.type not in LAYOUTS or len(stored.shape) != 2:
         return None
     layout, source = LAYOUTS[stored.type], torch.from_numpy(stored.data).view(-1)
@@ -88,9 +88,9 @@ def _by_gguf(stored: Stored) -> torch.Tensor:
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    found: numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float32]]
-    found = dequantize(stored.data, GGMLQuantizationType[stored.type])
-    return torch.from_numpy(found).view(-1)
+    values: numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float32]]
+    values = dequantize(stored.data, GGMLQuantizationType[stored.type])
+    return torch.from_numpy(values).view(-1)
 
 
 def _half(blocks: torch.Tensor, first: int) -> torch.Tensor:

@@ -53,8 +53,8 @@ def from_gguf(field: Field, vocab_size: int, divisors: tuple[float, ...], tied: 
 
 def eos_token_ids(field: Field) -> tuple[int, ...]:
     """The tokens that end an answer: of a text, of a turn, of a message (Llama 3.1's tool calls)."""
-    found = (field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
-    return tuple(dict.fromkeys(int(token) for token in found if token is not None))
+    token_ids = (field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+    return tuple(dict.fromkeys(int(token) for token in token_ids if token is not None))
 
 
 def _config(family: Family, field: Field, vocab_size: int, divisors: tuple[float, ...], tied: bool) -> ModelConfig:

@@ -67,12 +67,12 @@ class GGUF:
 
     def stored(self, name: str, heads: int, kv_heads: int) -> Stored:
         """One tensor by its Hugging Face name, rotary halves as Hugging Face lays them out. Raises ModelError."""
-        found = self._read(self._tensors[name])
+        tensor = self._read(self._tensors[name])
         if self._permuted and ".self_attn.q_proj." in name:
-            return unpermute(found, heads)
+            return unpermute(tensor, heads)
         if self._permuted and ".self_attn.k_proj." in name:
-            return unpermute(found, kv_heads)
-        return found
+            return unpermute(tensor, kv_heads)
+        return tensor
 
     def rope_divisors(self) -> tuple[float, ...]:
         """What each rotary frequency is divided by (Llama 3.1's scaling, precomputed); empty when it is not scaled."""

@@ -141,12 +141,12 @@ class Header:
     def _decode(self, array: Array) -> list[Any]:
         if array.type != STRING:
             return list(struct.unpack_from(f"<{array.count}{SCALARS[array.type]}", self.data, array.start))
-        at, data, length, found = array.start, self.data, U64.unpack_from, []
+        at, data, length, strings = array.start, self.data, U64.unpack_from, []
         for _ in range(array.count):
             end = at + 8 + length(data, at)[0]
-            found.append(data[at + 8 : end].decode())
+            strings.append(data[at + 8 : end].decode())
             at = end
-        return found
+        return strings
 
     def _string(self) -> str:
         return self._take(self._u64()).decode()

@@ -18,7 +18,7 @@ class Method(StrEnum):
 @dataclass(frozen=True)
 class Stored:
     """AWQ: `group_size` input columns share a scale and a zero point, 0: all do. FP8: a scale covers a `block` of
-    (output rows, input columns); None: a whole tensor or a row each, the scale's shape tells.
+    (output rows, input columns); None: a whole tensor or a row each, which the scale's shape shows.
     """
 
     method: Method
@@ -32,7 +32,7 @@ FP8: dict[str, tuple[Any, ...]] = {"activation_scheme": ("dynamic", None), "fmt"
 
 
 def parse(document: Mapping[str, Any] | None) -> Stored | None:
-    """None for weights that are not quantised. Raises ModelError for what cannot be computed."""
+    """Read the entry; None for weights that are not quantised. Raises ModelError for unsupported settings."""
     if document is None:
         return None
     method = document.get("quant_method")

@@ -1,4 +1,4 @@
-"""How far rotary frequencies are slowed down for contexts longer than those of the first training. No torch."""
+"""Slows rotary frequencies down for contexts longer than those of the first training. No torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TYPES = ("default", "linear", "llama3", "yarn")
 class Scaling:
     """`divisors` [head_dim / 2] of the frequencies, empty: all 1. `scale` multiplies cos and sin.
 
-    `positions`: the context that the scaling reaches, 0 when it does not say.
+    `positions`: the context that the scaling reaches, 0 when it is not stated.
     """
 
     divisors: tuple[float, ...] = ()
@@ -27,10 +27,10 @@ class Scaling:
 def from_parameters(
     parameters: Mapping[str, Any], head_dim: int, theta: float, max_position: int, original: int | None = None
 ) -> Scaling:
-    """What config.json's `rope_parameters` (transformers 5) or `rope_scaling` (before it) says.
+    """Read config.json's `rope_parameters` (transformers 5) or `rope_scaling` (before it).
 
     `max_position` stands in for a missing `original_max_position_embeddings`; `original`, config.json's own entry of
-    that name, goes before both, as in transformers. Raises ModelError for what is not computed here, KeyError,
+    that name, goes before both, as in transformers. Raises ModelError for unsupported settings, KeyError,
     TypeError or ValueError for a damaged entry.
     """
     first = int(original or parameters.get("original_max_position_embeddings") or max_position)
@@ -58,7 +58,7 @@ def from_parameters(
 def llama3_divisors(
     head_dim: int, theta: float, factor: float, low: float, high: float, original: int
 ) -> tuple[float, ...]:
-    """Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones kept, those between blended.
+    """Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones unchanged, those between blended.
 
     `low` and `high` are the numbers of turns within `original` positions that bound the blend.
     """

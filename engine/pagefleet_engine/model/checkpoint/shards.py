@@ -21,7 +21,7 @@ class _Slice(Protocol):
 
 
 class _File(Protocol):
-    """What is used of a `safe_open` handle; the library has no types for it."""
+    """The methods of a `safe_open` handle that are used here; the library has no types for it."""
 
     def keys(self) -> list[str]: ...
 
@@ -42,7 +42,7 @@ class Reader:
 
     @property
     def bytes(self) -> int:
-        """Of one element, as far as floats are concerned."""
+        """Return the bytes of one element, for float types."""
         return 2 if self.file.get_slice(self.name).get_dtype() in HALVES else 4
 
 
@@ -56,11 +56,11 @@ def readers(folder: Path) -> dict[str, Reader]:
         return _tensors(folder / SINGLE)
     if (folder / INDEX).is_file():
         return _indexed(folder)
-    found: dict[str, Reader] = {}
+    tensors: dict[str, Reader] = {}
     for path in sorted(folder.glob("*.safetensors")):
         if not path.name.startswith("consolidated"):
-            found |= _tensors(path)
-    return found
+            tensors |= _tensors(path)
+    return tensors
 
 
 def _indexed(folder: Path) -> dict[str, Reader]:

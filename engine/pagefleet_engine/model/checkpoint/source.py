@@ -11,7 +11,7 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 
 ALLOWED = "python://<package>/<file.gguf>, file:///<folder or .gguf file>, hf://<org>/<name>[@<revision>]"
 
-# Of a hub repository; Mistral's and Meta's hold the weights a second time in their own layouts.
+# Files of a hub repository to leave out; Mistral's and Meta's hold the weights a second time in their own layouts.
 WANTED = ["*.json", "*.safetensors", "*.jinja"]
 UNWANTED = ["*consolidated*", "original/*", "metal/*"]
 
@@ -30,7 +30,7 @@ class ModelSource:
 
 
 def resolve(uri: str) -> ModelSource:
-    """Where the model lies. Raises ModelError (field spec.model.source) when it is not there."""
+    """Return the model's path. Raises ModelError (field spec.model.source) when it does not exist."""
     scheme, separator, rest = uri.partition("://")
     if not separator or not rest:
         raise ModelError(SOURCE, f"{uri!r} is not a model URI; allowed: {ALLOWED}")

@@ -19,7 +19,7 @@ from pagefleet_engine.model.families import registry
 from pagefleet_kernels.cpu import Coded
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-# Beside weights some files carry tables that the config says as well.
+# Some files have tables beside the weights that the config states as well.
 TABLES = ("rotary_emb.inv_freq", "rope_freqs.weight")
 MATRICES = ("_proj.weight", "embed_tokens.weight", "lm_head.weight")
 T = TypeVar("T")
@@ -27,10 +27,10 @@ Read = Callable[[torch.Tensor | None], torch.Tensor]  # into the given float32 t
 
 
 class Weights:
-    """Names and readers of tensors. `take` reads one; `left` names those that nobody took.
+    """Names and readers of tensors. `take` reads one; `left` names those that were not read.
 
-    A quantised layer shows as its float `weight`; `take_packed` and `take_kept` give it as it is stored. `kept_bytes`
-    is the most that an element of what `take_kept` gives takes.
+    A quantised layer shows as its float `weight`; `take_packed` and `take_compact` return it as it is stored.
+    `element_bytes` is the most bytes that an element of a result of `take_compact` has.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Weights:
         where: str,
         packed: Mapping[str, Callable[[], dequantise.Packed]] | None = None,
         coded: Callable[[str], Coded | None] = lambda name: None,
-        kept_bytes: float = 4,
+        element_bytes: float = 4,
     ) -> None:
-        self.kept_bytes = kept_bytes
+        self.element_bytes = element_bytes
         self._readers, self._where, self._packed, self._coded = dict(readers), where, dict(packed or {}), coded
         self._taken: set[str] = set()
 
@@ -63,8 +63,8 @@ class Weights:
             self._read(name, (count, columns), part)
         return result
 
-    def take_kept(self, rows: Mapping[str, int], columns: int) -> torch.Tensor | Coded:
-        """As `take_rows`, in the smallest form of which every value is exactly the file's: codes, a dtype of two bytes."""
+    def take_compact(self, rows: Mapping[str, int], columns: int) -> torch.Tensor | Coded:
+        """As `take_rows`, in the smallest form that has exactly the file's values: codes, or a dtype of two bytes."""
         shapes = [(name, (count, columns)) for name, count in rows.items()]
         codes = [self._guarded(name, partial(self._coded, name)) for name in rows if name in self._readers]
         parts = [part for part in codes if part is not None]
@@ -112,7 +112,7 @@ class Weights:
 
 
 def load(source: ModelSource) -> tuple[ModelConfig, Weights]:
-    """Config, and weights that are still to be read. Raises ModelError."""
+    """Return the config, and weights that are not read yet. Raises ModelError."""
     match source.format:
         case Format.GGUF:
             return _from_gguf(source)
@@ -139,9 +139,11 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
     def coded(name: str) -> Coded | None:
         return gguf_blocks.coded(file.stored(name, config.heads, config.kv_heads))
 
-    kept = max((gguf_blocks.kept_bytes(file.type(name)) for name in file.names if name.endswith(MATRICES)), default=4)
+    element_bytes = max(
+        (gguf_blocks.element_bytes(file.type(name)) for name in file.names if name.endswith(MATRICES)), default=4
+    )
     readers = {name: partial(read, name) for name in file.names}
-    return config, Weights(readers, source.path.name, coded=coded, kept_bytes=kept)
+    return config, Weights(readers, source.path.name, coded=coded, element_bytes=element_bytes)
 
 
 def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
@@ -150,7 +152,7 @@ def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
         tensors = {family.tensor(name): reader for name, reader in tensors.items()}
     packed: dict[str, Callable[[], dequantise.Packed]] = {}
     stored = config.stored
-    kept = max((read.bytes for name, read in tensors.items() if name.endswith(MATRICES)), default=4)
+    element_bytes = max((read.bytes for name, read in tensors.items() if name.endswith(MATRICES)), default=4)
     if stored is not None:
         for layer, names in dequantise.parts(stored, tensors).items():
             missing = [name for name in names if name not in tensors]
@@ -160,7 +162,7 @@ def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
             packed[layer] = partial(lambda parts: dequantise.packed(stored, tuple(read() for read in parts)), parts)
     readers: dict[str, Read] = {name: partial(_plain, read) for name, read in tensors.items()}
     readers |= {f"{layer}.weight": partial(_unpacked, read) for layer, read in packed.items()}
-    return config, Weights(readers, source.path.name, packed, kept_bytes=4 if packed else kept)
+    return config, Weights(readers, source.path.name, packed, element_bytes=4 if packed else element_bytes)
 
 
 def _plain(read: Callable[[], torch.Tensor], out: torch.Tensor | None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The shape of a registry entry: what a family of decoder-only models says for itself. Every default is Llama's.
+"""The shape of a registry entry: how a family of decoder-only models differs from Llama. Every default is Llama's.
 
 The layers are those of model/llama.py and runner/device/model/model.py, with the options of ModelConfig. A family
 whose layers compute something else adds an option to ModelConfig and to both of them; everything else is here.
@@ -34,11 +34,11 @@ GGUF_TENSORS = {
 
 
 class NotSupported(Exception):
-    """A setting of config.json that the family does not compute here; the text names it and what is supported."""
+    """A setting of config.json that is not supported for the family; the text names it and the supported ones."""
 
 
 def no_window(document: Document, layers: int) -> Sliding:
-    """Nothing slides. Raises NotSupported for a config.json with a window."""
+    """Return that no layer slides. Raises NotSupported for a config.json with a window."""
     if (window := document.get("sliding_window")) is not None:
         kind = document.get("model_type")
         raise NotSupported(f"sliding_window {window!r} of a {kind} model is not supported; supported: null")
@@ -69,7 +69,7 @@ class Family:
     gguf_tensors: the same for the names of its GGUF files, without the layer's prefix and the suffix.
     gguf_interleaved: llama.cpp stores the rotary halves of q and k interleaved.
     gguf_window: its GGUF files may have a window, which slides in every layer.
-    head_dim: of a config.json that has none; None: hidden_size / num_attention_heads.
+    head_dim: the default for a config.json without one; None: hidden_size / num_attention_heads.
     qk_norm: RMSNorm over each head of q and k before the rotation.
     attention_bias: q, k and v have biases whatever config.json says.
     sliding: reads the window and the layers that slide. It raises NotSupported.

@@ -1,4 +1,4 @@
-"""Mistral (Jiang et al., 2023): Llama with a window that slides in every layer. Its GGUF files say "llama"."""
+"""Mistral (Jiang et al., 2023): Llama with a window that slides in every layer. Its GGUF files state "llama"."""
 
 from __future__ import annotations
 

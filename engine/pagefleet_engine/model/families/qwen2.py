@@ -10,7 +10,9 @@ WINDOW, MAX_WINDOW_LAYERS = 4096, 28  # transformers' defaults for a config.json
 
 
 def sliding(document: Document, layers: int) -> Sliding:
-    """`layer_types` go before `max_window_layers`: the layers from that number on slide. Raises NotSupported."""
+    """Read the window and the layers that slide: those of `layer_types`, else all from `max_window_layers` on. Raises
+    NotSupported.
+    """
     window = document.get("sliding_window", WINDOW) if document.get("use_sliding_window", False) else None
     types: Sequence[str] | None = document.get("layer_types")
     first = int(document.get("max_window_layers", MAX_WINDOW_LAYERS))

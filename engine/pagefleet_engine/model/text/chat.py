@@ -27,12 +27,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 MAX_TEMPLATE_CHARACTERS, MAX_TEXT_CHARACTERS, MAX_SECONDS = 1 << 18, 1 << 24, 10.0
-MARK = "\ue000continue\ue000 "  # ends with a space to tell whether the template trims
+MARK = "\ue000continue\ue000 "  # ends with a space, which shows whether the template trims
 WIDEST = 1 << 16  # of a padded or formatted text
 REFUSED_GLOBALS, REFUSED_FILTERS = ("cycler", "joiner", "lipsum"), ("center", "pprint", "urlize", "wordwrap", "xmlattr")
 # Methods of str that pad to a width.
 PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "format", "format_map"})
-# What a template's own mistakes raise; the last three come from compiling one that nests too deeply.
+# Errors of a template's own mistakes; the last three come from compiling one that nests too deeply.
 UNRENDERED = (
     TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError, SyntaxError, MemoryError,
 )  # fmt: skip
@@ -90,7 +90,7 @@ class ChatTemplates:
 
 
 def _cut(text: str) -> str:
-    """What comes before the mark; spaces before it go where the template trims the message."""
+    """Return the text before the mark, without the spaces before it where the template trims the message."""
     at = text.rfind(MARK.strip())
     if at < 0:
         raise ValueError("the chat template leaves the last message out, so it cannot be continued")
@@ -217,7 +217,7 @@ def _check_name(name: Any) -> None:
 
 
 def _check_widths(form: str, *arguments: Any) -> None:
-    """Refuses numbers that pad a text beyond WIDEST, in the form or among what it is filled with."""
+    """Refuse numbers that pad a text beyond WIDEST, in the format or among its arguments."""
     if re.search(r"\d{5}", form):
         raise SecurityError("a width of this format is too large")
     pending = list(arguments)

@@ -1,7 +1,7 @@
 """Grammars that bound what a model may write: JSON schemas, regexes, choices, Lark or GBNF. No torch.
 
 llguidance compiles them (Earley's parser, 1970, over a lexer of regex derivatives) against the model's vocabulary.
-What a client sends may be hostile: `grammar_check` compiles it under a budget before an engine ever sees it.
+A client's grammar may be hostile: `grammar_check` compiles it under a budget before it reaches an engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIMITS: dict[str, Any] = {
 
 
 class GrammarSpec(Protocol):
-    """What `core.requests.Grammar` is: the text's meaning depends on `kind`, one of KINDS."""
+    """The fields of `core.requests.Grammar`: the text's meaning depends on `kind`, one of KINDS."""
 
     @property
     def kind(self) -> str: ...
@@ -44,7 +44,7 @@ class GrammarSpec(Protocol):
 
 
 class Compiler:
-    """Compiled grammars of one model, the `cached` most recently used of them kept. Thread-safe.
+    """Compiled grammars of one model; the `cached` most recently used are stored. Thread-safe.
 
     `vocabulary` is the tokenizer as JSON (`tokenizers.Tokenizer.to_str()`), `vocab_size` the length of the logits.
     """
@@ -56,13 +56,13 @@ class Compiler:
         self._cached, self._lock = cached, Lock()
 
     def compile(self, spec: GrammarSpec) -> LLMatcher:
-        """A matcher at the grammar's beginning, the caller's own. Raises ValueError with what is wrong with it."""
+        """Return a matcher at the grammar's beginning, the caller's own. Raises ValueError that states the grammar's fault."""
         key = (spec.kind, spec.text)
         with self._lock:
-            found = self._cache.get(key)
-            if found is not None:
+            cached = self._cache.get(key)
+            if cached is not None:
                 self._cache.move_to_end(key)
-                return found.deep_copy()
+                return cached.deep_copy()
         made = self._make(spec)
         with self._lock:
             self._cache[key] = made
@@ -71,7 +71,7 @@ class Compiler:
             return made.deep_copy()
 
     def try_out(self, spec: GrammarSpec) -> None:
-        """Compiles and takes a few steps, so that what fails early fails here. Raises ValueError."""
+        """Compile the grammar and take a few steps, so that early errors are raised here. Raises ValueError."""
         matcher = self.compile(spec)
         for _ in range(TRIAL_STEPS):
             if matcher.is_stopped():
@@ -132,11 +132,11 @@ def definition(spec: GrammarSpec) -> str:
 
 def literal(text: str) -> str:
     """A regex that matches exactly this text."""
-    return re.sub(r"[^a-zA-Z0-9]", lambda found: f"\\x{{{ord(found[0]):x}}}", text)
+    return re.sub(r"[^a-zA-Z0-9]", lambda match: f"\\x{{{ord(match[0]):x}}}", text)
 
 
 def _regex(text: str) -> str:
-    """With \\d and \\w of ASCII, as in JSON schemas: few who write \\d want every script's digits."""
+    """Restrict \\d and \\w to ASCII, as in JSON schemas: few writers of \\d mean the digits of every script."""
     from llguidance import LLMatcher, regex_to_lark
 
     return LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(text, 'dw')}/")
@@ -145,7 +145,7 @@ def _regex(text: str) -> str:
 def _schema(schema: Any) -> str:
     from llguidance import LLMatcher
 
-    if isinstance(schema, dict):  # its extension could lift the rules below
+    if isinstance(schema, dict):  # llguidance reads this key, and it could lift the limits below
         schema = {key: value for key, value in schema.items() if key != "x-guidance"}
     return LLMatcher.grammar_from_json_schema(
         json.dumps(schema, ensure_ascii=False), overrides={"whitespace_pattern": WHITESPACE, "lenient": False}

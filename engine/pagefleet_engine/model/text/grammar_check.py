@@ -1,5 +1,5 @@
-"""Says whether a client's grammar compiles, in a process of its own that may be killed: a few hundred bytes of JSON
-schema can keep any compiler busy for hours. The process ends itself at its budget; the next check starts another.
+"""Checks whether a client's grammar compiles, in a process of its own that may be killed: a few hundred bytes of JSON
+schema can occupy any compiler for hours. The process ends itself at its budget; the next check starts another.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Checker:
         self._cached, self._lock = cached, Lock()
 
     def check(self, spec: GrammarSpec) -> None:
-        """Blocks for milliseconds, WALL_SECONDS at most. Raises ValueError with what a client can change."""
+        """Check a grammar: blocks for milliseconds, WALL_SECONDS at most. Raises ValueError with a message for the client."""
         key = (spec.kind, spec.text)
         with self._lock:
             if key not in self._known:
@@ -123,7 +123,7 @@ def main() -> None:
     _answer("ready")
     while line := lines.readline():
         kind, text = json.loads(line)
-        # Processor time, not the clock: a busy node refuses nothing. The kernel ends the process, whatever it is in.
+        # Processor time, not the clock: a busy node refuses no grammar. The kernel ends the process even in native code.
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         try:
             compiler.try_out(_Spec(kind, text))

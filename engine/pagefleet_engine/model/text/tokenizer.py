@@ -130,21 +130,21 @@ def _from_folder(folder: Path, override: str | None) -> Tokenizer:
 
 
 def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Where transformers looks: chat_template.jinja, additional_chat_templates/, chat_template.json, then the config."""
-    found: dict[str, str] = {}
+    """Read templates where transformers does: chat_template.jinja, additional_chat_templates/, chat_template.json, config."""
+    templates: dict[str, str] = {}
     given = settings.get("chat_template")
     if isinstance(given, list):
-        found = {str(entry["name"]): str(entry["template"]) for entry in given}
+        templates = {str(entry["name"]): str(entry["template"]) for entry in given}
     elif given is not None:
-        found = {"default": str(given)}
+        templates = {"default": str(given)}
     inside = _json(folder / "chat_template.json").get("chat_template")
     if isinstance(inside, str):
-        found["default"] = inside
+        templates["default"] = inside
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        found[path.stem] = path.read_text(encoding="utf-8")
+        templates[path.stem] = path.read_text(encoding="utf-8")
     if (folder / "chat_template.jinja").is_file():
-        found["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    return found
+        templates["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    return templates
 
 
 def _from_gguf(file: GGUF, override: str | None) -> Tokenizer:

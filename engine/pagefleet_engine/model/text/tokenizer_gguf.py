@@ -25,7 +25,12 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-BEGINS_WITH_BOS = ("llama-bpe", "llama3", "llama-v3", "tekken")  # and takes whole words of the vocabulary as they are
+BEGINS_WITH_BOS = (
+    "llama-bpe",
+    "llama3",
+    "llama-v3",
+    "tekken",
+)  # these also take whole words of the vocabulary as they are
 PRE_TOKENIZERS = ("default", "gpt-2", "llama-bpe", "qwen2", "smollm", "tekken")
 
 
@@ -99,8 +104,8 @@ def _pre_tokenizer(name: str | None) -> pre_tokenizers.PreTokenizer:
 
 
 def _sentence_piece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
-    """SentencePiece's BPE: of all neighbours that form a token, those of the highest score merge first. What is left
-    and is no token falls back to its UTF-8 bytes. A space is put before each text, also behind a special token.
+    """SentencePiece's BPE: of all neighbours that form a token, those of the highest score merge first. Text that forms no
+    token falls back to its UTF-8 bytes. A space is put before each text, also behind a special token.
     """
     scores: list[float] = file.field("tokenizer.ggml.scores") or []
     if len(scores) != len(tokens):
@@ -144,13 +149,13 @@ def merges_of(tokens: Sequence[str], scores: Sequence[float], types: Sequence[in
 
 
 def _add_ends(fast: Tokenizer, file: GGUF, tokens: Sequence[str], begins: bool) -> None:
-    """BOS before and EOS behind a text, where the file or llama.cpp's rule for its kind wants them."""
+    """Add BOS before and EOS behind a text, where the file or llama.cpp's rule for its kind adds them."""
     pieces: list[tuple[str, int]] = []
     for key, usual in (("bos", begins), ("eos", False)):
         index = file.field(f"tokenizer.ggml.{key}_token_id")
-        wanted = bool(_or(file.field(f"tokenizer.ggml.add_{key}_token"), usual))
+        added = bool(_or(file.field(f"tokenizer.ggml.add_{key}_token"), usual))
         pieces.append(
-            (tokens[index], int(index)) if wanted and index is not None and 0 <= index < len(tokens) else ("", -1)
+            (tokens[index], int(index)) if added and index is not None and 0 <= index < len(tokens) else ("", -1)
         )
     (bos, bos_id), (eos, eos_id) = pieces
     if bos or eos:

@@ -13,7 +13,7 @@ from pagefleet_engine.model.adapters import Adapter, Applied
 
 
 class Adapters:
-    """At most `limit`. A name means the newest version of its adapter; requests keep the version that they began with.
+    """Holds at most `limit` adapters. A name means its newest version; a request keeps the version that it began with.
 
     `read` reads an adapter from a folder and raises ValueError; its tensors lie on `device`.
     """
@@ -49,11 +49,11 @@ class Adapters:
             raise ValueError(f"the adapter {name!r} is in use")
         del self._loaded[self._versions.pop(name)]
 
-    def applied(self, works: Sequence[Work]) -> Applied | None:
-        """The changes that the works' adapters make to a step; None when no work has one."""
+    def applied(self, work_items: Sequence[Work]) -> Applied | None:
+        """Return the changes that the work items' adapters make to a step; None when none of them has an adapter."""
         rows: dict[str, list[int]] = {}
         begin = 0
-        for work in works:
+        for work in work_items:
             if (version := work.sequence.request.adapter) is not None:
                 rows.setdefault(version, []).extend(range(begin, begin + work.count))
             begin += work.count

@@ -38,8 +38,8 @@ def on_demand(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> Call
 
     @functools.cache
     def made() -> Grammars:
-        found = tokenizer.load(source.resolve(model))
-        return Grammars(found.backend, vocab_size, eos_token_ids)
+        loaded = tokenizer.load(source.resolve(model))
+        return Grammars(loaded.backend, vocab_size, eos_token_ids)
 
     return made
 
@@ -52,9 +52,9 @@ class Matcher:
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.intp)
 
     def fill(self, row: torch.Tensor) -> None:
-        """Sets what the grammar does not allow next to -inf, in place. row: float [vocab], or [1, vocab].
+        """Set the logits of the tokens that the grammar does not allow next to -inf, in place. row: float [vocab], or [1, vocab].
 
-        Where nothing is allowed, as after the end or when the matcher ran into a limit, that leaves the eos tokens.
+        Where no token is allowed, as after the end or when the matcher ran into a limit, the eos tokens stay allowed.
         """
         refused = self.refused()
         if row.device.type == "cpu":  # torch would split so short a row over threads, which takes longer
@@ -75,7 +75,7 @@ class Matcher:
         return bits
 
     def accept(self, token: int) -> None:
-        """Moves on by a token that `fill` allowed. Any other ends the grammar: from then on only eos may come."""
+        """Move on by a token that `fill` allowed. Any other token ends the grammar: from then on only eos is allowed."""
         if not self._inner.is_stopped():
             self._inner.consume_token(token)
 
@@ -86,5 +86,5 @@ class Matcher:
 
     @property
     def error(self) -> str | None:
-        """Why the matcher gave up, or None. What was written so far is then not complete."""
+        """Return why the matcher gave up, or None. The answer is not complete when it did."""
         return self._inner.get_error() or None if self._inner.is_error() else None

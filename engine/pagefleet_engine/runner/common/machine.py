@@ -1,4 +1,4 @@
-"""What this process may really use of the machine: oversubscribed OpenMP on a small quota is many times slower."""
+"""Finds the processors and the memory that this process may use: OpenMP with too many threads is many times slower."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def threads() -> int:
     quota = _quota_v2() or _quota_v1()
     if quota:
         limits.append(quota)
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        limits.append(float(wanted))
+    requested = os.environ.get("OMP_NUM_THREADS", "")
+    if requested.isdigit() and int(requested) > 0:
+        limits.append(float(requested))
     return max(1, math.ceil(min(limits) - 0.01))
 
 
@@ -50,10 +50,10 @@ def memory_limit() -> int:
 
 
 def return_freed_memory() -> None:
-    """Give what the allocator keeps but nobody uses back to the system, where glibc is the C library.
+    """Return memory that the allocator holds unused to the system, where glibc is the C library.
 
-    That is much after the weights were prepared, and it grows under load: by up to 190 MiB an hour while the bytes in
-    use stayed the same (glibc 2.36, `make soak`).
+    Much memory is unused after the weights were prepared. More is under load: it grew by up to 190 MiB an hour while the
+    bytes in use stayed the same (glibc 2.36, `make soak`).
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

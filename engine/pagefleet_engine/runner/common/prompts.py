@@ -13,23 +13,23 @@ from pagefleet_engine.runner.common.sampling import logprobs
 
 
 class Prompts:
-    """Collects over the steps that compute a prompt; gives it out with the request's first or only output."""
+    """Collects results over the steps that compute a prompt, and adds them to the request's first or only output."""
 
     def __init__(self, logits: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._logits = logits
         self._sums: dict[str, torch.Tensor] = {}
-        self._said: dict[str, list[TokenLogprobs]] = {}
+        self._token_logprobs: dict[str, list[TokenLogprobs]] = {}
 
-    def wants(self, works: Sequence[Work]) -> bool:
-        """Whether `take` would take anything of them."""
-        return any(self._collects(work) for work in works)
+    def collects_any(self, work_items: Sequence[Work]) -> bool:
+        """Whether `take` would collect a result of one of them."""
+        return any(self._collects(work) for work in work_items)
 
-    def take(self, works: Sequence[Work], hidden: torch.Tensor) -> None:
-        """`hidden` [n, hidden] are the last states of the tokens of `works` in their order. Takes all of them, or raises."""
+    def take(self, work_items: Sequence[Work], hidden: torch.Tensor) -> None:
+        """Collect the results of all `work_items`, or raise. `hidden` [n, hidden]: the last states of their tokens in order."""
         begin = 0
         sums: dict[str, torch.Tensor] = {}
         every: dict[str, list[TokenLogprobs]] = {}
-        for work in works:
+        for work in work_items:
             rows, request = hidden[begin : begin + work.count], work.sequence.request
             begin += work.count
             if not self._collects(work):
@@ -38,17 +38,17 @@ class Prompts:
                 total = rows.sum(dim=0)
                 sums[request.request_id] = total if work.start == 0 else self._sums[request.request_id] + total
             elif (most := request.sampling.prompt_logprobs) is not None:
-                said = [] if work.start == 0 else self._said[request.request_id]
-                every[request.request_id] = said + self._follow(work, rows, most)
+                before = [] if work.start == 0 else self._token_logprobs[request.request_id]
+                every[request.request_id] = before + self._follow(work, rows, most)
         self._sums |= sums
-        self._said |= every
+        self._token_logprobs |= every
 
     def _collects(self, work: Work) -> bool:
         request = work.sequence.request
         return request.embed or (request.sampling.prompt_logprobs is not None and work.sequence.generated == 0)
 
     def _follow(self, work: Work, rows: torch.Tensor, most: int) -> list[TokenLogprobs]:
-        """Of the prompt's tokens after each row; the last row's next token is the answer's."""
+        """Return the log probabilities of the prompt's tokens after each row; the last row's next token is the answer's."""
         following = work.sequence.request.prompt_token_ids[work.start + 1 : work.start + work.count + 1]
         if not following:
             return []
@@ -56,14 +56,18 @@ class Prompts:
         return [logprobs(table, token, most) for table, token in zip(tables, following, strict=True)]
 
     def complete(self, output: TokenOutput) -> TokenOutput:
-        """The output with what was collected for it."""
+        """Return the output with the results that were collected for it."""
         total = self._sums.pop(output.request_id, None)
         if total is not None and output.finish_reason == "stop":
             return replace(output, embedding=tuple((total / output.prompt_tokens).tolist()))
-        if output.index == 0 and output.token_ids and (said := self._said.pop(output.request_id, None)) is not None:
-            return replace(output, prompt_logprobs=tuple(said))
+        if (
+            output.index == 0
+            and output.token_ids
+            and (token_logprobs := self._token_logprobs.pop(output.request_id, None)) is not None
+        ):
+            return replace(output, prompt_logprobs=tuple(token_logprobs))
         return output
 
     def forget(self, request_id: str) -> None:
         self._sums.pop(request_id, None)
-        self._said.pop(request_id, None)
+        self._token_logprobs.pop(request_id, None)

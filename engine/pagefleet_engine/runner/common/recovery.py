@@ -1,4 +1,4 @@
-"""What follows a step that raises: the requests that make it raise are found and ended, and the engine goes on."""
+"""Recovers from a step that raises: finds and ends the requests that make it raise, and lets the engine go on."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Result = TypeVar("Result")
 
 
 def bisected(
-    works: Sequence[Work], compute: Callable[[list[Work]], Result]
+    work_items: Sequence[Work], compute: Callable[[list[Work]], Result]
 ) -> Iterator[tuple[list[Work], Result | Exception]]:
-    """The works with their result; where `compute` raises, each half of them, down to a work whose result is an exception.
+    """Compute the work items; where `compute` raises, each half of them, down to single ones whose result is the error.
 
-    `compute` leaves nothing behind when it raises. A caller that takes a part's result before it asks for the next part
-    may end requests: works whose sequences no longer run are left out.
+    `compute` changes nothing when it raises. A caller that takes a part's result before it asks for the next part
+    may end requests: work items whose sequences no longer run are left out.
     """
-    running = [work for work in works if work.sequence.runs]
+    running = [work for work in work_items if work.sequence.runs]
     if not running:
         return
     result: Result | Exception
@@ -43,15 +43,16 @@ def bisected(
 
 
 def start_over(
-    before: Scheduler, after: Scheduler, works: Iterable[Work], outputs: Iterable[TokenOutput]
+    before: Scheduler, after: Scheduler, work_items: Iterable[Work], outputs: Iterable[TokenOutput]
 ) -> list[TokenOutput]:
-    """Give `after` the requests that `before` has not begun; the outputs end all others.
+    """Move the requests that `before` has not begun to `after`; the returned outputs end all others.
 
-    `works` are those of the step that raised, `outputs` what it has brought: the last output of a work may be lost.
+        `work_items` are those of the step that raised, `outputs` its outputs so far: the last output of a sequence may be
+    lost.
     """
     ends = after.inherit(before)
     ended = {(one.request_id, one.index) for one in (*outputs, *ends) if one.finish_reason is not None}
-    lost = [one.sequence for one in works if (one.sequence.request_id, one.sequence.index) not in ended]
+    lost = [one.sequence for one in work_items if (one.sequence.request_id, one.sequence.index) not in ended]
     return [*ends, *(output_of(sequence, (), Finish.ERROR) for sequence in lost)]
 
 

@@ -15,13 +15,13 @@ from pagefleet_engine.runner.common.grammar import Grammars, Matcher
 from pagefleet_kernels.cpu import Draw, Operations
 
 MASK = 2**64 - 1
-# Of logits that requests have changed: small enough to be divided by any temperature that is not greedy.
+# The bound of logits that requests have changed: small enough to be divided by any temperature that is not greedy.
 MAX_LOGIT = 1e30
 Key = tuple[str, int]
 
 
 def mixed(*values: int) -> int:
-    """64 bits that depend on nothing else: SplitMix64 (Steele et al., OOPSLA 2014) over the values."""
+    """Hash the values to 64 bits: SplitMix64 (Steele et al., OOPSLA 2014)."""
     state = 0
     for value in values:
         state = (state ^ (value & MASK)) + 0x9E3779B97F4A7C15 & MASK
@@ -32,24 +32,24 @@ def mixed(*values: int) -> int:
 
 
 def uniform(seed: int, index: int, position: int) -> float:
-    """A number in [0, 1) that depends on nothing but the three."""
+    """Draw a number in [0, 1) that depends on the three arguments only."""
     return (mixed(seed, index, position) >> 11) * 2.0**-53
 
 
 @dataclass
 class History:
-    """What one answer's next token depends on besides its logits. Rebuilt from the tokens when it is missing."""
+    """The state that one answer's next token depends on besides its logits. Rebuilt from the tokens when it is missing."""
 
     counts: dict[int, int] = field(default_factory=dict)  # of generated tokens
     matcher: Matcher | None = None
-    seen: int = 0  # generated tokens that are in it
+    counted: int = 0  # generated tokens that `counts` and the grammar have
 
     def follow(self, answer: TokenSequence) -> None:
-        for token in answer.tokens[answer.prompt_tokens + self.seen :]:
+        for token in answer.tokens[answer.prompt_tokens + self.counted :]:
             if self.matcher is not None:
                 self.matcher.accept(token)
             self.counts[token] = self.counts.get(token, 0) + 1
-            self.seen += 1
+            self.counted += 1
 
 
 class Sampler:
@@ -69,23 +69,23 @@ class Sampler:
             self._grammars().compile(sampling.grammar)
 
     def choose(
-        self, works: Sequence[Work], logits: torch.Tensor
+        self, work_items: Sequence[Work], logits: torch.Tensor
     ) -> tuple[list[tuple[tuple[int, ...], ...]], dict[Key, tuple[TokenLogprobs, ...]]]:
-        """For each of the works that sample, whose rows are in `logits` [rows, vocab] in order: each answer's tokens.
+        """Choose the tokens of each answer of the work items that sample; `logits` [rows, vocab] has their rows in order.
 
-        And what is to be said of them. The logits are changed.
+        Return them with the requested log probabilities. The logits are changed.
         """
-        raw = self._wanted(works, logits)
+        raw = self._raw_logprobs(work_items, logits)
         row = 0
-        for work in works:
+        for work in work_items:
             if not work.sequence.request.sampling.plain:
                 self.adjust(logits[row], work.sequence)
             row += work.drafts + 1
-        chosen = self._tokens(works, logits)
+        chosen = self._tokens(work_items, logits)
         results: list[tuple[tuple[int, ...], ...]] = []
-        said: dict[Key, tuple[TokenLogprobs, ...]] = {}
+        token_logprobs: dict[Key, tuple[TokenLogprobs, ...]] = {}
         row = 0
-        for work in works:
+        for work in work_items:
             sequence, rows = work.sequence, chosen[row : row + work.drafts + 1]
             answers: tuple[tuple[int, ...], ...]
             if work.answers > 1:
@@ -96,9 +96,9 @@ class Sampler:
             if row in raw:
                 for index, (token, *_) in enumerate(answers):
                     most = sequence.request.sampling.logprobs or 0
-                    said[sequence.request_id, sequence.index + index] = (logprobs(raw[row], token, most),)
+                    token_logprobs[sequence.request_id, sequence.index + index] = (logprobs(raw[row], token, most),)
             row += work.drafts + 1
-        return results, said
+        return results, token_logprobs
 
     def draw(self, answer: TokenSequence, row: int, ahead: int, index: int | None = None) -> Draw:
         """How the token `ahead` places after the last one is drawn; `index` is the answer's own if it is not given."""
@@ -113,11 +113,11 @@ class Sampler:
         given = answer.request.sampling.seed
         return self._entropy ^ hash(answer.request_id) if given is None else given
 
-    def _tokens(self, works: Sequence[Work], logits: torch.Tensor) -> list[list[int]]:
-        """For each row its token, and those of the other answers at the end of a prompt."""
+    def _tokens(self, work_items: Sequence[Work], logits: torch.Tensor) -> list[list[int]]:
+        """Draw each row's token, and those of the other answers at the end of a prompt."""
         draws: list[Draw] = []
         rows = 0
-        for work in works:
+        for work in work_items:
             for ahead in range(work.drafts + 1):
                 indexes = range(work.answers) if work.answers > 1 else (None,)
                 draws += [self.draw(work.sequence, rows, ahead, index) for index in indexes]
@@ -127,31 +127,31 @@ class Sampler:
             tokens[draw.row].append(token)
         return tokens
 
-    def _wanted(self, works: Sequence[Work], logits: torch.Tensor) -> dict[int, torch.Tensor]:
-        """Log probabilities of the rows of which something is to be said, before anything is changed."""
+    def _raw_logprobs(self, work_items: Sequence[Work], logits: torch.Tensor) -> dict[int, torch.Tensor]:
+        """Return the log probabilities of the rows for which they are requested, before the logits are changed."""
         raw, row = {}, 0
-        for work in works:
+        for work in work_items:
             if work.sequence.request.sampling.logprobs is not None:
                 raw[row] = logits[row].log_softmax(dim=0)
             row += work.drafts + 1
         return raw
 
     def adjust(self, row: torch.Tensor, answer: TokenSequence) -> None:
-        """Bias, penalties and grammar of the answer's next token, on its logits [vocab] on the CPU, in place."""
+        """Apply the bias, penalties and grammar of the answer's next token to its logits [vocab] on the CPU, in place."""
         sampling = answer.request.sampling
         history = self._history(answer)
         if sampling.logit_bias:
             ids, values = zip(*sampling.logit_bias, strict=True)
             row.index_add_(0, torch.tensor(ids), torch.tensor(values))
         if sampling.repetition_penalty != 1:
-            seen = torch.tensor(sorted({*answer.request.prompt_token_ids, *history.counts}))
-            scores = row[seen]
-            row[seen] = torch.where(
+            present = torch.tensor(sorted({*answer.request.prompt_token_ids, *history.counts}))
+            scores = row[present]
+            row[present] = torch.where(
                 scores > 0, scores / sampling.repetition_penalty, scores * sampling.repetition_penalty
             )
         if history.counts and (sampling.frequency_penalty or sampling.presence_penalty):
-            seen, counts = torch.tensor(list(history.counts)), torch.tensor(list(history.counts.values()))
-            row[seen] -= sampling.frequency_penalty * counts + sampling.presence_penalty
+            present, counts = torch.tensor(list(history.counts)), torch.tensor(list(history.counts.values()))
+            row[present] -= sampling.frequency_penalty * counts + sampling.presence_penalty
         if sampling.moves_logits:
             row.clamp_(-MAX_LOGIT, MAX_LOGIT)
         if history.matcher is not None:
@@ -179,7 +179,7 @@ def _verified(drawn: list[int], draft: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def logprobs(row: torch.Tensor, token: int, most: int) -> TokenLogprobs:
-    """What is said of `token`, given the log probabilities [vocab] of its place."""
+    """Return the log probabilities that a client gets for `token`, from those of its place [vocab]."""
     value = float(row[token])
     rank = int((row > value).sum()) + 1
     if not most:

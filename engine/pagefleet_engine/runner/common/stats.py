@@ -35,15 +35,15 @@ def engine_stats(scheduler: Scheduler, page_size: int, steps: int) -> EngineStat
 
 
 def _adapters(answers: Sequence[TokenSequence]) -> tuple[str, ...]:
-    """Names of the adapters that these use, without the version (the text after #)."""
+    """Return the names of the adapters that the sequences use, without the version (the text after #)."""
     versions = {sequence.request.adapter for sequence in answers}
     return tuple(sorted({version.rpartition("#")[0] for version in versions if version is not None}))
 
 
-def computed(works: Sequence[Work]) -> tuple[int, int]:
-    """Tokens of prompts, and single tokens with their draft tokens."""
-    singles = sum(work.count for work in works if work.count == work.drafts + 1)
-    return sum(work.count for work in works) - singles, singles
+def computed(work_items: Sequence[Work]) -> tuple[int, int]:
+    """Count the tokens of prompts, and the single tokens with their draft tokens."""
+    singles = sum(work.count for work in work_items if work.count == work.drafts + 1)
+    return sum(work.count for work in work_items) - singles, singles
 
 
 def longest(config: EngineConfig, model: ModelConfig) -> int:

@@ -23,8 +23,8 @@ def warm_up(scheduler: Scheduler, model: str, vocab_size: int, forward: Callable
     count = min(MAX_PROMPT_TOKENS, bounds.capacity - 1, bounds.max_model_len - 1)
     prompt = tuple(index % vocab_size for index in range(1, count + 1))
     scheduler.add(EngineRequest("warm-up", prompt, SamplingParams(max_tokens=2, ignore_eos=True), 0.0))
-    while works := scheduler.schedule(0.0):
-        logits = forward(works)
+    while work_items := scheduler.schedule(0.0):
+        logits = forward(work_items)
         if not bool(logits.isfinite().all()):
             raise ModelError(SOURCE, f"{model!r}: the model's output is not finite; its weights are damaged")
-        scheduler.commit(works, [((int(logits[0].argmax()),),) if work.samples else () for work in works])
+        scheduler.commit(work_items, [((int(logits[0].argmax()),),) if work.samples else () for work in work_items])

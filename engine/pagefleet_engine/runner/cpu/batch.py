@@ -11,20 +11,20 @@ from pagefleet_engine.core.work import Work
 from pagefleet_kernels.cpu import Batch
 
 
-def lay_out(works: Sequence[Work], page_size: int) -> tuple[torch.Tensor, Batch]:
-    """The tokens [n] int64 of `works` in their order, and the batch they form.
+def lay_out(work_items: Sequence[Work], page_size: int) -> tuple[torch.Tensor, Batch]:
+    """Return the tokens [n] int64 of `work_items` in their order, and the batch that they form.
 
-    `sampled` are the last rows of each work that samples: one, and one more for each draft token.
+    `sampled` are the last rows of each work item that samples: one, and one more for each draft token.
     """
     tokens: list[int] = []
     sampled: list[int] = []
-    counts = [work.count for work in works]
-    first = numpy.zeros(len(works) + 1, dtype=numpy.int32)
+    counts = [work.count for work in work_items]
+    first = numpy.zeros(len(work_items) + 1, dtype=numpy.int32)
     numpy.cumsum(counts, out=first[1:])
     positions = numpy.empty(first[-1], dtype=numpy.int32)
     slots = numpy.empty(first[-1], dtype=numpy.int32)
-    table = numpy.zeros((len(works), max(len(work.sequence.pages) for work in works)), dtype=numpy.int32)
-    for index, work in enumerate(works):
+    table = numpy.zeros((len(work_items), max(len(work.sequence.pages) for work in work_items)), dtype=numpy.int32)
+    for index, work in enumerate(work_items):
         begin, end = first[index], first[index + 1]
         tokens += work.tokens
         pages = table[index, : len(work.sequence.pages)]
@@ -38,7 +38,7 @@ def lay_out(works: Sequence[Work], page_size: int) -> tuple[torch.Tensor, Batch]
         positions=torch.from_numpy(positions),
         slots=torch.from_numpy(slots),
         first=torch.from_numpy(first),
-        context=torch.tensor([work.start + work.count for work in works], dtype=torch.int32),
+        context=torch.tensor([work.start + work.count for work in work_items], dtype=torch.int32),
         table=torch.from_numpy(table),
         sampled=torch.tensor(sampled, dtype=torch.long),
     )

@@ -33,7 +33,9 @@ from pagefleet_engine.runner.cpu.loading import Loaded, load
 from pagefleet_engine.runner.cpu.speculator import DraftModel, Speculator
 from pagefleet_kernels.cpu import operations
 
-Computed = tuple[Results, dict[sampling.Key, tuple[TokenLogprobs, ...]]]  # each work's tokens, and what is said of them
+Computed = tuple[
+    Results, dict[sampling.Key, tuple[TokenLogprobs, ...]]
+]  # each work item's tokens, and their log probabilities
 
 
 class Engine:
@@ -41,13 +43,13 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self._config, self._operations = config, operations(machine.threads(), config.kernels)
-        # What is left to torch is small: a second pool of threads would only be in the way of the first.
+        # Torch computes little here: a second pool of threads would only be in the way of the operations' own.
         torch.set_num_threads(1 if self._operations.name == "native" else machine.threads())
         self._loaded: Loaded | None = None
         self._adapters = Adapters(config.max_adapters, self._read_adapter, torch.device("cpu"))
         self._steps = 0
         self._computed = (0, 0)
-        self._works: list[Work] = []  # of the last step
+        self._work_items: list[Work] = []  # of the last step
         self._asleep: Loaded | None = None
         self._speculator: Speculator | None = None
         self._wake()
@@ -92,21 +94,21 @@ class Engine:
 
     @torch.inference_mode()
     def step(self, now: float) -> list[TokenOutput]:
-        """One forward pass over what the scheduler chooses. `now` is seconds of the clock of `arrival`.
+        """Run one forward pass over the work that the scheduler chooses. `now`: seconds of the clock of `arrival`.
 
-        Where that raises, the requests that make it raise end with an error, and the others get what they would have got.
+        Where the pass raises, the requests that make it raise end with an error. The others get the same tokens as without them.
         """
         if self._loaded is None:
             return []
         outputs: list[TokenOutput] = []
-        self._works = []
+        self._work_items = []
         try:
             self._step(now, outputs)
-        except Exception as error:  # not of one request: nothing but what has not begun can be trusted
+        except Exception as error:  # No single request raised it: only requests that have not begun can be computed.
             report("a step failed: the requests that had begun are ended", error)
             before = self._scheduler
             self._renew(self.loaded)
-            outputs += start_over(before, self._scheduler, self._works, outputs)
+            outputs += start_over(before, self._scheduler, self._work_items, outputs)
         for output in outputs:
             if output.finish_reason is not None:
                 self._forget(output.request_id, output.index)
@@ -152,9 +154,9 @@ class Engine:
         open_ones = (*self._scheduler.running, *self._scheduler.waiting)
         return {name for one in open_ones if (name := one.request.adapter) is not None}
 
-    def _wake(self, kept: Loaded | None = None) -> None:
+    def _wake(self, reusable: Loaded | None = None) -> None:
         config = self._config
-        loaded = load(config, self._operations, kept)
+        loaded = load(config, self._operations, reusable)
         self._loaded, self.max_model_len = loaded, loaded.max_model_len
         model = loaded.model.config
         self.eos_token_ids, self.vocab_size, self.hidden_size = (
@@ -185,24 +187,24 @@ class Engine:
         outputs += self._scheduler.expire(now)
         if self._speculator is not None:
             self._plan_drafts(self._speculator)
-        self._works = works = self._scheduler.schedule(now)
-        self._computed = computed(works)
+        self._work_items = work_items = self._scheduler.schedule(now)
+        self._computed = computed(work_items)
         whole = True
-        for part, result in bisected(works, self._compute):
+        for part, result in bisected(work_items, self._compute):
             if isinstance(result, Exception):
                 request_id = part[0].sequence.request_id
                 report("a request cannot be computed and is ended", result, request_id)
                 outputs += self._scheduler.fail(request_id)
             else:
                 outputs += self._commit(part, result)
-            whole = whole and part == works and not isinstance(result, Exception)
-        if works:
+            whole = whole and part == work_items and not isinstance(result, Exception)
+        if work_items:
             self._steps += 1
             if self._speculator is not None and whole:
-                self._speculator.learn(works, time.perf_counter() - began)
+                self._speculator.learn(work_items, time.perf_counter() - began)
 
     def _plan_drafts(self, speculator: Speculator) -> None:
-        """Draft tokens change nothing but the speed: a step goes without them where they cannot be planned."""
+        """Plan the step's draft tokens. They change only the speed: a step runs without them where planning raises."""
         try:
             speculator.plan(self._scheduler)
         except Exception as error:
@@ -210,41 +212,41 @@ class Engine:
             for sequence in self._scheduler.running:
                 sequence.draft = ()
 
-    def _compute(self, works: list[Work]) -> Computed:
-        """Leaves nothing behind when it raises, but pages' contents that are written again."""
+    def _compute(self, work_items: list[Work]) -> Computed:
+        """Compute the work items. When it raises, only contents of pages have changed, and those are written again."""
         if self._speculator is not None:
-            self._speculator.fill(works)
-        ending = [work for work in works if work.samples]
-        every = self._prompts.wants(works)
-        states, sampled = self._forward(works, every)
-        said: dict[sampling.Key, tuple[TokenLogprobs, ...]] = {}
+            self._speculator.fill(work_items)
+        ending = [work for work in work_items if work.samples]
+        every = self._prompts.collects_any(work_items)
+        states, sampled = self._forward(work_items, every)
+        token_logprobs: dict[sampling.Key, tuple[TokenLogprobs, ...]] = {}
         answers: dict[int, tuple[tuple[int, ...], ...]] = {}
         if ending:
             logits = self.loaded.model.logits(states[sampled] if every else states)
-            results, said = self._sampler.choose(ending, logits)
+            results, token_logprobs = self._sampler.choose(ending, logits)
             answers = {id(work): result for work, result in zip(ending, results, strict=True)}
         if every:
-            self._prompts.take(works, states)
-        return [answers.get(id(work), ()) for work in works], said
+            self._prompts.take(work_items, states)
+        return [answers.get(id(work), ()) for work in work_items], token_logprobs
 
-    def _commit(self, works: list[Work], result: Computed) -> list[TokenOutput]:
-        results, said = result
-        outputs = self._scheduler.commit(works, results)
+    def _commit(self, work_items: list[Work], result: Computed) -> list[TokenOutput]:
+        results, token_logprobs = result
+        outputs = self._scheduler.commit(work_items, results)
         for request_id in {output.request_id for output in outputs if output.finish_reason == Finish.ERROR}:
             report("a request is ended: the token chosen for it is none of the vocabulary", request_id=request_id)
         self._copy_pages()
         return [
-            replace(self._prompts.complete(output), logprobs=said.get((output.request_id, output.index)))
+            replace(self._prompts.complete(output), logprobs=token_logprobs.get((output.request_id, output.index)))
             for output in outputs
         ]
 
-    def _forward(self, works: Sequence[Work], every: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Last hidden states of the works' tokens in order, and the rows whose logits are wanted.
+    def _forward(self, work_items: Sequence[Work], every: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the last hidden states of the work items' tokens in order, and the rows whose logits are needed.
 
-        [n, hidden] of `every` token, or of those rows only.
+        The states [n, hidden] are those of `every` token, or of those rows only.
         """
-        tokens, laid_out = batch.lay_out(works, self._config.page_size)
-        applied = self._adapters.applied(works)
+        tokens, laid_out = batch.lay_out(work_items, self._config.page_size)
+        applied = self._adapters.applied(work_items)
         only = None if every else laid_out.sampled
         return self.loaded.model.forward(tokens, laid_out, self.loaded.cache, applied, only), laid_out.sampled
 
@@ -265,7 +267,7 @@ class Engine:
 
     @torch.inference_mode()
     def _warm_up(self) -> None:
-        def forward(works: list[Work]) -> torch.Tensor:
-            return self.loaded.model.logits(self._forward(works, every=True)[0][-1:])
+        def forward(work_items: list[Work]) -> torch.Tensor:
+            return self.loaded.model.logits(self._forward(work_items, every=True)[0][-1:])
 
         warm_up(Scheduler(self._scheduler.limits), self._config.model, self.vocab_size, forward)

@@ -32,12 +32,12 @@ class Loaded:
     kv_dtype: str
 
 
-def load(config: EngineConfig, operations: Operations, kept: Loaded | None) -> Loaded:
-    """Load what `kept` does not hold already. Raises ModelError."""
+def load(config: EngineConfig, operations: Operations, reusable: Loaded | None) -> Loaded:
+    """Load the models, unless `reusable` holds them already, and make their KV pages. Raises ModelError."""
     if config.quantization not in llama.QUANTIZATIONS:
         allowed = ", ".join(llama.QUANTIZATIONS)
         raise ModelError("spec.model.quantization", f"{config.quantization!r} is not supported; supported: {allowed}")
-    loaded = _models(config, operations) if kept is None else kept
+    loaded = _models(config, operations) if reusable is None else reusable
     machine.return_freed_memory()
     dtype: torch.dtype = getattr(torch, loaded.kv_dtype)
     cache = loaded.model.pages(loaded.pages, config.page_size, dtype)
@@ -51,17 +51,17 @@ def _models(config: EngineConfig, operations: Operations) -> Loaded:
     if config.page_size < 1 or config.page_size % LANES:
         raise ModelError("spec.engine.kvCache.pageSize", f"must be a multiple of {LANES}, not {config.page_size}")
     _check_heads(model, SOURCE)
-    found: tuple[ModelConfig, weights.Weights] | None = None
+    draft_files: tuple[ModelConfig, weights.Weights] | None = None
     if config.speculation is not None and config.speculation.model is not None:
-        found = weights.load(source.resolve(config.speculation.model))
-        _check_draft(found[0], model, length)
-    files = [(model, unread), *([found] if found else [])]
-    shapes = [(shape, file.kept_bytes) for shape, file in files]
+        draft_files = weights.load(source.resolve(config.speculation.model))
+        _check_draft(draft_files[0], model, length)
+    files = [(model, unread), *([draft_files] if draft_files else [])]
+    shapes = [(shape, file.element_bytes) for shape, file in files]
     pages = memory.pages(config, shapes, length, machine.memory_limit())
     served = Llama(model, unread, config.quantization, length, operations)
     draft = None
-    if found is not None:
-        draft = Llama(*found, config.quantization, length, operations)
+    if draft_files is not None:
+        draft = Llama(*draft_files, config.quantization, length, operations)
     return Loaded(served, [], draft, [], length, pages, memory.kv_dtype(config))
 
 

@@ -16,7 +16,7 @@ INT8_BYTES = 17 / 16  # a float32 scale for each 64
 
 
 def kv_dtype(config: EngineConfig) -> str:
-    """float32 is exact; beside int8 weights half precision makes no difference that could be told."""
+    """Return float32, which is exact; or half precision, which makes no measurable difference beside int8 weights."""
     if config.kv_cache_dtype != "auto":
         return config.kv_cache_dtype
     return "float16" if config.quantization == "int8" else "float32"
@@ -27,27 +27,27 @@ def page_bytes(model: ModelConfig, page_size: int, dtype: str) -> int:
     return 2 * model.layers * model.kv_size * KV_BYTES[dtype] * page_size
 
 
-def weight_bytes(model: ModelConfig, quantization: str, kept: float = 4) -> int:
-    """What the prepared weights take: the embedding to look rows up in, layers and output matrix packed.
+def weight_bytes(model: ModelConfig, quantization: str, element_bytes: float = 4) -> int:
+    """Return the bytes of the prepared weights: the embedding to look rows up in, layers and output matrix packed.
 
-    `kept`: bytes of an element of weights that are kept as their file has them; of two, the embedding's too.
+    `element_bytes`: of an element of weights that stay as their file has them; where it is 2, the embedding's too.
     """
     layer = model.hidden_size * (2 * model.q_size + 2 * model.kv_size + 3 * model.intermediate_size)
     matrix = model.vocab_size * model.hidden_size
     packed = model.layers * layer + matrix
     if quantization == "int8":
         return 2 * matrix + int(INT8_BYTES * packed)
-    return (2 if kept == 2 else 4) * matrix + int(kept * packed)
+    return (2 if element_bytes == 2 else 4) * matrix + int(element_bytes * packed)
 
 
 def pages(config: EngineConfig, models: Sequence[tuple[ModelConfig, float]], max_model_len: int, limit: int) -> int:
-    """Pages of the KV pool; `models`, each with `weight_bytes`' `kept`, share it (a draft model after the served one).
-    `limit` is the container's bytes.
+    """Return the pages of the KV pool, which all `models` share (a draft model after the served one), each given with the
+    `element_bytes` of `weight_bytes`. `limit` is the container's bytes.
 
     Raises ModelError when the configured pages do not fit, or what fits does not hold one request of full length.
     """
     size = sum(page_bytes(model, config.page_size, kv_dtype(config)) for model, _ in models)
-    weights = sum(weight_bytes(model, config.quantization, kept) for model, kept in models)
+    weights = sum(weight_bytes(model, config.quantization, element_bytes) for model, element_bytes in models)
     spare = limit - weights - RESERVE_BYTES
     if config.num_pages is not None:
         if config.num_pages * size > spare:
@@ -58,11 +58,11 @@ def pages(config: EngineConfig, models: Sequence[tuple[ModelConfig, float]], max
             )
         return config.num_pages
     least = -(-max_model_len // config.page_size)
-    found = min(int(spare * config.kv_memory_fraction) // size, max(MAX_PAGES_BY_DEFAULT, least))
-    if found < least:
+    count = min(int(spare * config.kv_memory_fraction) // size, max(MAX_PAGES_BY_DEFAULT, least))
+    if count < least:
         raise ModelError(
             "spec.resources.memory",
-            f"{limit >> 20} MiB leave room for {max(found, 0)} KV pages; one request of {max_model_len} tokens "
+            f"{limit >> 20} MiB leave room for {max(count, 0)} KV pages; one request of {max_model_len} tokens "
             f"needs {least}: raise the memory or lower spec.model.maxLength",
         )
-    return found
+    return count

@@ -36,7 +36,7 @@ class Speculator:
         self._indexes: dict[Key, NgramIndex] = {}
 
     def plan(self, scheduler: Scheduler) -> None:
-        """Give each sequence that is past its prompt as many draft tokens as pay."""
+        """Give each sequence that is past its prompt as many draft tokens as make it faster."""
         ready = [answer for answer in scheduler.running if answer.pending == 1 and answer.request.sampling.plain]
         for answer in ready:
             answer.draft = ()
@@ -54,18 +54,18 @@ class Speculator:
                 self._rates.fade(key, self._kind(key))
         self._draft(chosen)
 
-    def fill(self, works: Sequence[Work]) -> None:
+    def fill(self, work_items: Sequence[Work]) -> None:
         """Replace placeholders, now that pages are reserved."""
 
-    def learn(self, works: Sequence[Work], seconds: float) -> None:
+    def learn(self, work_items: Sequence[Work], seconds: float) -> None:
         """Learn from a step whose results are committed, and which took `seconds`."""
-        for work in works:
+        for work in work_items:
             if work.drafts and work.sequence.runs:
                 accepted = len(work.sequence.tokens) - (work.start + work.count - work.drafts) - 1
                 key = _key(work.sequence)
                 self._rates.observe(key, self._kind(key), work.drafts, accepted)
-        if all(work.count == work.drafts + 1 for work in works):
-            self._observe(works, seconds)
+        if all(work.count == work.drafts + 1 for work in work_items):
+            self._observe(work_items, seconds)
 
     def copied(self, origin: int, target: int) -> None:
         """Note that page `target` is now a copy of page `origin`."""
@@ -74,11 +74,11 @@ class Speculator:
         self._indexes.pop((request_id, index), None)
         self._rates.forget((request_id, index))
 
-    def _observe(self, works: Sequence[Work], seconds: float) -> None:
-        self.planner.observe(len(works), sum(work.count for work in works), seconds)
+    def _observe(self, work_items: Sequence[Work], seconds: float) -> None:
+        self.planner.observe(len(work_items), sum(work.count for work in work_items), seconds)
 
     def _kind(self, key: Key) -> int:
-        """The kind of an answer's last draft: how many tokens of the text's end matched. Three say more than two."""
+        """Return the kind of an answer's last draft: how many tokens of the text's end matched. Three predict better than two."""
         return self._indexes[key].matched
 
     def _offers(self, ready: list[TokenSequence]) -> list[Offer]:
@@ -95,7 +95,7 @@ class Speculator:
 
 
 class DraftModel(Speculator):
-    """Drafts the next tokens of the smaller model, drawn with the draw's own noise.
+    """Drafts with a smaller model. Its tokens are drawn with the same noise as the model's own.
 
     The smaller model has pages of its own, with its KV at the same slots. It computes nothing while drafts do not pay. The
     tokens that it missed meanwhile it computes just before it drafts again, at most `limit` tokens a step, so that no
@@ -117,11 +117,11 @@ class DraftModel(Speculator):
         self._known: dict[int, int] = {}  # by page: how many of its first positions hold the smaller model's KV
         self._caught_up = False
 
-    def fill(self, works: Sequence[Work]) -> None:
+    def fill(self, work_items: Sequence[Work]) -> None:
         # A work that writes to a page overwrites the smaller model's KV from that position on.
-        for work in works:
+        for work in work_items:
             self._set(work, work.start)
-        drafting = [work for work in works if work.drafts]
+        drafting = [work for work in work_items if work.drafts]
         for place in range(max((work.drafts for work in drafting), default=0)):
             # The token before each draft token. Works with fewer draft tokens are done.
             step = [Work(work.sequence, work.start + place, 1) for work in drafting if work.drafts > place]
@@ -137,9 +137,11 @@ class DraftModel(Speculator):
     def copied(self, origin: int, target: int) -> None:
         self._known[target] = self._known.get(origin, 0)
 
-    def _observe(self, works: Sequence[Work], seconds: float) -> None:
-        if not self._caught_up:  # the cost of such a step is not that of a step
-            super()._observe(works, seconds)
+    def _observe(self, work_items: Sequence[Work], seconds: float) -> None:
+        if (
+            not self._caught_up
+        ):  # a step in which the smaller model catches up costs more than others: it is not observed
+            super()._observe(work_items, seconds)
 
     def _kind(self, key: Key) -> int:
         return 0
@@ -184,6 +186,6 @@ class DraftModel(Speculator):
         draws = [self._sampler.draw(work.sequence, row, ahead) for row, work in enumerate(step)]
         return self._operations.sample(logits, draws)
 
-    def _forward(self, works: list[Work]) -> torch.Tensor:
-        tokens, laid_out = batch.lay_out(works, self._size)
+    def _forward(self, work_items: list[Work]) -> torch.Tensor:
+        tokens, laid_out = batch.lay_out(work_items, self._size)
         return self._model.forward(tokens, laid_out, self._cache)

@@ -1,4 +1,4 @@
-"""The engine on a device: the scheduler one step ahead of the GPU, behind the same add, abort and step as on the CPU."""
+"""The engine on a device: its scheduler runs one step ahead of the GPU. `add`, `abort` and `step` are as on the CPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pagefleet_engine.runner.device.ranks.rank import Rank
 from pagefleet_engine.runner.device.steps.choice import choose, chosen_by_host, seed
 from pagefleet_engine.runner.device.steps.executor import InFlightStep, StepLogits
 from pagefleet_engine.runner.device.steps.seats import Seats
-from pagefleet_engine.runner.device.steps.step import Step
+from pagefleet_engine.runner.device.steps.step import DeviceStep
 from pagefleet_kernels.cpu import operations
 
 
@@ -37,7 +37,7 @@ class DeviceEngine:
         self._rank = Rank(config, self._workers.device(0), self._workers.join())
         self._adapters = Adapters(config.max_adapters, self._rank.adapter, self._rank.device)
         self._asleep = True
-        self._works: list[Work] = []  # of the last step and the one that it settled
+        self._work_items: list[Work] = []  # of the last step and the one that it settled
         self._flight: InFlightStep | None = None
         self._woken()
         for name, path in config.adapters:
@@ -74,7 +74,7 @@ class DeviceEngine:
 
     @torch.inference_mode()
     def step(self, now: float) -> list[TokenOutput]:
-        """Launch the next step, then take what the one before it has brought. `now`: seconds of `arrival`'s clock.
+        """Launch the next step, then take the results of the one before it. `now`: seconds of `arrival`'s clock.
 
         Where that raises, the requests that have begun end with an error, and those that have not are computed next. It
         raises where nothing can go on: WorkerDied when another rank has ended, the error itself when the device is lost,
@@ -83,7 +83,7 @@ class DeviceEngine:
         if self._asleep:
             return []
         outputs: list[TokenOutput] = []
-        self._works = []
+        self._work_items = []
         try:
             self._stepped(now, outputs)
         except Exception as error:
@@ -94,7 +94,7 @@ class DeviceEngine:
             report("a step failed: the requests that had begun are ended", error)
             before = self._scheduler
             self._renew()
-            outputs += start_over(before, self._scheduler, self._works, outputs)
+            outputs += start_over(before, self._scheduler, self._work_items, outputs)
         for output in outputs:
             if output.finish_reason is not None:
                 self._forget(output.request_id, output.index)
@@ -102,22 +102,22 @@ class DeviceEngine:
 
     def _stepped(self, now: float, outputs: list[TokenOutput]) -> None:
         """Add what the step brings to `outputs`."""
-        self._works = list(self._scheduler.flown)
+        self._work_items = list(self._scheduler.flown)
         outputs += self._scheduler.expire(now)
         if self._scheduler.must_wait:
             outputs += self._settle()
-        works = self._scheduler.schedule(now)
-        self._works += works
-        self._computed = computed(works)
-        if any(chosen_by_host(work) for work in works):
-            outputs += self._together(works)
+        work_items = self._scheduler.schedule(now)
+        self._work_items += work_items
+        self._computed = computed(work_items)
+        if any(chosen_by_host(work) for work in work_items):
+            outputs += self._together(work_items)
         else:
-            flight = self._launch(works) if works else None
+            flight = self._launch(work_items) if work_items else None
             outputs += self._settle()
             if flight is not None:
-                self._scheduler.advance(works)
+                self._scheduler.advance(work_items)
                 self._flight = flight
-        self._steps += bool(works)
+        self._steps += bool(work_items)
 
     def load_adapter(self, name: str, path: str) -> None:
         """Raises ValueError when it cannot be used; an adapter of the same name is replaced for requests to come."""
@@ -169,23 +169,23 @@ class DeviceEngine:
         bounds = limits(self._config, config, rank.pages, rank.max_model_len)
         self._scheduler = OverlapScheduler(bounds, rank.host_places)
         self._flight = None
-        self._told: list[torch.Tensor] = []
+        self._prompt_logits: list[torch.Tensor] = []
         grammars = on_demand(self._config.model, self.vocab_size, self.eos_token_ids)
         self._sampler = Sampler(operations(1, "reference"), config.eos_token_ids, grammars)
-        self._prompts = Prompts(lambda hidden: self._told.pop(0))
+        self._prompts = Prompts(lambda hidden: self._prompt_logits.pop(0))
         self._seats = self._new_seats()
 
     def _new_seats(self) -> Seats:
         return Seats(self._config.max_num_seqs, lambda answer: seed(self._sampler, answer, answer.index))
 
-    def _launch(self, works: list[Work]) -> InFlightStep:
-        changes = self._adapters.applied(works)
-        return self._rank.executor.launch(self._described(works, chosen_by_host=False), changes)
+    def _launch(self, work_items: list[Work]) -> InFlightStep:
+        changes = self._adapters.applied(work_items)
+        return self._rank.executor.launch(self._described(work_items, chosen_by_host=False), changes)
 
-    def _described(self, works: list[Work], *, chosen_by_host: bool) -> Step:
+    def _described(self, work_items: list[Work], *, chosen_by_host: bool) -> DeviceStep:
         scheduler = self._scheduler
         copies, scheduler.copies = scheduler.copies, []
-        step = self._seats.describe(works, copies, scheduler.take_moves(), chosen_by_host)
+        step = self._seats.describe(work_items, copies, scheduler.take_moves(), chosen_by_host)
         self._workers.send(step)
         return step
 
@@ -195,26 +195,26 @@ class DeviceEngine:
         flight, self._flight = self._flight, None
         return self._scheduler.settle(flight.tokens())
 
-    def _together(self, works: list[Work]) -> list[TokenOutput]:
-        """A step in which the host has a say: its results are waited for, and those of the one before it."""
-        changes = self._adapters.applied(works)
-        landed = self._rank.executor.compute(self._described(works, chosen_by_host=True), changes)
+    def _together(self, work_items: list[Work]) -> list[TokenOutput]:
+        """Run a step whose tokens the host chooses: wait for its results, and for those of the step before it."""
+        changes = self._adapters.applied(work_items)
+        landed = self._rank.executor.compute(self._described(work_items, chosen_by_host=True), changes)
         outputs = self._settle()
-        self._take_prompts(works, landed)
-        ending = [work for work in works if work.samples]
-        results, said = choose(ending, landed, self._rank.executor.state, self._sampler)
+        self._take_prompts(work_items, landed)
+        ending = [work for work in work_items if work.samples]
+        results, token_logprobs = choose(ending, landed, self._rank.executor.state, self._sampler)
         answers = {id(work): result for work, result in zip(ending, results, strict=True)}
-        found = self._scheduler.commit(works, [answers.get(id(work), ()) for work in works])
+        outputs_of_step = self._scheduler.commit(work_items, [answers.get(id(work), ()) for work in work_items])
         outputs += [
-            replace(self._prompts.complete(output), logprobs=said.get((output.request_id, output.index)))
-            for output in found
+            replace(self._prompts.complete(output), logprobs=token_logprobs.get((output.request_id, output.index)))
+            for output in outputs_of_step
         ]
         return outputs
 
-    def _take_prompts(self, works: list[Work], landed: StepLogits) -> None:
-        if landed.told or any(work.sequence.request.embed for work in works):
-            self._told = list(landed.told)
-            self._prompts.take(works, landed.hidden.float().cpu())
+    def _take_prompts(self, work_items: list[Work], landed: StepLogits) -> None:
+        if landed.prompt_logits or any(work.sequence.request.embed for work in work_items):
+            self._prompt_logits = list(landed.prompt_logits)
+            self._prompts.take(work_items, landed.hidden.float().cpu())
 
     def _in_use(self) -> set[str]:
         open_ones = (*self._scheduler.running, *self._scheduler.waiting)
@@ -229,8 +229,8 @@ class DeviceEngine:
     def _warm_up(self) -> None:
         seats = self._new_seats()
 
-        def forward(works: list[Work]) -> torch.Tensor:
-            step = seats.describe(works, chosen_by_host=True)
+        def forward(work_items: list[Work]) -> torch.Tensor:
+            step = seats.describe(work_items, chosen_by_host=True)
             self._workers.send(step)
             return self._rank.executor.compute(step).logits
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.engine_metrics import Engine, EngineMetrics
-from pagefleet_contract.engine_options import MASTER_PORT
+from pagefleet_contract.engine_options import DEFAULT_PAGE_SIZE, MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.runtime import guessing
@@ -22,7 +22,7 @@ from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 # Tags for other accelerators name their driver's version and card: engine.image has to say which.
 IMAGES = {"nvidia.com/gpu": "docker.io/lmsysorg/sglang:v0.5.23"}
 SLOTS_FLAG = "--max-running-requests"
-PAGE = 16  # of kvCache.pages without pageSize, as with our engine
+PAGE = DEFAULT_PAGE_SIZE  # of kvCache.pages without pageSize, as with our engine
 PARSERS = {"hermes": "qwen25", "llama3_json": "llama3"}  # qwen25 reads Hermes' <tool_call> form
 OWNED = {
     "--model-path": "spec.model.source", "--revision": "spec.model.source",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pagefleet_contract.headers import RESERVED_PREFIXES
-from pagefleet_contract.quantity import fraction, seconds
+from pagefleet_contract.quantity import seconds
 from pagefleet_operator.domain.base.parallel import accelerators, nodes
 from pagefleet_operator.domain.spec import schedule
 from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME
@@ -30,7 +30,6 @@ def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     yield from _policies(spec.get("scaling") or {})
     yield from _ceiling(spec)
     yield from _steps(rollout.get("steps") or ())
-    yield from _free_pages((rollout.get("guard") or {}).get("freePages"))
     yield from _headers(spec.get("traffic") or {})
 
 
@@ -71,17 +70,9 @@ def _steps(steps: Sequence[Mapping[str, Any]]) -> Iterator[SpecError]:
     weights = [step["weight"] for step in steps if "weight" in step]
     if weights != sorted(weights):
         yield SpecError("spec.rollout.steps", f"weights must rise, not {', '.join(map(str, weights))}")
-    for index, step in enumerate(steps):
-        if "mirror" in step and fraction(step["mirror"]) > 1:
-            yield SpecError(f"spec.rollout.steps[{index}].mirror", "must be at most 100%")
     kinds = ["preview" if "preview" in step else "weight" for step in steps if "preview" in step or "weight" in step]
     if kinds != sorted(kinds):
         yield SpecError("spec.rollout.steps", "preview must come before the first weight")
-
-
-def _free_pages(pages: Mapping[str, Any] | None) -> Iterator[SpecError]:
-    if pages and fraction(pages["min"]) > 1:
-        yield SpecError("spec.rollout.guard.freePages.min", "must be at most 100%")
 
 
 def _headers(traffic: Mapping[str, Any]) -> Iterator[SpecError]:
@@ -89,7 +80,7 @@ def _headers(traffic: Mapping[str, Any]) -> Iterator[SpecError]:
     for index, entry in enumerate(traffic.get("priorities") or ()):
         for name in entry["header"]:
             where = f"spec.traffic.priorities[{index}].header"
-            if not re.search(HEADER_NAME, name):
+            if not re.fullmatch(HEADER_NAME, name):
                 yield SpecError(where, f"{name[:60]!r} is not a header name; allowed are letters, digits and -")
             yield from _reserved(where, name)
     for index, entry in enumerate(traffic.get("rateLimits") or ()):

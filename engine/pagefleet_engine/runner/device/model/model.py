@@ -1,6 +1,6 @@
 """The Llama family on a device: one rank's forward pass over its paged KV pool, through the kernels of one set.
 
-The residual stream goes through the norms: each adds what the layer before it has brought, in the same launch.
+The residual stream goes through the norms: each adds the output of the layer before it, in the same launch.
 """
 
 from __future__ import annotations

@@ -118,10 +118,10 @@ class Reader:
         names = {f"{prefix}{name}.bias": rows for name, rows in parts.items()}
         if not promised and not any(name in self._weights for name in names):
             return None
-        found = [self._weights.take_stored(name, rows) for name, rows in names.items()]
+        biases = [self._weights.take_stored(name, rows) for name, rows in names.items()]
         if cut is Cut.COLUMNS:
-            return self._there(torch.cat(found), self.dtype) if self._shard.rank == 0 else None
-        return self._there(torch.cat([self._shard.cut(one, 0) for one in found]), self.dtype)
+            return self._there(torch.cat(biases), self.dtype) if self._shard.rank == 0 else None
+        return self._there(torch.cat([self._shard.cut(one, 0) for one in biases]), self.dtype)
 
     def _there(self, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return self._upload(source, torch.empty(source.shape, dtype=dtype, device=self._device))

@@ -19,7 +19,7 @@ from pagefleet_engine.runner.device.ranks.processes import EXIT_CONFIGURATION, S
 from pagefleet_engine.runner.device.ranks.wire import READ_BYTES, Joining
 
 RETRY_SECONDS = 0.5
-RANKS_SECONDS = 10.0  # for ranks to end when the first machine has
+RANKS_SECONDS = 10.0  # the time that ranks have to end after the first machine has ended
 
 
 def joined(address: str, port: int) -> socket.socket:
@@ -32,7 +32,7 @@ def joined(address: str, port: int) -> socket.socket:
 
 
 def serve(address: str, port: int, node: int, devices: int) -> int:
-    """Returns when the first machine has ended. Exits the process when a rank has."""
+    """Serve until the first machine has ended. Exit the process when a rank has ended."""
     connection = joined(address, port)
     connection.settimeout(None)
     watched(connection)

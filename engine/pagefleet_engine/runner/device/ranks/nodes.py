@@ -20,7 +20,7 @@ from pagefleet_engine.core.messages import HEADER, Frames
 from pagefleet_engine.runner.device.ranks.wire import READ_BYTES, Joining
 
 HELLO_SECONDS = 10.0
-# Seconds, seconds, times, milliseconds: 25 s whether something is on its way or not.
+# Seconds, seconds, times, milliseconds: a peer that is gone shows after 25 s, whether data is on its way or not.
 SILENCE = (
     (socket.TCP_KEEPIDLE, 10),
     (socket.TCP_KEEPINTVL, 5),
@@ -66,7 +66,7 @@ def first_frame(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 class Nodes:
-    """`size` machines with this one, which listens on `port`. `lost` names the one that is gone, "" while all
+    """The other machines of a group of `size`; this one listens on `port`. `lost` names the one that is gone, "" while all
     are connected; `gone` is called with it in a thread of its own."""
 
     def __init__(self, size: int, port: int, gone: Callable[[str], None]) -> None:
@@ -77,7 +77,7 @@ class Nodes:
         self.lost = ""
 
     def gather(self, first: Joining) -> None:
-        """Wait for the others without a limit, and send each the start of its ranks. `first` is rank 0's."""
+        """Wait for the other machines without a limit, and send each the start of its ranks. `first` is rank 0's."""
         each = first.size // self._size
         sys.stderr.write(f"waiting for {self._size - 1} other nodes on port {self._listener.getsockname()[1]}\n")
         sys.stderr.flush()
@@ -98,7 +98,7 @@ class Nodes:
             connection.sendall(body)
 
     def close(self) -> None:
-        """The others end when their connections are closed."""
+        """Close the connections, at which the other machines end."""
         self._closing = True
         for connection in self._connections.values():
             with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ import torch
 
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.runner.device.model.shard import Shard
-from pagefleet_engine.runner.device.steps.step import Step
+from pagefleet_engine.runner.device.steps.step import DeviceStep
 
 
 class ProcessGroup(Protocol):
@@ -19,7 +19,7 @@ class ProcessGroup(Protocol):
     def join(self) -> Shard:
         """Start the workers and join them in torch.distributed; return rank 0's part."""
 
-    def send(self, step: Step) -> None: ...
+    def send(self, step: DeviceStep) -> None: ...
 
     def sleep(self, level: int) -> None: ...
 
@@ -43,17 +43,17 @@ class SingleProcess:
     def join(self) -> Shard:
         return Shard()
 
-    def send(self, step: Step) -> None:
-        """There is no other rank."""
+    def send(self, step: DeviceStep) -> None:
+        """Do nothing: there is no other rank."""
 
     def sleep(self, level: int) -> None:
-        """There is no other rank."""
+        """Do nothing: there is no other rank."""
 
     def wake(self) -> None:
-        """There is no other rank."""
+        """Do nothing: there is no other rank."""
 
     def raise_cause(self, error: RuntimeError) -> None:
-        """There is no other rank."""
+        """Do nothing: there is no other rank."""
 
     def close(self) -> None:
         """Nothing is open."""

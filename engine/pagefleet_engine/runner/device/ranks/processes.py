@@ -1,5 +1,5 @@
-"""The processes of this machine's ranks: starts them, sends orders to their sockets, watches them. Callers decide what the
-end of one means.
+"""Starts the processes of this machine's ranks, sends orders to their sockets and watches them. Callers decide what
+the end of a process means.
 
 Nothing here waits for a rank: the ranks synchronise in their collectives.
 """
@@ -22,7 +22,7 @@ from pagefleet_engine.runner.device.ranks.wire import Joining
 
 EXIT_CONFIGURATION = 78
 EXIT_WORKER_DIED = 70
-SAME_ERROR_SECONDS = 30.0  # rank 0 meets the same error as a worker within this time, and reports it better
+SAME_ERROR_SECONDS = 30.0  # rank 0 raises the same error as a worker within this time, and reports it better
 
 
 def device_of(kind: str, local: int) -> torch.device:
@@ -30,7 +30,7 @@ def device_of(kind: str, local: int) -> torch.device:
 
 
 def meet(joining: Joining, store: Store) -> None:
-    """Join the ranks' group. On one machine gloo is kept from asking for the machine's name."""
+    """Join the ranks' group. On one machine gloo must not resolve the machine's name."""
     if joining.engine.nodes == 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     cuda = joining.device == "cuda"

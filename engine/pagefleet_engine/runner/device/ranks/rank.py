@@ -30,7 +30,7 @@ QUANTIZATIONS = ("none", "fp8", "awq")
 
 
 class Rank:
-    """All ranks do the same in the same order: their collectives meet. Raises ModelError at construction."""
+    """One rank. All ranks make the same calls in the same order, so that collectives match. Raises ModelError."""
 
     def __init__(self, config: EngineConfig, device: torch.device, shard: Shard) -> None:
         self.config, self.device, self.shard = config, device, shard
@@ -102,8 +102,8 @@ class Rank:
         if config.quantization not in QUANTIZATIONS:
             allowed = ", ".join(QUANTIZATIONS)
             raise ModelError("spec.model.quantization", f"{config.quantization!r} is not for a GPU; for it: {allowed}")
-        found = source.resolve(config.model)
-        self.model_config, unread = weights.load(found)
+        model_source = source.resolve(config.model)
+        self.model_config, unread = weights.load(model_source)
         self.max_model_len = longest(config, self.model_config)
         stored = None if self.model_config.stored is None else self.model_config.stored.method
         if config.quantization == "awq" and stored is not Method.AWQ:
@@ -111,7 +111,7 @@ class Rank:
         if self.model_config.head_dim > MAX_HEAD_DIM:
             raise ModelError(SOURCE, f"the model's head_dim is {self.model_config.head_dim}; at most {MAX_HEAD_DIM}")
         dtype = None
-        if found.format is Format.GGUF:  # its blocks are floats of no dtype
+        if model_source.format is Format.GGUF:  # its blocks are floats of no dtype
             dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         reader = Reader(unread, self.shard, self.device, self.kernels, fp8=config.quantization == "fp8")
         return DeviceLlama(self.model_config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pagefleet_engine.core.messages import HEADER, Frames
 from pagefleet_engine.core.requests import EngineConfig
-from pagefleet_engine.runner.device.steps.step import Drawing, Numbers, Step
+from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing, Numbers
 
 READ_BYTES = 1 << 20
 
@@ -76,28 +76,28 @@ _step_decoder = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes, bytes, bytes,
                                          bytes, bytes, bool])  # fmt: skip
 
 
-def encode(step: Step) -> bytes:
+def encode(step: DeviceStep) -> bytes:
     drawing = step.drawing
     arrays = (
         step.tokens, step.counts, step.starts, step.seats, step.owners, step.pages, drawing.seats, drawing.top_k,
         drawing.heat, drawing.seeds, step.copies, step.moves,
-        step.told,
+        step.prompt_rows,
     )  # fmt: skip
     return _step_encoder.encode((*(array.tobytes() for array in arrays), step.chosen_by_host))
 
 
-def decode(body: bytes) -> Step:
+def decode(body: bytes) -> DeviceStep:
     """Raises msgspec.MsgspecError or ValueError for bytes that `encode` did not make."""
     *parts, chosen_by_host = _step_decoder.decode(body)
-    tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves, told = parts
+    tokens, counts, starts, seats, owners, pages, taken, top_k, heat, seeds, copies, moves, prompt_rows = parts
 
     def numbers(part: bytes, width: int = 0) -> Numbers:
         flat: Numbers = np.frombuffer(part, np.int32)
         return flat.reshape(-1, width) if width else flat
 
-    return Step(
+    return DeviceStep(
         numbers(tokens), numbers(counts), numbers(starts), numbers(seats), numbers(owners), numbers(pages, 3),
         Drawing(numbers(taken), numbers(top_k), np.frombuffer(heat, np.float32).reshape(3, -1),
                 np.frombuffer(seeds, np.int64)),
-        numbers(copies, 2), numbers(moves, 3), numbers(told, 2), chosen_by_host,
+        numbers(copies, 2), numbers(moves, 3), numbers(prompt_rows, 2), chosen_by_host,
     )  # fmt: skip

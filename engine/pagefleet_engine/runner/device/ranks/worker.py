@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 
 @torch.inference_mode()
 def work(orders: Orders, rank: Rank) -> None:
-    """Until the engine's process closes its end."""
+    """Carry out orders until the engine's process closes its end of the socket."""
     while (order := orders.next()) is not None:
         match order:
             case Compute(body):

@@ -27,7 +27,7 @@ from pagefleet_engine.runner.device.ranks.processes import (
     meet,
 )
 from pagefleet_engine.runner.device.ranks.wire import Compute, Joining, Order, Sleep, Wake, encode, frame
-from pagefleet_engine.runner.device.steps.step import Step
+from pagefleet_engine.runner.device.steps.step import DeviceStep
 
 CAUSE_SECONDS = 1.0
 
@@ -65,7 +65,7 @@ class Workers:
         meet(first, store)
         return Shard(0, self._size)
 
-    def send(self, step: Step) -> None:
+    def send(self, step: DeviceStep) -> None:
         self._send(Compute(encode(step)))
 
     def sleep(self, level: int) -> None:

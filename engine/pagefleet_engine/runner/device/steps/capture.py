@@ -9,14 +9,14 @@ import torch
 
 from pagefleet_engine.runner.device.steps.executor import Executor, Graph
 from pagefleet_engine.runner.device.steps.sizes import padded
-from pagefleet_engine.runner.device.steps.step import Step, none
+from pagefleet_engine.runner.device.steps.step import DeviceStep, none
 
 
 def capture(executor: Executor, sizes: Sequence[int]) -> dict[int, Graph]:
-    """Ascending sizes to graphs. Padding alone is computed meanwhile: nothing is written to a page."""
+    """Return a graph for each size, ascending. The capture computes padding only: it writes to no page."""
     graphs: dict[int, Graph] = {}
     pool = torch.cuda.graph_pool_handle()
-    nothing = Step(none(), none(), none(), none(), none())
+    nothing = DeviceStep(none(), none(), none(), none(), none())
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     for size in sorted(sizes, reverse=True):
         columns = torch.from_numpy(np.ascontiguousarray(padded(nothing, size))).to("cuda")

@@ -22,7 +22,7 @@ Results = list[tuple[tuple[int, ...], ...]]
 
 
 def chosen_by_host(work: Work) -> bool:
-    """Whether the step with this work cannot be left to the device: its logits or last states are wanted."""
+    """Whether the host must choose the tokens of the step with this work: its logits or last states are requested."""
     request = work.sequence.request
     if request.embed or (request.sampling.prompt_logprobs is not None and work.sequence.generated == 0):
         return True
@@ -30,42 +30,42 @@ def chosen_by_host(work: Work) -> bool:
 
 
 def seed(sampler: Sampler, answer: TokenSequence, index: int) -> int:
-    """What one answer's draws are keyed on besides the position: 64 bits with a sign."""
+    """Return the key of one answer's draws besides the position: 64 bits with a sign."""
     value = mixed(sampler.seed(answer), index)
     return value - (1 << 64) if value >> 63 else value
 
 
 def choose(
-    works: Sequence[Work], result: StepLogits, state: State, sampler: Sampler
+    work_items: Sequence[Work], result: StepLogits, state: State, sampler: Sampler
 ) -> tuple[Results, dict[Key, tuple[TokenLogprobs, ...]]]:
-    """For each of the works that sample, whose logits are in `result`, in order: each answer's token; what is said."""
-    if not works:
+    """Choose each answer's token for the work items that sample, in the order of `result`; add log probabilities."""
+    if not work_items:
         return [], {}
     logits = result.logits.float()
-    raw = _adjusted(works, logits, sampler)
+    raw = _adjusted(work_items, logits, sampler)
     rows = [[token] for token in state.draw(logits, result.rows, result.positions).tolist()]
-    _draw_others(works, logits, result, state, sampler, rows)
+    _draw_others(work_items, logits, result, state, sampler, rows)
     results: Results = []
-    said: dict[Key, tuple[TokenLogprobs, ...]] = {}
-    for place, (work, tokens) in enumerate(zip(works, rows, strict=True)):
+    token_logprobs: dict[Key, tuple[TokenLogprobs, ...]] = {}
+    for place, (work, tokens) in enumerate(zip(work_items, rows, strict=True)):
         results.append(tuple((token,) for token in tokens))
         if place in raw:
             most = work.sequence.request.sampling.logprobs or 0
             for index, token in enumerate(tokens):
                 key = work.sequence.request_id, work.sequence.index + index
-                said[key] = (logprobs(raw[place], token, most),)
-    return results, said
+                token_logprobs[key] = (logprobs(raw[place], token, most),)
+    return results, token_logprobs
 
 
-def _adjusted(works: Sequence[Work], logits: torch.Tensor, sampler: Sampler) -> dict[int, torch.Tensor]:
-    """Change the logits as requests ask; log probabilities [vocab] before that, of the places that want them said."""
-    special = [place for place, work in enumerate(works) if not work.sequence.request.sampling.plain]
+def _adjusted(work_items: Sequence[Work], logits: torch.Tensor, sampler: Sampler) -> dict[int, torch.Tensor]:
+    """Change the logits as requests ask. Return the log probabilities [vocab] before that, of the places that want them."""
+    special = [place for place, work in enumerate(work_items) if not work.sequence.request.sampling.plain]
     if not special:
         return {}
     at = torch.tensor(special, device=logits.device)
     here, raw = logits.index_select(0, at).cpu(), {}
     for row, place in zip(here, special, strict=True):
-        answer = works[place].sequence
+        answer = work_items[place].sequence
         if answer.request.sampling.logprobs is not None:
             raw[place] = row.log_softmax(dim=0)
         sampler.adjust(row, answer)
@@ -74,7 +74,7 @@ def _adjusted(works: Sequence[Work], logits: torch.Tensor, sampler: Sampler) -> 
 
 
 def _draw_others(
-    works: Sequence[Work],
+    work_items: Sequence[Work],
     logits: torch.Tensor,
     result: StepLogits,
     state: State,
@@ -82,13 +82,13 @@ def _draw_others(
     rows: list[list[int]],
 ) -> None:
     """The first tokens of the second and later answers, from the same logits with seeds of their own."""
-    wanted = [(place, index) for place, work in enumerate(works) for index in range(1, work.answers)]
-    if not wanted:
+    others = [(place, index) for place, work in enumerate(work_items) for index in range(1, work.answers)]
+    if not others:
         return
-    seeds = np.array([seed(sampler, works[place].sequence, index) for place, index in wanted], np.int64)
-    at = torch.tensor([place for place, _ in wanted], device=logits.device)
+    seeds = np.array([seed(sampler, work_items[place].sequence, index) for place, index in others], np.int64)
+    at = torch.tensor([place for place, _ in others], device=logits.device)
     tokens = state.drawn_again(
         logits.index_select(0, at), result.rows.index_select(0, at), seeds, result.positions.index_select(0, at)
     )
-    for (place, _), token in zip(wanted, tokens.tolist(), strict=True):
+    for (place, _), token in zip(others, tokens.tolist(), strict=True):
         rows[place].append(token)

@@ -11,7 +11,7 @@ from pagefleet_engine.runner.device.model.model import Changes, DeviceLlama, Lay
 from pagefleet_engine.runner.device.steps.host_pages import HostPages
 from pagefleet_engine.runner.device.steps.sizes import graph_size, padded
 from pagefleet_engine.runner.device.steps.state import State
-from pagefleet_engine.runner.device.steps.step import Step
+from pagefleet_engine.runner.device.steps.step import DeviceStep
 from pagefleet_kernels.kernels import Kernels
 
 
@@ -38,14 +38,14 @@ class InFlightStep:
 class StepLogits:
     """The result of a step whose tokens the host chooses: last states [n, hidden], and for each that samples logits and position.
 
-    told: logits [tokens, vocab] on the CPU, for each entry of the step's.
+    prompt_logits: [tokens, vocab] on the CPU, for each entry of the step's `prompt_rows`.
     """
 
     hidden: torch.Tensor
     logits: torch.Tensor
     rows: torch.Tensor
     positions: torch.Tensor
-    told: tuple[torch.Tensor, ...]
+    prompt_logits: tuple[torch.Tensor, ...]
 
 
 Graph = Callable[[torch.Tensor], torch.Tensor]
@@ -61,7 +61,7 @@ class Executor:
         self._kernels, self._longest, self._host = kernels, max_model_len, host
         self.graphs: dict[int, Graph] = {}
 
-    def launch(self, step: Step, changes: Changes | None = None) -> InFlightStep:
+    def launch(self, step: DeviceStep, changes: Changes | None = None) -> InFlightStep:
         """Compute and sample; the tokens come in the order of `owners`."""
         self._prepare(step)
         size = graph_size(len(step.seats), tuple(self.graphs)) if step.single and changes is None else None
@@ -71,20 +71,20 @@ class Executor:
         result = self._forward(step, changes)
         return InFlightStep(self.state.draw(result.logits, result.rows, result.positions))
 
-    def compute(self, step: Step, changes: Changes | None = None) -> StepLogits:
+    def compute(self, step: DeviceStep, changes: Changes | None = None) -> StepLogits:
         """Compute without sampling."""
         self._prepare(step)
         return self._forward(step, changes)
 
     def single(self, columns: torch.Tensor) -> torch.Tensor:
-        """A decode step of columns [3, size] (tokens, seats, starts): what graphs are captured of. Tokens [size]."""
+        """Compute the decode step of columns [3, size] (tokens, seats, starts), which graphs capture. Return tokens [size]."""
         size, state = columns.shape[1], self.state
         starts = torch.arange(size + 1, dtype=torch.int32, device=columns.device)
         rows, layout = self._layout(columns[0], columns[1], columns[2], starts, 1, self._longest)
         logits = self.model.logits(self.model.forward(layout, self.pool))
         return state.draw(logits, rows, layout.kv_lens.long())
 
-    def _prepare(self, step: Step) -> None:
+    def _prepare(self, step: DeviceStep) -> None:
         if len(step.moves) and self._host is not None:
             self._host.move(self.pool, step.moves)
         if len(step.copies):
@@ -93,7 +93,7 @@ class Executor:
                 self._kernels.page_copy(pages, pairs[0].contiguous(), pages, pairs[1].contiguous())
         self.state.write(step)
 
-    def _forward(self, step: Step, changes: Changes | None) -> StepLogits:
+    def _forward(self, step: DeviceStep, changes: Changes | None) -> StepLogits:
         state, first = self.state, step.query_starts
         starts = state.sent(first)
         longest = int((step.starts + step.counts).max())
@@ -105,11 +105,11 @@ class Executor:
         owners = state.sent(step.owners).long()
         last = state.sent(first[1:][step.owners] - 1).long()
         logits = self.model.logits(hidden.index_select(0, last))
-        told = tuple(
-            self.model.logits(hidden[begin : begin + count]).float().cpu() for begin, count in step.told.tolist()
+        prompt_logits = tuple(
+            self.model.logits(hidden[begin : begin + count]).float().cpu() for begin, count in step.prompt_rows.tolist()
         )
         positions = layout.kv_lens.index_select(0, owners).long()
-        return StepLogits(hidden, logits, rows.index_select(0, owners), positions, told)
+        return StepLogits(hidden, logits, rows.index_select(0, owners), positions, prompt_logits)
 
     def _layout(
         self, tokens: torch.Tensor, seats: torch.Tensor, starts: torch.Tensor, query_starts: torch.Tensor,

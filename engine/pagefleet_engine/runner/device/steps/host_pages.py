@@ -23,7 +23,7 @@ class HostPages:
         self._kernels = kernels
 
     def move(self, pool: Pool, moves: Numbers) -> None:
-        """Each (OUT or IN, page, place) in order. All on the step's own stream: what reads a page comes after it."""
+        """Copy each (OUT or IN, page, place) in order, on the step's own stream: a page is read after its copy."""
         flat = pool.memory.flatten(0, 1)  # page p of line l is row l * pages + p
         for direction, page, place in moves.tolist():
             rows, host = self._lines * pool.pages + page, self._memory[place]

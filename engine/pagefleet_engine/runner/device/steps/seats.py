@@ -1,7 +1,7 @@
-"""Seats: which row of the device's state a running sequence has, and what has to be written to it. Pure.
+"""Assigns rows ("seats") of the device's state to running sequences, and lists the changes of those rows. Pure.
 
 A seat is taken with a sequence's first work and given up when the sequence no longer runs. Nothing waits for the
-device: whatever is written to a seat or a page later is launched after all that still uses it.
+device: a later write to a seat or a page is launched after every step that still uses it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.runner.device.steps.step import Drawing, Numbers, Step, none
+from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing, Numbers, none
 
 EVERY = np.iinfo(np.int32).max  # a top_k that keeps all
 
@@ -34,36 +34,36 @@ class Seats:
 
     def describe(
         self,
-        works: Sequence[Work],
+        work_items: Sequence[Work],
         copies: Sequence[tuple[int, int]] = (),
         moves: Sequence[tuple[int, int, int]] = (),
         chosen_by_host: bool = False,
-    ) -> Step:
+    ) -> DeviceStep:
         self._give_up()
         tokens: list[int] = []
         owners: list[int] = []
         changes: list[tuple[int, int, int]] = []
         new: list[tuple[int, TokenSequence]] = []
         numbers: list[int] = []
-        told: list[tuple[int, int]] = []
-        for index, work in enumerate(works):
-            if count := _told(work):
-                told.append((len(tokens), count))
+        prompt_rows: list[tuple[int, int]] = []
+        for index, work in enumerate(work_items):
+            if count := _prompt_row_count(work):
+                prompt_rows.append((len(tokens), count))
             tokens += work.tokens
             if work.samples:
                 owners.append(index)
             numbers.append(self._take(work.sequence, new, changes))
-        return Step(
+        return DeviceStep(
             tokens=np.array(tokens, np.int32),
-            counts=np.array([work.count for work in works], np.int32),
-            starts=np.array([work.start for work in works], np.int32),
+            counts=np.array([work.count for work in work_items], np.int32),
+            starts=np.array([work.start for work in work_items], np.int32),
             seats=np.array(numbers, np.int32),
             owners=np.array(owners, np.int32),
             pages=_rows(changes, 3),
             drawing=self._drawing(new),
             copies=_rows(copies, 2),
             moves=_rows(moves, 3),
-            told=_rows(told, 2),
+            prompt_rows=_rows(prompt_rows, 2),
             chosen_by_host=chosen_by_host,
         )
 
@@ -89,20 +89,24 @@ class Seats:
     def _drawing(self, new: list[tuple[int, TokenSequence]]) -> Drawing:
         if not new:
             return Drawing.none()
-        wanted = [answer.request.sampling for _, answer in new]
+        samplings = [answer.request.sampling for _, answer in new]
         return Drawing(
             np.array([number for number, _ in new], np.int32),
-            np.array([min(one.top_k, EVERY) for one in wanted], np.int32),
+            np.array([min(one.top_k, EVERY) for one in samplings], np.int32),
             np.array(
-                [[one.temperature for one in wanted], [one.top_p for one in wanted], [one.min_p for one in wanted]],
+                [
+                    [one.temperature for one in samplings],
+                    [one.top_p for one in samplings],
+                    [one.min_p for one in samplings],
+                ],
                 np.float32,
             ),
             np.array([self._seed(answer) for _, answer in new], np.int64),
         )
 
 
-def _told(work: Work) -> int:
-    """Tokens whose logits say something of a prompt: all but the prompt's last."""
+def _prompt_row_count(work: Work) -> int:
+    """Count the tokens whose logits give log probabilities of the prompt: all but the prompt's last."""
     request = work.sequence.request
     if request.embed or request.sampling.prompt_logprobs is None or work.sequence.generated:
         return 0

@@ -1,11 +1,11 @@
-"""What lies on the device between steps: each seat's last token, page table and way of drawing. One row more pads."""
+"""The state on the device between steps: each seat's last token, page table and sampling. One more row is padding."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from pagefleet_engine.runner.device.steps.step import Step, Wide
+from pagefleet_engine.runner.device.steps.step import DeviceStep, Wide
 from pagefleet_kernels.kernels import Kernels
 
 
@@ -24,7 +24,7 @@ class State:
         self._top_k, self._seeds = zeros(rows), zeros(rows, dtype=torch.int64)
         self._heat = zeros(3, rows, dtype=torch.float32)
 
-    def write(self, step: Step) -> None:
+    def write(self, step: DeviceStep) -> None:
         """Take the step's changes of tables and seats."""
         if len(step.pages):
             changes = self.sent(step.pages.T).long()
@@ -37,7 +37,9 @@ class State:
             self._seeds.index_copy_(0, seats, self.sent(drawing.seeds))
 
     def sent(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
-        """The numbers on the device. Pinned, the copy is only launched; the allocator keeps the memory until it is done."""
+        """Copy the numbers to the device. From pinned memory the copy is only launched; the allocator holds that memory until
+        the copy is done.
+        """
         held = torch.from_numpy(np.array(array, order="C"))
         if self._device.type == "cuda" and held.numel():
             return held.pin_memory().to(self._device, non_blocking=True)
@@ -60,7 +62,7 @@ class State:
     def drawn_again(
         self, logits: torch.Tensor, rows: torch.Tensor, seeds: Wide, positions: torch.Tensor
     ) -> torch.Tensor:
-        """As `draw`, with other seeds [n] and keeping nothing: the other answers to a prompt."""
+        """As `draw`, with other seeds [n], and without a change of the state: the other answers to a prompt."""
         heat = self._heat.index_select(1, rows)
         return self._kernels.sample(
             logits, heat[0], self._top_k.index_select(0, rows), heat[1], heat[2], self.sent(seeds), positions

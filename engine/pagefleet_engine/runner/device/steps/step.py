@@ -1,4 +1,4 @@
-"""One step as numbers: what the scheduling rank tells every rank to compute. No torch."""
+"""One step as numbers: the scheduling rank sends it to every rank, which computes it. No torch."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Step:
-    """Each sequence sits on a seat: a row of the state that lies on the device.
+class DeviceStep:
+    """One forward pass of a rank. Each sequence sits on a seat: a row of the state that lies on the device.
 
-    tokens [n], one sequence after the other, negative: the last one sampled on its seat; counts, starts and seats
-    [sequences]: new tokens, tokens computed before, the seat; owners [drawn]: the sequences whose last token's logits
-    are sampled. pages [changes, 3]: (seat, place in the seat's table, page). drawing: of newly taken seats. copies
-    [n, 2]: (from, to) pages of forks. moves [n, 3]: (0 out or 1 in, page, place on the host), in this order.
-    told [n, 2]: (first, how many) tokens whose logits are wanted besides, for what is said of a prompt.
-    `chosen_by_host`: the scheduling rank takes the logits and chooses; nothing is sampled on the device.
+    tokens [n]: one sequence after the other; a negative number stands for the last token sampled on its seat.
+    counts, starts and seats [sequences]: new tokens, tokens computed before, the seat.
+    owners [drawn]: the sequences whose last token's logits are sampled.
+    pages [changes, 3]: (seat, place in the seat's table, page).
+    drawing: how tokens are drawn on newly taken seats.
+    copies [n, 2]: (from, to) pages of forks.
+    moves [n, 3]: (0 out or 1 in, page, place on the host), in this order.
+    prompt_rows [n, 2]: (first, how many) tokens whose logits give a prompt's log probabilities.
+    chosen_by_host: the scheduling rank takes the logits and chooses; nothing is sampled on the device.
     """
 
     tokens: Numbers
@@ -50,12 +53,12 @@ class Step:
     drawing: Drawing = field(default_factory=Drawing.none)
     copies: Numbers = field(default_factory=lambda: none(0, 2))
     moves: Numbers = field(default_factory=lambda: none(0, 3))
-    told: Numbers = field(default_factory=lambda: none(0, 2))
+    prompt_rows: Numbers = field(default_factory=lambda: none(0, 2))
     chosen_by_host: bool = False
 
     @property
     def single(self) -> bool:
-        """Whether each sequence brings one token and has its next one sampled: what a decode graph computes."""
+        """Whether each sequence brings one token and has its next one sampled, as in a decode graph."""
         return (
             not self.chosen_by_host
             and len(self.tokens) == len(self.seats) == len(self.owners)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pagefleet_contract.engine_options import DEFAULT_PAGE_SIZE, MIN_CACHE_TOKENS
 from pagefleet_operator.domain.spec.rules.rule import Rule, given
 
 # In CEL: whether the model's length and one of the limits of requests are both given.
 PROMPT = f"{given('engine.limits.promptTokens')} && has(self.model.maxLength)"
 OUTPUT = f"{given('engine.limits.outputTokens')} && has(self.model.maxLength)"
+# In CEL: the tokens of a page, where spec.engine.kvCache is given.
+PAGE = f"(has(self.engine.kvCache.pageSize) ? self.engine.kvCache.pageSize : {DEFAULT_PAGE_SIZE})"
 
 MODEL_RULES = (
     Rule(
@@ -20,6 +23,13 @@ MODEL_RULES = (
         "spec.engine.limits.outputTokens",
         f"!({OUTPUT}) || self.engine.limits.outputTokens <= self.model.maxLength",
         "must not be above spec.model.maxLength",
+    ),
+    Rule(
+        (),
+        "spec.engine.kvCache.pages",
+        f"!({given('engine.kvCache.pages')}) || self.engine.kvCache.pages * {PAGE} >= {MIN_CACHE_TOKENS}",
+        f"must hold at least {MIN_CACHE_TOKENS} tokens: pages times spec.engine.kvCache.pageSize, which is "
+        f"{DEFAULT_PAGE_SIZE} when omitted; a chat template alone takes about 30",
     ),
     Rule(
         ("model", "speculation"),

@@ -12,9 +12,11 @@ from pagefleet_contract.engine_options import (
     MAX_ANSWERS,
     MAX_DRAFT_TOKENS,
     MAX_NODES,
+    MIN_CACHE_TOKENS,
     PAGE_SIZES,
     SPECULATION_METHODS,
 )
+from pagefleet_contract.names import OBJECT_NAME
 from pagefleet_operator.domain.runtimes.catalog import REGISTRY
 from pagefleet_operator.domain.spec.schema.custom_runtime import CUSTOM
 from pagefleet_operator.domain.spec.schema.fields import (
@@ -26,7 +28,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     record,
     text,
 )
-from pagefleet_operator.domain.spec.schema.patterns import ADAPTER, OBJECT_NAME, SOURCE_FORMS, URI, VARIABLE
+from pagefleet_operator.domain.spec.schema.patterns import ADAPTER, SERVED_NAME, SOURCE_FORMS, URI, VARIABLE
 
 SPECULATION = record(
     "Speculative decoding: draft tokens are proposed, and several are verified in one step. Answers do not change.",
@@ -61,7 +63,9 @@ MODEL = record(
     "The model and how it is loaded.",
     {
         "source": text(f"Where the weights are: {SOURCE_FORMS}.", pattern=URI, longest=1024),
-        "servedName": text("What clients put into `model`. The service's name when omitted.", longest=128),
+        "servedName": text(
+            "What clients put into `model`. The service's name when omitted.", pattern=SERVED_NAME, longest=128
+        ),
         "maxLength": integer("Most tokens of prompt and output together. The model's own when omitted.", 2, 1 << 24),
         "quantization": choice("Precision of the weights.", ("none", "int8", "fp8", "awq"), default="none"),
         "speculation": SPECULATION,
@@ -105,7 +109,9 @@ KV_CACHE = record(
             "description": "Tokens per page. 16 when omitted.",
             "enum": list(PAGE_SIZES),
         },
-        "pages": integer("Pages in all; sized from the memory when omitted.", 1, 1 << 24),
+        "pages": integer(
+            f"Pages in all, of {MIN_CACHE_TOKENS} tokens at least; sized from the memory when omitted.", 2, 1 << 24
+        ),
         "memoryFraction": number("Share of the memory for weights and pages.", 0.05, 1.0),
         "dtype": choice("Precision of keys and values; auto when omitted.", ("auto", "float32", "float16")),
         "prefixCaching": {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagefleet_contract.quantity import DURATION, PERCENT
-from pagefleet_operator.domain.spec.schema.patterns import OBJECT_KEY, OBJECT_NAME
+from pagefleet_contract.names import OBJECT_NAME
+from pagefleet_contract.quantity import CONFIDENCE, DURATION, PART, PERCENT, SHARE
+from pagefleet_operator.domain.spec.schema.patterns import OBJECT_KEY
 
 Schema = dict[str, Any]
 
@@ -35,6 +36,20 @@ def duration(description: str, **more: Any) -> Schema:
 
 def percent(description: str, **more: Any) -> Schema:
     return text(f"{description} A percentage such as 15%.", pattern=PERCENT, longest=16, **more)
+
+
+def share(description: str, **more: Any) -> Schema:
+    """A part of something, all of it included."""
+    return text(f"{description} From 0% to 100%.", pattern=SHARE, longest=16, **more)
+
+
+def part(description: str, **more: Any) -> Schema:
+    """A part of something, never all of it."""
+    return text(f"{description} Below 100%, such as 20%.", pattern=PART, longest=16, **more)
+
+
+def confidence(description: str, **more: Any) -> Schema:
+    return text(f"{description} From 50% to 99.999%.", pattern=CONFIDENCE, longest=16, **more)
 
 
 def record(description: str, properties: Schema, required: tuple[str, ...] = (), **more: Any) -> Schema:

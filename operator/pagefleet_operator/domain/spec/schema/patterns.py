@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from pagefleet_contract.engine_metrics import SELECTOR
 from pagefleet_contract.engine_options import ADAPTER_NAME
-from pagefleet_contract.quantity import DURATION, PERCENT, QUANTITY
+from pagefleet_contract.names import OBJECT_NAME
+from pagefleet_contract.quantity import CONFIDENCE, DURATION, PART, PERCENT, QUANTITY, SHARE
 
 # The forms of a model's source, by its scheme.
 SOURCES: Mapping[str, str] = {
@@ -20,11 +21,11 @@ SOURCES: Mapping[str, str] = {
 SOURCE_FORMS = f"{', '.join(_FIRST)} or {_LAST}"
 
 URI = r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?)$"
-OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 OBJECT_KEY = r"^[-._a-zA-Z0-9]+$"
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 RESOURCE_NAME = r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
 ADAPTER = f"^{ADAPTER_NAME}$"
+SERVED_NAME = r"^[A-Za-z0-9][-A-Za-z0-9._/:@+]*$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 PATH = r"^/[A-Za-z0-9._~/-]*$"
 GATE_NAME = r"^[A-Za-z][A-Za-z0-9_-]*$"
@@ -39,6 +40,9 @@ KIND = r"^[A-Z][A-Za-z0-9]*$"
 ALLOWED: Mapping[str, str] = {
     DURATION: "a duration such as 90s, 5m or 1h30m",
     PERCENT: "a percentage such as 15%",
+    SHARE: "a percentage from 0% to 100%",
+    PART: "a percentage from 0% to below 100%",
+    CONFIDENCE: "a percentage from 50% to 99.999%, with at most three decimals: at 100% no canary is ever rolled back",
     QUANTITY: "a quantity such as 500m, 2 or 4Gi",
     URI: SOURCE_FORMS,
     OBJECT_NAME: "an object's name: lower-case letters, digits, - and ., with a letter or digit at both ends",
@@ -46,6 +50,7 @@ ALLOWED: Mapping[str, str] = {
     LABEL_VALUE: "a label's value: letters, digits, -, _ and ., with a letter or digit at both ends, or empty",
     RESOURCE_NAME: "an extended resource such as nvidia.com/gpu",
     ADAPTER: "a name of letters, digits, ., _, / and -, at most 128, with a letter or digit first",
+    SERVED_NAME: "a name of letters, digits, ., _, /, :, @, + and -, with a letter or digit first",
     VARIABLE: "an environment variable's name: letters, digits and _, no digit first",
     PATH: "a path such as /health: letters, digits, ., _, ~, - and /",
     SELECTOR: 'NAME, NAME{label="value"} or NAME{label} of a metric',

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pagefleet_operator.domain.spec.schema.fields import (
     array,
     choice,
+    confidence,
     duration,
     integer,
     number,
     percent,
     record,
+    share,
     table,
     text,
 )
@@ -43,7 +45,7 @@ GUARD = record(
                     ),
                     "quantile": number("Which quantile.", 0.5, 0.999, default=0.95),
                     "maxIncrease": percent("The largest accepted increase over the stable revision.", default="15%"),
-                    "confidence": percent("Confidence of a conviction.", default="99%"),
+                    "confidence": confidence("Confidence of a conviction.", default="99%"),
                     "minRequests": integer("Fewest canary requests before it can pass.", 1, 1000000, default=200),
                 },
                 ("signal",),
@@ -53,7 +55,7 @@ GUARD = record(
         "errors": record(
             "Failed requests.",
             {
-                "maxRate": percent("Accepted share of failed requests."),
+                "maxRate": share("Accepted share of failed requests."),
                 "source": choice("Who counts them, as for latency. Omitted: Gateway.", SOURCES),
             },
             ("maxRate",),
@@ -61,7 +63,7 @@ GUARD = record(
         "freePages": record(
             "A floor under the canary's free KV pages.",
             {
-                "min": percent("Share of pages that must be free or reclaimable."),
+                "min": share("Share of pages that must be free or reclaimable."),
                 "for": duration("How long fewer are accepted.", default="5m"),
             },
             ("min",),

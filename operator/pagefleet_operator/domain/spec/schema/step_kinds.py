@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from pagefleet_contract.quantity import fraction, seconds
-from pagefleet_operator.domain.spec.schema.fields import Schema, duration, integer, number, percent, record
+from pagefleet_operator.domain.spec.schema.fields import Schema, duration, integer, number, record, share
 
 LOAD_TEST_SECONDS = 1800.0
 UNTIL_RESUMED = "until resumed"
@@ -174,7 +174,7 @@ STEP_KINDS: Mapping[StepKind, StepDefinition] = {
         ),
         StepDefinition(
             StepKind.MIRROR,
-            percent("Share of requests copied to the canary, whose answers are thrown away."),
+            share("Share of requests copied to the canary, whose answers are thrown away."),
             _mirror,
             phase="Mirroring",
             decision=lambda step, weight: f"gets copies of {step.mirror:g} % of requests",

@@ -98,7 +98,7 @@ def _check(value: object, schema: Mapping[str, Any], path: str) -> Iterator[Spec
 def _text(value: str, schema: Mapping[str, Any], path: str) -> Iterator[SpecError]:
     if len(value) > schema.get("maxLength", math.inf):
         yield SpecError(path, f"has {len(value)} characters, allowed are {schema['maxLength']}")
-    elif "pattern" in schema and not re.search(schema["pattern"], value):
+    elif "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         yield SpecError(path, mismatch(value, schema["pattern"], _shown(value)))
 
 

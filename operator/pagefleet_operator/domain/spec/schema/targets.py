@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pagefleet_contract.quantity import fraction, seconds
-from pagefleet_operator.domain.spec.schema.fields import Schema, duration, number, percent, record
+from pagefleet_operator.domain.spec.schema.fields import Schema, duration, number, part, record
 
 
 def _target(name: str, schema: Schema, read: Callable[[Any], float]) -> Any:
@@ -25,7 +25,7 @@ class Targets:
 
     queue_depth: float = _target("queueDepth", number("Waiting requests per replica.", 0.1, 100000, default=4), float)
     free_kv_pages: float = _target(
-        "freeKVPages", percent("Least share of free KV pages.", default="20%"), fraction
+        "freeKVPages", part("Least share of free KV pages.", default="20%"), fraction
     )  # a share, 0 to 1
     ttft: float | None = _target(
         "ttft",

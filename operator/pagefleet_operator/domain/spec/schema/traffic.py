@@ -5,7 +5,7 @@ Bounds and defaults are the gateway's own (pagefleet_contract.traffic).
 
 from __future__ import annotations
 
-from pagefleet_contract.names import GATEWAY
+from pagefleet_contract.names import GATEWAY, OBJECT_NAME
 from pagefleet_contract.traffic import (
     DEFAULT_HELD_BYTES,
     DEFAULT_HELD_REQUESTS,
@@ -24,7 +24,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     record,
     text,
 )
-from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME, HOST_NAME, KIND, OBJECT_NAME
+from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME, HOST_NAME, KIND
 
 
 def _header(description: str, **more: int) -> Schema:
@@ -63,7 +63,7 @@ PRIORITY = record(
 )
 
 RATE_LIMIT = record(
-    "What each value of a header may ask for, in each gateway pod. Requests without the header share one allowance.",
+    "What each value of a header may ask for, in all gateway pods together. Requests without the header share one allowance.",
     {
         "header": _header("The header that names the client, such as authorization or x-tenant."),
         "requestsPerMinute": integer("Requests a minute.", 1, 10_000_000),

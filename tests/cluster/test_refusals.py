@@ -1,0 +1,131 @@
+"""Protects the refusal of values that can never do what they say, on a real API server: it names the field and what is allowed
+when such an object is written. One that is stored already keeps its pods and gets a condition that names the field."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+from support.cluster.plane import Plane
+from support.cluster.services import NAMESPACE, ready, service, settled, view
+
+from pagefleet_local.fleet.kubectl import until
+from pagefleet_operator import crd
+from pagefleet_operator.kube.client import ApiError
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.pagefleet.io"
+SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"
+SIGNAL = {"signal": "ttft", "confidence": "100%"}
+# By the structure of the schema, which every API server knows.
+STRUCTURAL: list[tuple[dict[str, Any], str, str]] = [
+    ({"rollout": {"guard": {"latency": [SIGNAL]}}}, "confidence", "^[5-9][0-9]"),
+    ({"scaling": {"target": {"freeKVPages": "150%"}}}, "spec.scaling.target.freeKVPages", "^[0-9]{1,2}"),
+    ({"model": {"servedName": "my --model"}}, "spec.model.servedName", "^[A-Za-z0-9]"),
+    ({"engine": {"kvCache": {"pages": 1}}}, "spec.engine.kvCache.pages", "greater than or equal to 2"),
+]
+# By a rule across fields: where the API server has no CEL, the operator states it.
+RULES: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"engine": {"kvCache": {"pages": 3}}}, "Degraded", "spec.engine.kvCache.pages", "must hold at least 64 tokens"),
+    (
+        {"traffic": {"fallback": {"service": "odd"}}},
+        "FallbackReady",
+        "spec.traffic.fallback.service",
+        "another service",
+    ),
+]
+
+
+def odd(part: dict[str, Any]) -> dict[str, Any]:
+    """A service named odd, with the fields of `part` in its spec."""
+    document = service("odd")
+
+    def merge(into: dict[str, Any], fields: dict[str, Any]) -> None:
+        for name, value in fields.items():
+            if isinstance(value, dict) and isinstance(into.get(name), dict):
+                merge(into[name], value)
+            else:
+                into[name] = value
+
+    merge(document["spec"], copy.deepcopy(part))
+    return document
+
+
+@pytest.mark.parametrize(("part", "field", "words"), STRUCTURAL, ids=[case[1] for case in STRUCTURAL])
+async def test_the_api_server_refuses_by_the_field(plane: Plane, part: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        await plane.api.create(SERVICES, odd(part))
+    assert refused.value.status == 422
+    assert field in refused.value.message
+    assert words in refused.value.message
+
+
+@pytest.mark.parametrize(("part", "kind", "field", "words"), RULES, ids=[case[2] for case in RULES])
+async def test_a_rule_across_fields_refuses_or_is_stated_by_the_operator(
+    plane: Plane, part: dict[str, Any], kind: str, field: str, words: str
+) -> None:
+    try:
+        await plane.api.create(SERVICES, odd(part))
+    except ApiError as error:
+        message = error.message
+    else:
+        state = await settled(
+            plane, "odd", f"{kind} is stated", lambda v: words in v.condition(kind).get("message", "")
+        )
+        message = state.condition(kind)["message"]
+        await plane.kubectl.run("delete", "isvc", "odd", "-n", NAMESPACE)
+    assert field in message
+    assert words in message
+
+
+def loosened(node: Any) -> Any:
+    """A schema without patterns and rules, as versions before them had it."""
+    if isinstance(node, list):
+        return [loosened(entry) for entry in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        name: loosened(entry) for name, entry in node.items() if name not in ("x-kubernetes-validations", "pattern")
+    }
+
+
+async def define(plane: Plane, document: dict[str, Any]) -> None:
+    current = await plane.api.get(DEFINITION)
+    document["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
+    await plane.api.replace(DEFINITION, document)
+
+
+async def test_a_stored_object_with_such_a_value_keeps_its_pods_and_gets_a_condition(plane: Plane) -> None:
+    state = await ready(plane, "stored")
+    definition = yaml.safe_load(crd.rendered())
+    await define(plane, loosened(definition))
+
+    async def accepted() -> bool:
+        try:
+            await plane.api.merge(f"{SERVICES}/stored", {"spec": {"scaling": {"target": {"freeKVPages": "150%"}}}})
+        except ApiError as error:
+            if error.status != 422:
+                raise
+            return False
+        return True
+
+    try:
+        await until(accepted, timeout=30, what="the older CRD accepts 150%")
+    finally:
+        await define(plane, definition)
+    degraded = await settled(
+        plane, "stored", "the condition names the field", lambda v: v.condition("Degraded")["reason"] == "InvalidSpec"
+    )
+    message = degraded.condition("Degraded")["message"]
+    assert message.startswith("spec.scaling.target.freeKVPages: must be a percentage from 0% to below 100%"), message
+    assert degraded.is_true("Ready")
+    assert degraded.weights == {state.stable: 100}
+    # The status of a stored object can still be written under the CRD that refuses its spec.
+    pods = await plane.kubectl.run("delete", "pods", "-n", NAMESPACE, "-l", "pagefleet.io/service=stored")
+    assert pods.code == 0
+    await settled(plane, "stored", "Ready again", lambda v: v.is_true("Ready") and v.status["replicas"] == 1)
+    await plane.api.merge(f"{SERVICES}/stored", {"spec": {"scaling": {"target": {"freeKVPages": "15%"}}}})
+    fixed = await settled(plane, "stored", "as expected", lambda v: v.condition("Degraded")["status"] == "False")
+    assert fixed.stable == (await view(plane, "stored")).stable == state.stable
