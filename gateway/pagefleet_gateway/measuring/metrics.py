@@ -48,7 +48,7 @@ class Metrics:
         )
         self._ttft = self._times(
             "pagefleet_gateway_ttft_seconds",
-            "Time from a request's first byte to its answer's first byte, streamed answers only",
+            "Time from a request's last byte to the first token, streamed answers only",
         )
         self._e2e = self._times(
             "pagefleet_gateway_e2e_seconds", "Time from a request's first byte to its answer's last byte"

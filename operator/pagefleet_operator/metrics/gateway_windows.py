@@ -29,8 +29,8 @@ from pagefleet_operator.metrics.bounded_body import body
 
 TIMEOUT_SECONDS = 2.0
 MAX_BYTES = 16 << 20
-RETAINED_SECONDS, MAX_SLICES = 72 * 3600.0, 12_000  # a long rollout is judged by them
-TRIMMED_SLICES = 10_000  # left of too many: the guard then adds all of them up again, which must be rare
+RETAINED_SECONDS, MAX_SLICES = 72 * 3600.0, 24_000  # a long rollout is judged by them
+TRIMMED_SLICES = 20_000  # left of too many: the guard then adds all of them up again, which must be rare
 MAX_BUCKET = 2000
 MAX_SKEW_SECONDS = 5.0  # between the clocks of a gateway and of the operator
 # The ages of requests that have no measurement, in a document of version 2, by the signal that they lack.
