@@ -18,9 +18,9 @@ from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
 from pagefleet_operator.domain.analysis.waits import InFlight, Waits, decided
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
+from pagefleet_operator.domain.status.gateway_slices import slices
 from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
-from pagefleet_operator.metrics.gateway_windows import slices
 
 Draw = Callable[[random.Random], float]
 DEFAULT = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 200),), 0.01, 5, False, 600.0)

@@ -37,7 +37,8 @@ class Admin:
 
     async def request(self, path: str, post: bool = False) -> str:
         try:
-            async with self._session.request("POST" if post else "GET", f"http://envoy{path}") as response:
+            method = "POST" if post else "GET"
+            async with self._session.request(method, f"http://envoy{path}", allow_redirects=False) as response:
                 text = await response.text()
                 if response.status != 200:
                     raise AdminError(

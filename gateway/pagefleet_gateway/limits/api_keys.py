@@ -44,6 +44,12 @@ class APIKey:
             return True
         return service[0] in self.namespaces or service in self.services
 
+    @property
+    def only_namespace(self) -> str:
+        """Return the namespace of all services that the key may use; "" when there are several or it may use every one."""
+        seen = self.namespaces | {namespace for namespace, _ in self.services}
+        return next(iter(seen)) if len(seen) == 1 else ""
+
 
 class APIKeys:
     """The keys of one file; immutable."""

@@ -25,7 +25,6 @@ from pagefleet_gateway.picking.refusals import (
     outside_subset,
     overloaded,
     rate_limited,
-    service_not_allowed,
     unready,
     wrong_api_key,
 )
@@ -120,11 +119,9 @@ class Picker:
             if key is None:
                 return wrong_api_key(request.headers)
         name = key.name if key is not None else ""
-        service = route(self._state.snapshot, request.method, request.path, request.body)
+        service = route(self._state.snapshot, request.method, request.path, request.body, key)
         if isinstance(service, Refusal):
             return replace(service, api_key=name)
-        if key is not None and not key.allows(service.key):
-            return service_not_allowed(service, name)
         cost = request_cost(request.body, request.path)
         if service.limits or key is not None:
             tokens = cost.prompt_tokens + cost.most_output_tokens(service)

@@ -32,11 +32,6 @@ def wrong_api_key(headers: Mapping[str, str]) -> Refusal:
     return Refusal(401, "invalid_request_error", "invalid_api_key", message)
 
 
-def service_not_allowed(service: Service, api_key: str) -> Refusal:
-    message = f"the API key {api_key!r} is not allowed to use {_name(service)}; ask the gateway's operator to allow it"
-    return Refusal(403, "permission_error", "service_not_allowed", message, service=service.key, api_key=api_key)
-
-
 def rate_limited(service: Service, limit: Exceeded) -> Refusal:
     allowed = f"{limit.per_minute} {limit.unit} a minute for {limit.scope}"
     message = f"rate limit exceeded for {_name(service)} ({allowed})"

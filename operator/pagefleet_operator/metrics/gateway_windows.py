@@ -1,120 +1,58 @@
 """Reads the gateways' measurements: closed slices per revision. Read slices are retained, impossible ones dropped.
 
-A gateway that restarts comes back as another instance; its earlier measurements stay here. A gateway's clock may be
-another than the operator's, by which a rollout is judged: its slices are moved by the difference when that is more than
-MAX_SKEW_SECONDS.
+A gateway that restarts comes back as another instance; its earlier measurements stay here. A tenant's own pickers
+(provider GatewayAPI) measure too: the size of their answers and the operator's time for them are limited. A gateway's clock
+may be another than the operator's, by which a rollout is judged: its slices are moved by the difference when that is more
+than MAX_SKEW_SECONDS.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import aiohttp
 
-from pagefleet_contract import sketch
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
-from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
+from pagefleet_operator.domain.status.gateway_slices import MAX_TEXT, bucket_count, finite, optional, slices
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.kube.store import ServiceKey
-from pagefleet_operator.metrics.bounded_body import body
+from pagefleet_operator.metrics import long_json
+from pagefleet_operator.metrics.accounts import Account, taking_turns, unlimited
+from pagefleet_operator.metrics.fetching import FetchError, Question, TooLongError, fetch
 
 TIMEOUT_SECONDS = 2.0
-MAX_BYTES = 16 << 20
+MAX_BYTES, MAX_OWN_BYTES = 16 << 20, 1 << 20  # an answer of the system's gateways, and of a tenant's own pickers
+LATEST_SECONDS = 60.0  # read again where everything is too long
 RETAINED_SECONDS, MAX_SLICES = 72 * 3600.0, 24_000  # a long rollout is judged by them
 TRIMMED_SLICES = 20_000  # left of too many: the guard then adds all of them up again, which must be rare
-MAX_BUCKET = 2000
+# Of all histograms that are retained for a service with its own pickers (some 20 MiB), and what is left of too many.
+MAX_OWN_BUCKETS, TRIMMED_OWN_BUCKETS = 300_000, 200_000
 MAX_SKEW_SECONDS = 5.0  # between the clocks of a gateway and of the operator
-# The ages of requests that have no measurement, in a document of version 2, by the signal that they lack.
-IN_FLIGHT = {"ttft": ("waiting",), "e2e": ("waiting", "running")}
-UNMEASURED = {
-    "ttft": ("leftWaiting", "unmeasuredWaiting"),
-    "e2e": ("leftWaiting", "leftRunning", "unmeasuredWaiting", "unmeasuredRunning"),
-}
 log = logging.getLogger(__name__)
-
-
-def slices(document: Any) -> Iterator[Slice]:
-    """The plausible slices of one gateway's answer."""
-    if not isinstance(document, Mapping):
-        return
-    instance, seconds, listed = document.get("instance"), document.get("sliceSeconds"), document.get("slices")
-    if not isinstance(instance, str) or not isinstance(listed, list) or not _finite(seconds):
-        return
-    for raw in listed:
-        piece = _slice(raw, instance, seconds)
-        if piece is not None:
-            yield piece
-
-
-def _slice(raw: Any, instance: str, seconds: float) -> Slice | None:
-    if not isinstance(raw, Mapping) or not _finite(raw.get("start")):
-        return None
-    requests, errors = raw.get("requests"), raw.get("errors")
-    if not _count(requests) or not _count(errors) or errors > requests:
-        return None
-    latency = {name: histogram for name in GATEWAY_SIGNALS if (histogram := _histogram(raw.get(name))) is not None}
-    return Slice(
-        instance=instance,
-        start=float(raw["start"]),
-        seconds=seconds,
-        revision=str(raw.get("revision", "")),
-        stratum=str(raw.get("stratum", "")),
-        requests=requests,
-        errors=errors,
-        latency=latency,
-        arrivals=_optional(raw.get("arrivals")),
-        tokens=_optional(raw.get("tokens")),
-        started=_optional(raw.get("started")),
-        in_flight=_ages(raw, IN_FLIGHT),
-        unmeasured=_ages(raw, UNMEASURED),
-        retried=min(errors, _optional(raw.get("retried")) or 0),
-        client_errors=_optional(raw.get("clientErrors")) or 0,
-    )
-
-
-def _ages(raw: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, dict[int, int]]:
-    """The histograms of ages by signal, without empty ones; a gateway of an older version has none."""
-    known = {name: _histogram(raw.get(name)) or {} for group in names.values() for name in group}
-    summed = {signal: sketch.merged([known[name] for name in group]) for signal, group in names.items()}
-    return {signal: histogram for signal, histogram in summed.items() if histogram}
-
-
-def _optional(value: Any) -> int | None:
-    return value if _count(value) else None
-
-
-def _histogram(raw: Any) -> dict[int, int] | None:
-    if not isinstance(raw, Mapping):
-        return None
-    result = {}
-    for bucket, count in raw.items():
-        if not isinstance(bucket, str) or not bucket.isdigit() or int(bucket) > MAX_BUCKET or not _count(count):
-            return None
-        result[int(bucket)] = count
-    return result
-
-
-def _count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _finite(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _judged(known: list[Slice], latest: float) -> list[Slice]:
     """The slices that a long rollout is judged by, of all slices in the order of time."""
     left = [piece for piece in known if piece.start >= latest - RETAINED_SECONDS]
     return left[-TRIMMED_SLICES:] if len(left) > MAX_SLICES else left
+
+
+def _newest(known: list[Slice], buckets: int) -> list[Slice]:
+    """The newest of `known`, which are in the order of time: as many as have `buckets` together at most."""
+    total = 0
+    for place in range(len(known) - 1, -1, -1):
+        total += bucket_count(known[place])
+        if total > buckets:
+            return known[place + 1 :]
+    return known
 
 
 @dataclass(frozen=True)
@@ -130,12 +68,20 @@ class GatewayAnswer:
 
 @dataclass(frozen=True)
 class Newest:
-    """What is known of the gateway at an address: its instance, the start of its newest slice by its own clock, and how
-    many seconds the operator's clock is ahead of that."""
+    """What is known of the gateway at an address: its instance ("": not yet), the start of its newest slice by its own
+    clock, and how many seconds the operator's clock is ahead of that."""
 
-    instance: str
+    instance: str = ""
     start: float = -math.inf
     skew: float = 0.0
+
+
+@dataclass(frozen=True)
+class Own:
+    """The pickers in a service's own namespace, and the account that reading them is charged to."""
+
+    addresses: tuple[str, ...] = ()
+    account: Account = field(default_factory=unlimited)
 
 
 class GatewayWindows:
@@ -146,49 +92,66 @@ class GatewayWindows:
         self._slices: dict[ServiceKey, list[Slice]] = {}
         self._newest: dict[ServiceKey, dict[str, Newest]] = {}  # by address
         self._loads: dict[ServiceKey, ServiceLoad] = {}
+        self._buckets: dict[ServiceKey, int] = {}  # of all retained histograms
 
     async def read(
-        self, addresses: list[str], namespace: str, service: str, *, judged: bool
+        self,
+        addresses: Collection[str],
+        namespace: str,
+        service: str,
+        *,
+        judged: bool,
+        own: Own | None = None,
     ) -> tuple[Slice, ...] | None:
         """The slices of a service; None when no gateway answered.
 
-        `judged` says that a rollout is judged by them; otherwise old slices are thinned out.
+        `judged` says that a rollout is judged by them; otherwise old slices are thinned out. `own` are the pickers of the
+        service's own namespace.
         """
-        key = (namespace, service)
-        answers = await asyncio.gather(*(self._fetch(address, key) for address in addresses))
+        key, own = (namespace, service), own or Own()
+        addresses = [*addresses, *own.addresses]
+        system, limited = (MAX_BYTES, unlimited()), (MAX_OWN_BYTES, own.account)
+        limits = [limited if address in own.addresses else system for address in addresses]
+        answers = await asyncio.gather(
+            *(self._fetch(address, key, *limit) for address, limit in zip(addresses, limits, strict=True))
+        )
         self._loads.pop(key, None)
         if not any(answer is not None for answer in answers):
             return None
-        retained, newest = self._slices.setdefault(key, []), self._newest.setdefault(key, {})
-        answered = []
+        retained, answered = self._slices.setdefault(key, []), []
         for address, answer in zip(addresses, answers, strict=True):
-            if answer is None:
+            if answer is None or (skew := self._add(key, address, answer)) is None:
                 continue
-            known = newest.get(address, Newest(answer.instance))
-            if known.instance != answer.instance:
-                # Another gateway at this address: it was asked for the slices since the other one's newest. Its own
-                # may be earlier, so the next read asks for all of them.
-                newest[address] = Newest(answer.instance, skew=_skew(answer, 0.0, self._clock()))
-                continue
-            skew = _skew(answer, known.skew, self._clock())
-            # A gateway sends its newest slice again each time. It must not count twice, also when it was thinned out.
-            new = [piece for piece in answer.slices if piece.start > known.start]
-            retained.extend(replace(piece, start=piece.start + skew) if skew else piece for piece in new)
-            start = max((piece.start for piece in new), default=known.start)
-            newest[address] = Newest(answer.instance, start, skew)
-            answered.append((answer, answer.now + skew))
-        ordered = sorted(retained, key=lambda piece: piece.start)
-        latest = ordered[-1].start if ordered else 0.0
-        left = _judged(ordered, latest) if judged else thinned(ordered, latest)
+            answered.append((answer.now + skew, answer.held))
+        known = sorted(retained, key=lambda piece: piece.start)
+        latest = known[-1].start if known else 0.0
+        left = _judged(known, latest) if judged else thinned(known, latest)
+        if own.addresses and self._buckets.get(key, 0) > MAX_OWN_BUCKETS:
+            left = _newest(left, TRIMMED_OWN_BUCKETS)
+        if len(left) < len(known):
+            self._buckets[key] = sum(map(bucket_count, left))
         self._slices[key] = left
         if answered:
-            self._loads[key] = service_load(
-                left,
-                sum(answer.held for answer, _ in answered),
-                min(now for _, now in answered),
-                len(answered) == len(answers),
-            )
+            held, now = sum(held for _, held in answered), min(now for now, _ in answered)
+            self._loads[key] = service_load(left, held, now, len(answered) == len(answers))
         return tuple(left)
+
+    def _add(self, key: ServiceKey, address: str, answer: GatewayAnswer) -> float | None:
+        """Retain the new slices of an answer, and return by how many seconds they were moved; None if none can be used."""
+        newest = self._newest.setdefault(key, {})
+        known = newest.get(address, Newest())
+        skew = _skew(answer, known.skew, self._clock())
+        if known.instance not in ("", answer.instance):
+            # Another gateway at this address: it was asked for the slices since the other one's newest. Its own may be
+            # earlier, so the next read asks for all of them.
+            newest[address] = Newest(answer.instance, skew=skew)
+            return None
+        # A gateway sends its newest slice again each time. It must not count twice, also when it was thinned out.
+        new = [piece for piece in answer.slices if piece.start > known.start]
+        self._slices[key].extend(replace(piece, start=piece.start + skew) if skew else piece for piece in new)
+        self._buckets[key] = self._buckets.get(key, 0) + sum(map(bucket_count, new))
+        newest[address] = Newest(answer.instance, max((piece.start for piece in new), default=known.start), skew)
+        return skew
 
     def load(self, namespace: str, service: str) -> ServiceLoad | None:
         """The load of a service from the last `read`; None when no gateway answered."""
@@ -198,36 +161,48 @@ class GatewayWindows:
         self._slices.pop((namespace, service), None)
         self._newest.pop((namespace, service), None)
         self._loads.pop((namespace, service), None)
+        self._buckets.pop((namespace, service), None)
 
-    async def _fetch(self, address: str, key: ServiceKey) -> GatewayAnswer | None:
-        known = self._newest.get(key, {}).get(address)
-        since = 0.0 if known is None else max(known.start, 0.0)
-        query = {"namespace": key[0], "service": key[1], "since": str(since)}
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        try:
-            async with self._session.get(
-                f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows", params=query, timeout=timeout
-            ) as response:
-                if response.status != 200:
-                    return None
-                document = json.loads(await body(response, MAX_BYTES))
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            log.warning("gateway %s does not answer: %s", address, error or type(error).__name__)
+    async def _fetch(self, address: str, key: ServiceKey, max_bytes: int, account: Account) -> GatewayAnswer | None:
+        if account.overdrawn:
+            log.warning("gateway %s of %s/%s is %s", address, *key, account.overdrawn)
             return None
-        return _answer(document)
-
-
-def _answer(document: Any) -> GatewayAnswer | None:
-    """The answer that a document holds; None when it is none."""
-    if not isinstance(document, Mapping) or not _finite(now := document.get("now")):
+        known = self._newest.get(key, {}).get(address, Newest())
+        question = Question(
+            f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows",
+            TIMEOUT_SECONDS,
+            max_bytes,
+            {"namespace": key[0], "service": key[1], "since": str(max(0.0, known.start))},
+        )
+        try:
+            text = (await fetch(self._session, question)).decode()
+            account.receive(len(text))
+            document = await long_json.load(text, "slices", account)
+            return await _answer(document, account)
+        except TooLongError as error:
+            start = max(known.start, self._clock() - known.skew - LATEST_SECONDS)
+            self._newest.setdefault(key, {})[address] = replace(known, start=start)
+            log.warning("gateway %s: %s; only its latest %g s are read", address, error, LATEST_SECONDS)
+        except (FetchError, ValueError, RecursionError) as error:
+            log.warning("gateway %s: %s", address, error or type(error).__name__)
         return None
+
+
+async def _answer(document: Mapping[str, Any], account: Account) -> GatewayAnswer | None:
+    """The plausible part of an answer, None where it has no time."""
+    now = document.get("now")
+    if not finite(now):
+        return None
+    found = list[Slice]()
+    async for piece in taking_turns(slices(document), account):
+        found.append(piece)
     seconds = document.get("sliceSeconds")
     return GatewayAnswer(
-        str(document.get("instance")),
-        tuple(slices(document)),
-        _optional(document.get("held")) or 0,
+        str(document.get("instance"))[:MAX_TEXT],
+        tuple(found),
+        optional(document.get("held")) or 0,
         float(now),
-        float(seconds) if _finite(seconds) and seconds > 0 else 1.0,
+        float(seconds) if finite(seconds) and 0.1 <= seconds <= 3600 else 1.0,
     )
 
 

@@ -44,7 +44,7 @@ class Engine:
     status: int = 200
     truncate: bool = False
     waiting: int = 0
-    says_tokens: str = ""  # trailer: as our engine; usage: as others; "": none
+    token_report: str = ""  # trailer: as our engine; usage: as others; "": none
     left: int = 0  # requests whose client went away
     requests: list[web.Request] = field(default_factory=list)
     port: int = 0
@@ -121,11 +121,11 @@ class Engine:
             return web.json_response({"error": error}, status=self.status)
         if not body.get("stream"):
             await asyncio.sleep(self.first_token)
-            headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.says_tokens == "trailer" else {}
-            usage = {"usage": USAGE} if self.says_tokens == "usage" else {}
+            headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.token_report == "trailer" else {}
+            usage = {"usage": USAGE} if self.token_report == "usage" else {}
             return web.json_response(completion("".join(TOKENS)) | usage, headers=headers)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        if self.says_tokens == "trailer":
+        if self.token_report == "trailer":
             response.headers["trailer"] = "x-pagefleet-output-tokens"
         writer = await response.prepare(request) if self.headers != "late" else None
         if await self.prompt(request, response):
@@ -140,10 +140,10 @@ class Engine:
                 request.transport.abort()
                 return response
             await response.write(b"data: " + json.dumps(chunk(token)).encode() + b"\n\n")
-        if self.says_tokens == "usage":
+        if self.token_report == "usage":
             await response.write(b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
-        if self.says_tokens == "trailer" and request.transport is not None:
+        if self.token_report == "trailer" and request.transport is not None:
             if request.headers.get("te") != "trailers":
                 raise ValueError("the gateway did not ask for trailers")
             request.transport.write(b"0\r\nx-pagefleet-output-tokens: %d\r\n\r\n" % len(TOKENS))
@@ -214,11 +214,11 @@ class Fleet:
             return response.status, json.loads(await response.text()), headers
 
     async def windows(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
-        """The closed slices of revisions once they hold at least `requests` requests."""
+        """Return the closed slices of revisions once they hold at least `requests` requests."""
         return [piece for piece in await self.slices(seconds, requests) if piece["revision"]]
 
     async def slices(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
-        """All closed slices, arrivals too."""
+        """Return all closed slices, arrivals too."""
         slices: list[dict[str, object]] = []
 
         async def complete() -> bool:

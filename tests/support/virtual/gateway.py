@@ -23,8 +23,8 @@ from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_operator.domain.status.gateway_slices import slices
 from pagefleet_operator.domain.status.observation import Slice
-from pagefleet_operator.metrics.gateway_windows import slices
 
 PATH, NAMESPACE, NAME = "/team/chat/v1/completions", "team", "chat"
 STABLE, CANARY = "s", "c"

@@ -13,8 +13,8 @@ from pagefleet_operator.domain.analysis import errors
 from pagefleet_operator.domain.analysis.accumulate import FailureCounts
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
+from pagefleet_operator.domain.status.gateway_slices import slices
 from pagefleet_operator.domain.status.observation import Slice
-from pagefleet_operator.metrics.gateway_windows import slices
 
 PIECE: dict[str, Any] = {
     "start": 100, "revision": "c", "stratum": "64-180", "started": 9, "requests": 4, "errors": 2, "retried": 1,
