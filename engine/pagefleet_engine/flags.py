@@ -34,7 +34,7 @@ Read = Callable[[str], Any]
 
 
 class Kind(StrEnum):
-    """How often a flag comes and what follows it: `EXTEND` takes several values at once, `REPEAT` one each time."""
+    """The form of a flag: how often it may come, and its values: `EXTEND` takes several values at once, `REPEAT` one each time."""
 
     VALUE = "value"
     SWITCH = "switch"

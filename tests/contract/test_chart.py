@@ -55,7 +55,7 @@ EXERCISED: dict[str, Any] = {
     "gateway.env": [{"name": "FROM_GATEWAY_ENV", "value": "1"}], "gateway.podAnnotations": {"g-note": "1"},
     "gateway.nodeSelector": {"g-pool": "a"}, "gateway.tolerations": [{"key": "g-taint", "operator": "Exists"}],
     "gateway.affinity": {"podAntiAffinity": {}}, "gateway.priorityClassName": "g-priority",
-    "gateway.podDisruptionBudget": True, "gateway.workers": 3, "gateway.service.type": "NodePort",
+    "gateway.podDisruptionBudget": True, "gateway.workers": 3, "gateway.drainSeconds": 7200, "gateway.service.type": "NodePort",
     "gateway.service.annotations": {"g-service": "1"}, "gateway.tls.enabled": True,
     "gateway.tls.secretName": "gateway-tls-secret", "gateway.tls.plaintext": False, "gateway.apiKeys.enabled": True,
     "gateway.apiKeys.secretName": "keys-secret", "gateway.picker.enabled": True,

@@ -19,10 +19,11 @@ import msgspec
 import pytest
 from support.gateway.ext_proc import World, pod
 
-from pagefleet_gateway.app import Gateway, GatewayError
+from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Service, State
 from pagefleet_gateway.fronts.ext_proc_health import HealthRequest, HealthResponse, Status
 from pagefleet_gateway.fronts.ext_proc_tls import Pair, self_signed
+from pagefleet_gateway.proxy import GatewayError
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
 
 FORGED = 200

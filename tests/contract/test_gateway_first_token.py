@@ -59,7 +59,7 @@ async def test_a_first_token_is_reported_when_it_passes_and_not_at_the_stream_s_
     engine = await fleet.engine(STABLE, headers=headers, first_token=0.4, between=0.4)
     fleet.serve((STABLE, 100))
     reported: list[FirstToken] = []
-    fleet.gateway._first_tokens._on_first_token = reported.append
+    fleet.gateway.proxy.first_tokens._on_first_token = reported.append
     asking = asyncio.create_task(stream(fleet))
     await until(lambda: len(reported) == 1)
     assert not asking.done()
@@ -149,7 +149,7 @@ async def test_the_first_token_of_a_mirrored_copy_is_not_reported(fleet: Fleet) 
     copy: Engine = await fleet.engine(CANARY, headers="first")
     fleet.serve((STABLE, 100), mirror=(CANARY, 100.0))
     reported: list[FirstToken] = []
-    fleet.gateway._first_tokens._on_first_token = reported.append
+    fleet.gateway.proxy.first_tokens._on_first_token = reported.append
     await until(lambda: _asked_copy(fleet, copy), 10.0)
     assert all(token.upstream != copy.pod().address for token in reported) and reported
 
@@ -162,5 +162,5 @@ async def _asked_copy(fleet: Fleet, copy: Engine) -> bool:
 async def test_a_gateway_that_reads_no_reports_loses_no_answer(fleet: Fleet) -> None:
     await fleet.engine(STABLE, headers="first")
     fleet.serve((STABLE, 100))
-    fleet.gateway._first_tokens.close()
+    fleet.gateway.proxy.first_tokens.close()
     assert [(await stream(fleet))[0] for _ in range(3)] == [200] * 3

@@ -158,6 +158,9 @@ class State:
         self._confirmed = frozenset(_identity(pod) for pod in pods)
         self._invalidate()
 
+    def are_confirmed(self, pods: Iterable[Pod]) -> bool:
+        return all(_identity(pod) in self._confirmed for pod in pods)
+
     def _invalidate_pods(self) -> None:
         self.pods_changed.set()
         self._invalidate()

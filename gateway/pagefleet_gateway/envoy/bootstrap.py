@@ -76,7 +76,7 @@ def _listener(
         chain["transport_socket"] = socket
     return {
         "name": name,
-        "address": {"socket_address": {"address": address, "port_value": port}},
+        "address": {"socket_address": {"address": address, "port_value": port, "ipv4_compat": address == "::"}},
         "per_connection_buffer_limit_bytes": 1024 * 1024,
         "filter_chains": [chain],
     }

@@ -18,6 +18,7 @@ MIRRORS = "mirrors"  # the same endpoints, chosen by MIRROR: where copies go
 MIRROR = "x-gateway-mirror-endpoint"
 MIRROR_CLUSTER = "x-pagefleet-mirror-cluster"  # names the cluster that gets a copy; without it Envoy sends none
 PICKER = "picker"
+PICKER_HEALTH = "/health"  # no client's request has this path: Envoy asks the picker about engine paths only
 METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 TYPE = "type.googleapis.com/envoy."
 
@@ -67,6 +68,18 @@ def picker_cluster(paths: Paths) -> dict[str, object]:
         "type": "STATIC",
         "connect_timeout": envoy_duration(timeouts.PICKER_CONNECT_SECONDS),
         "circuit_breakers": _circuit_breakers(),
+        "health_checks": [
+            {
+                "interval": envoy_duration(timeouts.PICKER_CHECK_SECONDS),
+                "no_traffic_interval": envoy_duration(timeouts.PICKER_CHECK_SECONDS),
+                "timeout": envoy_duration(timeouts.PICKER_CHECK_ANSWER_SECONDS),
+                "unhealthy_threshold": timeouts.PICKER_CHECKS,
+                "healthy_threshold": 1,
+                "http_health_check": {"path": PICKER_HEALTH},
+            }
+        ],
+        "close_connections_on_host_health_failure": True,  # answers the requests that wait in it
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "load_assignment": {
             "cluster_name": PICKER,
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],

@@ -106,13 +106,15 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
         drain_timeout=envoy_duration(timeouts.GOAWAY_SECONDS),
         common_http_protocol_options={
             "idle_timeout": envoy_duration(timeouts.CLIENT_IDLE_SECONDS),
+            "max_connection_duration": envoy_duration(timeouts.CLIENT_CONNECTION_SECONDS),
             "max_headers_count": 100,
             "headers_with_underscores_action": "REJECT_REQUEST",
         },
         http2_protocol_options={
             "max_concurrent_streams": 1000,
-            "initial_stream_window_size": 65536,
-            "initial_connection_window_size": 1048576,
+            # A prompt of 1 MiB comes without waiting for a window.
+            "initial_stream_window_size": 1024 * 1024,
+            "initial_connection_window_size": 4 * 1024 * 1024,
         },
         early_header_mutation_extensions=[
             extension(
@@ -137,7 +139,9 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
 
 def _router() -> dict[str, object]:
     failed = {"comparison": {"op": "GE", "value": {"default_value": 500, "runtime_key": "log.attempts"}}}
+    full = {"comparison": {"op": "EQ", "value": {"default_value": 429, "runtime_key": "log.full"}}}
     cut = {"response_flag_filter": {"flags": ["UC", "UR", "UPE"]}}
+    filters = [cut, {"status_code_filter": failed}, {"status_code_filter": full}]
     attempts = extension(
         "envoy.access_loggers.stdout",
         "extensions.access_loggers.stream.v3.StdoutAccessLog",
@@ -146,7 +150,7 @@ def _router() -> dict[str, object]:
     return extension(
         "envoy.filters.http.router",
         "extensions.filters.http.router.v3.Router",
-        upstream_log=[{**attempts, "filter": {"or_filter": {"filters": [cut, {"status_code_filter": failed}]}}}],
+        upstream_log=[{**attempts, "filter": {"or_filter": {"filters": filters}}}],
     )
 
 

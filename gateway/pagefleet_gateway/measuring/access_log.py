@@ -6,11 +6,11 @@ Pure except for the ledger, where it closes tickets. Never judges a revision: it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from pagefleet_contract.headers import ENGINE_DIED
+from pagefleet_contract.headers import ENGINE_DIED, ENGINE_FULL
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.measuring.slices import End, Outcome
 from pagefleet_gateway.measuring.trace_context import trace_id
@@ -106,26 +106,32 @@ def parse(text: bytes) -> LogLine | FailedAttempt | None:
 
 
 def record_attempt(attempt: FailedAttempt, ledger: Ledger, now: float) -> None:
-    """Record the request that a pod had when its engine died."""
+    """Record the request that a pod had when its engine died, or for which its engine had no room."""
     ticket = ledger.ticket(attempt.id)
-    if ticket is not None and (attempt.flags & CUT or attempt.error == ENGINE_DIED):
-        for pod in ticket.choices:
-            if pod.address == attempt.upstream:
-                ledger.deaths.record_death(ticket.content, pod.uid, now)
+    pod = None
+    if ticket is not None:
+        pod = next((pod for pod in ticket.choices if pod.address == attempt.upstream), None)
+    if ticket is None or pod is None:
+        return
+    if attempt.flags & CUT or attempt.error == ENGINE_DIED:
+        ledger.deaths.record_death(ticket.content, pod.uid, now)
+    elif attempt.error == ENGINE_FULL:
+        ledger.record_full(attempt.id, pod.uid)
 
 
 def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     """Close the request's ticket, record which pods failed, and return how it counts; None for a refused request.
 
     A request counts at the picked revision, whatever became of it: the draw was random, and its result was not. An
-    attempt that failed counts at the revision of its pod.
+    attempt that failed counts at the revision of its pod. A pod whose engine was full has not failed.
     """
+    full = ledger.take_full(line.id)
     ticket = ledger.close(line.id)
     if ticket is None:
         return None
     answered = _answering_pod(ticket, line)
     end = _end(ticket, line, answered)
-    failed_pods = _failed_pods(ticket, line, end is End.LEFT)
+    failed_pods = [pod for pod in _failed_pods(ticket, line, end is End.LEFT) if pod.uid not in full]
     for pod in failed_pods:
         ledger.outliers.record_failure(pod.uid, now)
     if answered is not None and answered not in failed_pods and end is not End.LEFT and line.code:
@@ -137,6 +143,8 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     elif 200 <= line.code < 300 and not line.flags:
         ledger.deaths.record_answer(ticket.content)
     outcome = _outcome(ticket, line, end, now)
+    earlier = ticket.choices[: _attempts(ticket, line) - 1]
+    outcome = replace(outcome, retried=tuple(pod.revision for pod in earlier if pod.uid not in full))
     if outcome.ttft is not None and end is End.ANSWERED and answered is not None and answered is ticket.choices[0]:
         ledger.backlogs.record_first_token(answered, ticket.uncached_tokens, outcome.ttft)
     return Completion(
@@ -171,13 +179,12 @@ def _outcome(ticket: Ticket, line: LogLine, end: End, now: float) -> Outcome:
         timed_out=_timed_out(line),
         forced=ticket.forced,
         fallback=ticket.fallback,
-        retried=tuple(pod.revision for pod in ticket.choices[: _attempts(ticket, line) - 1]),
     )
 
 
 def _end(ticket: Ticket, line: LogLine, answered: Pod | None) -> End:
     """Return how a request ended. An engine that has already failed the request is not excused by a client that leaves."""
-    if line.code >= 500 or line.error:
+    if line.code >= 500 or (line.error and not 400 <= line.code < 500):
         return End.FAILED
     if line.flags & CANCELLED:
         return End.LEFT

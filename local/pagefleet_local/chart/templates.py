@@ -9,6 +9,7 @@ import yaml
 from pagefleet_contract.names import SYSTEM_NAMESPACE
 from pagefleet_local.chart.source import MANIFESTS, kustomized, patched
 from pagefleet_local.chart.text import SPLICED, Expression, Given, When, document
+from pagefleet_local.chart.values import DRAIN_SECONDS
 from pagefleet_local.fleet.kubectl import Document
 
 NAMESPACE = Expression(".Release.Namespace | quote")
@@ -101,6 +102,9 @@ def _deployment(one: Document, part: str) -> None:
     container["imagePullPolicy"] = Expression(".Values.image.pullPolicy")
     container["resources"] = Given(f"toYaml {values}.resources")
     container["env"] += [*_environment(part), When(f"{values}.env", Given(f"toYaml {values}.env"))]
+    if part == "gateway":
+        beside = int(pod["terminationGracePeriodSeconds"]) - DRAIN_SECONDS
+        pod["terminationGracePeriodSeconds"] = Expression(f"add (int {values}.drainSeconds) {beside}")
     if part == "operator":
         _prometheus_token(pod, container)
     pod["imagePullSecrets"] = When(".Values.image.pullSecrets", Given('include "pagefleet.pullSecrets" .'))
@@ -113,7 +117,14 @@ def _deployment(one: Document, part: str) -> None:
 def _environment(part: str) -> list[When]:
     if part == "gateway":
         workers = ".Values.gateway.workers"
-        return [_variable(f"gt (int {workers}) 0", "PAGEFLEET_GATEWAY_WORKERS", f"{workers} | toString | quote")]
+        drain = ".Values.gateway.drainSeconds"
+        return [
+            _variable(f"gt (int {workers}) 0", "PAGEFLEET_GATEWAY_WORKERS", f"{workers} | toString | quote"),
+            # In the manifests it is the gateway's own default.
+            _variable(
+                f"ne (int {drain}) {DRAIN_SECONDS}", "PAGEFLEET_GATEWAY_DRAIN_SECONDS", f"{drain} | toString | quote"
+            ),
+        ]
     namespaces, prometheus = ".Values.operator.namespaces", ".Values.operator.prometheus"
     own = 'include "pagefleet.image" (list . "operator" .Values.operator.image) | quote'
     token = f"{prometheus}.tokenSecretName"

@@ -8,6 +8,9 @@ from typing import Any
 
 import yaml
 
+from pagefleet_contract.quantity import seconds
+from pagefleet_contract.traffic import DEFAULT_TIMEOUT
+
 Document = dict[str, Any]
 TEXT, FLAG, MAP = {"type": "string"}, {"type": "boolean"}, {"type": "object"}
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
@@ -25,6 +28,7 @@ VARIABLES = {
     },
 }
 
+DRAIN_SECONDS = int(seconds(DEFAULT_TIMEOUT))  # the gateway's own default
 
 # As in manifests/components/picker: gateways' pods, in namespaces that an administrator has labelled.
 GATEWAYS = [
@@ -89,6 +93,7 @@ def values(resources: dict[str, Document]) -> tuple[Value, ...]:
         Value("gateway.replicas", 1, "from 2 on spread over nodes", count(1, 100)),
         *common("gateway", resources["gateway"]),
         Value("gateway.workers", 0, "threads of Envoy; each takes a core when busy; 0: as many as the CPU limit or the node has cores, 4 at most", count(0, 64)),
+        Value("gateway.drainSeconds", DRAIN_SECONDS, "how long a gateway that stops waits for open answers; as long as the longest `spec.traffic.timeout`", count(0, 86400)),
         Value("gateway.service.type", "ClusterIP", "of the Service pagefleet-gateway", {"type": "string", "enum": ["ClusterIP", "NodePort", "LoadBalancer"]}),
         Value("gateway.service.annotations", {}, "of the same, for a cloud's load balancer", STRINGS),
         Value("gateway.tls.enabled", False, "HTTPS on port 443 of the Service (docs/gateway.md)", FLAG),

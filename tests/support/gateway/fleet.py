@@ -42,6 +42,7 @@ class Engine:
     deaths: int = 0  # requests whose engine dies in the midst of the prompt, after its headers if it sends them first
     between: float = 0.0  # seconds between tokens
     status: int = 200
+    error_header: str = ""  # what an answer that is no 200 has in x-pagefleet-error
     truncate: bool = False
     waiting: int = 0
     token_report: str = ""  # trailer: as our engine; usage: as others; "": none
@@ -118,7 +119,9 @@ class Engine:
         body = await request.json()
         if self.status != 200:
             error = {"message": "no", "type": "server_error", "param": None, "code": "no"}
-            return web.json_response({"error": error}, status=self.status)
+            headers = {"retry-after": "1"} if self.status == 429 else {}
+            headers |= {"x-pagefleet-error": self.error_header} if self.error_header else {}
+            return web.json_response({"error": error}, status=self.status, headers=headers)
         if not body.get("stream"):
             await asyncio.sleep(self.first_token)
             headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.token_report == "trailer" else {}
