@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring.access_log import Completion
+from pagefleet_gateway.measuring.exposition import Exposition, pieces
 from pagefleet_gateway.measuring.slices import End
 from pagefleet_gateway.picking.backlog import RevisionKey
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
@@ -31,6 +32,7 @@ class Metrics:
     def __init__(self, ledger: Ledger, holding: Holding) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_InFlight(ledger, holding))
+        self.page = Exposition(self.registry).page
         self._ledger = ledger
         self._codes: dict[RevisionKey, set[str]] = {}  # the label sets that there are
         self._gone: dict[RevisionKey, float] = {}  # since when
@@ -79,6 +81,11 @@ class Metrics:
         self.outcomes_dropped = Counter(
             "pagefleet_gateway_picker_outcomes_dropped",
             "Answers of requests from other gateways that came from no picked pod, or from one that was not named",
+            registry=self.registry,
+        )
+        self.log_lines_dropped = Counter(
+            "pagefleet_gateway_log_lines_dropped",
+            "Lines of the access log and of the gateway's own log that were dropped because their reader was too slow",
             registry=self.registry,
         )
         self.watch_synced = Gauge(
@@ -148,7 +155,8 @@ class Metrics:
         self._requests.labels(*key, str(code)).inc()
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        """Return the whole page in one step. A scrape gets `page`."""
+        return "".join(pieces(self.registry)).encode()
 
 
 class _InFlight(Collector):
