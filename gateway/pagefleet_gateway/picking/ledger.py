@@ -49,6 +49,10 @@ class Ticket:
     first_token: float | None = None
     forced: bool = False
     fallback: bool = False
+    # The pod that got a mirrored copy. Nobody reports a copy's end, so it counts as long as the request itself. After that
+    # the next reading of the pod's metrics shows it among the requests of others.
+    copy: Pod | None = None
+    copy_tokens: int = 0  # the work that the copy causes
 
     @property
     def group(self) -> Group:
@@ -80,17 +84,17 @@ class Ledger:
         self._tickets[request_id] = ticket
         if not ticket.forced:
             self._opened[ticket.group] += 1
-        self._requests[ticket.choices[0].uid] += 1
-        self._tokens[ticket.choices[0].uid] += ticket.tokens
+        for uid, tokens in _work(ticket):
+            self._requests[uid] += 1
+            self._tokens[uid] += tokens
 
     def close(self, request_id: str) -> Ticket | None:
         """End a request. Return None when it had no ticket (refused, or ended before)."""
         ticket = self._tickets.pop(request_id, None)
-        if ticket is not None:
-            uid = ticket.choices[0].uid
+        for uid, tokens in () if ticket is None else _work(ticket):
             if self._requests[uid] > 1:
                 self._requests[uid] -= 1
-                self._tokens[uid] -= ticket.tokens
+                self._tokens[uid] -= tokens
             else:
                 del self._requests[uid], self._tokens[uid]
         return ticket
@@ -158,3 +162,10 @@ class Ledger:
         self.outliers.retain(uids)
         self.deaths.sweep(now)
         return lost
+
+
+def _work(ticket: Ticket) -> Iterator[tuple[str, int]]:
+    """Yield the pods that a request occupies, by uid, and its tokens there: its first choice, and the copy's pod."""
+    yield ticket.choices[0].uid, ticket.tokens
+    if ticket.copy is not None:
+        yield ticket.copy.uid, ticket.copy_tokens
