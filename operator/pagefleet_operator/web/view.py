@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from pagefleet_contract import strata
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.schema.guard_signals import title
@@ -218,5 +219,5 @@ def _read(pods: Iterable[PodNow]) -> list[PodNow]:
 
 
 def _model(document: Mapping[str, Any]) -> str:
-    model = (document.get("spec") or {}).get("model") or {}
-    return str(model.get("servedName") or model.get("source") or "") if isinstance(model, Mapping) else ""
+    model = revision_spec(document.get("spec")).model
+    return str(model.served_name or model.source)
