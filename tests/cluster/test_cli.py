@@ -46,7 +46,7 @@ async def cli(plane: Plane, *arguments: str) -> Result:
 
 
 async def drawn(plane: Plane, *arguments: str) -> str:
-    """What a terminal of 160 columns gets."""
+    """Return the text that a terminal of 160 columns shows."""
     ours, theirs = pty.openpty()
     options = ("-n", NAMESPACE, "--kubeconfig", str(plane.kubectl.kubeconfig))
     process = await asyncio.create_subprocess_exec(

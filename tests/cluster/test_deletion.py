@@ -21,7 +21,7 @@ KINDS = "isvc,deploy,rs,svc,pdb,pods"
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def alive(plane: Plane) -> AsyncIterator[Plane]:
-    """The operator may be killed; afterwards it runs again."""
+    """Yield a plane whose operator a test may kill. Afterwards the operator runs again."""
     yield plane
     if plane.operator.process.poll() is not None:
         await plane.operator.start()
@@ -34,7 +34,7 @@ def service(name: str, namespace: str) -> Document:
 
 
 async def started(plane: Plane, name: str, namespace: str) -> str:
-    """The stable revision of a service that is Ready with everything it owns."""
+    """Apply a service, wait until it is Ready with everything it owns, and return its stable revision."""
     await plane.kubectl.run("create", "namespace", namespace, check=False)
     await plane.kubectl.apply(service(name, namespace))
     return await ready(plane, name, namespace)
@@ -131,5 +131,5 @@ async def test_orphans_stay_and_are_taken_back(alive: Plane) -> None:
 
 
 async def pods(plane: Plane, namespace: str) -> set[str]:
-    """By uid."""
+    """Return the pods by uid."""
     return {item["metadata"]["uid"] for item in await plane.kubectl.list("pods", namespace)}

@@ -31,7 +31,7 @@ async def test_commands_run_on_the_control_plane(page: str, plane: Plane, tmp_pa
 
 
 def services() -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, document) of every InferenceService that people may copy."""
+    """Return (place, document) of every InferenceService that people may copy."""
     for page, text in docs_blocks.pages().items():
         for line, language, _, body in fenced(page, text):
             if language == "yaml" and "apiVersion: pagefleet.io/" in body:

@@ -41,7 +41,7 @@ def narrator() -> Narrator:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(narrator: Narrator) -> AsyncIterator[Fleet]:
-    """The fleet of `make up`; taken down afterwards unless it ran before."""
+    """Yield the fleet of `make up`. Take it down afterwards unless it ran before."""
     ran_before = healthy(Options())
     yield await fleet_up(narrator.say)
     if not ran_before:

@@ -55,7 +55,7 @@ def weights(spec: Document) -> dict[str, int]:
 
 
 async def answer(plane: Plane, name: str, status: str, reason: str, message: str) -> None:
-    """What a gateway's controller would write."""
+    """Write a status as a gateway's controller would."""
     live = await read(plane, ROUTES, name)
     assert live is not None
     entry = {
@@ -75,7 +75,8 @@ async def answer(plane: Plane, name: str, status: str, reason: str, message: str
     await plane.api.replace(f"{ROUTES}/{name}/status", {**live, "status": {"parents": [entry]}})
 
 
-def said(view: Any, kind: str) -> tuple[str, str]:
+def condition_of(view: Any, kind: str) -> tuple[str, str]:
+    """Return the status and the message of the condition `kind`, empty where it is missing."""
     condition = next((c for c in view.status.get("conditions", ()) if c["type"] == kind), {})
     return condition.get("status", ""), condition.get("message", "")
 
@@ -83,7 +84,7 @@ def said(view: Any, kind: str) -> tuple[str, str]:
 async def test_a_cluster_without_the_kinds_serves_and_is_told_what_to_install(plane: Plane) -> None:
     await plane.kubectl.apply(routed("bare"))
     state = await settled(plane, "bare", "bare is Ready", lambda v: v.is_true("Ready"))
-    status, message = said(state, "RouteAccepted")
+    status, message = condition_of(state, "RouteAccepted")
     assert status == "False"
     assert message.startswith("spec.traffic.provider: ")
     assert "install" in message
@@ -96,8 +97,10 @@ async def test_a_route_of_the_first_api_has_only_fields_that_it_knows(plane: Pla
     await install(plane, "httproutes", first_api=True)
     live = await route_of(plane, "bare", "a route, half a minute after its kind came", lambda spec: spec["rules"])
     assert "timeouts" not in live["spec"]["rules"][0]
-    state = await settled(plane, "bare", "reported", lambda v: "spec.traffic.timeout" in said(v, "TrafficEnforced")[1])
-    assert said(state, "RouteAccepted")[0] == "Unknown"
+    state = await settled(
+        plane, "bare", "reported", lambda v: "spec.traffic.timeout" in condition_of(v, "TrafficEnforced")[1]
+    )
+    assert condition_of(state, "RouteAccepted")[0] == "Unknown"
     await plane.kubectl.run("delete", "isvc", "bare", "-n", NAMESPACE)
 
     async def gone() -> bool:
@@ -116,10 +119,10 @@ async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_conditi
     assert live["spec"]["parentRefs"] == [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"}]
     await route_of(plane, "split", "timeouts", lambda spec: spec["rules"][0].get("timeouts") == {"request": "1m30s"})
     await answer(plane, "split", "True", "Accepted", "fine")
-    await settled(plane, "split", "accepted", lambda v: said(v, "RouteAccepted")[0] == "True")
+    await settled(plane, "split", "accepted", lambda v: condition_of(v, "RouteAccepted")[0] == "True")
     await answer(plane, "split", "False", "NotAllowedByListeners", "no listener allows it")
-    state = await settled(plane, "split", "refused", lambda v: said(v, "RouteAccepted")[0] == "False")
-    assert "spec.traffic.gatewayAPI.parentRefs[0]" in said(state, "RouteAccepted")[1]
+    state = await settled(plane, "split", "refused", lambda v: condition_of(v, "RouteAccepted")[0] == "False")
+    assert "spec.traffic.gatewayAPI.parentRefs[0]" in condition_of(state, "RouteAccepted")[1]
 
     changed = routed("split", timeout="90s")
     changed["spec"]["engine"]["args"] = ["--max-num-seqs=4"]
@@ -138,7 +141,7 @@ async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_conditi
 
     # Back at the stable: its Service must not go before the gateway has seen the route without it.
     await answer(plane, "split", "True", "Accepted", "fine")
-    await settled(plane, "split", "accepted again", lambda v: said(v, "RouteAccepted")[0] == "True")
+    await settled(plane, "split", "accepted again", lambda v: condition_of(v, "RouteAccepted")[0] == "True")
     before = len(audited(plane))
     await plane.kubectl.apply(routed("split", timeout="90s"))
     await route_of(plane, "split", "all back", lambda spec: weights(spec) == {f"split-{stable}": 100})
@@ -147,7 +150,7 @@ async def test_a_route_follows_a_canary_is_repaired_and_answers_become_a_conditi
     kinds = [(ref["resource"], ref.get("subresource", "")) for ref in writes]
     assert kinds[:2] == [("inferenceservices", "status"), ("httproutes", "")]
     for _ in range(3):
-        behind = await settled(plane, "split", "a decision", lambda v: said(v, "RouteAccepted")[0] == "Unknown")
+        behind = await settled(plane, "split", "a decision", lambda v: condition_of(v, "RouteAccepted")[0] == "Unknown")
         assert await plane.kubectl.get("service", f"split-{canary}", NAMESPACE) is not None
     assert behind.weights == {stable: 100}
     await answer(plane, "split", "True", "Accepted", "fine")
@@ -218,7 +221,7 @@ async def test_where_pools_are_served_the_route_leads_to_one_and_both_go_with_th
 
     await until(gone, timeout=30, what="route and pool are deleted with the provider")
     state = await settled(plane, "split", "forgotten", lambda v: "route" not in v.status)
-    assert said(state, "RouteAccepted") == ("", "")
+    assert condition_of(state, "RouteAccepted") == ("", "")
 
 
 async def test_somebody_elses_route_is_not_taken_over(plane: Plane) -> None:
@@ -232,8 +235,8 @@ async def test_somebody_elses_route_is_not_taken_over(plane: Plane) -> None:
     before = await plane.api.create(ROUTES, own)
     await plane.kubectl.apply(routed("taken"))
     state = await settled(plane, "taken", "taken is Ready", lambda v: v.is_true("Ready"))
-    assert said(state, "RouteAccepted")[0] == "False"
-    assert "default/taken" in said(state, "RouteAccepted")[1]
+    assert condition_of(state, "RouteAccepted")[0] == "False"
+    assert "default/taken" in condition_of(state, "RouteAccepted")[1]
     after = await read(plane, ROUTES, "taken")
     assert after is not None
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
@@ -246,14 +249,14 @@ async def test_a_fallback_that_is_not_there_or_leads_in_a_circle_is_reported(pla
         return document
 
     await plane.kubectl.apply(falling("first", "second"))
-    state = await settled(plane, "first", "reported", lambda v: said(v, "FallbackReady")[0] == "False")
-    assert "default/second" in said(state, "FallbackReady")[1]
+    state = await settled(plane, "first", "reported", lambda v: condition_of(v, "FallbackReady")[0] == "False")
+    assert "default/second" in condition_of(state, "FallbackReady")[1]
     await plane.kubectl.apply(falling("second", "third"))
     await plane.kubectl.apply(service("third"))
-    await settled(plane, "first", "the fallback is there", lambda v: said(v, "FallbackReady")[0] == "True")
+    await settled(plane, "first", "the fallback is there", lambda v: condition_of(v, "FallbackReady")[0] == "True")
     await plane.kubectl.apply(falling("third", "first"))
-    state = await settled(plane, "first", "a circle", lambda v: said(v, "FallbackReady")[0] == "False")
-    assert "first -> second -> third -> first" in said(state, "FallbackReady")[1]
+    state = await settled(plane, "first", "a circle", lambda v: condition_of(v, "FallbackReady")[0] == "False")
+    assert "first -> second -> third -> first" in condition_of(state, "FallbackReady")[1]
 
 
 async def test_unknown_fields_of_traffic_never_get_in(plane: Plane) -> None:

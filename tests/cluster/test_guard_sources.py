@@ -32,7 +32,7 @@ def revision(number: int, steps: list[dict[str, Any]], guard: Document) -> Docum
 
 
 class Engines:
-    """One on each pod's own address."""
+    """An engine on each pod's own address."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -82,8 +82,8 @@ async def test_a_canary_that_no_gateway_sees_is_judged_by_its_engine(plane: Plan
     second = waits.canary
     await engines.begin(second)
     promoted = await settled(plane, NAME, "it is promoted", lambda v: v.stable == second and not v.canary)
-    said = [entry["message"] for entry in promoted.status["decisions"] if entry["kind"] == "StepAdvanced"]
-    assert said[1].endswith("; source Engine)"), said
+    messages = [entry["message"] for entry in promoted.status["decisions"] if entry["kind"] == "StepAdvanced"]
+    assert messages[1].endswith("; source Engine)"), messages
 
     await plane.kubectl.apply(revision(3, [{"weight": 50, "hold": "1h"}], GUARD))
     stepping = await settled(plane, NAME, "the next canary has weight", lambda v: v.phase == "Step")
@@ -92,7 +92,7 @@ async def test_a_canary_that_no_gateway_sees_is_judged_by_its_engine(plane: Plan
     async def rolled_back() -> bool:
         return (await view(plane, NAME)).phase == "RolledBack"
 
-    await until(rolled_back, timeout=180, what="enough requests of the slow canary are seen", interval=0.5)
+    await until(rolled_back, timeout=180, what="enough requests of the slow canary are measured", interval=0.5)
     back = await view(plane, NAME)
     (rejected,) = back.status["rejected"]
     assert (rejected["hash"], rejected["reason"]) == (stepping.canary, "LatencyRegression")

@@ -52,7 +52,7 @@ def kubeconfig(plane: Plane, folder: Path, user: dict[str, Any]) -> str:
 
 
 async def whoami(path: str) -> str:
-    """The name by which the API server knows the client: it names the user whom it refuses."""
+    """Return the API server's refusal. It has the name by which the server knows the client."""
     async with Api(path) as api:
         with pytest.raises(ApiError) as refused:
             await api.get("/api/v1/namespaces/kube-system/secrets")
@@ -61,7 +61,7 @@ async def whoami(path: str) -> str:
 
 
 def plugin(folder: Path, *tokens: str) -> dict[str, Any]:
-    """An exec plugin that gives one token after the other, and the last one again and again."""
+    """Return the user entry of an exec plugin that prints one token after the other, and the last one again and again."""
     (folder / "tokens").write_text(json.dumps(tokens))
     (folder / "plugin.py").write_text(PLUGIN)
     arguments = [str(folder / "plugin.py"), str(folder)]

@@ -52,13 +52,13 @@ def wide(number: int = 8, replicas: int = 1) -> Document:
 
 
 async def sets(plane: Plane) -> dict[str, Document]:
-    """LeaderWorkerSets by revision."""
+    """Return the LeaderWorkerSets by revision."""
     listed = await plane.api.get(SETS)
     return {item["metadata"]["labels"]["pagefleet.io/revision"]: item for item in listed["items"]}
 
 
 async def members(plane: Plane) -> dict[str, Document]:
-    """The groups' pods that stay, by name."""
+    """Return the groups' pods that are not being deleted, by name."""
     listed = await plane.api.get(PODS, labelSelector=f"{LABEL}/name")
     return {i["metadata"]["name"]: i for i in listed["items"] if "deletionTimestamp" not in i["metadata"]}
 
@@ -67,15 +67,21 @@ async def none(plane: Plane) -> bool:
     return not await members(plane)
 
 
-def said(view: Any, kind: str) -> tuple[str, str]:
+def condition_of(view: Any, kind: str) -> tuple[str, str]:
+    """Return the status and the message of the condition `kind`, empty where it is missing."""
     condition = next((c for c in view.status.get("conditions", ()) if c["type"] == kind), {})
     return condition.get("reason", ""), condition.get("message", "")
 
 
 async def test_a_cluster_without_the_kind_is_told_what_to_install(plane: Plane) -> None:
     await plane.kubectl.apply(wide())
-    state = await settled(plane, NAME, "it says so", lambda v: said(v, "Degraded")[0] == "MultiNodeUnavailable")
-    assert f"{GROUP}/v1" in said(state, "Ready")[1]
+    state = await settled(
+        plane,
+        NAME,
+        "Degraded names the missing kind",
+        lambda v: condition_of(v, "Degraded")[0] == "MultiNodeUnavailable",
+    )
+    assert f"{GROUP}/v1" in condition_of(state, "Ready")[1]
     events = await plane.kubectl.run(
         "get", "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={NAME}"
     )
@@ -90,7 +96,7 @@ async def test_a_cluster_without_the_kind_is_told_what_to_install(plane: Plane) 
 async def test_a_group_is_made_owned_and_ready_when_its_leader_is(plane: Plane) -> None:
     await plane.api.create(CRDS, crd())
     state = await settled(plane, NAME, "it is Ready", lambda v: v.is_true("Ready"))
-    assert said(state, "Degraded")[0] == "AsExpected"
+    assert condition_of(state, "Degraded")[0] == "AsExpected"
     live = (await sets(plane))[state.stable]
     assert live["metadata"]["name"] == f"{NAME}-{state.stable}"
     owner = live["metadata"]["ownerReferences"][0]
@@ -162,7 +168,7 @@ async def test_a_canary_of_groups_takes_over_and_the_old_ones_drain(plane: Plane
 
     await until(drained, timeout=60, what="the old LeaderWorkerSet is gone")
     last = [e["objectRef"]["resource"] for e in audited(plane, ("delete",)) if before in e["objectRef"].get("name", "")]
-    assert last[-1] == PLURAL, "what tells that the rest is still to be deleted goes last"
+    assert last[-1] == PLURAL, "the kind by which the operator knows of remaining objects goes last"
 
 
 async def test_groups_go_with_their_service(plane: Plane) -> None:

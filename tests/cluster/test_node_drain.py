@@ -20,7 +20,7 @@ SELECTOR = f"pagefleet.io/service={NAME}"
 
 
 async def ready(plane: Plane) -> set[str]:
-    """Pods that serve, by uid."""
+    """Return the pods that serve, by uid."""
 
     def serves(pod: Document) -> bool:
         conditions = (pod.get("status") or {}).get("conditions") or []

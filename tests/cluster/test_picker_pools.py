@@ -56,7 +56,7 @@ async def clean(plane: Plane) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def following(kubeconfig: Path, state: State) -> AsyncIterator[ClusterWatch]:
-    """A picker's watch of its namespace, kept in `state`."""
+    """Run a picker's watch of its namespace, which fills `state`."""
     ledger = Ledger()
     holding = Holding(Picker(state, ledger, random.Random(1)), time.monotonic, lambda _: None)
     pools = Pools(state, PICKER)
@@ -70,7 +70,7 @@ async def following(kubeconfig: Path, state: State) -> AsyncIterator[ClusterWatc
 
 
 async def meets(state: State, name: str, ports: set[str]) -> None:
-    """The service `name` has ready pods on these ports; without any it is not known."""
+    """Wait until the service `name` has ready pods on exactly these ports. Without ports, wait until it is unknown."""
 
     async def check() -> bool:
         ready = {p.address.rpartition(":")[2] for p in state.pods if p.service == name and p.ready}

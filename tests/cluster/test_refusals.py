@@ -39,7 +39,7 @@ RULES: list[tuple[dict[str, Any], str, str, str]] = [
 
 
 def odd(part: dict[str, Any]) -> dict[str, Any]:
-    """A service named odd, with the fields of `part` in its spec."""
+    """Return a service named odd, with the fields of `part` in its spec."""
     document = service("odd")
 
     def merge(into: dict[str, Any], fields: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ async def test_a_rule_across_fields_refuses_or_is_stated_by_the_operator(
 
 
 def loosened(node: Any) -> Any:
-    """A schema without patterns and rules, as versions before them had it."""
+    """Return a schema without patterns and rules, as versions before them had it."""
     if isinstance(node, list):
         return [loosened(entry) for entry in node]
     if not isinstance(node, dict):

@@ -30,7 +30,7 @@ PODS = "/api/v1/namespaces/pagefleet-system/pods"
 
 
 async def canary_of(plane: Plane, name: str, weight: int = 10, **guard: Any) -> View:
-    """A service whose canary has `weight` percent of the traffic and keeps them."""
+    """Apply a service whose canary has `weight` percent of the traffic and holds there."""
     await ready(plane, name)
     document = service(name, args=["--max-num-seqs=7"])
     alerts = {"matchLabels": {"severity": "page"}}
@@ -51,7 +51,7 @@ async def rolled_back(plane: Plane, name: str, before: View) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def silent_prometheus() -> AsyncIterator[str]:
-    """Takes connections and says nothing."""
+    """Run a server that accepts connections and never answers."""
     held: list[asyncio.StreamWriter] = []
 
     def taken(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,7 +66,7 @@ async def silent_prometheus() -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def restarted(plane: Plane, **variables: str) -> AsyncIterator[None]:
-    """The operator with other settings, and afterwards as it was."""
+    """Run the operator with other settings, and afterwards with its own again."""
     operator: Operator = plane.operator
     before: Mapping[str, str] = operator.environment
     operator.kill()
@@ -114,7 +114,7 @@ async def test_with_an_operator_that_has_just_started(plane: Plane) -> None:
 
 
 class Gateway:
-    """As it is shipped, as a process; the operator finds it as a pod with one of this machine's addresses."""
+    """The shipped gateway as a process. The operator finds it as a pod with one of this machine's addresses."""
 
     def __init__(self, plane: Plane, folder: Path) -> None:
         self._plane, self._folder = plane, folder
@@ -149,7 +149,7 @@ class Gateway:
             self._process.wait(20)
 
     async def revisions(self, name: str, requests: int) -> set[str]:
-        """Which revisions answer that many requests."""
+        """Send this many requests, and return the revisions that answer them."""
         url, hashes = f"http://{ADDRESS}:{PORT}/{NAMESPACE}/{name}/v1/completions", set[str]()
         async with aiohttp.ClientSession() as session:
             for _ in range(requests):
@@ -167,7 +167,7 @@ class Gateway:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def engines() -> AsyncIterator[None]:
-    """A server that answers at every address that the status-only node gives a pod."""
+    """Run a server that answers at every address that the status-only node gives a pod."""
 
     async def answer(_: web.Request) -> web.Response:
         return web.json_response({"choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]})

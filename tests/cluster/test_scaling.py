@@ -131,7 +131,7 @@ async def test_a_quotas_refusal_is_named(plane: Plane) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def gateway(plane: Plane, tmp_path: Path) -> AsyncIterator[str]:
-    """A gateway as it is shipped, as a process; the operator finds it as a pod with one of this machine's addresses."""
+    """Run the shipped gateway as a process. The operator finds it as a pod with one of this machine's addresses."""
     environment = {
         **os.environ,
         "PAGEFLEET_KUBECONFIG": str(plane.layout.kubeconfig),
@@ -177,7 +177,7 @@ async def _gateway_ready() -> bool:
 async def _held(
     session: aiohttp.ClientSession, plane: Plane, url: str, body: dict[str, Any]
 ) -> tuple[float, asyncio.Task[Any]]:
-    """When the first request was sent that the gateway did not answer at once, and that request."""
+    """Send requests until the gateway holds one. Return that request and the time at which it was sent."""
     sent: list[tuple[float, asyncio.Task[Any]]] = []
 
     async def waits() -> bool:

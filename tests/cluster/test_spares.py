@@ -25,7 +25,7 @@ def service(replicas: int, spares: int) -> Document:
 
 
 async def pods(plane: Plane, *, spare: bool) -> list[Document]:
-    """That are not being deleted."""
+    """Return the pods that are not being deleted."""
     selector = f"pagefleet.io/service={NAME},{'' if spare else '!'}pagefleet.io/spare"
     return [
         pod
@@ -76,7 +76,7 @@ async def test_a_spare_stands_in_for_a_replica_that_is_not_ready(plane: Plane) -
 
         await until(stood_in, timeout=30, what="the spare is ready")
         state = await view(plane)
-        assert state.is_true("Ready"), "the service never went down"
+        assert state.is_true("Ready"), "the service stayed Ready"
     finally:
         plane.node.hold.discard(state.stable)
 

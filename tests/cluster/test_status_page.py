@@ -19,7 +19,7 @@ LAG_SECONDS = 2.0
 
 
 async def event(answer: aiohttp.ClientResponse) -> Any:
-    """The data of the next event of a stream."""
+    """Return the data of the next event of a stream."""
     async with asyncio.timeout(30):
         while True:
             line = (await answer.content.readline()).decode()

@@ -83,8 +83,8 @@ async def given_up(slow: Slow) -> None:
 
 
 def test_requests_that_were_given_up_leave_no_connection(slow: Slow) -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         asyncio.run(given_up(slow))
         gc.collect()
-    assert [str(one.message) for one in told if issubclass(one.category, ResourceWarning)] == []
+    assert [str(one.message) for one in caught if issubclass(one.category, ResourceWarning)] == []

@@ -35,7 +35,7 @@ def free_ports(count: int) -> list[int]:
 
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[int]:
-    """A server that answers so and hangs up."""
+    """Run a server that sends this answer and closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")
@@ -55,17 +55,17 @@ async def read(port: int) -> Mapping[str, object]:
 def test_streams_past_all_systems_are_whole_and_spread_over_the_engines() -> None:
     ports = free_ports(3)
     with streams.engines(ports):
-        found = streams.read(ports, "/v1/completions", COUNT, SECONDS)
-    assert (found["answered"], found["failed"], found["unanswered"]) == (COUNT, 0, 0)
-    assert found["throughout"] == COUNT
+        result = streams.read(ports, "/v1/completions", COUNT, SECONDS)
+    assert (result["answered"], result["failed"], result["unanswered"]) == (COUNT, 0, 0)
+    assert result["throughout"] == COUNT
     expected = COUNT * SECONDS / streams.INTERVAL
-    assert 0.8 * expected <= float(str(found["events"])) <= 1.2 * expected
+    assert 0.8 * expected <= float(str(result["events"])) <= 1.2 * expected
 
 
 async def test_an_answer_that_lacks_events_is_a_failure() -> None:
     async with answering(HEAD + b"9\r\ndata: a\n\n\r\n" + DONE) as port:
-        found = await read(port)
-    assert (found["answered"], found["statuses"]) == (0, {"events missing": COUNT})
+        result = await read(port)
+    assert (result["answered"], result["statuses"]) == (0, {"events missing": COUNT})
 
 
 async def test_a_refusal_and_an_answer_cut_off_are_told_apart() -> None:

@@ -41,7 +41,9 @@ def test_a_rule_refuses_its_example_by_its_field_and_accepts_the_nearest_other(e
 def test_every_rule_has_an_example() -> None:
     results = [parse(spec(example.refused)) for example in EXAMPLES]
     refused = {(e.field, e.message) for result in results if isinstance(result, SpecErrors) for e in result.errors}
-    assert len({(rule.field, rule.message) for rule in RULES}) == len(RULES), "two rules cannot be told apart"
+    assert len({(rule.field, rule.message) for rule in RULES}) == len(RULES), (
+        "two rules have the same field and message"
+    )
     assert [rule for rule in RULES if (rule.field, rule.message) not in refused] == []
 
 
@@ -82,7 +84,7 @@ def test_a_rule_applies_only_where_its_object_is() -> None:
 
 
 def placed(at: tuple[str, ...], part: dict[str, Any]) -> dict[str, Any]:
-    """A spec with nothing but `part` at its place."""
+    """Return a spec with nothing but `part` at its place."""
     for name in reversed(at):
         part = {name: part}
     return part

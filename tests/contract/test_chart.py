@@ -102,21 +102,21 @@ def test_the_defaults_are_the_base() -> None:
 @pytest.mark.parametrize("name", sorted(path.name for path in (MANIFESTS / "components").iterdir()))
 def test_a_switch_is_its_component(name: str, tmp_path: Path) -> None:
     needed, given = SWITCHES[name]
-    wanted = named(kustomized(kustomization(tmp_path, *needed, name)))
-    assert wanted != named(kustomized(MANIFESTS / "base"))
-    assert named(rendered(*(word for value in given for word in ("--set", value)))) == wanted
+    expected = named(kustomized(kustomization(tmp_path, *needed, name)))
+    assert expected != named(kustomized(MANIFESTS / "base"))
+    assert named(rendered(*(word for value in given for word in ("--set", value)))) == expected
 
 
 def test_all_switches_are_all_components(tmp_path: Path) -> None:
     given = {value for _, some in SWITCHES.values() for value in some}
-    wanted = named(kustomized(kustomization(tmp_path, *[*COMPONENTS, "monitoring"])))
-    assert named(rendered(*(word for value in sorted(given) for word in ("--set", value)))) == wanted
+    expected = named(kustomized(kustomization(tmp_path, *[*COMPONENTS, "monitoring"])))
+    assert named(rendered(*(word for value in sorted(given) for word in ("--set", value)))) == expected
 
 
 @pytest.mark.parametrize("name", ["production", "air-gapped"])
 def test_a_file_of_values_is_its_overlay(name: str) -> None:
-    wanted = named(kustomized(MANIFESTS / "overlays" / name))
-    assert named(rendered("--values", str(CHART / f"{name}.yaml"))) == wanted
+    expected = named(kustomized(MANIFESTS / "overlays" / name))
+    assert named(rendered("--values", str(CHART / f"{name}.yaml"))) == expected
 
 
 def test_every_value_is_exercised() -> None:
@@ -137,7 +137,7 @@ def test_a_value_changes_the_objects_and_shows_in_them(path: str) -> None:
 
 
 def _leaves(node: Any) -> list[str]:
-    """The texts that must show (switches show by what they bring: SWITCHES)."""
+    """Return the texts that the rendered chart must contain. Switches are compared by SWITCHES instead."""
     if isinstance(node, dict):
         return [*node, *(leaf for value in node.values() for leaf in _leaves(value))]
     if isinstance(node, list):
@@ -180,7 +180,7 @@ def test_another_namespace_is_the_one_of_every_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"gatewey.replicas": 2}, "gatewey"),
         ({"gateway.replica": 2}, "replica"),
@@ -196,10 +196,10 @@ def test_another_namespace_is_the_one_of_every_object() -> None:
     ],
     ids=str,
 )
-def test_a_wrong_value_is_refused_by_its_name(given: dict[str, Any], said: str) -> None:
+def test_a_wrong_value_is_refused_by_its_name(given: dict[str, Any], message: str) -> None:
     done = template(*flags(given), check=False)
     assert done.returncode
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_text_is_yaml_that_reads_back() -> None:
@@ -221,13 +221,13 @@ def test_a_patch_without_a_counterpart_stops_the_generator(tmp_path: Path, monke
         (tmp_path / "components/odd/kustomization.yaml").write_text(yaml.safe_dump({"patches": [patch]}))
 
     objects = [{"kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"name": "http"}], "x": 1}}]
-    for operation, said in (
+    for operation, message in (
         ({"op": "replace", "path": "/spec/x", "value": 2}, "replace /spec/x of s"),
         ({"op": "test", "path": "/spec/ports/0/name", "value": "https"}, "it is http"),
         ({"op": "move", "path": "/spec/x", "from": "/spec/y"}, "move"),
     ):
         write(operation)
-        with pytest.raises(SourceError, match=said):
+        with pytest.raises(SourceError, match=message):
             patched(objects, "odd", ".Values.x", frozenset())
     write({"op": "remove", "path": "/spec/ports/0"})
     assert len(operations("odd")) == 1

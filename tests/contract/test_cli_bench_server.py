@@ -92,12 +92,12 @@ async def measured(server: Server, planned: list[Planned], timeout: float = 10.0
 
 @pytest.mark.parametrize("chat", [False, True])
 async def test_what_was_planned_is_sent_and_timed(server: Server, chat: bool) -> None:
-    found = await measured(server, load(30, 100), chat=chat)
-    assert [sample.error for sample in found.samples] == [""] * 30
-    assert {(sample.output_tokens, sample.prompt_tokens) for sample in found.samples} == {(5, 11)}
+    measured_run = await measured(server, load(30, 100), chat=chat)
+    assert [sample.error for sample in measured_run.samples] == [""] * 30
+    assert {(sample.output_tokens, sample.prompt_tokens) for sample in measured_run.samples} == {(5, 11)}
     assert all(body["stream_options"] == {"include_usage": True} and body["ignore_eos"] for body in server.bodies)
     assert all(("messages" in body) == chat for body in server.bodies)
-    for sample in found.samples:
+    for sample in measured_run.samples:
         assert sample.ttft is not None
         assert sample.tpot is not None
         assert sample.tpot >= 0.8 * TOKEN_SECONDS  # a late first read shortens it
@@ -115,26 +115,26 @@ async def test_a_stall_is_met_by_everyone_who_would_have_come(server: Server) ->
         await asyncio.sleep(max(0.0, stalled_until - time.monotonic()))
 
     server.before = stall
-    found = await measured(server, load(80, 40))
-    slow = [value for value in values(found.samples, "ttft") if value > 0.5]
+    measured_run = await measured(server, load(80, 40))
+    slow = [value for value in values(measured_run.samples, "ttft") if value > 0.5]
     assert 10 <= len(slow) <= 40
-    p95 = quantile(values(found.samples, "ttft"), 0.95)
+    p95 = quantile(values(measured_run.samples, "ttft"), 0.95)
     assert p95 is not None
     assert p95 > 0.5
 
 
 async def test_latency_counts_from_the_intended_start(server: Server) -> None:
     """A client that stands still for 0.4 s sends late, and the requests it held back say so in their latency."""
-    stood = False
+    stalled = False
 
-    def told(ended: int, flying: int) -> None:
-        nonlocal stood
-        if ended >= 5 and not stood:
-            stood = True
+    def progress(ended: int, flying: int) -> None:
+        nonlocal stalled
+        if ended >= 5 and not stalled:
+            stalled = True
             time.sleep(0.4)
 
-    found = await run(Endpoint(server.url, "tiny"), load(60, 60, 1), 10.0, asyncio.Event(), told)
-    late = [sample for sample in found.samples if sample.late > 0.2]
+    measured_run = await run(Endpoint(server.url, "tiny"), load(60, 60, 1), 10.0, asyncio.Event(), progress)
+    late = [sample for sample in measured_run.samples if sample.late > 0.2]
     assert len(late) >= 5
     assert all(sample.ttft is not None and sample.ttft > sample.late for sample in late)
 
@@ -147,9 +147,9 @@ async def test_a_slow_server_does_not_slow_the_arrivals_down(server: Server) -> 
 
     server.before = slow
     planned = load(50, 50, 1)
-    found = await measured(server, planned)
-    assert found.seconds < planned[-1].at + 2.0
-    assert min(values(found.samples, "ttft")) >= 1.0
+    measured_run = await measured(server, planned)
+    assert measured_run.seconds < planned[-1].at + 2.0
+    assert min(values(measured_run.samples, "ttft")) >= 1.0
 
 
 async def failing(server: Server, answer: Callable[[], web.Response] | None, **options: Any) -> set[str]:
@@ -163,8 +163,8 @@ async def failing(server: Server, answer: Callable[[], web.Response] | None, **o
     return kinds(await measured(server, load(4, 100), **options))
 
 
-def kinds(found: Run) -> set[str]:
-    return {sample.error for sample in found.samples}
+def kinds(measured_run: Run) -> set[str]:
+    return {sample.error for sample in measured_run.samples}
 
 
 async def test_failures_have_names(server: Server) -> None:
@@ -186,13 +186,13 @@ async def test_failures_have_names(server: Server) -> None:
 async def test_a_stop_keeps_what_has_ended(server: Server) -> None:
     stop = asyncio.Event()
 
-    def told(ended: int, flying: int) -> None:
+    def progress(ended: int, flying: int) -> None:
         if ended >= 5:
             stop.set()
 
-    found = await run(Endpoint(server.url, "tiny"), load(500, 50), 10.0, stop, told)
-    assert found.cut
-    assert 5 <= len(found.samples) < 100
+    measured_run = await run(Endpoint(server.url, "tiny"), load(500, 50), 10.0, stop, progress)
+    assert measured_run.cut
+    assert 5 <= len(measured_run.samples) < 100
 
 
 async def command(*arguments: str, home: Path) -> tuple[int, str, str]:

@@ -44,9 +44,9 @@ def annotation(name: str) -> str:
 
 
 def metrics(name: str) -> EngineMetrics:
-    found = engine_of({"metadata": {"annotations": {ENGINE_ANNOTATION: annotation(name)}}}).metrics
-    assert found is not None
-    return found
+    names = engine_of({"metadata": {"annotations": {ENGINE_ANNOTATION: annotation(name)}}}).metrics
+    assert names is not None
+    return names
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -64,12 +64,12 @@ def test_operator_and_gateway_read_the_same(name: str) -> None:
 
 
 def test_what_the_pages_say() -> None:
-    assert {name: _told(name) for name in ("sglang", "tgi", "custom")} == {
+    assert {name: load_of(name) for name in ("sglang", "tgi", "custom")} == {
         "sglang": (2826, 162, 442353, round(442353 * 0.72)),
         "tgi": (7, 12, None, None),
         "custom": (5, 4, 200, 50),
     }
-    waiting, running, total, free = _told("vllm")
+    waiting, running, total, free = load_of("vllm")
     assert waiting is not None
     assert running is not None
     assert waiting + running > 0
@@ -78,10 +78,11 @@ def test_what_the_pages_say() -> None:
     assert 0 < free < total
 
 
-def _told(name: str) -> tuple[int | None, ...]:
-    found = engine_readings.parse(PAGES[name], metrics(name))
-    assert found is not None
-    load = found.load
+def load_of(name: str) -> tuple[int | None, ...]:
+    """Return waiting and running requests, and KV pages in all and free, of an engine's stored page."""
+    reading = engine_readings.parse(PAGES[name], metrics(name))
+    assert reading is not None
+    load = reading.load
     return load.waiting, load.running, load.kv_pages_total, load.kv_pages_free
 
 
@@ -99,9 +100,9 @@ def test_a_number_that_should_be_there_and_is_not_makes_no_reading(name: str, si
 
 
 def test_a_share_without_a_count_is_of_nominal_pages() -> None:
-    found = engine_readings.parse("w 1\nr 2\nu 0.25\n", EngineMetrics(waiting="w", running="r", kvUsage="u"))
-    assert found is not None
-    assert (found.load.kv_pages_total, found.load.kv_pages_free) == (
+    reading = engine_readings.parse("w 1\nr 2\nu 0.25\n", EngineMetrics(waiting="w", running="r", kvUsage="u"))
+    assert reading is not None
+    assert (reading.load.kv_pages_total, reading.load.kv_pages_free) == (
         engine_readings.NOMINAL_PAGES,
         engine_readings.NOMINAL_PAGES * 3 // 4,
     )
@@ -154,7 +155,7 @@ def test_the_gateway_meets_a_pod_at_its_engines_port() -> None:
     "text", ["{", "[]", '{"port": "x"}', '{"port": 9}', '{"port": 9, "metrics": {"waiting": "a b"}}']
 )
 def test_an_annotation_that_cannot_be_read_hides_the_load_and_not_the_pod(text: str) -> None:
-    found = engine_from(text)
-    assert not found.scraped
-    assert found.port in (8000, 9)
+    engine = engine_from(text)
+    assert not engine.scraped
+    assert engine.port in (8000, 9)
     assert engine_from("") is OWN_ENGINE

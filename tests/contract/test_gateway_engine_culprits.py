@@ -30,7 +30,7 @@ async def fleet() -> AsyncIterator[Fleet]:
 
 @dataclass
 class Mortal(Engine):
-    """Ends at a word: before its answer, or after the first token of it."""
+    """An engine that a word in a prompt ends, before its answer or after the first token of it."""
 
     ended: bool = False
 
@@ -45,31 +45,31 @@ class Mortal(Engine):
 
 
 async def mortals(fleet: Fleet, count: int) -> list[Mortal]:
-    found = []
+    made = []
     for _ in range(count):
         fleet.hosts += 1
-        found.append(Mortal(f"127.0.0.{fleet.hosts}", STABLE))
-        await found[-1].start()
-        fleet.stack.push_async_callback(found[-1].stop)
-        fleet.state.put_pod(found[-1].pod())
+        made.append(Mortal(f"127.0.0.{fleet.hosts}", STABLE))
+        await made[-1].start()
+        fleet.stack.push_async_callback(made[-1].stop)
+        fleet.state.put_pod(made[-1].pod())
     await until(lambda: len(fleet.serving()) == count)
-    return found
+    return made
 
 
 async def known(fleet: Fleet, response: ClientResponse) -> dict[str, Any]:
-    """The access log's line of an answer."""
-    name, found = response.headers["x-request-id"], []
+    """Return the access log's line of an answer."""
+    name, lines = response.headers["x-request-id"], []
 
     def there() -> bool:
-        found.extend(line for line in fleet.lines if line["request_id"] == name)
-        return bool(found)
+        lines.extend(line for line in fleet.lines if line["request_id"] == name)
+        return bool(lines)
 
     await until(there)
-    return found[0]
+    return lines[0]
 
 
 async def say(fleet: Fleet, word: str, stream: bool = False) -> tuple[int, str]:
-    """The status, and the code of an error or how the answer broke. Returns when the gateway knows of its end."""
+    """Return the status, and the code of an error or the way in which the answer broke, once the gateway knows of its end."""
     body = {"model": "smol", "messages": [{"role": "user", "content": word}], "stream": stream}
     async with fleet.http.post(f"{fleet.url}/team/chat/v1/chat/completions", json=body) as response:
         try:
@@ -117,12 +117,12 @@ async def test_a_request_that_was_only_near_is_retried_and_cleared(fleet: Fleet)
 
 
 async def test_a_request_that_ends_real_engines_meets_two_and_no_third(fleet: Fleet, tmp_path: Path) -> None:
-    """Their API process lives on and says so: 503 to the first try, which is sent on, and 500 to the retry."""
+    """Their API process lives on and reports it: 503 to the first try, which is sent on, and 500 to the retry."""
     model = make_model(tmp_path / "model")
     async with pods(fleet, model, tmp_path, FIRST, count=3) as engines:
 
         async def ask(**parameters: Any) -> tuple[int, str, int]:
-            """The status, an error's code, and how many pods met it."""
+            """Return the status, an error's code, and the number of pods that the request was routed to."""
             body = {"model": NAME, "prompt": "hi", "max_tokens": 8, "ignore_eos": True, **parameters}
             async with fleet.http.post(fleet.url + PATH, json=body) as response:
                 last = (await response.text()).strip().rpartition("data: ")[2]

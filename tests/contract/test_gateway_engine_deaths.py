@@ -42,7 +42,7 @@ def begin(fleet: Fleet, asked: Sequence[Client]) -> list[asyncio.Task[None]]:
 
 
 def under_way(asked: Sequence[Client]) -> int:
-    """Streams that have begun, and have more to come than is told within a moment."""
+    """Return the number of streams that have begun and still lack more than 100 characters."""
     return sum(0 < len(client.text) < len(client.truth) - 100 for client in asked)
 
 
@@ -91,13 +91,13 @@ async def test_an_engine_that_is_asked_to_end_fails_no_request(fleet: Fleet, mod
             await until(lambda asked=asked: under_way(asked) > AT_ONCE)  # which no engine has alone
             victim = busiest(fleet, engines)
             victim.process.send_signal(signal.SIGTERM)
-            told = asyncio.create_task(_told(fleet, victim, chance.uniform(0.0, MAX_LAG)))
+            deletion = asyncio.create_task(_mark_unready(fleet, victim, chance.uniform(0.0, MAX_LAG)))
             while victim.process.returncode is None:  # and others come all the time
                 more = clients({prompt: text[:40] for prompt, text in truth.items()}, 1, 2, chance)
                 asked += more
                 late += len(more)
                 await asyncio.gather(*begin(fleet, more))
-            await asyncio.gather(*tasks, told)
+            await asyncio.gather(*tasks, deletion)
             assert [client for client in asked if not client.whole] == []
             assert await victim.ended() == 0
             engines.leave(victim)
@@ -106,7 +106,7 @@ async def test_an_engine_that_is_asked_to_end_fails_no_request(fleet: Fleet, mod
     assert late >= DRAINS
 
 
-async def _told(fleet: Fleet, victim: EnginePod, after: float) -> None:
-    """The gateway sees the pod's deletion a moment after the kubelet has acted on it."""
+async def _mark_unready(fleet: Fleet, victim: EnginePod, after: float) -> None:
+    """Let the gateway learn of the pod's deletion a moment after the kubelet has acted on it."""
     await asyncio.sleep(after)
     fleet.state.put_pod(replace(victim.pod, ready=False))

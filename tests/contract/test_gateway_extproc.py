@@ -23,8 +23,8 @@ from pagefleet_gateway.settings import Settings
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with serving() as found:
-        yield found
+    async with serving() as server:
+        yield server
 
 
 async def test_header_and_metadata_name_ready_pods_in_order_with_fallbacks(world: World) -> None:
@@ -120,8 +120,8 @@ async def test_a_fallback_is_picked_and_named(world: World) -> None:
     world.state.put_service(Service("team", "small", "s", (("b", 100),)))
     call = world.call()
     assert await call.pick() == ["10.0.0.9:8000"]
-    told = await call.answered("10.0.0.9:8000")
-    assert told == {"x-pagefleet-revision": "b", "x-pagefleet-fallback": "team/small"}
+    headers = await call.answered("10.0.0.9:8000")
+    assert headers == {"x-pagefleet-revision": "b", "x-pagefleet-fallback": "team/small"}
 
 
 async def test_a_shed_request_is_429_with_retry_after(world: World) -> None:

@@ -23,13 +23,13 @@ async def fleet() -> AsyncIterator[Fleet]:
 
 async def codes(fleet: Fleet, count: int, **body: object) -> Counter[int]:
     document = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], **body}
-    found = Counter[int]()
+    statuses = Counter[int]()
     for _ in range(count):
         async with fleet.http.post(f"{fleet.url}/team/chat/v1/chat/completions", json=document) as response:
             await response.read()
-            found[response.status] += 1
+            statuses[response.status] += 1
     await until(lambda: len(fleet.lines) >= count)
-    return found
+    return statuses
 
 
 def ejected(fleet: Fleet) -> int:

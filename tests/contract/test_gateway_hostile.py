@@ -33,8 +33,8 @@ def post(*headers: bytes, path: bytes = PATH, body: bytes = BODY, length: bool =
     return b"\r\n".join([*lines, *headers]) + b"\r\n\r\n" + body
 
 
-async def said(fleet: Fleet, *data: bytes) -> tuple[list[int], bytes]:
-    """The statuses of all answers until the gateway closes or is silent, and everything it sent."""
+async def exchange(fleet: Fleet, *data: bytes) -> tuple[list[int], bytes]:
+    """Send `data`. Return the statuses of all answers until the gateway closes or is silent, and everything that it sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", fleet.gateway.port)
     got = b""
     with closing(writer):
@@ -51,7 +51,7 @@ async def said(fleet: Fleet, *data: bytes) -> tuple[list[int], bytes]:
 
 
 async def test_a_sound_request_passes(fleet: Fleet) -> None:
-    statuses, got = await said(fleet, post(), post())
+    statuses, got = await exchange(fleet, post(), post())
     assert statuses == [200, 200] and len(fleet.engines[0].requests) == 2
     assert b"x-envoy-" not in got.lower() and b"x-gateway-" not in got.lower()
 
@@ -78,7 +78,7 @@ SMUGGLED = b"0\r\n\r\nGET /team/chat/v1/models HTTP/1.1\r\nHost: gateway\r\n\r\n
     ids=lambda data: data.partition(b"\r\n\r\n")[0].split(b"\r\n")[-1].decode("latin-1").replace("\0", "NUL"),
 )
 async def test_ambiguous_lengths_and_malformed_headers_are_refused(fleet: Fleet, request_bytes: bytes) -> None:
-    statuses, _ = await said(fleet, request_bytes)
+    statuses, _ = await exchange(fleet, request_bytes)
     assert statuses in ([400], [501])
     assert not fleet.engines[0].requests
 
@@ -86,7 +86,7 @@ async def test_ambiguous_lengths_and_malformed_headers_are_refused(fleet: Fleet,
 async def test_a_folded_header_stays_one_header_and_a_lone_return_ends_none(fleet: Fleet) -> None:
     """RFC 9112, 5.2 and 2.2: replaced by a space, or taken out; what stands behind them is never a header."""
     for header in (b"X-Odd: one\r\n injected: two", b"X-Odd: one\r\n\tinjected: two", b"X-Odd: a\rinjected: b"):
-        statuses, _ = await said(fleet, post(header))
+        statuses, _ = await exchange(fleet, post(header))
         assert statuses in ([200], [400])
     for request in fleet.engines[0].requests:
         assert "injected" not in {name.lower() for name in request.headers}
@@ -110,14 +110,14 @@ async def test_a_folded_header_stays_one_header_and_a_lone_return_ends_none(flee
     ids=["connect", "0.9", "3.0", "no host", "trace", "websocket"],
 )
 async def test_tunnels_upgrades_and_other_protocols_are_refused(fleet: Fleet, data: bytes, expected: set[int]) -> None:
-    statuses, _ = await said(fleet, data, post())
+    statuses, _ = await exchange(fleet, data, post())
     assert not statuses or (statuses[0] in expected and 101 not in statuses)
     assert all(request.method == "POST" for request in fleet.engines[0].requests)
 
 
 async def test_an_upgrade_to_h2c_is_no_upgrade(fleet: Fleet) -> None:
     upgrade = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA")
-    statuses, _ = await said(fleet, post(*upgrade))
+    statuses, _ = await exchange(fleet, post(*upgrade))
     assert 101 not in statuses
     for request in fleet.engines[0].requests:
         assert not {"upgrade", "http2-settings"} & {name.lower() for name in request.headers}
@@ -146,7 +146,7 @@ async def test_an_upgrade_to_h2c_is_no_upgrade(fleet: Fleet) -> None:
     ids=lambda value: value.decode() if isinstance(value, bytes) else None,
 )
 async def test_a_path_means_what_it_says_once_decoded(fleet: Fleet, path: bytes, status: int, engine_path: str) -> None:
-    statuses, _ = await said(fleet, post(path=path))
+    statuses, _ = await exchange(fleet, post(path=path))
     assert statuses == [status]
     assert [request.path for request in fleet.engines[0].requests] == ([engine_path] if engine_path else [])
 
@@ -168,25 +168,25 @@ async def test_headers_of_the_picker_are_not_taken_from_a_client_in_any_spelling
         b"x-envoy-internal: true",
         b"x-envoy-decorator-operation: x",
     ]
-    statuses, got = await said(fleet, post(*forged))
+    statuses, got = await exchange(fleet, post(*forged))
     assert statuses == [200] and not other.requests
     assert f"x-pagefleet-revision: {STABLE}".encode() in got
     received = {name.lower(): value for name, value in fleet.engines[0].requests[0].headers.items()}
     assert "x-pagefleet-mirror-cluster" not in received and "x-envoy-internal" not in received
     assert received["content-type"] == "application/json"
     # A hop-by-hop list may not take the picker's word away again.
-    statuses, got = await said(fleet, post(b"Connection: keep-alive, x-gateway-destination-endpoint, x-request-id"))
+    statuses, got = await exchange(fleet, post(b"Connection: keep-alive, x-gateway-destination-endpoint, x-request-id"))
     assert statuses in ([200], [400]) and not other.requests
 
 
 async def test_what_is_too_large_is_refused_before_an_engine_sees_it(fleet: Fleet) -> None:
-    assert (await said(fleet, post(b"X-Large: " + b"a" * 70_000)))[0] == [431]
-    assert (await said(fleet, post(*(b"X-%d: 1" % n for n in range(200)))))[0] == [431]
-    assert (await said(fleet, post(path=PATH + b"?" + b"a" * 70_000)))[0] in ([431], [414], [400])
-    statuses, got = await said(fleet, post(body=b"x" * 70_000))
+    assert (await exchange(fleet, post(b"X-Large: " + b"a" * 70_000)))[0] == [431]
+    assert (await exchange(fleet, post(*(b"X-%d: 1" % n for n in range(200)))))[0] == [431]
+    assert (await exchange(fleet, post(path=PATH + b"?" + b"a" * 70_000)))[0] in ([431], [414], [400])
+    statuses, got = await exchange(fleet, post(body=b"x" * 70_000))
     assert statuses == [413]
     error = json.loads(got.partition(b"\r\n\r\n")[2])["error"]
     assert error["code"] == "request_too_large"
     chunks = b"".join(b"1000\r\n" + b"x" * 4096 + b"\r\n" for _ in range(20)) + b"0\r\n\r\n"
-    assert (await said(fleet, post(b"Transfer-Encoding: chunked", body=chunks, length=False)))[0] == [413]
+    assert (await exchange(fleet, post(b"Transfer-Encoding: chunked", body=chunks, length=False)))[0] == [413]
     assert not fleet.engines[0].requests

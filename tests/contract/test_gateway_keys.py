@@ -60,8 +60,8 @@ async def test_a_key_opens_its_services_within_its_quota_and_is_never_shown(tmp_
         assert answers[2][1] == "rate_limit_exceeded" and 20 <= int(answers[2][2]["retry-after"]) <= 30
         assert all("authorization" not in {name.lower() for name in one.headers} for one in engine.requests)
         await until(lambda: len(fleet.lines) == 10)
-        seen = Counter((line.get("key"), line["code"]) for line in fleet.lines)
-        assert seen == {(None, 401): 5, ("one", 200): 1, ("two", 403): 1, ("three", 200): 2, ("three", 429): 1}
+        logged = Counter((line.get("key"), line["code"]) for line in fleet.lines)
+        assert logged == {(None, 401): 5, ("one", 200): 1, ("two", 403): 1, ("three", 200): 2, ("three", 429): 1}
         async with fleet.http.get(f"http://127.0.0.1:{fleet.gateway.internal_port}/metrics") as response:
             text = await response.text()
         assert 'pagefleet_gateway_key_requests_total{code="200",key="three"} 2.0' in text
@@ -107,7 +107,7 @@ METRIC = "pagefleet_gateway_api_keys_valid "
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "must be a list"),
         ("a: [", "is not YAML"),
@@ -125,10 +125,10 @@ METRIC = "pagefleet_gateway_api_keys_valid "
         ("- {name: a, key: sk-0123456789abcdef}\n- {name: b, key: sk-0123456789abcdef}", "same key"),
     ],
 )
-def test_a_wrong_file_is_refused_by_field_and_its_keys_are_not_quoted(text: str, said: str) -> None:
+def test_a_wrong_file_is_refused_by_field_and_its_keys_are_not_quoted(text: str, message: str) -> None:
     with pytest.raises(KeyFileError) as caught:
         parse(text)
-    assert said in str(caught.value) and "0123456789abcde" not in str(caught.value)
+    assert message in str(caught.value) and "0123456789abcde" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_ends_the_start(tmp_path: Path) -> None:

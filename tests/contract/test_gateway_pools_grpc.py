@@ -32,7 +32,7 @@ POD = {
 
 
 async def asked(stub: service.ExternalProcessorStub, host: str, model: str) -> proto.ProcessingResponse:
-    """The answer to a request with a full-duplex body."""
+    """Return the answer to a request with a full-duplex body."""
     stream = stub.Process()
     values = {":path": "/v1/completions", ":method": "POST", ":authority": host}
     headers = [base_pb2.HeaderValue(key=key, raw_value=value.encode()) for key, value in values.items()]

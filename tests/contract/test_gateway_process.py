@@ -37,7 +37,7 @@ class Kind:
 
 
 class API:
-    """Lists and watches two kinds over HTTP, as the API server does, and breaks a watch when told to."""
+    """Lists and watches two kinds over HTTP, as the API server does, and breaks a watch when a test asks for it."""
 
     def __init__(self) -> None:
         self.kinds = {SERVICES: Kind(), PODS: Kind()}
@@ -142,7 +142,7 @@ class World:
         return (await self.readiness())[0]
 
     async def readiness(self) -> tuple[int, str]:
-        """The status of /readyz and its text; 0 while nobody listens."""
+        """Return the status of /readyz and its text. The status is 0 while nobody listens."""
         try:
             async with self.http.get(f"http://127.0.0.1:{self.internal}/readyz") as response:
                 return response.status, await response.text()

@@ -32,7 +32,7 @@ class World:
         self._stack = stack
 
     async def serve(self, answer: Answer) -> str:
-        """The address of an engine that answers so. Pods may share it: they differ by name."""
+        """Return the address of an engine with this answer. Pods may share it: they differ by name."""
         server = web.Server(answer)
         runner = web.ServerRunner(server, access_log=None, shutdown_timeout=1)
         await runner.setup()
@@ -70,7 +70,7 @@ async def scraping(limits: Limits | None = None) -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def hanging() -> AsyncIterator[str]:
-    """The address of an engine that takes requests and never answers."""
+    """Yield the address of an engine that accepts requests and never answers."""
     writers: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
     try:
@@ -143,7 +143,7 @@ SELECTED = '{"port": 8000, "metrics": {"running": "r{x=\\"1\\"}", "waiting": "w{
 @pytest.mark.parametrize("engine", ["", SELECTED])
 def test_the_worst_page_costs_milliseconds(page: bytes, engine: str) -> None:
     assert len(page) <= MAX_BYTES + 1
-    found = engine_from(engine)
+    description = engine_from(engine)
     before = time.thread_time()
-    reading_in(page, found)
+    reading_in(page, description)
     assert time.thread_time() - before < 0.05, "of a core of a busy machine: it is a few milliseconds of an idle one's"

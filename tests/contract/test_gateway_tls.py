@@ -25,7 +25,7 @@ STREAM = {"model": "smol", "stream": True, "messages": [{"role": "user", "conten
 
 
 def certificate(serial: int) -> tuple[bytes, bytes]:
-    """A certificate for localhost that signs itself, and its key, as PEM."""
+    """Return a self-signed certificate for localhost and its key, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
@@ -47,7 +47,7 @@ def certificate(serial: int) -> tuple[bytes, bytes]:
 
 
 def mount(folder: Path, version: str, chain: bytes, key: bytes) -> None:
-    """As the kubelet does: a new folder, and a link that is swapped in one step."""
+    """Mount files as the kubelet does: in a new folder, to which a link is swapped in one step."""
     data = folder / f"..{version}"
     data.mkdir(parents=True)
     (data / "tls.crt").write_bytes(chain)
@@ -75,8 +75,8 @@ def client(*protocols: str, trusted: bytes | None = None) -> ssl.SSLContext:
 async def serial(fleet: Fleet) -> int:
     _, writer = await asyncio.open_connection("127.0.0.1", fleet.gateway.tls_port, ssl=client())
     with closing(writer):
-        found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return x509.load_der_x509_certificate(found).serial_number
+        certificate_bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return x509.load_der_x509_certificate(certificate_bytes).serial_number
 
 
 async def test_a_new_certificate_is_served_and_no_connection_is_dropped(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ async def test_a_new_certificate_is_served_and_no_connection_is_dropped(tmp_path
         mount(folder, "v4", *third)
 
         async def mended() -> bool:
-            found = await serial(fleet)
-            assert found in (1002, 1004)
-            return found == 1004
+            number = await serial(fleet)
+            assert number in (1002, 1004)
+            return number == 1004
 
         await until(mended, 5)
 

@@ -22,7 +22,7 @@ def threads(fleet: Fleet) -> int:
 
 
 async def ask(fleet: Fleet, clients: list[aiohttp.ClientSession]) -> Counter[tuple[int, str | None]]:
-    """One request on every client's own connection, all at once: how often which status and revision answered."""
+    """Send one request on every client's own connection, all at once. Count the answers by status and revision."""
 
     async def one(client: aiohttp.ClientSession) -> tuple[int, str | None]:
         body = {"model": "smol", "messages": [{"role": "user", "content": "hello"}]}
@@ -42,10 +42,10 @@ async def test_a_split_is_exact_and_new_pods_are_met_at_once_on_every_thread() -
         await fleet.engine(STABLE)
         await fleet.engine(CANARY)
         fleet.serve((STABLE, 90), (CANARY, 10))
-        seen: Counter[tuple[int, str | None]] = Counter()
+        answers: Counter[tuple[int, str | None]] = Counter()
         for _ in range(10):
-            seen += await ask(fleet, clients)
-        assert seen == {(200, STABLE): 360, (200, CANARY): 40}
+            answers += await ask(fleet, clients)
+        assert answers == {(200, STABLE): 360, (200, CANARY): 40}
         for number in range(5):
             revision = f"{number:08d}"
             fleet.serve((revision, 100))

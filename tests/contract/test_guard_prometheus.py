@@ -48,15 +48,15 @@ class Scene:
         ours = [pod for pod in pods if pod.revision in ("aaaa", canary)]
         slices = await self.windows.read(ours, ("aaaa", canary), WANTED)
         silence = {"prometheus": self.windows.silence(WANTED)}
-        seen = Observation("team-a", "chat", "uid", 1, {}, Status(), silence=silence,
+        observation = Observation("team-a", "chat", "uid", 1, {}, Status(), silence=silence,
                            prometheus={} if slices is None else {"": slices})  # fmt: skip
-        found = guard.assess(seen, GUARD, Comparison("aaaa", canary, since=0.0, now=time.time()))
-        assert found is not None
-        return found
+        judgement = guard.assess(observation, GUARD, Comparison("aaaa", canary, since=0.0, now=time.time()))
+        assert judgement is not None
+        return judgement
 
 
 def config(ports: list[int]) -> dict[str, Any]:
-    """Targets with the labels that the shipped scrape jobs give them."""
+    """Return scrape targets with the labels that the shipped scrape jobs give them."""
     targets = [
         {"targets": [f"127.0.0.1:{port}"],
          "labels": {"namespace": "team-a", "service": "chat", "revision": pod.revision, "pod": pod.name}}

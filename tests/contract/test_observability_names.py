@@ -39,7 +39,7 @@ ENGINE_TARGET = {"service", "revision"}  # from the engine pods' labels (PodMoni
 
 
 def registered(registry: CollectorRegistry) -> Iterator[tuple[str, str, set[str]]]:
-    """(family, type, labels) of each collector; prometheus_client keeps label names where only it looks."""
+    """Return (family, type, labels) of each collector. prometheus_client stores label names in a private attribute."""
     for collector in list(registry._collector_to_names):
         families = list(collector.collect()) if not hasattr(collector, "_labelnames") else []
         for family in families:
@@ -49,14 +49,14 @@ def registered(registry: CollectorRegistry) -> Iterator[tuple[str, str, set[str]
 
 
 def _series() -> dict[str, set[str]]:
-    """Series name -> labels, of everything that can be scraped."""
+    """Return series name -> labels, of every piece that can be scraped."""
     engine = EngineMetrics("m", EngineConfig("file:///m"))
     sources = [
         (engine.registry, TARGET | ENGINE_TARGET),
         (gateway_metrics().registry, TARGET),
         (OperatorMetrics().registry, TARGET),
     ]
-    found = {
+    labels_by_series = {
         name + suffix: labels | target | ({"le"} if suffix == "_bucket" else set())
         for registry, target in sources
         for name, kind, labels in registered(registry)
@@ -64,21 +64,21 @@ def _series() -> dict[str, set[str]]:
     }
     for histogram in engine._histograms:
         labels = {"model_name", *([histogram._label] if histogram._label else [])} | TARGET | ENGINE_TARGET
-        found |= {f"{histogram._name}{suffix}": labels for suffix in ("_count", "_sum")}
-        found[f"{histogram._name}_bucket"] = labels | {"le"}
-    return found
+        labels_by_series |= {f"{histogram._name}{suffix}": labels for suffix in ("_count", "_sum")}
+        labels_by_series[f"{histogram._name}_bucket"] = labels | {"le"}
+    return labels_by_series
 
 
 def _others() -> dict[str, set[str]]:
-    """Series name -> labels, of the engines that are not ours."""
-    found: dict[str, set[str]] = {}
+    """Return series name -> labels, of the engines that are not ours."""
+    labels_by_series: dict[str, set[str]] = {}
     for page in (CHECKOUT / "tests/data").glob("metrics-*.txt"):
         # Without the lines of types: the parser would give TGI's counters the suffix that they lack.
         lines = "\n".join(line for line in page.read_text().splitlines() if not line.startswith("#"))
         for family in text_string_to_metric_families(lines + "\n"):
             for sample in family.samples:
-                found.setdefault(sample.name, TARGET | ENGINE_TARGET).update(sample.labels)
-    return found
+                labels_by_series.setdefault(sample.name, TARGET | ENGINE_TARGET).update(sample.labels)
+    return labels_by_series
 
 
 SCRAPED = _series()
@@ -110,9 +110,9 @@ def check(expr: str, shown: str = "") -> None:
 
 
 def known_by_record(expr: str) -> set[str]:
-    """Labels of an expression that consists of recorded series."""
-    found = [RECORDED[use.metric] for use in uses(expr) if use.metric in RECORDED]
-    return set.union(*found) if found else set()
+    """Return the labels of an expression that consists of recorded series."""
+    label_sets = [RECORDED[use.metric] for use in uses(expr) if use.metric in RECORDED]
+    return set.union(*label_sets) if label_sets else set()
 
 
 def test_the_tokenizer_sees_what_is_there() -> None:
@@ -143,8 +143,8 @@ def test_other_engines_names_are_those_that_the_operator_reads() -> None:
     """docs/runtimes.md, Metrics; of the pages only the share in use is a number in a series of its own in all of them."""
     others = (vllm.METRICS, sglang.METRICS, tgi.METRICS)
     for field in ("waiting", "running", "tokens", "preemptions", "ttft", "e2e", "itl", "queue"):
-        told = tuple(getattr(metrics, field) for metrics in others if getattr(metrics, field))
-        assert engines.OTHERS[getattr(OURS, field)] == told
+        names = tuple(getattr(metrics, field) for metrics in others if getattr(metrics, field))
+        assert engines.OTHERS[getattr(OURS, field)] == names
     assert engines.OTHERS[engines.KV_USAGE] == tuple(metrics.kvUsage for metrics in others if metrics.kvUsage)
     assert engines.OTHERS[OURS.finished[0]] == tuple(name for metrics in others for name in metrics.finished)
 

@@ -46,7 +46,7 @@ OURS_ONLY = {
 
 
 def texts() -> dict[str, Text]:
-    """What each piece says of service team-a/chat, a little more each time it is asked."""
+    """Return each piece's metrics of service team-a/chat. The counters grow a little with each call."""
     gateway, engine, operator = gateway_metrics(), EngineMetrics("m", EngineConfig("file:///m")), OperatorMetrics()
     judged = SignalRecord("ttft", "s", "Inconclusive", 90, 10, stable_p95=0.5, canary_p95=0.6, evidence=3.0)
     operator.planned(
@@ -82,22 +82,22 @@ def texts() -> dict[str, Text]:
 
 
 def config(ports: dict[str, int]) -> dict[str, Any]:
-    """The shipped scrape jobs, their pods listed by hand: Debian's Prometheus has no Kubernetes discovery."""
+    """Return the shipped scrape jobs with their pods listed by hand: Debian's Prometheus has no Kubernetes discovery."""
     jobs = []
     for job in yaml.safe_load((MONITORING / "scrape.yaml").read_text())["scrape_configs"]:
         name = job["job_name"].removeprefix("pagefleet-")
         container = next(rule["regex"] for rule in job["relabel_configs"] if "port_name" in str(rule))
-        found = {
+        pod_labels = {
             "__meta_kubernetes_pod_label_app_kubernetes_io_name": job["job_name"],
             "__meta_kubernetes_pod_container_port_name": container,
             "__meta_kubernetes_namespace": "team-a" if name == "engine" else "pagefleet-system",
             "__meta_kubernetes_pod_name": f"{name}-0",
         }
         if name == "engine":
-            found |= {"__meta_kubernetes_pod_label_pagefleet_io_service": "chat"}
-            found |= {"__meta_kubernetes_pod_label_pagefleet_io_revision": "new"}
+            pod_labels |= {"__meta_kubernetes_pod_label_pagefleet_io_service": "chat"}
+            pod_labels |= {"__meta_kubernetes_pod_label_pagefleet_io_revision": "new"}
         job.pop("kubernetes_sd_configs")
-        targets = [{"targets": [f"127.0.0.1:{ports[name]}"], "labels": found}] if name in ports else []
+        targets = [{"targets": [f"127.0.0.1:{ports[name]}"], "labels": pod_labels}] if name in ports else []
         jobs.append({**job, "scrape_interval": "1s", "static_configs": targets})
     return {
         "global": {"evaluation_interval": "1s"},
@@ -108,7 +108,7 @@ def config(ports: dict[str, int]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def served(text: Text) -> AsyncIterator[int]:
-    """The port of a /metrics that says `text`."""
+    """Yield the port of a /metrics that answers `text`."""
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(body=text(), headers={"Content-Type": "text/plain; version=0.0.4"})
@@ -126,7 +126,7 @@ async def served(text: Text) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def prometheus(folder: Path, configuration: dict[str, Any]) -> AsyncIterator[Asked]:
-    """A Prometheus of its own, and how it is asked."""
+    """Run a Prometheus, and yield a function that queries it."""
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -143,8 +143,8 @@ async def prometheus(folder: Path, configuration: dict[str, Any]) -> AsyncIterat
                     async with session.get(f"http://{address}/api/v1/query", params={"query": query}) as response:
                         answer = json.loads(await response.text())
                     assert answer["status"] == "success", (query, answer)
-                    found: list[dict[str, Any]] = answer["data"]["result"]
-                    return found
+                    series: list[dict[str, Any]] = answer["data"]["result"]
+                    return series
 
                 yield asked
         finally:
@@ -157,7 +157,7 @@ def labels(sample: dict[str, Any]) -> dict[str, str]:
 
 
 async def every_panel(asked: Asked, revision: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """What is shown of `revision` of team-a/chat, by dashboard and panel."""
+    """Return the values of every panel for `revision` of team-a/chat, by dashboard and panel."""
     chosen = {"$namespace": "team-a", "$service": "chat", "$revision": revision, "$__rate_interval": "5m"}
     shown: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for board in DASHBOARDS:
@@ -175,7 +175,7 @@ async def test_prometheus_keeps_the_labels_and_answers_every_panel(tmp_path: Pat
         asked = await open_.enter_async_context(prometheus(tmp_path, config(ports)))
 
         async def evaluated() -> bool:
-            """The rules have seen enough for these two to be about to fire."""
+            """Return whether the rules have enough samples for these two alerts to be pending."""
             try:
                 pending = {alert["metric"]["alertname"] for alert in await asked("ALERTS")}
             except aiohttp.ClientConnectionError:

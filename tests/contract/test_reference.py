@@ -42,7 +42,7 @@ def test_every_field_of_the_crd_has_a_row() -> None:
     crd = yaml.safe_load((CHECKOUT / "crds/inferenceservices.yaml").read_text())
     root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     rows = {
-        found[1]: line for line in PAGES["crd.md"].splitlines() if (found := re.match(r"\| \**`([^`]+)`\** ", line))
+        match[1]: line for line in PAGES["crd.md"].splitlines() if (match := re.match(r"\| \**`([^`]+)`\** ", line))
     }
     expected = dict(fields("", root["spec"])) | {f".status{name}": field for name, field in fields("", root["status"])}
     assert len(expected) > 150
@@ -57,19 +57,19 @@ def test_every_field_of_the_crd_has_a_row() -> None:
 def test_every_metric_has_a_row() -> None:
     named = set(re.findall(r"^\| `(pagefleet_\w+)` ", PAGES["metrics.md"], re.MULTILINE))
     texts = [EngineMetrics("m", EngineConfig("file:///m")).text(), gateway_metrics().text(), OperatorMetrics().text()]
-    told = {
+    documented = {
         line.split()[2]
         for text in texts
         for line in text.decode().splitlines()
         if line.startswith("# TYPE") and not line.split()[2].endswith("_created")
     }
-    assert len(told) > 40
-    assert told == named
+    assert len(documented) > 40
+    assert documented == named
 
 
 def routes(app: web.Application) -> set[tuple[str, str]]:
-    found = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
-    return {route for route in found if route[0] != "HEAD"}
+    served = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
+    return {route for route in served if route[0] != "HEAD"}
 
 
 async def test_every_route_of_the_operator_is_described(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_every_route_of_the_engine_is_described() -> None:
 
 @pytest.mark.parametrize("section", re.findall(r"^## (pagefleet .+)$", PAGES["cli.md"], re.MULTILINE))
 def test_every_option_of_a_command_is_one(section: str) -> None:
-    """What --help says, and what the page says, name the same options."""
+    """The output of --help and the page name the same options."""
     command = [sys.executable, "-c", "from pagefleet_cli.main import app; app(prog_name='pagefleet')"]
     environment = {"COLUMNS": "400", "TERM": "dumb", "NO_COLOR": "1", "PATH": ""}
     shown = subprocess.run(
@@ -115,9 +115,9 @@ def test_every_option_of_a_command_is_one(section: str) -> None:
         env={**environment, "PYTHONPATH": ":".join(sys.path)},
     ).stdout  # fmt: skip
     page = PAGES["cli.md"].split(f"## {section}\n")[1].split("\n## ")[0]
-    told = set(
+    documented = set(
         re.findall(r"(?<![\w-])--[a-z][a-z-]*", re.sub(r"^.*?(?=^\W*--|^.*Options)", "", shown, flags=re.DOTALL))
     )
     named = set(re.findall(r"--[a-z][a-z-]*", "".join(re.findall(r"^\| (`-.*?) \| ", page, re.MULTILINE))))
-    assert named - told == set()
-    assert told - named - {"--help"} - set(re.findall(r"--[a-z][a-z-]*", page)) == set()
+    assert named - documented == set()
+    assert documented - named - {"--help"} - set(re.findall(r"--[a-z][a-z-]*", page)) == set()

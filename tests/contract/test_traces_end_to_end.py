@@ -35,14 +35,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def sent_to(address: str, **more: str) -> Collector:
-    found = named({"OTEL_EXPORTER_OTLP_ENDPOINT": address, **more})
-    if found is None:
+    exporter = named({"OTEL_EXPORTER_OTLP_ENDPOINT": address, **more})
+    if exporter is None:
         raise ValueError(address)
-    return found
+    return exporter
 
 
 async def joined(fleet: Fleet, engine: Serving) -> None:
-    """The engine as the only pod of team/chat."""
+    """Make the engine the only pod of team/chat."""
     pod = Pod("one", "chat-one", "team", "chat", STABLE, f"127.0.0.1:{engine.port}", ready=True)
     fleet.state.put_pod(pod)
     fleet.serve((STABLE, 100))
@@ -50,7 +50,7 @@ async def joined(fleet: Fleet, engine: Serving) -> None:
 
 
 async def ask(fleet: Fleet, traceparent: str | None = None, path: str = "/team/chat/v1/completions") -> dict[str, str]:
-    """The answer's headers."""
+    """Send a request and return the answer's headers."""
     headers = {"traceparent": traceparent} if traceparent else {}
     async with fleet.http.post(fleet.url + path, json=BODY, headers=headers) as response:
         assert response.status == (200 if path.startswith("/team/chat") else 404), await response.text()
@@ -82,8 +82,8 @@ async def test_a_request_is_one_trace_of_gateway_and_engine(model: str, tmp_path
         assert (attempt.parent_span_id, answer.parent_span_id) == (server.span_id, attempt.span_id)
         assert server.start_time_unix_nano <= answer.start_time_unix_nano
         assert answer.end_time_unix_nano <= server.end_time_unix_nano
-        said = values(attempt)
-        assert (said["pagefleet.service"], said["pagefleet.revision"]) == ("chat", STABLE)
+        attributes = values(attempt)
+        assert (attributes["pagefleet.service"], attributes["pagefleet.revision"]) == ("chat", STABLE)
         for span in (server, answer):
             assert values(span)["http.request.header.x-request-id"] == request
         assert (line["trace_id"], line["request_id"]) == (TRACE, request)
@@ -175,7 +175,7 @@ def test_a_variable_that_cannot_be_used_is_named(name: str, value: str) -> None:
 
 
 def test_envoys_own_log_is_json_lines_too(tmp_path: Path) -> None:
-    """Also what it says of a configuration with quotes and line breaks."""
+    """That includes its message about a configuration with quotes and line breaks."""
     wrong = json.dumps({"admin": {"address": {"pipe": {"path": 'a "quoted"\nname'}}}, "no_such_field": 1})
     command = [
         str(process.executable()),
@@ -186,9 +186,9 @@ def test_envoys_own_log_is_json_lines_too(tmp_path: Path) -> None:
         "--config-yaml",
         wrong,
     ]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path).stderr.splitlines()
-    lines = [json.loads(line) for line in said if line.startswith("{")]
-    assert any("no_such_field" in line["message"] for line in lines), said
+    printed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path).stderr.splitlines()
+    lines = [json.loads(line) for line in printed if line.startswith("{")]
+    assert any("no_such_field" in line["message"] for line in lines), printed
     assert all(isinstance(line["time"], float) and line["logger"].startswith("envoy.") for line in lines)
 
 

@@ -57,23 +57,23 @@ def read(traffic: dict[str, Any]) -> Service:
 
 
 def test_the_gateway_understands_every_field_as_the_operator_does() -> None:
-    seen = read(FULL)
+    service = read(FULL)
     parsed = parse({"model": {"source": "file:///m"}, "traffic": FULL})
     assert isinstance(parsed, Spec), parsed
     ours = parsed.traffic
-    assert (ours.timeout, ours.retries, ours.fallback) == (seen.timeout_seconds, seen.retries, seen.fallback)
+    assert (ours.timeout, ours.retries, ours.fallback) == (service.timeout_seconds, service.retries, service.fallback)
     assert (ours.first_token_timeout, ours.next_token_timeout) == (10, 2)
-    assert (seen.first_token_seconds, seen.next_token_seconds) == (10, 2)
-    assert ours.max_requests_per_pod == seen.pod_limit == 12
+    assert (service.first_token_seconds, service.next_token_seconds) == (10, 2)
+    assert ours.max_requests_per_pod == service.pod_limit == 12
     queue = ours.queue
     assert (queue.timeout, queue.max_requests, queue.max_bytes) == (45, 100, 2048)
-    assert (seen.hold_seconds, seen.hold_requests, seen.hold_bytes) == (45, 100, 2048)
-    assert queue.tenant_header.lower() == seen.tenant_header
-    assert seen.priorities == ((("x-plan", "paid"), ("x-region", "eu")),)
+    assert (service.hold_seconds, service.hold_requests, service.hold_bytes) == (45, 100, 2048)
+    assert queue.tenant_header.lower() == service.tenant_header
+    assert service.priorities == ((("x-plan", "paid"), ("x-region", "eu")),)
     assert [dict(entry.header) for entry in ours.priorities] == [{"X-Plan": "paid", "x-region": "eu"}]
-    assert seen.limits == (RateLimit("authorization", 60, 0), RateLimit("x-tenant", 5, 9000))
+    assert service.limits == (RateLimit("authorization", 60, 0), RateLimit("x-tenant", 5, 9000))
     assert [(e.header.lower(), e.requests_per_minute or 0, e.tokens_per_minute or 0) for e in ours.rate_limits] == [
-        (limit.header, limit.requests_per_minute, limit.tokens_per_minute) for limit in seen.limits
+        (limit.header, limit.requests_per_minute, limit.tokens_per_minute) for limit in service.limits
     ]
 
 
@@ -119,10 +119,20 @@ def test_defaults_are_the_gateways_own() -> None:
     """What the API server fills in changes nothing of what the gateway would do without it."""
     filled = structure.filled({}, TRAFFIC)
     assert seconds(filled["timeout"]) == REQUEST_SECONDS
-    bare, told = read({}), read(filled)
+    bare, filled_in = read({}), read(filled)
     assert bare.timeout_seconds is None
-    assert (told.retries, told.hold_requests, told.hold_bytes) == (bare.retries, bare.hold_requests, bare.hold_bytes)
-    assert (told.hold_seconds, told.pod_limit, told.limits, told.priorities, told.fallback) == (0, 0, (), (), "")
+    assert (filled_in.retries, filled_in.hold_requests, filled_in.hold_bytes) == (
+        bare.retries,
+        bare.hold_requests,
+        bare.hold_bytes,
+    )
+    assert (
+        filled_in.hold_seconds,
+        filled_in.pod_limit,
+        filled_in.limits,
+        filled_in.priorities,
+        filled_in.fallback,
+    ) == (0, 0, (), (), "")
 
 
 def test_bounds_are_the_gateways_own() -> None:
@@ -194,7 +204,7 @@ def test_cel_refuses_just_what_the_condition_calls_a_loop_of_one(name: str, spec
 
 @pytest.fixture(scope="module")
 def picker_manifests() -> list[dict[str, Any]]:
-    """What `kubectl kustomize manifests/picker` prints."""
+    """Return the output of `kubectl kustomize manifests/picker`."""
     command = [str(Path(sys.executable).parent / "kubectl"), "kustomize", str(CHECKOUT / "manifests/picker")]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [document for document in yaml.safe_load_all(printed) if document]
