@@ -184,7 +184,7 @@ def _outcome(ticket: Ticket, line: LogLine, end: End, now: float) -> Outcome:
 
 def _end(ticket: Ticket, line: LogLine, answered: Pod | None) -> End:
     """Return how a request ended. An engine that has already failed the request is not excused by a client that leaves."""
-    if line.code >= 500 or (line.error and not 400 <= line.code < 500):
+    if line.code >= 500 or ticket.stream_error or (line.error and not 400 <= line.code < 500):
         return End.FAILED
     if line.flags & CANCELLED:
         return End.LEFT
