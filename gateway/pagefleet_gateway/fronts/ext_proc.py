@@ -41,11 +41,13 @@ _ids = itertools.count(1)
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What the front asks and reports. `drop` ends a request whose answer came from no picked endpoint."""
+    """What the front asks and reports. `drop` ends a request whose answer came from no picked endpoint. `first_token` gets
+    a request's id and its seconds to the first token, when the token passes."""
 
     decide: Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
     complete: Callable[[LogLine], object]
     drop: Callable[[str], object]
+    first_token: Callable[[str, float], object] = lambda _, __: None
 
 
 @dataclass
@@ -96,6 +98,8 @@ class Exchange:
                 self.ended |= body.end_of_stream
                 if self.streams and self.first_token is None and self.tokens_sought.feed(body.body):
                     self.first_token = time.monotonic() - self.began
+                    if self.pick is not None and self.served in [pod.address for pod in self.pick.choices]:
+                        self.callbacks.first_token(self.id, self.first_token)
                 pieces = body_pieces(body.body, body.end_of_stream) if self.duplex[1] else [proto.CommonResponse()]
                 return [proto.ProcessingResponse(response_body=proto.BodyResponse(response=piece)) for piece in pieces]
             case "response_trailers":
