@@ -239,14 +239,14 @@ class Gateway:
         # gRPC writes a line for each failed handshake, and not as JSON.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         # Imported here: only gateways that pick for other gateways need gRPC and its 30 MB.
-        from pagefleet_gateway.fronts import ext_proc, ext_proc_server, ext_proc_tls
+        from pagefleet_gateway.fronts import ext_proc, ext_proc_limits, ext_proc_server, ext_proc_tls
 
         settings = self.settings
         callbacks = ext_proc.Callbacks(
             self._decide_pooled, self._complete, self._drop, self.counting.record_first_token
         )
         picker = ext_proc.EndpointPicker(
-            callbacks, ext_proc.Limits(settings.max_request_bytes, settings.picker_exchanges)
+            callbacks, ext_proc_limits.Limits(settings.max_request_bytes, settings.picker_exchanges)
         )
         listen = ext_proc_server.Listen(
             settings.address,
