@@ -22,6 +22,7 @@ ENGINE_ANNOTATION = "pagefleet.io/engine"  # on a pod: where its engine listens 
 
 SYSTEM_NAMESPACE = "pagefleet-system"
 OPERATOR, GATEWAY, ENGINE = "pagefleet-operator", "pagefleet-gateway", "pagefleet-engine"
+ENGINE_CONTAINER = "engine"  # in an engine pod
 WORKER, LOAD_TEST = "pagefleet-engine-worker", "pagefleet-load-test"
 
 ENGINE_PORT = 8000

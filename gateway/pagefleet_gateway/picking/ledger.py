@@ -6,7 +6,7 @@ Counts, and never chooses. Times are seconds of any steady clock that the caller
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pagefleet_gateway.cluster.state import Pod, Service
@@ -30,6 +30,10 @@ class Ticket:
     api_key: str = ""  # the name of the client's API key
     uncached_tokens: int = 0  # tokens of its prompt that its first choice had probably not cached
     content: Content | None = None  # its service and its body's hash
+    # The pod that got a mirrored copy. Nobody reports a copy's end, so it counts as long as the request itself. After that
+    # the next reading of the pod's metrics shows it among the requests of others.
+    copy: Pod | None = None
+    copy_tokens: int = 0  # the work that the copy causes
 
 
 class Ledger:
@@ -49,17 +53,17 @@ class Ledger:
     def open(self, request_id: str, ticket: Ticket) -> None:
         self.close(request_id)
         self._tickets[request_id] = ticket
-        self._requests[ticket.choices[0].uid] += 1
-        self._tokens[ticket.choices[0].uid] += ticket.tokens
+        for uid, tokens in _work(ticket):
+            self._requests[uid] += 1
+            self._tokens[uid] += tokens
 
     def close(self, request_id: str) -> Ticket | None:
         """End a request. Return None when it had no ticket (refused, or ended before)."""
         ticket = self._tickets.pop(request_id, None)
-        if ticket is not None:
-            uid = ticket.choices[0].uid
+        for uid, tokens in () if ticket is None else _work(ticket):
             if self._requests[uid] > 1:
                 self._requests[uid] -= 1
-                self._tokens[uid] -= ticket.tokens
+                self._tokens[uid] -= tokens
             else:
                 del self._requests[uid], self._tokens[uid]
         return ticket
@@ -104,3 +108,10 @@ class Ledger:
             del self._requests[uid], self._tokens[uid]
         self.outliers.retain(uids)
         self.deaths.sweep(now)
+
+
+def _work(ticket: Ticket) -> Iterator[tuple[str, int]]:
+    """Yield the pods that a request occupies, by uid, and its tokens there: its first choice, and the copy's pod."""
+    yield ticket.choices[0].uid, ticket.tokens
+    if ticket.copy is not None:
+        yield ticket.copy.uid, ticket.copy_tokens

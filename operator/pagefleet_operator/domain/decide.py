@@ -9,7 +9,7 @@ from typing import Any
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_operator.domain import conditions
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.revision import revision_hash, snapshot
+from pagefleet_operator.domain.base.revision import snapshot
 from pagefleet_operator.domain.manifests import workload
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
@@ -17,6 +17,7 @@ from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
 from pagefleet_operator.domain.rollout import carrying_capacity, draining, invalid_spec, machine
 from pagefleet_operator.domain.rollout.draining import Draining
+from pagefleet_operator.domain.rollout.target import target_of
 from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
 from pagefleet_operator.domain.spec import parse
@@ -64,7 +65,7 @@ def _planned(observation: Observation, now: float) -> Plan:
             plan = _hold(Turn(observation, now, journal), Problem("InvalidSpec", parsed.message))
             return routing.keep(plan, observation.status)
         case Spec():
-            turn = SpecTurn(observation, now, journal, parsed, revision_hash(parsed.raw))
+            turn = SpecTurn(observation, now, journal, parsed, target_of(parsed.raw, observation.status))
             return routing.add(turn, _move(turn))
 
 
