@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -225,6 +226,18 @@ class Fleet:
     async def windows(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
         """Return the closed slices of revisions once they hold at least `requests` requests."""
         return [piece for piece in await self.slices(seconds, requests) if piece["revision"]]
+
+    async def measured(self, requests: int = 1) -> dict[str, Any]:
+        """All closed slices of revisions as one, once they hold `requests` requests: counts and histograms are added."""
+        whole: dict[str, Any] = {}
+        for piece in await self.windows(requests=requests):
+            for name, value in piece.items():
+                if isinstance(value, dict):
+                    histogram = whole.setdefault(name, {})
+                    histogram.update({bucket: histogram.get(bucket, 0) + count for bucket, count in value.items()})
+                elif isinstance(value, int):
+                    whole[name] = whole.get(name, 0) + value
+        return whole
 
     async def slices(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
         """Return all closed slices, arrivals too."""
