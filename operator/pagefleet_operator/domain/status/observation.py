@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.status.engine_load import EngineLoad
@@ -74,7 +75,8 @@ class RevisionReading:
     `replicas` is the number in its Deployment or LeaderWorkerSet, None without one. Of a LeaderWorkerSet `pods` are the
     groups' leaders: a leader is Ready when its whole group computes. `spares` are not among `pods`. `spare_replicas`
     and `spare_uid` are of the spares' Deployment, None and "" without one. `spare_refused` is the reason why no more
-    spares can be created.
+    spares can be created. `templates` and `spare_templates` are the pod templates that were applied to the workload and
+    to the spares' Deployment (`manifests.retained`), None where there is no record of them.
     """
 
     hash: str
@@ -88,6 +90,8 @@ class RevisionReading:
     spare_replicas: int | None = None
     spare_uid: str = ""
     spare_refused: str = ""
+    templates: Mapping[str, Any] | None = field(default=None, repr=False)
+    spare_templates: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def own_ready(self) -> int:

@@ -153,6 +153,11 @@ ENGINE = record(
             64,
         ),
         "image": text("The engine's image; the runtime's own for the accelerator when omitted.", longest=512),
+        "refresh": text(
+            "Any text, such as a date. A changed one makes a new revision, which takes the defaults of the operator as it "
+            "is now: image, flags, probes, details of the pod. Running revisions keep theirs when the operator is upgraded.",
+            longest=63,
+        ),
         "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
         "env": array(
             "Environment variables of the engine.",
