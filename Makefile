@@ -26,8 +26,9 @@ venv: $(STAMP) ## make .venv with everything in it
 
 # In `venv` already; here for sources that changed since. Does nothing when the library is newer.
 .PHONY: operations
-operations: $(STAMP) ## compile the engine's CPU operations again where kernels/ changed
+operations: $(STAMP) ## compile the engine's CPU operations and the gateway's filters again where they changed
 	@$(BIN)/python -m pagefleet_kernels.compile
+	@$(BIN)/python -m pagefleet_gateway.envoy.module.library
 
 .PHONY: demo
 demo: $(STAMP) ## a real fleet on this machine doing its main job, then torn down
@@ -166,4 +167,4 @@ test-gpu: ## kernels, engine and their figures on a GPU machine (PYTHON: torch, 
 
 .PHONY: clean
 clean: ## remove .venv and build products (not the cache)
-	rm -rf $(VENV) build dist kernels/pagefleet_kernels/cpu/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist kernels/pagefleet_kernels/cpu/*.so gateway/pagefleet_gateway/envoy/module/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

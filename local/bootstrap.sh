@@ -27,13 +27,15 @@ echo "pagefleet: installing the development environment (about 1 GB with PyTorch
 # (No image has both.)
 proto=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("opentelemetry-proto"))')
 "${pip[@]}" -q --no-deps --force-reinstall "opentelemetry-proto==$proto"
-# The engine's CPU operations. Without a compiler the engine runs torch's, several times slower: no reason to fail.
-if [ "$(uname -m)" = x86_64 ] && ! command -v "${CXX:-g++}" g++ clang++ c++ >/dev/null; then
+# The engine's CPU operations and the gateway's Envoy filters. Without a compiler the engine runs torch's operations, several
+# times slower, and the gateway does not start.
+if ! command -v "${CXX:-g++}" g++ clang++ c++ >/dev/null; then
   run=; [ "$(id -u)" = 0 ] || run="sudo -n"
   if command -v apt-get >/dev/null && $run true 2>/dev/null; then
-    echo "pagefleet: no C++ compiler here; installing Debian's g++ for the engine's CPU operations"
+    echo "pagefleet: no C++ compiler here; installing Debian's g++ for the engine's CPU operations and the gateway's filters"
     { $run apt-get update -q && $run apt-get install -y -q --no-install-recommends g++; } || true
   fi
 fi
 "$venv/bin/python" -m pagefleet_kernels.compile || echo "pagefleet: the CPU operations did not compile; torch's are used" >&2
+"$venv/bin/python" -m pagefleet_gateway.envoy.module.library
 echo "pagefleet: environment ready after $((SECONDS - start)) s"

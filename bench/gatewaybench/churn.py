@@ -1,8 +1,8 @@
-"""Pods that are killed and weights that move while requests run: how many requests fail of it.
+"""Kills pods and moves weights while requests run, and counts the requests that fail.
 
-A real Envoy and the real picker in this process, engines as processes that are killed with requests in them which have
-not had their first token. Nothing reports a kill to the gateway: it has to detect it. Every kill and every weight change
-comes while requests run.
+Envoy is real, and so is the picker in this process. Engines are processes that are killed while they hold requests without
+a first token. Nothing reports a kill to the gateway: it has to detect it. Every kill and every weight change comes while
+requests run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pagefleet_gateway.settings import Settings
 PORTS = {"a": (19201, 19202, 19203, 19204), "b": (19205, 19206, 19207, 19208)}
 GATEWAY_PORT = 19180
 WEIGHTS = ((100, 0), (90, 10), (50, 50), (10, 90), (0, 100), (50, 50))
-FIRST_MS = 40  # an engine's time to its first token: what is in it then dies before one
+FIRST_MS = 40  # an engine's time to its first token: requests in it then die before one
 
 
 class Engines:

@@ -31,7 +31,7 @@ class Job:
     output_tokens: int
     blocks: tuple[bytes, ...]
     left: int = 0  # prompt tokens still to prefill
-    cached: int = 0  # prompt tokens found in the prefix cache
+    cached: int = 0  # prompt tokens that the prefix cache held
     private: int = 0  # KV tokens that no other job can share
     first_token: float = 0.0
 
@@ -45,7 +45,7 @@ class Engine:
         self.decoding: list[tuple[int, int, Job]] = []  # heap by the step that ends it
         self.private = 0  # KV tokens of admitted jobs, without shared blocks
         self.shared: dict[bytes, int] = {}  # blocks in use, with how many jobs use them
-        self.idle: OrderedDict[bytes, None] = OrderedDict()  # blocks nobody uses now, oldest first
+        self.idle: OrderedDict[bytes, None] = OrderedDict()  # unused blocks, oldest first
         self.steps = 0
         self.wake: float | None = None
 
@@ -128,7 +128,7 @@ class Engine:
             self.shared[block] = self.shared.get(block, 0) + 1
 
     def _unpin(self, blocks: Sequence[bytes]) -> None:
-        """Tails first, so that they are evicted before what they follow."""
+        """Unpin blocks from the last to the first, so that a block is evicted before the one that it follows."""
         for block in reversed(blocks):
             self.shared[block] -= 1
             if not self.shared[block]:

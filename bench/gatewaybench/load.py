@@ -3,7 +3,7 @@
     python -m bench.gatewaybench.load '{"port": 8080, "path": "/v1/completions", "rate": 500, "seconds": 10}'
 
 Prints one JSON object. Times are seconds from the moment a request was due, so a generator that falls behind counts
-against what is measured, and `late` says by how much. Keep-alive connections, as many as are needed at once.
+against the measured system, and `late` states by how much. Keep-alive connections, as many as are needed at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Plan:
 
 
 @dataclass
-class Seen:
+class Counts:
     ttft: array[float] = field(default_factory=lambda: array("d"))
     late: array[float] = field(default_factory=lambda: array("d"))
     answered: int = 0
@@ -69,7 +69,7 @@ class Client(asyncio.Protocol):
         self._transport = None
         if self.busy:
             self.busy = False
-            self._load.seen.fail("cut off")
+            self._load.results.fail("cut off")
             self._load.over(self, reusable=False)
         else:
             self._load.forget(self)
@@ -83,7 +83,7 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._begun and self._load.counts(self._due):
-            self._load.seen.ttft.append(self._load.clock() - self._due)
+            self._load.results.ttft.append(self._load.clock() - self._due)
         self._begun = True
         self._parser.feed_data(data)
 
@@ -91,18 +91,18 @@ class Client(asyncio.Protocol):
         self.busy = False
         status = self._parser.get_status_code()
         if status == 200:
-            self._load.seen.answered += self._load.counts(self._due)
+            self._load.results.answered += self._load.counts(self._due)
         else:
-            self._load.seen.fail(str(status))
+            self._load.results.fail(str(status))
         reusable = self._parser.should_keep_alive()
-        # The parser goes on with the next answer by itself.
+        # The parser continues with the next answer by itself.
         self._load.over(self, reusable)
 
 
 class Load:
     def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
         # Not the loop's clock: uvloop counts whole milliseconds.
-        self.plan, self.seen, self.clock, self._loop = plan, Seen(), time.perf_counter, loop
+        self.plan, self.results, self.clock, self._loop = plan, Counts(), time.perf_counter, loop
         self._idle: deque[Client] = deque()
         self._open = 0
         self._done = asyncio.Event()
@@ -127,22 +127,22 @@ class Load:
                 await asyncio.sleep(due - self.clock())
             self._ask(due)
             if self.counts(due):
-                self.seen.late.append(self.clock() - due)
-        for _ in range(60):  # three seconds for what is still open
+                self.results.late.append(self.clock() - due)
+        for _ in range(60):  # three seconds for requests that are still open
             if not self._open:
                 break
             await asyncio.sleep(0.05)
         unanswered = self._open
-        seen = self.seen
+        results = self.results
         return {
             "plan": asdict(plan),
-            "answered": seen.answered,
-            "failed": seen.failed,
-            "statuses": seen.statuses,
+            "answered": results.answered,
+            "failed": results.failed,
+            "statuses": results.statuses,
             "unanswered": unanswered,
-            "perSecond": seen.answered / plan.seconds,
-            "ttft": quantiles(seen.ttft),
-            "late": quantiles(seen.late),
+            "perSecond": results.answered / plan.seconds,
+            "ttft": quantiles(results.ttft),
+            "late": quantiles(results.late),
         }
 
     def over(self, client: Client, reusable: bool) -> None:
@@ -170,12 +170,12 @@ class Load:
         client.ask(due, data)
 
     def _unconnected(self) -> None:
-        self.seen.fail("no connection")
+        self.results.fail("no connection")
         self._open -= 1
 
 
 def requests(plan: Plan) -> Iterator[bytes]:
-    """Whole HTTP requests, for ever."""
+    """Yield whole HTTP requests, for ever."""
     if plan.small:
         bodies = [json.dumps({"model": "m", "prompt": "hi", "max_tokens": 1}).encode()]
     else:

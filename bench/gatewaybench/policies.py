@@ -1,6 +1,6 @@
-"""How a simulated request finds its engine: round robin, llm-d's published scoring, and the gateway's own picker.
+"""Policies that choose a simulated request's engine: round robin, llm-d's published scoring, the gateway's own picker.
 
-Each sees only what it would see in a fleet: its own requests, and the engines' gauges at its scrapes.
+Each has only the inputs that it would have in a fleet: its own requests, and the engines' gauges at its scrapes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From the write that takes a canary's weight away to the last request that still met it, among 500 services.
+"""Time from the write that removes a canary's weight to the last request that was routed to it, among 500 services.
 
 A real etcd and kube-apiserver (the test suite's; needs root), the gateway as its container starts it with its real
 watch, stub engines on pod addresses of their own. The time begins when the write is *sent* and ends when the last
-request began that the canary answered: it holds the API server's work, the watch and the gateway's.
+request began that the canary answered. It includes the API server's work, the watch and the gateway's work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMESPACE = "rollback-bench"
 STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"
 PORT, INTERNAL = 19280, 19281
 WORKERS = 8  # clients that ask again at once
-QUIET_SECONDS = 1.5  # after the write, in which the last canary request is looked for
+QUIET_SECONDS = 1.5  # seconds after the write in which the last canary request must come
 
 
 class Cluster:
@@ -81,7 +81,7 @@ class Cluster:
         }
         pod = f"{name(index)}-{revision}"
         container = {"name": "engine", "image": "none"}
-        # On no node, and nobody looks for one: pods of a node that does not exist are deleted after a minute.
+        # On no node, and no scheduler looks for one: pods of a node that does not exist are deleted after a minute.
         spec = {"containers": [container], "schedulerName": "none", "automountServiceAccountToken": False}
         await self._core.create_namespaced_pod(NAMESPACE, {"metadata": {"name": pod, "labels": labels}, "spec": spec})
         conditions = [{"type": "Ready", "status": "True"}]
@@ -129,7 +129,7 @@ def stub(hosts: list[str]) -> Iterator[None]:
 
 
 class Load:
-    """Clients of one service at a time; remembers when the canary's requests began, and what failed."""
+    """Clients of one service at a time; records when the canary's requests began, and the failures."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self._http = http
@@ -165,14 +165,14 @@ async def _measure(services: int, served: int, rounds: int, kubeconfig: Path) ->
         load = Load(http)
         tasks = [asyncio.create_task(load.run()) for _ in range(WORKERS)]
         try:
-            took = [
+            delays = [
                 await _round(cluster, load, index) for index in itertools.islice(itertools.cycle(range(served)), rounds)
             ]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        ordered = sorted(took)
+        ordered = sorted(delays)
         shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
         at = {
             key: round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3, 1)
@@ -182,7 +182,7 @@ async def _measure(services: int, served: int, rounds: int, kubeconfig: Path) ->
 
 
 async def _round(cluster: Cluster, load: Load, index: int) -> float:
-    """One canary's life: its share, the rollback, and seconds from the write to its last request."""
+    """Give a canary its share, roll it back, and return the seconds from the write to its last request."""
     load.index, load.last = index, 0.0
     await cluster.weigh(index, 50, 50)
     async with asyncio.timeout(20):

@@ -16,7 +16,7 @@ WARM = 0.2  # of the trace, from its start, is not counted: caches are cold in i
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds to the first token, and the share of prompt tokens found in a prefix cache."""
+    """Seconds to the first token, and the share of prompt tokens that a prefix cache held."""
 
     p50: float
     p95: float
@@ -50,7 +50,7 @@ def simulate(policy: Policy, arrivals: Sequence[Arrival], engines: int = ENGINES
 
 
 def compare(count: int, rate: float, seed: int) -> dict[str, Result]:
-    """The three policies on one trace."""
+    """Run the three policies on one trace."""
     arrivals = trace(count, rate, seed)
     policies: dict[str, Policy] = {
         "round robin": RoundRobin(ENGINES),

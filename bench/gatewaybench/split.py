@@ -1,4 +1,4 @@
-"""What a 90/10 split costs in prefix hits: the simulated fleet of ten engines, one revision or two. Virtual time.
+"""The cost of a 90/10 split in prefix hits: the simulated fleet of ten engines, one revision or two. Virtual time.
 
 Unsplit: ten engines of one revision. Split: nine of the stable revision and one canary, weights 90 and 10, the exact draw
 and then the picker among the revision's own pods. A rollout's new revision has a cache of its own, and starts cold: the

@@ -1,7 +1,7 @@
-"""Streams: what a system adds to the time between two tokens when very many answers are under way.
+"""Streams: the time that a system adds between two tokens when very many answers are under way.
 
 Engines and reader are a compiled program (wire/), made on first use and kept in the cache: everything shares the
-machine, and in Python the two need more of it than what is measured. Past all systems (`direct`) the streams go to the
+machine, and in Python the two need more of it than the measured system. Past all systems (`direct`) the streams go to the
 same engines, spread alike.
 """
 
@@ -28,25 +28,25 @@ WARM = 1.0  # seconds after the last beginning that are not counted
 
 
 def program() -> Path:
-    """The compiled engines and reader. Raises RuntimeError when there is no compiler."""
+    """Compile the engines and the reader, and return the program. Raises RuntimeError when there is no compiler."""
     files = sorted(SOURCES.iterdir())
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files) + repr(FLAGS).encode()).hexdigest()
     built = CACHE / "bench" / f"wire-{digest[:16]}"
     if built.exists():
         return built
-    found = compiler()
-    if found is None:
+    path = compiler()
+    if path is None:
         raise RuntimeError("streams: its engines and reader need a C++ compiler (g++)")
     built.parent.mkdir(parents=True, exist_ok=True)
     unfinished = built.with_name(f".{built.name}.{os.getpid()}")
-    subprocess.run([found, *FLAGS, "-o", str(unfinished), str(SOURCES / "main.cpp")], check=True)
+    subprocess.run([path, *FLAGS, "-o", str(unfinished), str(SOURCES / "main.cpp")], check=True)
     unfinished.replace(built)
     return built
 
 
 @contextmanager
 def engines(ports: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
-    """Until the block ends. What they print then is left in stdout."""
+    """Run the engines until the block ends. Their last output is then left in stdout."""
     command = [str(program()), "engines", _listed(ports), str(INTERVAL * 1e3)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -61,7 +61,7 @@ def engines(ports: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
 
 
 def read(ports: Sequence[int], path: str, count: int, seconds: float) -> Mapping[str, object]:
-    """`count` streams at once for `seconds`, through one port or spread over several."""
+    """Read `count` streams at once for `seconds`, through one port or spread over several."""
     ramp = APART * count + WARM
     tokens = round((ramp + seconds + 1.0) / INTERVAL)
     limit = ramp + APART * count + seconds + 11.0  # ten seconds for those that are late
@@ -70,38 +70,38 @@ def read(ports: Sequence[int], path: str, count: int, seconds: float) -> Mapping
     done = subprocess.run(command, capture_output=True, text=True, timeout=limit + 30, check=False)
     if done.returncode:
         raise RuntimeError(f"the reader ended with {done.returncode}: {done.stderr[-600:]}")
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    measured: dict[str, object] = json.loads(done.stdout)
+    return measured
 
 
 def through(system: System, count: int, seconds: float) -> Figures:
-    """The streams through one system, the cores that it used, and how late its engines were."""
+    """Measure streams through one system, the cores that it used, and how late its engines were."""
     with engines(ENGINE_PORTS) as serving:
         try:
             with warmed(system) as running:
                 playing = Running(serving, PORT)
-                found = dict(read((PORT,) if system.command else ENGINE_PORTS, system.path, count, seconds))
+                figures = dict(read((PORT,) if system.command else ENGINE_PORTS, system.path, count, seconds))
                 used = {"cores": round(running.cores(), 2), "engineCores": round(playing.cores(), 2)}
         except NotThere as error:
             return {"skipped": str(error)}
         serving.terminate()
         late = json.loads(serving.communicate(timeout=10)[0])["late"]
-        return {**found, "readerCores": round(float(str(found["cores"])), 2), **used, "engineLate": late}
+        return {**figures, "readerCores": round(float(str(figures["cores"])), 2), **used, "engineLate": late}
 
 
 def streams(quick: bool) -> Figures:
-    """Concurrent streams of 50 tokens a second: what a system adds between two tokens, by how many there are."""
+    """Measure the time that a system adds between two tokens of streams of 50 tokens/s, by the number of streams."""
     seconds = 3.0 if quick else 10.0
     counts = (200,) if quick else (250, 500, 1000)
     return {str(count): _streams(count, seconds, SYSTEMS + ONE_THREAD * (count == counts[-1])) for count in counts}
 
 
 def _streams(count: int, seconds: float, systems: Sequence[System]) -> Figures:
-    found = {one.name: through(one, count, seconds) for one in systems}
-    kept = ("throughout", "events", "pieces", "engineCores", "readerCores", "engineLate")
-    shown = added(found, "itl")
+    measured = {one.name: through(one, count, seconds) for one in systems}
+    others = ("throughout", "events", "pieces", "engineCores", "readerCores", "engineLate")
+    shown = added(measured, "itl")
     return {
-        name: {**own, **{key: found[name][key] for key in kept}} if isinstance(own, dict) and "ms" in own else own
+        name: {**own, **{key: measured[name][key] for key in others}} if isinstance(own, dict) and "ms" in own else own
         for name, own in shown.items()
     }
 

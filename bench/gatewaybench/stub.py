@@ -2,9 +2,9 @@
 
     python -m bench.gatewaybench.stub --ports 9101,9102 --first-ms 0
 
-Raw protocols on uvloop: the load generator and what is measured need the processor more. `max_tokens` is how many tokens
-an answer has, one event each and all at once; the trailer says so, as our engine's does. Engines that stream for long are
-wire/'s.
+Raw protocols on uvloop: the load generator and the measured system need the processor more. `max_tokens` is how many
+tokens an answer has, one event each and all at once; the trailer states it, as our engine's does. Engines that stream for
+long are wire/'s.
 """
 
 from __future__ import annotations

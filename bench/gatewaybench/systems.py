@@ -1,7 +1,7 @@
-"""What is measured side by side: the gateway, and the proxies and routers that people put in its place.
+"""The systems that are measured side by side: the gateway, and the proxies and routers that people use in its place.
 
-Each is started on a port with the same engines behind it and stopped by its own process id. A peer that is not there is
-left out, with a line that says why; `make_peers` gets those that can be had.
+Each is started on a port with the same engines behind it and stopped by its own process id. A peer that is not installed
+is left out, with a line that states why; `make_peers` installs the available ones.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def systems(workers: int) -> tuple[System, ...]:
     )
 
 
-# As many threads as the gateway takes by itself, and what one thread carries.
+# As many threads as the gateway takes by itself; and one thread, to measure how much it carries.
 SYSTEMS = systems(default_workers())
 ONE_THREAD = tuple(
     replace(one, name=f"{one.name}, 1 thread") for one in systems(1) if one.name in ("pagefleet", "envoy", "nginx")

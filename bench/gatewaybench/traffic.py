@@ -45,13 +45,13 @@ def load(**plan: object) -> Mapping[str, object]:
 
 
 class NotThere(RuntimeError):
-    """A system cannot be had, or did not start."""
+    """A system is not installed, or did not start."""
 
 
 @contextmanager
 def warmed(system: System) -> Iterator[Running]:
-    """The system before ENGINE_PORTS, its first connections and pages made and its processor time counted from then on,
-    until the block ends. Raises NotThere."""
+    """Run the system in front of ENGINE_PORTS until the block ends. Its processor time counts after its first connections.
+    Raises NotThere."""
     if why := system.missing():
         raise NotThere(why)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -68,7 +68,7 @@ def warmed(system: System) -> Iterator[Running]:
 
 
 def through(system: System, **plan: object) -> Figures:
-    """The load through one system, and the cores that it used."""
+    """Send the load through one system, and measure the cores that it used."""
     try:
         with warmed(system) as running:
             results = dict(load(port=running.port, path=system.path, **plan))
@@ -78,14 +78,14 @@ def through(system: System, **plan: object) -> Figures:
 
 
 def latency(quick: bool) -> Figures:
-    """Seconds that a system adds to the first byte at 500 requests a second: long shared prompts, one token."""
+    """Measure the seconds that a system adds to the first byte at 500 requests/s: long shared prompts, one token."""
     with engines():
         results = {one.name: through(one, rate=RATE, seconds=4.0 if quick else 12.0) for one in SYSTEMS}
     return {"rate": RATE, **added(results, "ttft")}
 
 
 def saturation(quick: bool) -> Figures:
-    """Requests a second that 64 clients get answered who ask again at once."""
+    """Measure the requests answered a second for 64 clients, each of which asks again at once."""
     with engines():
         results = {one.name: through(one, clients=64, seconds=3.0 if quick else 8.0) for one in SYSTEMS}
     return {
@@ -95,7 +95,7 @@ def saturation(quick: bool) -> Figures:
 
 
 def added(results: Mapping[str, Figures], what: str) -> Figures:
-    """Each system's quantiles of `what`, in ms, and what they are above the engine's own."""
+    """Return each system's quantiles of `what`, in ms, and their differences from the engine's own."""
     base = results["direct"][what]
     shown: Figures = {}
     for name, figures in results.items():
@@ -107,6 +107,6 @@ def added(results: Mapping[str, Figures], what: str) -> Figures:
             raise TypeError("the load generator's answer has no quantiles")
         milliseconds = {share: round(own[share] * 1e3, 3) for share in ("p50", "p95", "p99")}
         above = {share: round((own[share] - base[share]) * 1e3, 3) for share in ("p50", "p95", "p99")}
-        kept = {key: figures[key] for key in ("answered", "failed", "unanswered", "cores", "late")}
-        shown[name] = {"ms": milliseconds, "added": above, **kept}
+        others = {key: figures[key] for key in ("answered", "failed", "unanswered", "cores", "late")}
+        shown[name] = {"ms": milliseconds, "added": above, **others}
     return shown

@@ -48,8 +48,8 @@ NUMBERS = {
     "waitingTokens": "Tokens of the prompts that wait.",
     "kvUsage": "Share of the KV cache in use, 0 to 1.",
     "kvPages": "KV pages in all.",
-    "kvPagesFree": "KV pages that are free.",
-    "kvPagesCached": "KV pages that are free but hold a reusable prefix, beside kvPagesFree.",
+    "kvPagesFree": "KV pages that are blank: neither in use nor with a reusable prefix.",
+    "kvPagesCached": "KV pages that are not in use but hold a reusable prefix. The free pages are these and kvPagesFree.",
     "tokens": "Counter of generated tokens.",
     "preemptions": "Counter of preemptions.",
 }
@@ -69,8 +69,9 @@ class Selector:
 class EngineMetrics:
     """Selectors by what they report; counts are requests, histograms are of seconds. Fields are named as in spec.engine.metrics.
 
-    `kvUsage` is the share of KV pages in use, `kvPages` how many there are; `kvPagesFree` and `kvPagesCached` (free ones
-    with a reusable prefix) count. `finished` counters together are the requests that ended, `failed` those that failed.
+    `kvUsage` is the share of KV pages in use, `kvPages` their number, `kvPagesFree` the number of blank ones, `kvPagesCached`
+    that of unused ones with a reusable prefix. `finished` counters together are the requests that ended, `failed` those
+    that failed.
     """
 
     path: str = METRICS_PATH

@@ -9,10 +9,9 @@ REVISION_HEADER = "x-pagefleet-revision"  # of an answer: the revision that answ
 OUTPUT_TOKENS_HEADER = (
     "x-pagefleet-output-tokens"  # of a whole answer a header, of a stream a trailer: its output tokens
 )
-ERROR_HEADER = (
-    "x-pagefleet-error"  # of an answer with 5xx a header, of a stream that an error ended a trailer: its code
-)
+ERROR_HEADER = "x-pagefleet-error"  # of an answer with 5xx, or 429 with ENGINE_FULL, a header, of a stream that an error ended a trailer: its code
 ATTEMPT_HEADER = "x-envoy-attempt-count"  # of a request at an engine: 1 is the first attempt, 2 the first retry
+ENGINE_FULL = "queue_full"  # the error's code where the engine's queue has no room: another pod may have some
 ENGINE_DIED = "engine_died"  # the error's code where the engine process ended before the answer did
 FALLBACK_HEADER = "x-pagefleet-fallback"  # of an answer: namespace/name of the service that answered in another's place
 REQUEST_ID_HEADER = "x-request-id"

@@ -8,48 +8,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import secrets
-import tempfile
 import time
 from asyncio.subprocess import Process
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 
 from aiohttp import web
 
+from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
-from pagefleet_gateway.envoy import tls
-from pagefleet_gateway.envoy.bootstrap import PLAIN, SECURE, ListenAddress, bootstrap, to_json
-from pagefleet_gateway.envoy.clusters import Paths
-from pagefleet_gateway.envoy.connections import EnvoyLimits
-from pagefleet_gateway.envoy.endpoints import Endpoints
 from pagefleet_gateway.fronts.authz import AuthzConnection
 from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
+from pagefleet_gateway.limits.peers import Peers
 from pagefleet_gateway.measuring import access_log
+from pagefleet_gateway.measuring.first_tokens import FirstToken
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Admitted, Pick, Picker, Request
 from pagefleet_gateway.picking.routing import Refusal
-from pagefleet_gateway.settings import Settings
+from pagefleet_gateway.proxy import GatewayError, Proxy
+from pagefleet_gateway.settings import Settings, listening_socket
 from pagefleet_gateway.watching.kube import ClusterWatch
 from pagefleet_gateway.watching.pools import Pools
 from pagefleet_gateway.web import application
 
 log = logging.getLogger(__name__)
 
-START_SECONDS = 60.0  # for Envoy to become live
 SWEEP_SECONDS = 5.0
-MAX_REFUSALS = 10_000  # refused requests whose log line has not come
-
-
-class GatewayError(RuntimeError):
-    """A part of the gateway ended unasked; the message names it."""
+MAX_REFUSALS = 10_000  # refused requests whose log line has not come, and log lines whose request has not come
 
 
 class Gateway:
@@ -67,84 +61,62 @@ class Gateway:
         # The draw needs no secrecy, only an order that clients cannot follow.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings, lambda: self.keyring.keys)
+        self.peers = Peers(self.picker.limits, settings.pod_name)
         self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
         self.metrics = Metrics(self.ledger, self.holding)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
         self._rng = rng
         self._refused: OrderedDict[str, Refusal] = OrderedDict()  # by request id, until its log line comes
+        self._left: OrderedDict[str, None] = OrderedDict()  # ids of requests that were over before their pick
         self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
         self.unsynced_reason: Callable[[], str] = lambda: (
             ""
         )  # why the watch is not ready; set before `start` where there is a watch
-        self.port = settings.port
-        self.tls_port = settings.tls_port
         self.internal_port = settings.internal_port
         self.picker_port = settings.picker_port
         self._emit = emit
         self._draining = False
-        self._live = False
         self._request_ended = asyncio.Event()  # set at each request's end
-        self._folder = tempfile.TemporaryDirectory(prefix="gateway-", dir=settings.temporary)
-        self._paths = Paths(Path(self._folder.name))
-        self._endpoints = Endpoints(state, self._paths.endpoints)
+        self.proxy = Proxy(settings, state)
         self._closing = contextlib.AsyncExitStack()
-        self._envoy: Process | None = None
-        self._admin: envoy.Admin | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Serve. Raises GatewayError when Envoy does not become live."""
-        self._closing.callback(self._folder.cleanup)
+        self.proxy.open(self._closing)
         self.state.on_change = self._release_soon
         await self._serve_authz()
         await self._serve_internal()
         if self.settings.picker_port is not None:
             await self._serve_ext_proc(self.settings.picker_port)
-        self._write_configuration()
-        process, admin = await self._start_envoy()
+        process = await self.proxy.start(self._closing, self._on_first_token)
         self._run("access log", self._read_log(process))
-        self._run("endpoints", self._endpoints.follow(admin))
+        self._run("endpoints", self.proxy.follow())
         self._run("readings", self.readings.follow(self.state))
         self._run("keyring", self.keyring.follow())
+        self._run("quotas", self.peers.follow())
         self._run("sweep", self._sweep())
-
-    def _write_configuration(self) -> None:
-        limits = EnvoyLimits(self.settings.max_request_bytes)
-        listen = ListenAddress(
-            self.settings.address,
-            self.settings.port if self.settings.plaintext else None,
-            self.settings.tls_port if self.settings.tls_folder else None,
-        )
-        if self.settings.tls_folder is not None:
-            self._paths.certificate.write_text(to_json(tls.certificate_discovery(self.settings.tls_folder)))
-        document = bootstrap(self.settings.pod_name, listen, self._paths, limits, self.settings.spans)
-        self._paths.bootstrap.write_text(to_json(document))
-        self._endpoints.write()
-
-    async def _start_envoy(self) -> tuple[Process, envoy.Admin]:
-        self._envoy = await envoy.start(self._paths.bootstrap, self.settings.workers)
-        self._closing.push_async_callback(envoy.stop, self._envoy, 5.0)
-        self._admin = envoy.Admin(self._paths.admin)
-        self._closing.push_async_callback(self._admin.close)
-        await self._until_live(self._envoy, self._admin)
-        if self.settings.plaintext:
-            self.port = await self._admin.port(PLAIN)
-        if self.settings.tls_folder is not None:
-            self.tls_port = await self._admin.port(SECURE)
-        return self._envoy, self._admin
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. Raises GatewayError when a part ends unasked."""
-        if self._envoy is None:
+        if self.proxy.process is None:
             raise GatewayError("Gateway.run() was called before Gateway.start()")
         stopping = asyncio.create_task(stop.wait())
-        ending = asyncio.create_task(self._envoy.wait())
+        ending = asyncio.create_task(self.proxy.process.wait())
         await asyncio.wait([stopping, ending, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         self._raise_if_ended(ending)
         try:
             await self._drain()
         finally:
             ending.cancel()
+
+    @property
+    def port(self) -> int:
+        return self.proxy.port
+
+    @property
+    def tls_port(self) -> int:
+        return self.proxy.tls_port
 
     def follow(self, watch: ClusterWatch) -> None:
         """Feed the state from the cluster."""
@@ -160,9 +132,7 @@ class Gateway:
         """Return why the gateway is not ready, "" when it is."""
         if self._draining:
             return "the gateway drains: it is shutting down"
-        if self._admin is None or not self._live:
-            return "Envoy is not live yet"
-        return self.unsynced_reason()
+        return self.proxy.not_ready_reason(self.unsynced_reason)
 
     def _run(self, name: str, work: Coroutine[object, object, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
@@ -176,20 +146,37 @@ class Gateway:
 
     def _decide(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
         decision = self.holding.decide(request)
+        if isinstance(decision, Refusal) and self.peers.may_have(decision.bucket):
+            decision = asyncio.ensure_future(self._decide_with_peers(request))
         if isinstance(decision, asyncio.Future):
             decision.add_done_callback(
-                lambda later: None if later.cancelled() else self._count(request, later.result())
+                lambda later: (
+                    self.picker.charges.refund(request.id)
+                    if later.cancelled()
+                    else self._count(request, later.result())
+                )
             )
         else:
             self._count(request, decision)
         return decision
 
+    async def _decide_with_peers(self, request: Request) -> Pick | Refusal:
+        """Decide again after the other gateway pods were asked for their part of the quota."""
+        await self.peers.exchange()
+        decision = self.holding.decide(request)
+        return await decision if isinstance(decision, asyncio.Future) else decision
+
     def _count(self, request: Request, decision: Pick | Refusal) -> None:
         if isinstance(decision, Refusal):
+            self.picker.charges.refund(request.id)
             self.metrics.record_refusal(*(decision.service or ("", "")), decision.status)
             self._refused[request.id] = decision
             if len(self._refused) > MAX_REFUSALS:
                 self._refused.popitem(last=False)
+        elif request.id in self._left:
+            # Its client left while the picker was busy, so no other log line will end it.
+            del self._left[request.id]
+            self.ledger.close(request.id)
 
     def _on_arrival(self, admitted: Admitted) -> None:
         # GETs, such as lists of models, are no work for an engine.
@@ -210,41 +197,51 @@ class Gateway:
     async def _serve_authz(self) -> None:
         """Answer Envoy's requests for decisions on the private Unix socket."""
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: AuthzConnection(self._decide, self._rng), str(self._paths.picker), backlog=1024
+            lambda: AuthzConnection(self._decide, self._rng), str(self.proxy.paths.picker), backlog=1024
         )
         self._closing.callback(server.close)
 
     async def _serve_internal(self) -> None:
         held = (self.holding.held, self.holding.held_by_service)
-        runner = web.AppRunner(application(self.not_ready_reason, self.metrics, self.windows, *held), access_log=None)
+        server = application(self.not_ready_reason, self.metrics, self.windows, *held)
+        server.add_routes(self.peers.routes())
+        runner = web.AppRunner(server, access_log=None)
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, self.settings.address, self.settings.internal_port)
-        await site.start()
+        await web.SockSite(runner, listening_socket(self.settings.address, self.settings.internal_port)).start()
         self.internal_port = runner.addresses[0][1]
 
     async def _serve_ext_proc(self, port: int) -> None:
+        # gRPC writes a line for each failed handshake, and not as JSON.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         # Imported here: only gateways that pick for other gateways need gRPC and its 30 MB.
-        from pagefleet_gateway.fronts import ext_proc
+        from pagefleet_gateway.fronts import ext_proc, ext_proc_server, ext_proc_tls
 
-        picker = ext_proc.EndpointPicker(self._decide_pooled, self._complete, self.settings.max_request_bytes)
-        server, self.picker_port = await ext_proc.serve(picker, f"{self.settings.address}:{port}")
+        settings = self.settings
+        callbacks = ext_proc.Callbacks(self._decide_pooled, self._complete, self._drop)
+        picker = ext_proc.EndpointPicker(
+            callbacks, ext_proc.Limits(settings.max_request_bytes, settings.picker_exchanges)
+        )
+        listen = ext_proc_server.Listen(
+            settings.address,
+            port,
+            settings.picker_tls,
+            settings.picker_tls_folder,
+            settings.picker_client_ca,
+            (settings.pod_name, GATEWAY),
+        )
+        try:
+            server, self.picker_port = await ext_proc_server.serve(picker, listen, self.not_ready_reason)
+        except ext_proc_tls.PickerTLSError as error:
+            raise GatewayError(f"the endpoint picker cannot listen with TLS: {error}") from error
         self._closing.push_async_callback(server.stop, 1.0)
 
-    async def _until_live(self, process: Process, admin: envoy.Admin) -> None:
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                while not await admin.ready():
-                    if process.returncode is not None:
-                        raise GatewayError(
-                            f"Envoy ended at its start with status {process.returncode}; its log lines name the cause"
-                        )
-                    await asyncio.sleep(0.05)
-        except TimeoutError as error:
-            raise GatewayError(
-                f"Envoy was not live within {START_SECONDS:.0f} s; its log lines name the cause"
-            ) from error
-        self._live = True
+    def _drop(self, request_id: str) -> None:
+        """End a request of another gateway whose answer came from no picked pod: it counts nowhere but here."""
+        self.ledger.close(request_id)
+        self.metrics.outcomes_dropped.inc()
+        self._request_ended.set()
+        self.holding.release()
 
     async def _read_log(self, process: Process) -> None:
         if process.stdout is None:
@@ -265,9 +262,14 @@ class Gateway:
                 case None:
                     pass
 
+    def _on_first_token(self, token: FirstToken) -> None:
+        """Take note of an answer's first token at the moment at which it passes."""
+
     def _complete(self, line: access_log.LogLine) -> None:
         """Account for a request that is over."""
         completion = access_log.complete(line, self.ledger, time.monotonic())
+        answer = Answer(line.code, line.tokens, line.prompt_tokens, line.body_bytes)
+        self.picker.charges.settle(line.id, answer)
         self._request_ended.set()
         self.holding.release()
         if completion is not None:
@@ -275,6 +277,10 @@ class Gateway:
             if completion.outcome is not None:
                 self.windows.record(completion.outcome, time.time())
         refusal = self._refused.pop(line.id, None)
+        if completion is None and refusal is None:
+            self._left[line.id] = None
+            if len(self._left) > MAX_REFUSALS:
+                self._left.popitem(last=False)
         api_key = completion.api_key if completion is not None else refusal.api_key if refusal is not None else ""
         if api_key:
             self.metrics.record_key_request(api_key, line.code, line.tokens)
@@ -285,7 +291,7 @@ class Gateway:
             await asyncio.sleep(SWEEP_SECONDS)
             self.ledger.sweep(self.state.pods, time.monotonic())
             self.windows.sweep(time.time())
-            self.picker.sweep()
+            self.picker.sweep(time.monotonic())
 
     async def _drain(self) -> None:
         self._draining = True
@@ -293,8 +299,7 @@ class Gateway:
         log.info("draining: %d requests are in flight", len(self.ledger))
         # Requests still arrive until every kube-proxy has removed this pod.
         await asyncio.sleep(self.settings.settle_seconds)
-        if self._admin is not None:
-            await self._admin.drain()
+        await self.proxy.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_seconds):
                 while len(self.ledger):

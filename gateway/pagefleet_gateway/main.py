@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import logging
 import os
@@ -11,13 +12,29 @@ import sys
 
 import uvloop
 
-from pagefleet_gateway.app import Gateway, GatewayError
+from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.limits.api_keys import KeyFileError
+from pagefleet_gateway.proxy import GatewayError
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
 from pagefleet_gateway.watching.kube import ClusterWatch, WatchError
 
 log = logging.getLogger(__name__)
+
+# Envoy answers 503 for a picker that hangs after 4 s, and the readiness probe fails. Past HANG_SECONDS the process ends, with
+# the stacks of its threads on stderr, and the kubelet starts it again.
+HANG_SECONDS, BEAT_SECONDS = 30.0, 2.0
+
+
+async def end_when_hung(hang_seconds: float = HANG_SECONDS, beat_seconds: float = BEAT_SECONDS) -> None:
+    """Until cancelled, end the process once its event loop has been blocked for `hang_seconds`. The timer is a thread of C,
+    which needs no Python lock."""
+    try:
+        while True:
+            faulthandler.dump_traceback_later(hang_seconds, exit=True)
+            await asyncio.sleep(beat_seconds)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 async def serve(settings: Settings) -> None:
@@ -28,8 +45,10 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     state = State()
     gateway = Gateway(settings, state, _to_stdout)
+    watchdog = asyncio.create_task(end_when_hung())
     try:
         watched = ClusterWatch(state, gateway.metrics, settings.kubeconfig, settings.namespace, gateway.pools)
+        watched.find_peers(settings.pod_namespace, gateway.peers)
         async with watched as watch:
             gateway.unsynced_reason = watch.unsynced_reason  # before the first answer of /readyz
             await gateway.start()
@@ -38,6 +57,7 @@ async def serve(settings: Settings) -> None:
             await gateway.run(stop)
     finally:
         await gateway.close()
+        watchdog.cancel()
 
 
 def _to_stdout(line: bytes) -> None:

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pagefleet_contract.names import GATEWAY, GATEWAY_INTERNAL_PORT, GATEWAY_PORT
+from pagefleet_contract.quantity import seconds
+from pagefleet_contract.traffic import DEFAULT_TIMEOUT
 from pagefleet_gateway.envoy.processors import default_workers
 from pagefleet_gateway.envoy.tracing import Collector, TracingError, collector_from
+
+# SIGTERM: until the pod has left every list of endpoints; for open requests, as long as the longest answer by default; for
+# Envoy to stop. A pod's terminationGracePeriodSeconds is their sum and SPARE_SECONDS (manifests/gateway, the chart).
+SETTLE_SECONDS, DRAIN_SECONDS, STOP_SECONDS, SPARE_SECONDS = 3, int(seconds(DEFAULT_TIMEOUT)), 5, 7
+MAX_DRAIN_SECONDS = 24 * 3600  # the longest `spec.traffic.timeout`
+MIB = 1024 * 1024
+
+
+def default_address() -> str:
+    """Return the address that means every address of the pod: of both families where the pod has both."""
+    try:
+        with socket.create_server(("::", 0), family=socket.AF_INET6):
+            return "::"
+    except OSError:
+        return "0.0.0.0"
+
+
+def listening_socket(address: str, port: int) -> socket.socket:
+    """Listen on an address. `::` takes IPv4 too."""
+    if ":" not in address:
+        return socket.create_server((address, port), backlog=128)
+    return socket.create_server((address, port), family=socket.AF_INET6, backlog=128, dualstack_ipv6=address == "::")
 
 
 class SettingError(ValueError):
@@ -23,15 +48,22 @@ class Settings:
     port: int = GATEWAY_PORT  # Envoy's listener
     internal_port: int = GATEWAY_INTERNAL_PORT  # /healthz, /readyz, /metrics, /windows, /held
     picker_port: int | None = None  # ext_proc over gRPC for other gateways; None: not served
+    picker_tls: bool = True  # off: the picker's port speaks plaintext
+    picker_tls_folder: Path | None = None  # tls.crt and tls.key; without them the picker signs its own certificate
+    picker_client_ca: Path | None = None  # the authorities of gateways' certificates; None: a client needs none
+    picker_exchanges: int = 4096  # requests of other gateways that are open at the same time
     workers: int = field(default_factory=default_workers)  # Envoy's worker threads
-    address: str = "0.0.0.0"
+    address: str = field(default_factory=default_address)
     pod_name: str = GATEWAY
+    pod_namespace: str = ""  # this pod's; the other gateway pods are found there. "": quotas are this pod's alone
     kubeconfig: Path | None = None  # None: the pod's service account
     namespace: str = ""  # the namespace whose services and pods are watched; "": all
     pools: str = ""  # the Service that InferencePools name when this gateway is their picker; "": pools are ignored
     max_request_bytes: int = 4 * 1024 * 1024
-    drain_seconds: float = 30.0  # how long SIGTERM waits for requests in flight
-    settle_seconds: float = 3.0  # how long SIGTERM keeps accepting while the Service forgets this pod
+    max_connections: int = 20_000  # of clients
+    max_heap_bytes: int = 1024 * MIB  # Envoy's: it refuses requests near it
+    drain_seconds: float = float(DRAIN_SECONDS)  # how long SIGTERM waits for requests in flight
+    settle_seconds: float = float(SETTLE_SECONDS)  # how long SIGTERM keeps accepting while the Service forgets this pod
     tls_folder: Path | None = None  # tls.crt and tls.key; None: no listener with TLS
     tls_port: int = 8443
     plaintext: bool = True  # whether there is a listener on `port` at all
@@ -41,7 +73,7 @@ class Settings:
 
 
 def settings_from(environment: Mapping[str, str]) -> Settings:
-    """Read `PAGEFLEET_GATEWAY_*`, `PAGEFLEET_KUBECONFIG` (or `KUBECONFIG`) and `POD_NAME`.
+    """Read `PAGEFLEET_GATEWAY_*`, `PAGEFLEET_KUBECONFIG` (or `KUBECONFIG`), `POD_NAME` and `POD_NAMESPACE`.
 
     `OTEL_*` are tracing.py's. Raises SettingError for a value that is out of range.
     """
@@ -62,23 +94,53 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         picker_port=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_PORT", 0, 0, 65535)
         if environment.get("PAGEFLEET_GATEWAY_PICKER_PORT")
         else None,
+        picker_tls=_switch(environment, "PAGEFLEET_GATEWAY_PICKER_TLS"),
+        picker_tls_folder=_path(environment, "PAGEFLEET_GATEWAY_PICKER_TLS_FOLDER"),
+        picker_client_ca=_client_ca(environment),
+        picker_exchanges=_integer(environment, "PAGEFLEET_GATEWAY_PICKER_EXCHANGES", 4096, 1, 65536),
         workers=_integer(environment, "PAGEFLEET_GATEWAY_WORKERS", default_workers(), 1, 64),
-        address=environment.get("PAGEFLEET_GATEWAY_ADDRESS", "0.0.0.0"),
+        address=environment.get("PAGEFLEET_GATEWAY_ADDRESS") or default_address(),
         pod_name=environment.get("POD_NAME", GATEWAY),
+        pod_namespace=environment.get("POD_NAMESPACE", ""),
         namespace=environment.get("PAGEFLEET_GATEWAY_NAMESPACE", ""),
         pools=_pools(environment),
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         max_request_bytes=_integer(
             environment, "PAGEFLEET_GATEWAY_MAX_REQUEST_BYTES", 4 * 1024 * 1024, 1024, 256 * 1024 * 1024
         ),
-        drain_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_DRAIN_SECONDS", 30, 0, 3600)),
+        drain_seconds=float(
+            _integer(environment, "PAGEFLEET_GATEWAY_DRAIN_SECONDS", DRAIN_SECONDS, 0, MAX_DRAIN_SECONDS)
+        ),
+        max_connections=_integer(environment, "PAGEFLEET_GATEWAY_MAX_CONNECTIONS", 20_000, 1, 1_000_000),
+        max_heap_bytes=_integer(environment, "PAGEFLEET_GATEWAY_MAX_HEAP_MIB", 1024, 64, 65536) * MIB,
         tls_folder=Path(folder) if folder else None,
         tls_port=_integer(environment, "PAGEFLEET_GATEWAY_TLS_PORT", 8443, 0, 65535),
         plaintext=plaintext == "on",
         api_keys_file=Path(keys) if keys else None,
         spans=spans,
-        settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", 3, 0, 600)),
+        settle_seconds=float(_integer(environment, "PAGEFLEET_GATEWAY_SETTLE_SECONDS", SETTLE_SECONDS, 0, 600)),
     )
+
+
+def _client_ca(environment: Mapping[str, str]) -> Path | None:
+    file = _path(environment, "PAGEFLEET_GATEWAY_PICKER_CLIENT_CA_FILE")
+    if file is not None and not _switch(environment, "PAGEFLEET_GATEWAY_PICKER_TLS"):
+        raise SettingError(
+            f"PAGEFLEET_GATEWAY_PICKER_CLIENT_CA_FILE={str(file)!r}: needs PAGEFLEET_GATEWAY_PICKER_TLS=on, because only TLS shows a client's certificate"
+        )
+    return file
+
+
+def _path(environment: Mapping[str, str], name: str) -> Path | None:
+    text = environment.get(name)
+    return Path(text) if text else None
+
+
+def _switch(environment: Mapping[str, str], name: str) -> bool:
+    text = environment.get(name) or "on"
+    if text not in ("on", "off"):
+        raise SettingError(f"{name}={text!r}: must be on or off")
+    return text == "on"
 
 
 def _pools(environment: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """A step's inputs from sequence state that lies on the device: token ids, positions, slots of the KV pool, lengths.
 
-The host says which sequences run and how many tokens each brings; what depends on sampled tokens stays on the device,
-so that a step can be launched before the one before it has ended.
+The host sends which sequences run and how many tokens each brings. Inputs that depend on sampled tokens stay on the
+device, so that a step can be launched before the one before it has ended.
 
 Floor: 4 bytes read and 4 + 8 + 4 written a token, 12 a sequence, some ten integer operations: microseconds, bound by
 the launch. It is one launch so that it fits a captured graph.

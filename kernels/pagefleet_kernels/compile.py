@@ -28,8 +28,8 @@ def fresh() -> bool:
 
 
 def compiler() -> str | None:
-    wanted = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
-    return next((found for name in wanted if name and (found := shutil.which(name))), None)
+    names = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
+    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def main() -> int:
@@ -38,14 +38,14 @@ def main() -> int:
         return 0
     if fresh():
         return 0
-    found = compiler()
-    if found is None:
+    program = compiler()
+    if program is None:
         sys.stderr.write("CPU operations: no C++ compiler (g++); torch's are used, several times slower\n")
         return 0
     # Into place at once: a process that has the old library open keeps it.
     unfinished = LIBRARY.with_name(f".{LIBRARY.name}.{os.getpid()}")
     try:
-        subprocess.run([found, *FLAGS, "-o", str(unfinished), str(SOURCES / "ops.cpp")], check=True)
+        subprocess.run([program, *FLAGS, "-o", str(unfinished), str(SOURCES / "ops.cpp")], check=True)
         unfinished.replace(LIBRARY)
     finally:
         unfinished.unlink(missing_ok=True)

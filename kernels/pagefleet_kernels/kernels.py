@@ -1,4 +1,4 @@
-"""The ops that a device runner is built of, as one set: Triton's, or the torch references where there is no Triton.
+"""The operations of a device runner, as one set: Triton's, or the torch references where there is no Triton.
 
 Triton runs on a GPU, and on the CPU in its interpreter (TRITON_INTERPRET=1): the same launches, slowly, in float32.
 """
@@ -43,8 +43,8 @@ _MODULES: tuple[Any, ...] = (
 
 def _named(kind: str) -> Kernels:
     names = [module.__name__.rpartition(".")[2] for module in _MODULES]
-    found = {name: getattr(module, f"{name}_{kind}") for name, module in zip(names, _MODULES, strict=True)}
-    return Kernels(kind, **found)
+    functions = {name: getattr(module, f"{name}_{kind}") for name, module in zip(names, _MODULES, strict=True)}
+    return Kernels(kind, **functions)
 
 
 TRITON, REFERENCE = _named("triton"), _named("reference")

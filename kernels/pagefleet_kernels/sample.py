@@ -1,13 +1,13 @@
 """Sampling a token from logits: temperature, top-k, top-p, min-p, then the Gumbel-max trick (Gumbel, 1954).
 
 The token with the largest logit / temperature + Gumbel noise has exactly the softmax's distribution (as far as noise of
-23 bits tells: a token less likely than 1e-7 may never come). The noise of a token is a pure function of the request's
+23 bits allows: a token less likely than 1e-7 may never come). The noise of a token is a pure function of the request's
 seed, the position and the token's id (Philox-4x32-10; Salmon et al., SC 2011): a request samples the same tokens
 alone and in any batch. Temperature 0 is the first largest logit.
 
 Filters need no sorting. Each keeps the logits from a threshold on: the smallest one above which lie fewer than k
 tokens, or less than top_p of the mass that top-k left; it is found by narrowing 32-bit keys in the order of the floats
-eightfold at a time. Equal logits are kept or dropped together. min_p keeps what is at least min_p times as likely as
+eightfold at a time. Equal logits are kept or dropped together. min_p keeps tokens at least min_p times as likely as
 the likeliest.
 
 Floor: the row is read once, vocabulary * itemsize bytes; Philox costs some 70 integer operations an element. Rows with
@@ -80,8 +80,8 @@ def sample_reference(
     # The mass of strictly larger logits: of the first of several equal ones.
     before = left.cumsum(-1) - left
     first = torch.searchsorted(-ordered.contiguous(), -ordered.contiguous())
-    kept = (before.gather(1, first) < top_p[:, None] * left.sum(-1, keepdim=True)) & (ordered >= least)
-    least = ordered.masked_fill(~kept, torch.inf).amin(-1, keepdim=True)
+    remaining = (before.gather(1, first) < top_p[:, None] * left.sum(-1, keepdim=True)) & (ordered >= least)
+    least = ordered.masked_fill(~remaining, torch.inf).amin(-1, keepdim=True)
     least = torch.maximum(least, ordered[:, :1] + min_p.log()[:, None])
     noisy = (scaled + gumbel(seeds, positions, size)).masked_fill(scaled < least, -torch.inf)
     chosen = torch.where((temperature > 0)[:, None], noisy, wide)

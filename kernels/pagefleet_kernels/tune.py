@@ -1,7 +1,7 @@
 """`python -m pagefleet_kernels.tune [--folder DIR]`: measures launches on this GPU and writes its table (see tables.py).
 
-Every entry is tried with other tiles, warps and stages on a shape it is used for, as replays of a CUDA graph; the
-fastest is kept, the default where nothing is 3 % faster. Ends with status 2 where there is no GPU.
+Every entry is tried with other tiles, warps and stages on a shape it is used for, as replays of a CUDA graph. The
+fastest is stored, or the default where no other is 3 % faster. Ends with status 2 where there is no GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PHASES = {"decode": (64, 1, 2048), "short": (16, 16, 2048), "long": (1, 4096, 40
 
 
 def attention_choices(entry: Attention) -> Iterator[Attention]:
-    """Other ways to cut the same rows. What does not fit the GPU fails when it is tried."""
+    """Return other ways to cut the same rows. One that does not fit the GPU fails when it is tried."""
     for tile, warps, stages, resident in itertools.product((32, 64, 128), (4, 8), (3, 4, 5), (1, 2, 4)):
         yield replace(entry, tile=tile, warps=warps, stages=stages, resident=resident)
 

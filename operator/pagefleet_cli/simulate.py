@@ -65,7 +65,7 @@ def simulate(
     from pagefleet_simulator.traces.replay import TraceError
 
     spec = _spec(service)
-    price = cost_per_hour if cost_per_hour is not None else _price(spec)
+    price = cost_per_hour if cost_per_hour is not None else spec.cost.per_accelerator_hour
     try:
         request = Request(
             scaling=spec.scaling,
@@ -143,11 +143,6 @@ def _spec(path: Path) -> Spec:
 
 def _is_service(document: Any) -> bool:
     return isinstance(document, dict) and document.get("kind") == KIND
-
-
-def _price(spec: Spec) -> float | None:
-    price = (spec.raw.get("cost") or {}).get("perAcceleratorHour")
-    return float(price) if price is not None else None
 
 
 def _fail(message: str) -> NoReturn:

@@ -10,6 +10,7 @@ import heapq
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import aiohttp
@@ -24,7 +25,7 @@ from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.observe import Gatherer
 from pagefleet_operator.web.own_metrics import Metrics
 
-WORKERS = 8
+WORKERS, MAX_OF_A_TENANT = 32, 8  # decisions at the same time, and those of one namespace among them
 MIN_PAUSE, MAX_PAUSE = 0.5, 15.0  # seconds; the end of an outage is noticed at most MAX_PAUSE late
 CONFLICT = 409
 log = logging.getLogger(__name__)
@@ -73,14 +74,17 @@ class Reconciler:
 
 class Queue:
     """Services that are due, soonest first. One worker at a time handles a service; a failing one is retried more and more
-    slowly."""
+    slowly. Services of one namespace whose pods do not answer leave workers for the others."""
 
     def __init__(self, work: Callable[[ServiceKey], Awaitable[float | None]], metrics: Metrics) -> None:
         self._work, self._metrics = work, metrics
         self._due: dict[ServiceKey, float] = {}
-        # The same, soonest first. An entry that `_due` contradicts is out of date. Busy services are pushed when done.
+        # The same, soonest first. An entry that `_due` contradicts is out of date. Busy services are pushed when done, and so
+        # are those that wait because their namespace has its share of the workers.
         self._heap: list[tuple[float, ServiceKey]] = []
         self._busy: set[ServiceKey] = set()
+        self._working = Counter[str]()  # by namespace
+        self._waiting: dict[str, set[ServiceKey]] = {}
         self._failures: dict[ServiceKey, int] = {}
         self._changed = asyncio.Event()
 
@@ -105,12 +109,15 @@ class Queue:
         while True:
             key = await self._next()
             self._busy.add(key)
+            self._working[key[0]] += 1
             try:
                 await self._one(key)
             finally:
                 self._busy.discard(key)
-                if key in self._due:
-                    heapq.heappush(self._heap, (self._due[key], key))
+                self._working[key[0]] -= 1
+                for freed in {key, *self._waiting.pop(key[0], ())}:
+                    if freed in self._due:
+                        heapq.heappush(self._heap, (self._due[freed], freed))
                 self._changed.set()
 
     async def _next(self) -> ServiceKey:
@@ -130,8 +137,11 @@ class Queue:
         """The soonest service that no worker handles now. Its entry stays in the heap."""
         while self._heap:
             when, key = self._heap[0]
-            if self._due.get(key) == when and key not in self._busy:
+            current = self._due.get(key) == when and key not in self._busy
+            if current and self._working[key[0]] < MAX_OF_A_TENANT:
                 return when, key
+            if current:
+                self._waiting.setdefault(key[0], set()).add(key)
             heapq.heappop(self._heap)
         return None
 

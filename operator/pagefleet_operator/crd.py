@@ -74,6 +74,7 @@ STATUS = record(
         "alerts": array("Alerts received for this service.", _object("An alert."), 64),
         "scaling": array("The autoscaler's memory.", _object("A revision's."), 64),
         "route": _object("The HTTPRoute of provider GatewayAPI that follows this status, with its backend."),
+        "modelName": text("The served name that this service owns; read by the gateway.", longest=253),
         "action": _object("The outcome of the last annotation pagefleet.io/action: id, outcome, message."),
         "mirror": record(
             "The revision that gets copies of requests; read by the gateway.",

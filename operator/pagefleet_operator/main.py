@@ -31,6 +31,7 @@ from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.kube.watching import Watching
 from pagefleet_operator.metrics.engine_readings import EngineReadings
 from pagefleet_operator.metrics.engine_windows import EngineWindows
+from pagefleet_operator.metrics.fetching import measuring_session
 from pagefleet_operator.metrics.gateway_windows import GatewayWindows
 from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
@@ -98,7 +99,7 @@ async def operate(
     metrics, stop, ready = Metrics(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Api(kubeconfig) as api, aiohttp.ClientSession() as session:
+    async with Api(kubeconfig) as api, measuring_session() as session:
         store, versions = Store(), Versions(api)
         gatherer = Gatherer(api, versions, store, _sources(session), system)
         leadership = Leadership(api, system, lease, f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")

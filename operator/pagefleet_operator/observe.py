@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from pagefleet_contract.engine_metrics import engine_of
 from pagefleet_contract.names import ACTION_ANNOTATION, GATEWAY, KIND, NAME_LABEL, REVISION_LABEL
+from pagefleet_contract.reflector import CHUNK
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.manifests.load_test_job import job_name
 from pagefleet_operator.domain.rollout import alerts
@@ -19,6 +20,7 @@ from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.gateway_api import GatewayApiReading
+from pagefleet_operator.domain.status.model_names import NameReading, reading_of
 from pagefleet_operator.domain.status.observation import (
     GateReading,
     LoadTestReading,
@@ -33,11 +35,12 @@ from pagefleet_operator.kube import gateway_api, group_members, leader_worker_se
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.gateway_api import GatewayApis
 from pagefleet_operator.kube.leader_worker_sets import Groups
-from pagefleet_operator.kube.store import Store
+from pagefleet_operator.kube.store import ServiceKey, Store, served_name
 from pagefleet_operator.kube.versions import Versions
+from pagefleet_operator.metrics.accounts import Account, Accounts
 from pagefleet_operator.metrics.engine_readings import EngineReading, EngineReadings, Unread
 from pagefleet_operator.metrics.engine_windows import EngineWindows
-from pagefleet_operator.metrics.gateway_windows import GatewayWindows
+from pagefleet_operator.metrics.gateway_windows import GatewayWindows, Own
 from pagefleet_operator.metrics.history import Past
 from pagefleet_operator.metrics.measuring import Measured, Measures
 from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
@@ -48,6 +51,7 @@ WORKLOADS = ("Deployment", "LeaderWorkerSet")
 SYSTEM_GATEWAYS = f"{NAME_LABEL}={GATEWAY}"
 GATEWAY_SECONDS = 2.0
 JOB_NAME_LABEL = "job-name"
+MAX_OWN_PICKERS = 16  # of a namespace: more replicas of a picker are not read
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Gatherer:
         self._engines, self._windows = sources.engines, sources.windows
         self._measure = Measures(sources.engine_windows, sources.prometheus_windows)
         self._gateway_apis, self._groups = GatewayApis(api), Groups(api, versions, store)
-        self._past = Past()
+        self._past, self._accounts = Past(), Accounts()
         self._memos: dict[tuple[str, str], dict[str, object]] = {}
         self._gateway_pods: dict[str, tuple[float, list[str]]] = {}
 
@@ -119,16 +123,17 @@ class Gatherer:
         urgent = alerts.decides(status, raw, parsed.rollout if isinstance(parsed, Spec) else None)
         in_use = bool(status.canary) or status.rollout.phase is Phase.WATCHING
         judged = in_use and not urgent
+        account = self._accounts.open((namespace, name), len(pods.engines))
         if not in_use:
             self._measure.forget(namespace, name)
             self._memos.pop((namespace, name), None)
         pod_readings, spare_readings, slices, measured, gates, load_test = await asyncio.gather(
-            asyncio.gather(*(self._read(item, pods.workers, urgent) for item in pods.replicas)),
-            asyncio.gather(*(self._spare(item, urgent) for item in pods.spares)),
-            self._slices(namespace, name, own_pickers=routed, judged=judged)
+            asyncio.gather(*(self._read(item, pods.workers, urgent, account) for item in pods.replicas)),
+            asyncio.gather(*(self._spare(item, urgent, account) for item in pods.spares)),
+            self._slices((namespace, name), account if routed else None, judged=judged)
             if judged or (_scales_by_load(raw) and not urgent)
             else _none(),
-            self._measure.read(parsed.rollout, pods.engines, status, namespace, name)
+            self._measure.read(parsed.rollout, pods.engines, status, (namespace, name), account)
             if judged and isinstance(parsed, Spec)
             else _no_measurements(),
             self._gates(guard, status, namespace, name) if judged and guard is not None else _no_gates(),
@@ -147,6 +152,7 @@ class Gatherer:
             slices=slices,
             gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
             fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
+            model_name=self._model_name(service),
             engine_slices=measured.engine,
             prometheus=measured.prometheus,
             silence=measured.silence,
@@ -159,26 +165,33 @@ class Gatherer:
             groups=served,
         )
 
+    def _model_name(self, service: Document) -> NameReading:
+        name, metadata = served_name(service), service["metadata"]
+        own = (metadata["namespace"], metadata["name"])
+        keys = [key for key in self._store.serving(name) if key != own] if name else []
+        return reading_of(service, name, (self._store.find(KIND, *key) for key in keys))
+
     def forget(self, namespace: str, name: str) -> None:
         """The service is gone."""
         self._windows.forget(namespace, name)
         self._measure.forget(namespace, name)
         self._past.forget((namespace, name))
+        self._accounts.forget((namespace, name))
         self._memos.pop((namespace, name), None)
 
-    async def _read(self, item: Document, workers: list[Document], urgent: bool) -> PodReading:
+    async def _read(self, item: Document, workers: list[Document], urgent: bool, account: Account) -> PodReading:
         pod = group_members.with_fault_of_workers(readings.pod(item), item, workers, time.time())
         address = (item.get("status") or {}).get("podIP")
         if urgent or not pod.ready or pod.terminating or not address:
             return pod
-        return _loaded(pod, await self._engines.read(address, engine_of(item)))
+        return _loaded(pod, await self._engines.read(address, engine_of(item), account))
 
-    async def _spare(self, item: Document, urgent: bool) -> SpareReading:
+    async def _spare(self, item: Document, urgent: bool, account: Account) -> SpareReading:
         """Read a spare. Its engine answers while it sleeps, although the pod is not ready."""
         spare = readings.spare(item)
         if urgent or spare.pod.terminating or not spare.address:
             return spare
-        reading = await self._engines.read(spare.address, engine_of(item))
+        reading = await self._engines.read(spare.address, engine_of(item), account)
         pod = _loaded(spare.pod, reading) if spare.pod.ready else spare.pod
         return replace(spare, pod=pod, asleep=reading.sleeping if isinstance(reading, EngineReading) else None)
 
@@ -189,12 +202,13 @@ class Gatherer:
             log.warning("%s/%s: the Gateway API's kinds cannot be read: %s", namespace, name, error)
             return None
 
-    async def _slices(self, namespace: str, name: str, *, own_pickers: bool, judged: bool) -> tuple[Slice, ...] | None:
-        """Read the gateways' windows. With provider GatewayAPI, gateways in the service's own namespace measure too, because
-        an InferencePool's picker runs there."""
-        places = sorted({self._system, namespace} if own_pickers else {self._system})
-        addresses = [address for place in places for address in await self._gateways(place)]
-        return await self._windows.read(addresses, namespace, name, judged=judged)
+    async def _slices(self, key: ServiceKey, own: Account | None, *, judged: bool) -> tuple[Slice, ...] | None:
+        """Read the gateways' windows. `own` is the account of a service with provider GatewayAPI: gateways in its own
+        namespace measure too, because an InferencePool's picker runs there."""
+        addresses, pickers = await self._gateways(self._system), Own()
+        if own is not None and key[0] != self._system:
+            pickers = Own(tuple(await self._gateways(key[0])), own)
+        return await self._windows.read(addresses, *key, judged=judged, own=pickers)
 
     async def gateways(self) -> list[str]:
         """Addresses of the system's gateway pods. Raises ApiError or aiohttp.ClientError."""
@@ -205,10 +219,14 @@ class Gatherer:
         cached = self._gateway_pods.get(namespace)
         if cached is not None and time.monotonic() - cached[0] < GATEWAY_SECONDS:
             return cached[1]
-        listed = await self._api.get(paths.collection("v1", "Pod", namespace), labelSelector=SYSTEM_GATEWAYS)
+        path = paths.collection("v1", "Pod", namespace)
+        listed = await self._api.get(path, labelSelector=SYSTEM_GATEWAYS, limit=str(CHUNK))
+        items = listed.get("items") or ()
+        if namespace != self._system:
+            items = [item for item in items if readings.is_installed_gateway(item)][:MAX_OWN_PICKERS]
         addresses = [
             item["status"]["podIP"]
-            for item in listed.get("items") or ()
+            for item in items
             if (item.get("status") or {}).get("podIP") and "deletionTimestamp" not in item["metadata"]
         ]
         self._gateway_pods[namespace] = (time.monotonic(), addresses)

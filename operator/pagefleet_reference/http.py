@@ -59,7 +59,7 @@ HEADERS = (
     (REQUEST_ID_HEADER, "answer", "made by the gateway for each request, in place of a client's; in its log lines"),
     (FALLBACK_HEADER, "answer", "`namespace/service` that answered in another's place"),
     (OUTPUT_TOKENS_HEADER, "answer or trailer", "output tokens; a trailer of streams for clients with `TE: trailers`"),
-    (ERROR_HEADER, "answer or trailer", "of an engine's 5xx the error's `code`; of a stream that an error ended a trailer"),
+    (ERROR_HEADER, "answer or trailer", "of an engine's 5xx, and of the 429 of a full queue, the error's `code`; of a stream that an error ended a trailer"),
     (TRACEPARENT_HEADER, "request", "W3C trace context: passed on, begun (not sampled) where there is none"),
     ("retry-after", "answer", "of every 429 and 503: seconds"),
 )  # fmt: skip

@@ -35,6 +35,7 @@ SWITCHES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gateway-tls-only": (("gateway-tls",), ("gateway.tls.enabled=true", "gateway.tls.plaintext=false")),
     "gateway-api-keys": ((), ("gateway.apiKeys.enabled=true",)),
     "picker": ((), ("gateway.picker.enabled=true",)),
+    "picker-mtls": (("picker",), ("gateway.picker.enabled=true", "gateway.picker.mutualTLS=true")),
     "monitoring": ((), ("monitoring.enabled=true",)),
 }
 # Values that change nothing of the defaults are in no other test: each one here, with where it must arrive.
@@ -54,10 +55,12 @@ EXERCISED: dict[str, Any] = {
     "gateway.env": [{"name": "FROM_GATEWAY_ENV", "value": "1"}], "gateway.podAnnotations": {"g-note": "1"},
     "gateway.nodeSelector": {"g-pool": "a"}, "gateway.tolerations": [{"key": "g-taint", "operator": "Exists"}],
     "gateway.affinity": {"podAntiAffinity": {}}, "gateway.priorityClassName": "g-priority",
-    "gateway.podDisruptionBudget": True, "gateway.workers": 3, "gateway.service.type": "NodePort",
+    "gateway.podDisruptionBudget": True, "gateway.workers": 3, "gateway.drainSeconds": 7200, "gateway.service.type": "NodePort",
     "gateway.service.annotations": {"g-service": "1"}, "gateway.tls.enabled": True,
     "gateway.tls.secretName": "gateway-tls-secret", "gateway.tls.plaintext": False, "gateway.apiKeys.enabled": True,
-    "gateway.apiKeys.secretName": "keys-secret", "gateway.picker.enabled": True, "networkPolicies.enabled": False,
+    "gateway.apiKeys.secretName": "keys-secret", "gateway.picker.enabled": True,
+    "gateway.picker.tlsSecretName": "picker-secret", "gateway.picker.mutualTLS": True,
+    "gateway.picker.from": [{"namespaceSelector": {"matchLabels": {"g-gateways": "mine"}}}], "networkPolicies.enabled": False,
     "monitoring.enabled": True, "monitoring.dashboards": False, "monitoring.labels": {"release": "mine"},
 }  # fmt: skip
 # What a value needs beside it to have an effect.
@@ -66,6 +69,9 @@ BESIDE = {
     "gateway.tls.secretName": {"gateway.tls.enabled": True},
     "gateway.tls.plaintext": {"gateway.tls.enabled": True},
     "gateway.apiKeys.secretName": {"gateway.apiKeys.enabled": True},
+    "gateway.picker.tlsSecretName": {"gateway.picker.enabled": True},
+    "gateway.picker.mutualTLS": {"gateway.picker.enabled": True},
+    "gateway.picker.from": {"gateway.picker.enabled": True},
     "monitoring.dashboards": {"monitoring.enabled": True},
     "monitoring.labels": {"monitoring.enabled": True},
 }

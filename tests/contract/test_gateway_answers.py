@@ -38,7 +38,7 @@ async def stream(fleet: Fleet, usage: bool = False) -> tuple[int, bytes, dict[st
 
 @pytest.mark.parametrize("said", ["trailer", "usage"])
 async def test_output_tokens_and_the_time_of_each_are_measured(fleet: Fleet, said: str) -> None:
-    await fleet.engine(STABLE, between=0.2, says_tokens=said)
+    await fleet.engine(STABLE, between=0.2, token_report=said)
     fleet.serve((STABLE, 100))
     for _ in range(2):
         status, body, headers = await stream(fleet, usage=said == "usage")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from support.engine.api_process import make_model
-from support.gateway.engine_pods import AT_ONCE, Client, Enginepod, Pods, clients, pods, truths
+from support.gateway.engine_pods import AT_ONCE, Client, EnginePod, Pods, clients, pods, truths
 from support.gateway.fleet import Fleet, running, until
 
 KILLS = int(os.environ.get("PAGEFLEET_ENGINE_KILLS", "2"))
@@ -46,7 +46,7 @@ def under_way(asked: Sequence[Client]) -> int:
     return sum(0 < len(client.text) < len(client.truth) - 100 for client in asked)
 
 
-def busiest(fleet: Fleet, engines: Pods) -> Enginepod:
+def busiest(fleet: Fleet, engines: Pods) -> EnginePod:
     return max(engines.serving, key=lambda engine: fleet.gateway.ledger.in_flight(engine.pod))
 
 
@@ -106,7 +106,7 @@ async def test_an_engine_that_is_asked_to_end_fails_no_request(fleet: Fleet, mod
     assert late >= DRAINS
 
 
-async def _told(fleet: Fleet, victim: Enginepod, after: float) -> None:
+async def _told(fleet: Fleet, victim: EnginePod, after: float) -> None:
     """The gateway sees the pod's deletion a moment after the kubelet has acted on it."""
     await asyncio.sleep(after)
     fleet.state.put_pod(replace(victim.pod, ready=False))

@@ -47,7 +47,7 @@ async def asked(fleet: Fleet, headers: dict[str, str]) -> tuple[int, object, dic
 
 async def test_a_key_opens_its_services_within_its_quota_and_is_never_shown(tmp_path: Path) -> None:
     async with running(api_keys_file=keys_file(tmp_path)) as fleet:
-        engine = await fleet.engine(STABLE, says_tokens="trailer")
+        engine = await fleet.engine(STABLE, token_report="trailer")
         fleet.serve((STABLE, 100))
         for headers in ({}, bearer("sk-wrong-0123456789"), {"authorization": f"Basic {ONE}"}, {"x-api-key": ONE}):
             status, code, got = await asked(fleet, headers)

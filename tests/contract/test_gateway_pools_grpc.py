@@ -61,7 +61,14 @@ def endpoint(answer: proto.ProcessingResponse) -> str:
 async def test_a_pools_requests_meet_its_pods_and_a_services_its_own() -> None:
     state = State()
     settings = Settings(
-        port=0, internal_port=0, address="127.0.0.1", picker_port=0, settle_seconds=0, namespace="team", pools="picker"
+        port=0,
+        internal_port=0,
+        address="127.0.0.1",
+        picker_port=0,
+        picker_tls=False,
+        settle_seconds=0,
+        namespace="team",
+        pools="picker",
     )
     gateway = Gateway(settings, state, lambda _: None)
     assert gateway.pools is not None

@@ -331,6 +331,28 @@ async def test_the_gateway_ends_when_envoy_does(world: World) -> None:
     assert world.process.returncode == 1
 
 
+async def test_a_picker_that_hangs_is_noticed_within_seconds(world: World) -> None:
+    """Envoy then answers 503 at once, and asks the picker again as soon as it lives."""
+    world.api.put(PODS, engine_pod("127.0.0.77", ready=True), "ADDED")
+    world.api.put(SERVICES, service(100), "ADDED")
+
+    async def answers(status: int) -> bool:
+        try:
+            async with asyncio.timeout(0.3):
+                return await world.status() == status
+        except TimeoutError:
+            return False  # it waits in the picker
+
+    await until(lambda: answers(200))
+    os.kill(world.process.pid, signal.SIGSTOP)
+    try:
+        await until(lambda: answers(503), 5.0)
+        assert await world.status() == 503
+    finally:
+        os.kill(world.process.pid, signal.SIGCONT)
+    await until(lambda: answers(200))
+
+
 async def test_a_wrong_setting_is_named() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,

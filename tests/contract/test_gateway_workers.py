@@ -14,7 +14,7 @@ CLIENTS = 40  # connections; the kernel spreads them over the threads: that one 
 
 
 def threads(fleet: Fleet) -> int:
-    process = fleet.gateway._envoy
+    process = fleet.gateway.proxy.process
     if process is None:
         raise RuntimeError("Envoy does not run")
     names = [file.read_text() for file in Path(f"/proc/{process.pid}/task").glob("*/comm")]

@@ -110,7 +110,7 @@ async def test_the_guard_judges_what_prometheus_has_scraped(scene: Scene) -> Non
     )
 
     before = scene.engines[1].scrapes
-    scene.engines[1].start_anew()
+    scene.engines[1].restart()
     scene.engines[1].metrics.ttft.observe(30.0, 20)  # what a cold start makes slow is in its first scrape
 
     async def rescraped() -> bool:

@@ -43,7 +43,7 @@ def test_the_engine_understands_the_flags_that_the_operator_writes(tmp_path: Pat
     config = configure([argument.replace(API_KEYS.path, str(keys)) for argument in written])
     engine, limits = config.engine, config.limits
     assert (config.served_model_names, config.port) == (("llama",), 8000)
-    assert config.drain_timeout == drain_seconds({"outputTokens": limits.output_tokens})
+    assert config.drain_timeout == drain_seconds(limits.output_tokens)
     assert (engine.model, engine.max_model_len, engine.quantization) == (
         "file:///models/weights/llama/8b",
         8192,

@@ -85,7 +85,7 @@ def test_two_ranks_agree_on_draws_sleep_and_what_the_host_chooses(tmp_path: Path
     ]
     assert isinstance(requests[0].sampling, SamplingParams)
     alone = finish(here, requests)
-    ended = two_ranks(uri, asked, rests=[1, 2], num_pages=12, kv_offload_memory=1 << 20)
+    ended = two_ranks(uri, asked, sleep_levels=[1, 2], num_pages=12, kv_offload_memory=1 << 20)
     assert ended.returncode == 0, ended.stderr
     together = json.loads(ended.stdout.splitlines()[-1])
     assert {(name, 0): tokens for name, tokens in together.items()} == alone
@@ -108,7 +108,7 @@ def test_two_nodes_give_the_tokens_of_one(tmp_path: Path) -> None:
     )
     port = free_port()
     with other_node(port) as other:
-        ended = two_ranks(uri, asked, nodes=2, master_port=port, rests=[1], stranger=True)
+        ended = two_ranks(uri, asked, nodes=2, master_port=port, sleep_levels=[1], stranger=True)
         assert ended.returncode == 0, ended.stderr
         assert other.wait(60) == 0
     assert "a connection that is no node of this model" in ended.stderr

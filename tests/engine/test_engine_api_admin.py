@@ -149,6 +149,7 @@ def test_a_full_queue_of_tokens_answers_429(served: Serving) -> None:
         until(lambda: served.metric("pagefleet_num_requests_running") > 0, "nothing runs")
         replies.append(served.post(COMPLETION, {**LONG, "prompt": "y" * 3000, "max_tokens": 1}))
     assert [(reply.status, reply.error["code"]) for reply in replies] == [(429, "queue_full")]
+    assert [reply.headers["x-pagefleet-error"] for reply in replies] == ["queue_full"]  # the gateway asks another pod
     assert int(replies[0].headers["retry-after"]) >= 1
     until(lambda: served.metric("pagefleet_num_requests_running") == 0, "the engine goes on")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine.api_process import NAME, PATIENCE, Serving, make_model, serving
+from support.engine.api_process import NAME, TIMEOUT_SECONDS, Serving, make_model, serving
 from support.engine.failing_runner import FIRST, KILLS, RAISES, environment, fault
 from support.engine.files import SMOLLM2
 
@@ -103,7 +103,7 @@ def test_a_stream_that_cannot_be_computed_further_ends_with_an_event(faulty: Ser
     document = {"model": NAME, "prompt": "hi", "max_tokens": 20, "stream": True, "ignore_eos": True, **fault(RAISES, 3)}
     body = json.dumps(document).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTE: trailers\r\nContent-Length: {len(body)}\r\n\r\n"
-    with Beside(faulty), socket.create_connection(("127.0.0.1", faulty.port), timeout=PATIENCE) as connection:
+    with Beside(faulty), socket.create_connection(("127.0.0.1", faulty.port), timeout=TIMEOUT_SECONDS) as connection:
         connection.sendall(head.encode() + body)
         seen = b""
         while b"\r\n0\r\n" not in seen or not seen.endswith(b"\r\n\r\n"):
@@ -127,4 +127,4 @@ def test_an_engine_s_end_is_a_503_and_on_a_retry_the_last_word(
         headers = {"Content-Type": "application/json", **({"x-envoy-attempt-count": attempt} if attempt else {})}
         answer = served.ask("POST", "/v1/completions", json.dumps(document).encode(), headers)
         assert (answer.status, answer.error["code"], answer.headers[ERROR]) == (status, "engine_died", "engine_died")
-        assert served.process.wait(PATIENCE) == 1
+        assert served.process.wait(TIMEOUT_SECONDS) == 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine.api_process import NAME, PATIENCE, Serving, make_model, serving
+from support.engine.api_process import NAME, TIMEOUT_SECONDS, Serving, make_model, serving
 
 NAMED = b"x-pagefleet-output-tokens"
 
@@ -42,7 +42,7 @@ def streamed(connection: socket.socket, request: bytes) -> tuple[bytes, bytes]:
 
 
 def test_tokens_follow_a_stream_as_a_trailer_and_the_connection_goes_on(served: Serving) -> None:
-    with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=TIMEOUT_SECONDS) as connection:
         for tokens in (3, 7):
             head, rest = streamed(connection, asked(tokens, b"TE: trailers"))
             assert head.startswith(b"HTTP/1.1 200") and b"data: [DONE]" in head

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from faults import outages
+from faults import outages, stored_results
 from faults import report as page
-from faults import told as told_before
 from faults.cases import cases
-from faults.runs import Ground, Told, tell_all
+from faults.runs import Ground, StoryResult, run_all
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from support.cluster.own_plane import own_plane
@@ -61,54 +60,54 @@ def main(
     raise typer.Exit(1 if failed else 0)
 
 
-async def _play(rows: list[int], name: str, seed: int, at_once: int, fresh: bool, again: bool) -> list[Told]:
+async def _play(rows: list[int], name: str, seed: int, at_once: int, fresh: bool, again: bool) -> list[StoryResult]:
     ended = asyncio.current_task()
     if ended is not None:  # interrupted: finished stories stay stored, and everything that was started is taken down
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.cancel)
     with tempfile.TemporaryDirectory() as folder:
         async with own_plane() as plane:
             ground = Ground(plane.api, plane.layout, Path(folder))
-            return await _tell(ground, rows, name, seed, at_once, fresh or bool(name), again)
+            return await _play_cases(ground, rows, name, seed, at_once, fresh or bool(name), again)
 
 
-async def _tell(
+async def _play_cases(
     ground: Ground, rows: list[int], name: str, seed: int, at_once: int, fresh: bool, again: bool
-) -> list[Told]:
+) -> list[StoryResult]:
     console.print("two stories without faults, for the truth ...")
     calm = await ground.calm()
-    writes = calm.writes if fresh else told_before.writes(calm.writes)
-    known = {} if fresh else told_before.known(seed)
+    writes = calm.writes if fresh else stored_results.writes(calm.writes)
+    known = {} if fresh else stored_results.known(seed)
     if again:
         known = {key: story for key, story in known.items() if not story.problems and story.struck}
     requested = [one for one in cases(writes, seed) if one.row in rows and name in ("", one.name)]
     left = sorted((one for one in requested if one.name not in known), key=lambda one: rows.index(one.row))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
-        told_before.keeping(seed, writes, fresh=fresh and not name) as keep,
+        stored_results.storing(seed, writes, fresh=fresh and not name) as store,
         Progress(*columns, console=console) as progress,
     ):
         task = progress.add_task("stories", total=len(left))
 
-        def done(story: Told) -> None:
-            keep(story)
+        def done(story: StoryResult) -> None:
+            store(story)
             progress.advance(task)
             if not console.is_terminal:
                 console.print(f"{story.name}: {'; '.join(story.problems[:2]) or 'ok'}")
 
-        fresh_told = await tell_all(ground, left, calm, at_once, done)
+        new_results = await run_all(ground, left, calm, at_once, done)
         if 8 in rows and not name:
             for daemon, points in outages.batches(writes, seed):
                 names = outages.names(daemon, points)
                 if all(each in known for each in names):
-                    fresh_told += [known[each] for each in names]
+                    new_results += [known[each] for each in names]
                     continue
                 for story in await outages.played(ground, calm, daemon, points):
-                    fresh_told.append(story)
+                    new_results.append(story)
                     done(story)
-    return [known[one.name] for one in requested if one.name in known] + fresh_told
+    return [known[one.name] for one in requested if one.name in known] + new_results
 
 
-def table(stories: list[Told]) -> str:
+def table(stories: list[StoryResult]) -> str:
     """Markdown: a line for each row."""
     lines = ["| row | faults | tries | failures | slowest chapter |", "|---|---|---|---|---|"]
     for row, what in ROWS.items():

@@ -1,6 +1,6 @@
-"""Which faults are tried: every case is a row of the reliability table, a name that replays it, and a script.
+"""The cases of the campaign: each has a row of the reliability table, a name that replays it, and a script.
 
-A script is made afresh for each run, because it remembers whether it has struck.
+Each run makes its own script, because a script remembers whether it has struck.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def at_write(number: int, fault: Fault) -> Callable[[], Script]:
 
 
 def at_each(numbers: tuple[int, ...], faults: tuple[Fault, ...]) -> Callable[[], Script]:
-    """Several writes, each with its fault."""
+    """Make a script for several writes, each with its fault."""
     table = dict(zip(numbers, faults, strict=True))
     return lambda: lambda call: table.get(call.write) if call.write else None
 
 
 def at_watch(path: str, nth: int, fault: Fault) -> Callable[[], Script]:
-    """The nth watch (from 1) of a collection."""
+    """Make a script for the nth watch (from 1) of a collection."""
 
     def make() -> Script:
         matching = 0
@@ -76,7 +76,8 @@ def at_watch(path: str, nth: int, fault: Fault) -> Callable[[], Script]:
 
 
 def old_lists_after(number: int, lists: int = 8) -> Callable[[], Script]:
-    """Killed after a write; the lists of children that the next one begins with are the first that were ever given."""
+    """Make a script that kills the operator after a write. The next operator's first lists of children are answered with
+    the first answers of the run."""
 
     def make() -> Script:
         killed, served = False, 0
@@ -97,14 +98,14 @@ def old_lists_after(number: int, lists: int = 8) -> Callable[[], Script]:
 
 
 def cases(writes: int, seed: int = 0) -> Iterator[Case]:
-    """All cases for a story of so many writes; the same for the same seed."""
+    """Yield all cases for a story of so many writes; the same for the same seed."""
     chance = random.Random(seed)
     before, after = Fault(kill_before=True), Fault(kill_after=True)
     for number in range(1, writes + 1):
         yield Case(2, f"kill-before-write-{number}", at_write(number, before))
         yield Case(2, f"kill-after-write-{number}", at_write(number, after))
     for _ in range(40):
-        # The second may be one that only the first makes necessary.
+        # The second write may be one that only the first fault makes necessary.
         first, second = sorted(chance.sample(range(1, writes + 3), 2))
         pair = (min(first, writes), second)
         faults = tuple(chance.choice((before, after)) for _ in pair)
@@ -140,7 +141,7 @@ def answered(code: int) -> Fault:
 
 
 def edited() -> Iterator[tuple[str, Fault]]:
-    """What may become of a write while a user edits: it is refused, lost after its commit, or comes through."""
+    """Return faults of a write while a user edits: it is refused, lost after its commit, or comes through."""
     for code in ANSWERS:
         yield str(code), answered(code)
     yield "hang", Fault(hang_after=True)
@@ -150,7 +151,7 @@ def edited() -> Iterator[tuple[str, Fault]]:
 
 
 def subset(writes: int, seed: int, most: int) -> list[Case]:
-    """A few of every row, chosen by seed: what `make test` can afford."""
+    """Choose a few cases of every row by seed, few enough for `make test`."""
     chance = random.Random(seed)
     everything = list(cases(writes, seed))
     rows = sorted({case.row for case in everything})

@@ -1,5 +1,5 @@
-"""Row 7: a user who edits the service at the very moment at which a write of the operator fails. What the user wrote must
-still be there whenever the story is looked at, the operator must never have written the spec, and all else must be as in a
+"""Row 7: a user edits the service at the very moment at which a write of the operator fails. The user's edits must still
+be there at every reading of the story. The operator must never have written the spec. All other state must be as in a
 story without faults and edits.
 """
 
@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Edit:
-    """`chapter` in which it was made; `number`, from 1, is in the label, the annotation and spec.traffic.retries."""
+    """One edit, made in `chapter`; `number`, from 1, is in the label, the annotation and spec.traffic.retries."""
 
     number: int
     chapter: str
@@ -44,7 +44,7 @@ class Edits:
         self._story = story
 
     def __call__(self, call: Call) -> Fault | None:
-        return replace(self.fault, meet=self._edit) if call.write in self.numbers else None
+        return replace(self.fault, wait=self._edit) if call.write in self.numbers else None
 
     async def _edit(self) -> None:
         if self._story is None:
@@ -66,7 +66,7 @@ class Edits:
                 self.made.append(edit)
 
     def without(self, states: Mapping[str, Mapping[str, Document]]) -> tuple[dict[str, dict[str, Document]], list[str]]:
-        """The states as if nobody had edited, and what of the edits was lost."""
+        """Return the states without the edits, and the edits that were lost."""
         remaining, lost = {}, []
         chapters = list(states)
         for chapter, state in states.items():
@@ -80,7 +80,7 @@ class Edits:
 
 
 def _taken_out(service: Document, due: list[Edit]) -> list[str]:
-    """Takes the edits out of a document; what of them was not in it."""
+    """Take the edits out of a document, and return those that were not in it."""
     lost = []
     for where in ("labels", "annotations"):
         held = service["metadata"].get(where) or {}
@@ -98,7 +98,7 @@ def _taken_out(service: Document, due: list[Edit]) -> list[str]:
 
 
 def _renumbered(value: Any, edits: int) -> None:
-    """Every generation less the edits of the spec: a write of the spec by the operator would be one more."""
+    """Subtract the edits of the spec from every generation: a write of the spec by the operator would be one more."""
     if isinstance(value, dict):
         for key, item in value.items():
             if key in ("generation", "observedGeneration") and isinstance(item, int):

@@ -1,7 +1,7 @@
 """An alert flood (row 20): `PYTHONPATH=tests python -m faults.flood [--seconds 60] [--rate 1000]`. On a control plane of its
-own two canaries, one after the other, come under a storm of posts to the shipped operator's webhook: the same few alerts
-again and again, resolved ones, others' ones, in any order; in each storm the operator is killed. Each canary is rolled back
-once, what is answered 200 is stored, few writes hold it all, and the operator does not grow."""
+own, two canaries, one after the other, come under a storm of posts to the shipped operator's webhook: the same few alerts
+again and again, resolved alerts, alerts of other objects, in any order. In each storm the operator is killed. Each canary
+must be rolled back once, every alert answered with 200 must be stored, in few writes, and the operator must not grow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from faults.operator_process import TOKEN, Operator
 from faults.proxy import Call, Fault
-from faults.report import kept
+from faults.report import store
 from faults.runs import Ground
 from faults.storm import Storm, Subjects
 from rich.console import Console
@@ -32,7 +32,7 @@ from pagefleet_local.fleet.kubectl import until
 from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import Api
 
-NAMESPACE, NAME, PORT, PATIENCE = "flood", "flood", 18255, 180.0
+NAMESPACE, NAME, PORT, TIMEOUT_SECONDS = "flood", "flood", 18255, 180.0
 SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"
 CANARIES = ("--max-num-seqs=4", "--max-num-seqs=2")
 KILL_AFTER = 0.25  # seconds of a storm: the first alerts are stored then, or are about to be
@@ -44,7 +44,8 @@ Document = dict[str, Any]
 
 @dataclass
 class Flood:
-    """`writes` of alerts by canary; `rates` of posts answered in a second, by storm; `size` and `largest` in MiB: before the storms, and ever."""
+    """The state of the flood. `writes` of alerts by canary; `rates` of posts answered in a second, by storm; in MiB, `size`
+    before the storms and `largest`."""
 
     api: Api
     operator: Operator
@@ -58,7 +59,7 @@ class Flood:
     largest: float = 0.0
 
     def body(self) -> tuple[Document, Callable[[], Awaitable[None]] | None]:
-        """A post. The first of each alert that counts is looked for in the status once it was answered."""
+        """Make a post. The first of each alert that counts must be in the status once it was answered."""
         alerts = self.subjects.alerts()
         new = {
             alert["fingerprint"]
@@ -82,17 +83,17 @@ class Flood:
         async def reached() -> bool:
             return holds(await self.view())
 
-        await until(reached, timeout=PATIENCE, what=what)
+        await until(reached, timeout=TIMEOUT_SECONDS, what=what)
         return await self.view()
 
     async def measure(self) -> None:
-        """For ever: the operator's resident memory."""
+        """Measure the operator's resident memory, for ever."""
         while True:
             self.largest = max(self.largest, resident(self.operator.pid))
             await asyncio.sleep(0.1)
 
     async def canary(self, args: str) -> str:
-        """A user's edit, until its canary has half of the traffic."""
+        """Make a user's edit, and wait until its canary has half of the traffic."""
         await self.api.merge(f"{SERVICES}/{NAME}", {"spec": {"engine": {"args": [args]}}})
         return (await self.until("the canary has half", lambda v: v.weights.get(v.canary) == 50)).canary
 
@@ -101,11 +102,11 @@ class Flood:
         return self.operator.deaths > deaths and await self.operator.ready()
 
     def stored(self) -> int:
-        """How often the operators so far have written alerts into the status, by their own logs."""
+        """Count how often the operators so far have written alerts into the status, by their own logs."""
         return len(re.findall(rf"stored \d+ alerts for {NAMESPACE}/{NAME}", self.operator.log.read_text()))
 
     def rollbacks(self) -> Counter[str]:
-        """How often each revision was rolled back, by every version of the object that was seen."""
+        """Count how often each revision was rolled back, by every version of the object that the watch received."""
         counts: Counter[str] = Counter()
         before = ""
         for version in self.recording.versions.get((NAMESPACE, NAME), []):
@@ -122,7 +123,7 @@ def _ours(alert: Document) -> bool:
 
 
 def resident(pid: int) -> float:
-    """MiB; 0 for a process that is gone."""
+    """Return the resident memory in MiB; 0 for a process that is gone."""
     try:
         match = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
     except OSError:
@@ -131,14 +132,14 @@ def resident(pid: int) -> float:
 
 
 def _slow(call: Call) -> Fault | None:
-    """A status takes a moment to be stored: who answers before it is, is found out."""
-    return Fault(meet=partial(asyncio.sleep, SLOW_SECONDS)) if call.write and call.path.endswith("/status") else None
+    """Delay each write of a status: an operator that answers before its status is stored is then detected."""
+    return Fault(wait=partial(asyncio.sleep, SLOW_SECONDS)) if call.write and call.path.endswith("/status") else None
 
 
 async def flood(ground: Ground, seconds: float, rate: float, seed: int = 0) -> tuple[Flood, Storm]:
-    """Both storms on a control plane whose namespace exists, and what they came to. `seconds`: of both, with an operator."""
+    """Run both storms on a control plane whose namespace exists, and return the results. `seconds`: of both, with an operator."""
     async with Operator(ground.layout, ground.folder, NAMESPACE, PORT, _slow) as operator:
-        await until(operator.ready, timeout=PATIENCE, what="the operator is ready")
+        await until(operator.ready, timeout=TIMEOUT_SECONDS, what="the operator is ready")
         subjects = Subjects(NAMESPACE, NAME, random.Random(seed))
         state = Flood(ground.api, operator, Recording(ground.api, NAMESPACE), subjects)
         storm = Storm(PORT, TOKEN, rate, state.body)
@@ -163,14 +164,16 @@ async def flood(ground: Ground, seconds: float, rate: float, seed: int = 0) -> t
 
 
 async def _storm(state: Flood, storm: Storm, canary: str, seconds: float) -> None:
-    """A kill when the first alerts come and one in the middle; `seconds` is how long the operator is there for the rest."""
+    """Kill the operator when the first alerts come, and in the middle. `seconds`: how long it runs besides."""
     before, over, answered, state.subjects.now = state.stored(), asyncio.Event(), storm.answers[200], canary
     blowing = asyncio.create_task(storm.run(over))
     await asyncio.sleep(KILL_AFTER)
     for _ in range(2):
         deaths = state.operator.deaths
         state.operator.kill()
-        await until(lambda deaths=deaths: state.again(deaths), timeout=PATIENCE, what="the operator is there again")
+        await until(
+            lambda deaths=deaths: state.again(deaths), timeout=TIMEOUT_SECONDS, what="the operator is there again"
+        )
         await asyncio.sleep(seconds / 2)
     state.rates.append((storm.answers[200] - answered) / seconds)
     over.set()
@@ -195,7 +198,7 @@ def _judge(state: Flood) -> None:
 
 
 def summary(state: Flood, storm: Storm, seconds: float) -> str:
-    """The figures in a line."""
+    """Return the figures in a line."""
     return (
         f"{storm.answers[200]} posts, {min(state.rates, default=0):.0f}/s of {storm.rate:g}/s for {seconds:g} s, "
         f"{state.operator.deaths} kills, rollbacks {sorted(state.rollbacks().values())}, "
@@ -234,7 +237,7 @@ def main(
     for problem in state.problems:
         console.print(f"[red]{problem}[/red]")
     console.print(summary(state, storm, seconds))
-    kept("flood", not state.problems, summary(state, storm, seconds))
+    store("flood", not state.problems, summary(state, storm, seconds))
     raise typer.Exit(1 if state.problems else 0)
 
 

@@ -1,6 +1,6 @@
-"""Ten quiet minutes (row 1): `PYTHONPATH=tests python -m faults.idle [--seconds 600]`. A control plane of its own, some
-services that serve, one whose rollout waits for a person, one that was rolled back: once nothing is written any more, nothing
-may be written for so long, the Lease excepted."""
+"""Ten quiet minutes (row 1): `PYTHONPATH=tests python -m faults.idle [--seconds 600]`. A control plane of its own has some
+services that serve, one whose rollout waits for a person, and one that was rolled back. Once the operator has stopped
+writing, it must write nothing for so long, except to the Lease."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from faults.operator_process import Operator
 from faults.proxy import Call
-from faults.report import kept
+from faults.report import store
 from rich.console import Console
 from support.cluster.own_plane import own_plane
 from support.private import alone
@@ -24,7 +24,7 @@ from pagefleet_local.fleet.kubectl import until
 from pagefleet_local.fleet.view import View
 from pagefleet_operator.kube.client import Api
 
-NAMESPACE, PORT, QUIET_SECONDS, PATIENCE = "idle", 18260, 30.0, 180.0
+NAMESPACE, PORT, QUIET_SECONDS, TIMEOUT_SECONDS = "idle", 18260, 30.0, 180.0
 SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"
 console = Console(highlight=False)
 
@@ -38,7 +38,7 @@ def main(
     writes = asyncio.run(_play(seconds))
     words = ", ".join(f"{count} x {what}" for what, count in writes.items()) or "none"
     console.print(f"writes in {seconds:g} s: {words}")
-    kept("idle", not writes, f"{sum(writes.values())} writes in {seconds:g} s, 6 services")
+    store("idle", not writes, f"{sum(writes.values())} writes in {seconds:g} s, 6 services")
     raise typer.Exit(1 if writes else 0)
 
 
@@ -50,12 +50,12 @@ async def _play(seconds: float) -> Counter[str]:
 async def _idle(api: Api, layout: Layout, seconds: float) -> Counter[str]:
     with tempfile.TemporaryDirectory() as folder:
         async with Operator(layout, Path(folder), NAMESPACE, PORT, lease="pagefleet-operator") as operator:
-            await until(operator.ready, timeout=PATIENCE, what="the operator is ready")
+            await until(operator.ready, timeout=TIMEOUT_SECONDS, what="the operator is ready")
             for number in range(6):
                 await api.create(SERVICES, _service(f"s{number}"))
             for number in range(6):
                 await _until(api, f"s{number}", lambda v: v.is_true("Ready"))
-            for name in ("s0", "s1"):  # one that waits for a person, one that a page ends
+            for name in ("s0", "s1"):  # one that waits for a person, one that a paging alert rolls back
                 await api.merge(f"{SERVICES}/{name}", {"spec": {"engine": {"args": ["--max-num-seqs=4"]}}})
             await _until(api, "s0", lambda v: v.phase == "Paused")
             await _until(api, "s1", lambda v: v.phase == "Paused")
@@ -64,7 +64,7 @@ async def _idle(api: Api, layout: Layout, seconds: float) -> Counter[str]:
             async def taken() -> bool:
                 return await operator.alert("s1", canary, "page-1")
 
-            await until(taken, timeout=PATIENCE, what="the page is taken")
+            await until(taken, timeout=TIMEOUT_SECONDS, what="the page is taken")
             await _until(api, "s1", lambda v: v.phase == "RolledBack")
             await _quiet(operator)
             before = len(operator.proxy.committed)
@@ -94,11 +94,11 @@ async def _until(api: Api, name: str, holds: Any) -> None:
     async def reached() -> bool:
         return bool(holds(View(await api.get(f"{SERVICES}/{name}"))))
 
-    await until(reached, timeout=PATIENCE, what=f"{name} is where it should be")
+    await until(reached, timeout=TIMEOUT_SECONDS, what=f"{name} is where it should be")
 
 
 async def _quiet(operator: Operator) -> None:
-    end, last, since = time.monotonic() + PATIENCE, -1, time.monotonic()
+    end, last, since = time.monotonic() + TIMEOUT_SECONDS, -1, time.monotonic()
     while time.monotonic() - since < QUIET_SECONDS:
         now = sum(map(_counts, operator.proxy.committed))
         if now != last:

@@ -1,7 +1,7 @@
 """Fields of the CRD changed on live objects (row 9): `PYTHONPATH=tests python -m faults.mutations [--count 400] [--seed N]`.
-On a control plane of its own services that serve get one field of their spec replaced, and put back. The API server
-refuses, or the operator has decided within 20 s and says so; with the old value everything is as it was. Half of what is
-tried the operator's own rules take, so that it is not only the API server that is tried."""
+On a control plane of its own, services that serve get one field of their spec replaced, and put back. The API server must
+refuse the value, or the operator must decide within 20 s and report it; with the old value everything must be as before.
+The operator's own rules accept half of the values, so that not only the API server is tested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 from faults.operator_process import Operator
-from faults.report import kept
+from faults.report import store
 from faults.runs import Ground
 from faults.story import KINDS, quiet
 from rich.console import Console
@@ -34,7 +34,7 @@ from pagefleet_local.fleet.view import View
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.kube.client import Api, ApiError
 
-NAMESPACE, PORT, SERVICES, PATIENCE = "mutations", 18257, 4, 180.0
+NAMESPACE, PORT, SERVICES, TIMEOUT_SECONDS = "mutations", 18257, 4, 180.0
 GROUP = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"
 DECIDED_SECONDS, RESTORED_SECONDS = 20.0, 60.0
 CHILDREN = ("Deployment", "Service", "PodDisruptionBudget")
@@ -53,7 +53,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class State:
-    """What putting an old value back must lead to again."""
+    """The part of a service's state that must return when an old value is put back."""
 
     stable: str
     canary: str
@@ -64,10 +64,10 @@ class State:
 
 @dataclass
 class Live:
-    """Services under mutation. `came` counts what became of the mutations; `slowest` seconds to a decision."""
+    """Services under mutation. `outcomes` counts the mutations by their result; `slowest` seconds to a decision."""
 
     api: Api
-    came: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     slowest: float = 0.0
 
@@ -85,25 +85,25 @@ class Live:
         return State(view.stable, view.canary, view.weights, ready, frozenset(children))
 
     async def lane(self, name: str, coming: Iterator[Mutation]) -> None:
-        """One service, one mutation after the other."""
+        """Try one mutation after the other on one service."""
         await self.api.create(GROUP, service(name))
-        await until(lambda: self._ready(name), timeout=PATIENCE, what=f"{name} is Ready")
+        await until(lambda: self._ready(name), timeout=TIMEOUT_SECONDS, what=f"{name} is Ready")
         before = await self.state(name)
         for mutation in coming:
             good = (await self.view(name)).document["spec"]
-            came = await self._mutated(name, good, mutation)
-            self.came[came] += 1
-            if came != "refused":
+            outcomes = await self._mutated(name, good, mutation)
+            self.outcomes[outcomes] += 1
+            if outcomes != "refused":
                 await self._write(name, good)
                 if not await self._restored(name, before):
                     self.problems.append(f"{mutation}, put back: {await self.state(name)}, was {before}")
-                    return  # what comes next would be judged by what this one left
+                    return  # the next mutation would be judged by the state that this one left
 
     async def _ready(self, name: str) -> bool:
         return (await self.state(name)).ready
 
     async def _mutated(self, name: str, good: Document, mutation: Mutation) -> str:
-        """refused, unchanged, or what the operator said of it."""
+        """Try a mutation. Return "refused", "unchanged", "undecided", "Ready", or the reason that the operator reported."""
         try:
             await self._write(name, changed(copy.deepcopy(good), mutation.path, copy.deepcopy(mutation.value)))
         except ApiError as error:
@@ -125,7 +125,7 @@ class Live:
         return "undecided"
 
     async def _write(self, name: str, spec: Any) -> None:
-        """A user's PUT of the whole spec; again when the operator wrote the status in between."""
+        """Make a user's PUT of the whole spec; again when the operator wrote the status in between."""
         while True:
             document = (await self.view(name)).document
             try:
@@ -146,7 +146,7 @@ class Live:
 
 
 def service(name: str) -> Document:
-    """The sample; no canary goes on by itself while it is looked at."""
+    """Return the sample, whose canaries do not advance by themselves during the test."""
     document = sample()
     document["metadata"] = {"name": name, "namespace": NAMESPACE}
     document["spec"]["rollout"]["steps"] = [{"weight": 50, "hold": "1h"}]
@@ -154,7 +154,7 @@ def service(name: str) -> Document:
 
 
 def chosen(count: int, seed: int) -> list[Mutation]:
-    """So many mutations, the same for the same seed; every second one is a different spec to the operator's own rules."""
+    """Choose so many mutations, the same for the same seed. The operator's rules read every second one as another spec."""
     chance, good = random.Random(seed), service("any")["spec"]
     before = parse(good)
     every = [Mutation(path, value) for path, value in itertools.product(LEAVES, MUTATIONS)]
@@ -172,10 +172,10 @@ def chosen(count: int, seed: int) -> list[Mutation]:
 
 
 async def mutated(ground: Ground, mutations: Sequence[Mutation]) -> Live:
-    """All of them on a control plane whose namespace exists."""
+    """Run all mutations on a control plane whose namespace exists."""
     live, coming = Live(ground.api), iter(mutations)
     async with Operator(ground.layout, ground.folder, NAMESPACE, PORT) as operator:
-        await until(operator.ready, timeout=PATIENCE, what="the operator is ready")
+        await until(operator.ready, timeout=TIMEOUT_SECONDS, what="the operator is ready")
         async with asyncio.TaskGroup() as group:
             for number in range(SERVICES):
                 group.create_task(live.lane(f"m{number}", coming))
@@ -188,9 +188,9 @@ async def mutated(ground: Ground, mutations: Sequence[Mutation]) -> Live:
 
 
 def summary(live: Live) -> str:
-    """The figures in a line."""
-    counts = ", ".join(f"{count} {what}" for what, count in live.came.most_common())
-    return f"{live.came.total()} mutations: {counts}; decided within {live.slowest:.1f} s"
+    """Return the figures in a line."""
+    counts = ", ".join(f"{count} {what}" for what, count in live.outcomes.most_common())
+    return f"{live.outcomes.total()} mutations: {counts}; decided within {live.slowest:.1f} s"
 
 
 def main(
@@ -204,7 +204,7 @@ def main(
     for problem in live.problems:
         console.print(f"[red]{problem}[/red]")
     console.print(summary(live))
-    kept("mutations", not live.problems, summary(live))
+    store("mutations", not live.problems, summary(live))
     raise typer.Exit(1 if live.problems else 0)
 
 

@@ -24,7 +24,7 @@ COMMAND = str(Path(sys.executable).parent / "pagefleet-operator")
 
 @dataclass
 class Operator:
-    """`async with Operator(layout, folder, namespace, port)`: looks after one namespace through a proxy of its own."""
+    """`async with Operator(layout, folder, namespace, port)`: an operator of one namespace behind a proxy of its own."""
 
     layout: Layout
     folder: Path
@@ -57,7 +57,7 @@ class Operator:
 
     @property
     def pid(self) -> int:
-        """Of the process as it is now. Raises RuntimeError before the first."""
+        """Return the id of the present process. Raises RuntimeError before the first."""
         if self._process is None:
             raise RuntimeError("the operator does not run")
         return self._process.pid
@@ -82,22 +82,22 @@ class Operator:
         await self.proxy.__aexit__()
 
     def kill(self) -> None:
-        """SIGKILL: no clean-up, no last word."""
+        """Send SIGKILL: the process cannot clean up."""
         self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the process as it is now."""
+        """Send a signal to the present process."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def retire(self) -> None:
-        """SIGTERM, and nobody starts it again."""
+        """Send SIGTERM, and do not start the operator again."""
         if self._supervisor is not None:
             self._supervisor.cancel()
         self.send(signal.SIGTERM)
 
     async def leads(self) -> bool:
-        """Whether it says on /metrics that it holds the Lease."""
+        """Whether the operator reports on /metrics that it holds the Lease."""
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             timeout = aiohttp.ClientTimeout(total=1)
             async with (
@@ -114,7 +114,8 @@ class Operator:
         return False
 
     async def alert(self, service: str, revision: str, fingerprint: str) -> bool:
-        """Post a firing page as Alertmanager would; whether it was taken. Alertmanager tries again until it is."""
+        """Post a firing alert of severity page, as Alertmanager would. Return whether it was accepted; Alertmanager repeats it
+        until it is."""
         labels = {"alertname": "Bad", "severity": "page", "namespace": self.namespace, "service": service,
                   "revision": revision}  # fmt: skip
         entry = {
@@ -154,7 +155,7 @@ class Operator:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     async def _supervise(self) -> None:
-        """As a Deployment would: what has ended is started again."""
+        """Start the operator again whenever its process has ended, as its Deployment would."""
         while True:
             await asyncio.sleep(0.1)
             if self._process is not None and self._process.poll() is not None:

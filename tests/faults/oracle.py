@@ -1,6 +1,6 @@
 """The differential oracle (Sieve, OSDI'22): a run with faults must end in the same state, by the same number of
-creations and deletions, as runs without any. What differs between two fault-free runs (times, uids, generated names)
-is learned as a mask and left out."""
+creations and deletions, as runs without any. Differences between two fault-free runs (times, uids, generated names) are
+learned as a mask and left out."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from support.rbac import events
 
 Flat = dict[str, object]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
-# Whoever was first or last to write, and how often, is no part of the state; nor is what people read as a log, nor how many
-# whole seconds a pod took to start.
+# These are no part of the state: the first and last writers and their counts, texts that people read as a log, and the
+# whole seconds that a pod took to start.
 IGNORED = ("managedFields", "resourceVersion", "decisions", "uid", "startup", "podIP", "podIPs")
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What every run must look like: flattened states per chapter, the mask, creations and deletions."""
+    """The expected results of every run: flattened states per chapter, the mask, creations and deletions."""
 
     states: Mapping[str, Flat]
     mask: frozenset[str]
@@ -32,7 +32,7 @@ class Truth:
     def differences(
         self, states: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int], unheard: bool = False
     ) -> list[str]:
-        """Where a run differs, in words. `unheard`: not everything may have been counted."""
+        """Return the differences of a run in words. `unheard`: the counts may lack some."""
         differences = []
         for chapter, state in self.states.items():
             other = flat(states[chapter])
@@ -49,7 +49,7 @@ class Truth:
 def learn(
     one: Mapping[str, Mapping[str, Any]], other: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int]
 ) -> Truth:
-    """The truth from two fault-free runs."""
+    """Learn the truth from two fault-free runs."""
     mask = set()
     states = {chapter: flat(state) for chapter, state in one.items()}
     for chapter, state in states.items():
@@ -59,7 +59,7 @@ def learn(
 
 
 def flat(state: Mapping[str, Any]) -> Flat:
-    """Documents as path -> leaf. Objects with generated names are numbered within their kind and revision."""
+    """Flatten documents to path -> leaf. Objects with generated names are numbered within their kind and revision."""
     leaves: Flat = {}
     for name, document in named(state):
         leaves.update({f"{name}{path}": value for path, value in _leaves(document, "")})
@@ -95,9 +95,10 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, object]]:
 
 
 def counted(logs: Path, namespace: str) -> dict[str, int]:
-    """Creations and deletions by the operator in a namespace, from the API server's audit logs, in their order. Events do not
-    count: they are for reading only. Server-side apply creates when it answers 201. Nor does what happens once the service itself is
-    deleted: a decision under way may then repair a child that the garbage collector took, which takes it again."""
+    """Count creations and deletions by the operator in a namespace, from the API server's audit logs, in their order. Events do not
+    count: they are for reading only. Server-side apply creates when it answers 201. Calls after the service's own deletion
+    do not count either: a decision under way may then repair a child that the garbage collector has removed, and which it
+    removes again."""
     counts: Counter[str] = Counter()
     for event in events(logs, namespace):
         reference = event.get("objectRef") or {}

@@ -1,6 +1,6 @@
-"""The API server, or etcd under it, killed and gone for a while, in the middle of many stories at once (row 8): each story
-comes to a write of its own, and when all are there the daemon dies. Meanwhile requests go through a real gateway, and
-none may fail; afterwards every story must end as without faults."""
+"""Outages of the API server, or of etcd under it, in the middle of many stories at once (row 8). Each story reaches a
+write of its own; when all have, the daemon is killed and stays away for a while. Meanwhile requests go through a real
+gateway, and none may fail. Afterwards every story must end as without faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 from faults.cases import Case, at_write
 from faults.proxy import Fault
-from faults.runs import PATIENCE, Calm, Ground, Told
+from faults.runs import EXTRA_SECONDS, Calm, Ground, StoryResult
 from faults.story import NAME, NotConverged, Story
 from support.gateway.fleet import Engine
 
@@ -41,8 +41,8 @@ AGAIN_SECONDS = 0.5
 MODEL_PORT = 8000
 
 
-class Patient(Api):
-    """The user's side: asks again as long as the API server is away. A creation that came through unheard counts."""
+class RetryingApi(Api):
+    """The user's client: it asks again while the API server is away. A creation whose answer was lost counts as made."""
 
     async def _request(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None, kind: str = JSON
@@ -64,7 +64,7 @@ class Patient(Api):
 
 @dataclass
 class Outage:
-    """`meet` returns when `expected` have come, or nobody more is coming, and the daemon has been killed."""
+    """One outage. `arrive` returns when `expected` stories have reached it, or no other will, and the daemon was killed."""
 
     layout: Layout
     daemon: str
@@ -74,13 +74,13 @@ class Outage:
     _down: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
 
-    async def meet(self) -> None:
+    async def arrive(self) -> None:
         self._come += 1
         self._look()
         await self._down.wait()
 
     def absent(self) -> None:
-        """One of them will not come (any more)."""
+        """Count a story that will not reach its write (any more)."""
         self.expected -= 1
         self._look()
 
@@ -111,14 +111,14 @@ class Outage:
 
 @dataclass
 class Traffic:
-    """Requests through a gateway to every story that serves. `answers` counts them by status; 0: no answer."""
+    """Sends requests through a gateway to every story that serves. `answers` counts them by status; 0: no answer."""
 
     stories: list[Story] = field(default_factory=list)
     answers: Counter[int] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     async def run(self) -> None:
-        """For ever."""
+        """Send requests, for ever."""
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
@@ -142,8 +142,8 @@ class Traffic:
 
 @asynccontextmanager
 async def gateway(ground: Ground, *, stand_in: bool = True) -> AsyncIterator[int]:
-    """The gateway's console script with its Envoy, and, as a `stand_in`, one HTTP server that answers for every pod of
-    the loopback. Yields the gateway's process id."""
+    """Run the gateway's console script with its Envoy. With `stand_in`, also one HTTP server that answers for every pod of
+    the loopback. Yield the gateway's process id."""
     engine = Engine("0.0.0.0", "any", port=MODEL_PORT)
     if stand_in:
         await engine.start()
@@ -185,7 +185,7 @@ async def _gateway_ready() -> bool:
 
 
 def batches(writes: int, seed: int) -> list[tuple[str, list[int]]]:
-    """Which daemon dies when which writes have been reached: POINTS in all, the same for the same seed."""
+    """Yield the daemon to kill and the writes at which it is killed: POINTS in all, the same for the same seed."""
     chance = random.Random(f"outages-{seed}")
     chosen = chance.sample(range(1, writes + 1), min(POINTS, writes))
     groups = [chosen[start : start + AT_ONCE] for start in range(0, len(chosen), AT_ONCE)]
@@ -193,23 +193,23 @@ def batches(writes: int, seed: int) -> list[tuple[str, list[int]]]:
 
 
 def names(daemon: str, writes: Sequence[int]) -> list[str]:
-    """Names of the results of `played`: one story for each write, and the requests."""
+    """Return the names of the results of `played`: one story for each write, and the requests."""
     return [
         *(f"{daemon}-{SECONDS:g}s-at-write-{write}" for write in writes),
         f"{daemon}-{SECONDS:g}s-requests-{writes[0]}",
     ]
 
 
-async def played(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int]) -> list[Told]:
-    """One outage under as many stories as there are writes."""
+async def played(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int]) -> list[StoryResult]:
+    """Play one outage with as many stories as there are writes."""
     *stories, requests = names(daemon, writes)
     outage, traffic = Outage(ground.layout, daemon, SECONDS, len(writes)), Traffic()
-    async with Patient(str(ground.layout.kubeconfig)) as api, gateway(ground):
+    async with RetryingApi(str(ground.layout.kubeconfig)) as api, gateway(ground):
         patient = Ground(api, ground.layout, ground.folder, ground.numbers)
         asking = asyncio.create_task(traffic.run())
         try:
             cases = [
-                Case(8, name, at_write(write, Fault(meet=outage.meet)), 30 + SECONDS)
+                Case(8, name, at_write(write, Fault(wait=outage.arrive)), 30 + SECONDS)
                 for name, write in zip(stories, writes, strict=True)
             ]
             results = await asyncio.gather(*(_one(patient, case, calm, outage, traffic) for case in cases))
@@ -217,11 +217,11 @@ async def played(ground: Ground, calm: Calm, daemon: str, writes: Sequence[int])
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-    served = Told(requests, 8, tuple(traffic.failures[:5]), {}, (str(dict(traffic.answers)),), 0)
+    served = StoryResult(requests, 8, tuple(traffic.failures[:5]), {}, (str(dict(traffic.answers)),), 0)
     return [*results, served]
 
 
-async def _one(ground: Ground, case: Case, calm: Calm, outage: Outage, traffic: Traffic) -> Told:
+async def _one(ground: Ground, case: Case, calm: Calm, outage: Outage, traffic: Traffic) -> StoryResult:
     script, struck = case.script(), False
 
     def watched(call: Any) -> Fault | None:
@@ -231,11 +231,11 @@ async def _one(ground: Ground, case: Case, calm: Calm, outage: Outage, traffic: 
         return fault
 
     try:
-        patience = max(calm.took.values()) + case.slack + PATIENCE
-        story = await ground.story("r8", watched, patience, traffic.stories.append)
+        timeout = max(calm.durations.values()) + case.slack + EXTRA_SECONDS
+        story = await ground.story("r8", watched, timeout, traffic.stories.append)
         return ground.judged(case, story, calm, unheard=outage.daemon == DAEMONS[0])
     except NotConverged as error:
-        return Told(case.name, case.row, (str(error),), {}, (), 0)
+        return StoryResult(case.name, case.row, (str(error),), {}, (), 0)
     finally:
         if not struck:
             outage.absent()

@@ -1,4 +1,4 @@
-"""Runs the tests that prove rows of the reliability table, at the campaign's size, and keeps what they came to:
+"""Runs the tests that prove rows of the reliability table, at the campaign's size, and stores their results:
 `PYTHONPATH=tests python -m faults.proofs [--row N]... [--small]`. Rows that need a control plane get one of their own."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated
 from xml.etree import ElementTree
 
 import typer
-from faults.report import kept
+from faults.report import store
 from faults.rows import ROWS, Row
 from rich.console import Console
 from support.private import alone
@@ -66,7 +66,7 @@ def _prove(row: Row, small: bool) -> bool:
     bad = counts.get("failures", 0) + counts.get("errors", 0)
     words += f", {bad} failed" if bad or not passed else " passed"
     words += "".join(f", {name}={value}" for name, value in more.items())
-    kept(f"tests-{row.number}", passed, f"{words} in {time.monotonic() - begun:.0f} s")
+    store(f"tests-{row.number}", passed, f"{words} in {time.monotonic() - begun:.0f} s")
     return passed
 
 

@@ -1,6 +1,6 @@
 """The fault proxy: a TLS reverse proxy between one operator and the API server that numbers every request and, by a
 script, kills the operator before or after a write's commit, answers in the server's stead, hangs after the commit,
-serves an old list, waits for somebody, and cuts, truncates, poisons, silences or thins watches.
+serves an old list, waits for an event of the test, and cuts, truncates, poisons, silences or thins watches.
 
 It speaks upstream with the operator's own certificate, so the API server sees (and audits) the operator itself.
 """
@@ -27,7 +27,7 @@ HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "content-enco
 
 
 class Watching(Enum):
-    """What becomes of a watch after the events it may still deliver."""
+    """The end of a watch, after the events that it may still deliver."""
 
     CUT = "cut"  # the connection ends properly
     TRUNCATE = "truncate"  # it breaks within a line
@@ -56,9 +56,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Fault:
-    """What to do to a call: the first that is set. `answer` is (status, headers). A `thinned` watch keeps what happens in
-    so many seconds back, and then tells of each object only the last; an object that came and went is never told of.
-    Before anything else `meet` is awaited.
+    """The fault of a call: the first field that is set. `answer` is (status, headers). A `thinned` watch holds the events
+    of so many seconds back, and then sends only the last event of each object, and none for an object that was created
+    and deleted meanwhile. `wait` is awaited before anything else.
     """
 
     kill_before: bool = False
@@ -69,7 +69,7 @@ class Fault:
     watching: Watching | None = None
     events: int = 0
     thinned: float = 0.0
-    meet: Callable[[], Awaitable[None]] | None = None
+    wait: Callable[[], Awaitable[None]] | None = None
 
 
 Script = Callable[[Call], Fault | None]
@@ -82,7 +82,7 @@ def never(_: Call) -> Fault | None:
 @dataclass
 class FaultProxy:
     """`async with FaultProxy(...)`: listens on 127.0.0.1:`port`. `kill` ends the operator at once (SIGKILL). `committed`
-    are the writes that the API server took, in order."""
+    are the writes that the API server accepted, in order."""
 
     upstream: str
     authority: str
@@ -131,8 +131,8 @@ class FaultProxy:
         fault = self.script(call) or Fault()
         if fault != Fault():
             self.struck.append(call)
-        if fault.meet is not None:
-            await fault.meet()
+        if fault.wait is not None:
+            await fault.wait()
         if fault.kill_before:
             return self._die(request)
         if fault.answer is not None:
@@ -142,7 +142,7 @@ class FaultProxy:
             return web.Response(body=self._lists[call.path], content_type="application/json")
         try:
             return await self._forward(request, call, fault)
-        except aiohttp.ClientError:  # the API server is down: so is, for the operator, the connection
+        except aiohttp.ClientError:  # the API server is down: the operator's connection ends too
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=503)
@@ -178,7 +178,7 @@ class FaultProxy:
         return call
 
     def _die(self, request: web.Request) -> web.Response:
-        """Kill the operator; nobody is left to read the answer."""
+        """Kill the operator, so that no process reads the answer."""
         self.kills += 1
         self.kill()
         if request.transport is not None:
@@ -219,8 +219,8 @@ class FaultProxy:
 
 
 async def thinned(stream: AsyncIterator[bytes], events: int, seconds: float) -> AsyncIterator[bytes]:
-    """Lines of a watch: `events` as they come; what comes in the `seconds` after them only as its end, per object; then
-    as they come again."""
+    """Yield lines of a watch: the first `events` as they come; of the `seconds` after them only the last event of each
+    object; then every event again."""
     for _ in range(events):
         yield await anext(stream)
     first: dict[str, str] = {}
@@ -259,7 +259,7 @@ async def _into(stream: AsyncIterator[bytes], queue: asyncio.Queue[bytes | None]
 
 
 async def lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The answer's lines, however long (a StreamReader's own readline has a limit)."""
+    """Yield the answer's lines, however long (a StreamReader's own readline has a limit)."""
     rest = b""
     async for chunk in answer.content.iter_any():
         rest += chunk
@@ -269,7 +269,7 @@ async def lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def refusal(status: int) -> dict[str, object]:
-    """A metav1.Status as the API server answers it."""
+    """Return a metav1.Status as the API server answers it."""
     reasons = {403: "Forbidden", 409: "Conflict", 410: "Expired", 422: "Invalid", 429: "TooManyRequests"}
     reason = reasons.get(status, "InternalError")
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": status,

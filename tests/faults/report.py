@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from faults import told
+from faults import stored_results
 from faults.rows import PROGRAMS, ROWS, Row
-from faults.runs import Told
+from faults.runs import StoryResult
 
 from pagefleet_local.fleet.install import CHECKOUT
 
-KEPT = CHECKOUT / "build/reliability"
+RESULTS = CHECKOUT / "build/reliability"
 HEAD = """\
 # Reliability, as measured
 
@@ -46,30 +46,35 @@ not know.
 
 
 @dataclass(frozen=True)
-class Kept:
+class Measurement:
     name: str
     passed: bool
     figure: str
     day: str
 
 
-def kept(name: str, passed: bool, figure: str) -> None:
+def store(name: str, passed: bool, figure: str) -> None:
     """Store a result; it replaces the last one of the same name."""
-    KEPT.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    (KEPT / f"{name}.json").write_text(json.dumps({"name": name, "passed": passed, "figure": figure, "day": day}))
+    (RESULTS / f"{name}.json").write_text(json.dumps({"name": name, "passed": passed, "figure": figure, "day": day}))
 
 
-def results() -> dict[str, Kept]:
-    return {path.stem: Kept(**json.loads(path.read_text())) for path in sorted(KEPT.glob("*.json"))}
+def results() -> dict[str, Measurement]:
+    return {path.stem: Measurement(**json.loads(path.read_text())) for path in sorted(RESULTS.glob("*.json"))}
 
 
-def page(stories_told: Iterable[Told], found: Mapping[str, Kept], seed: int, cases: Mapping[int, int]) -> str:
+def page(
+    results_of_stories: Iterable[StoryResult],
+    measurements: Mapping[str, Measurement],
+    seed: int,
+    cases: Mapping[int, int],
+) -> str:
     """Return the page as Markdown. `cases` is the number of cases of each row."""
-    stories = list(stories_told)
+    stories = list(results_of_stories)
     lines = ["| # | fault or load | passes when | measured | proof |", "|---|---|---|---|---|"]
     for row in ROWS:
-        measured = "; ".join(_measured(row, stories, found, cases)) or "not run"
+        measured = "; ".join(_measured(row, stories, measurements, cases)) or "not run"
         lacking = f". Not covered: {row.lacks}" if row.lacks else ""
         lines.append(f"| {row.number} | {row.what} | {row.passes} | {measured}{lacking} | {_proof(row)} |")
     failed = [one for one in stories if one.problems or not one.struck]
@@ -78,7 +83,9 @@ def page(stories_told: Iterable[Told], found: Mapping[str, Kept], seed: int, cas
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _measured(row: Row, stories: list[Told], found: Mapping[str, Kept], cases: Mapping[int, int]) -> Iterable[str]:
+def _measured(
+    row: Row, stories: list[StoryResult], measurements: Mapping[str, Measurement], cases: Mapping[int, int]
+) -> Iterable[str]:
     ours = [one for one in stories if one.row == row.number]
     if row.stories:
         if ours:
@@ -88,7 +95,7 @@ def _measured(row: Row, stories: list[Told], found: Mapping[str, Kept], cases: M
         else:
             yield f"stories: not run ({cases.get(row.number, 0)} cases)"
     for name in (*(["tests-%d" % row.number] if row.tests else []), *row.programs):  # noqa: UP031
-        one = found.get(name)
+        one = measurements.get(name)
         if one is None:
             yield f"{'tests' if name.startswith('tests-') else name}: not run"
         else:
@@ -105,7 +112,7 @@ def _proof(row: Row) -> str:
 
 
 def write(path: Path, seed: int) -> None:
-    path.write_text(page(told.known(seed).values(), results(), seed, told.totals(seed)))
+    path.write_text(page(stored_results.known(seed).values(), results(), seed, stored_results.totals(seed)))
 
 
 def main(

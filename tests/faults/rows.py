@@ -1,6 +1,6 @@
 """The rows of the reliability table: the fault or load, the limit at which it passes, and its proof. Holds no results.
 
-A proof is one of three: a name under which a program stores its measurement (`faults.report.kept`), pytest arguments that
+A proof is one of three: a name under which a program stores its measurement (`faults.report.store`), pytest arguments that
 `faults.proofs` runs, or the stories of the campaign with that row's number.
 """
 

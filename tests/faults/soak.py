@@ -1,6 +1,6 @@
 """Memory under load (`make soak`): `PYTHONPATH=tests python -m faults.soak [--minutes 30]`. The operator, a gateway with its
-Envoy and a real engine under steady streams, some of which their clients leave; every process' resident memory is read every
-few seconds, and the slope of a straight line through it, after the first fifth, is what is told."""
+Envoy and a real engine run under steady streams, some of which their clients leave. Every process' resident memory is read
+every few seconds. The report is the slope of a straight line through it, after the first fifth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import numpy as np
 import typer
 from faults.operator_process import Operator
 from faults.outages import GATEWAY_PORT, MODEL_PORT, gateway
-from faults.report import kept
+from faults.report import store
 from faults.runs import Ground
 from rich.console import Console
 from rich.table import Table
@@ -39,20 +39,20 @@ NAMESPACE, NAME, OPERATOR_PORT = "soak", "soak", 18250
 SERVICES = f"/apis/pagefleet.io/v1alpha1/namespaces/{NAMESPACE}/inferenceservices"
 SAMPLES = CHECKOUT / "build/soak/samples.json"
 SAMPLE_SECONDS, WARM = 5.0, 0.2
-# What a process may grow by in an hour: more, and a pod of a week's age is a different pod.
+# The most that a process may grow in an hour: with more, a pod's memory would differ much after a week.
 MAX_GROWTH = 0.10
 console = Console(highlight=False)
 
 
 @dataclass
 class Load:
-    """Streams through the gateway; every seventh client leaves after its first bytes."""
+    """Opens streams through the gateway; every seventh client leaves after its first bytes."""
 
     at_once: int
     ended: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> None:
-        """For ever."""
+        """Open streams, for ever."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
             await asyncio.gather(*(self._client(session, number) for number in range(self.at_once)))
 
@@ -87,7 +87,7 @@ class Load:
 
 @dataclass
 class Memory:
-    """Seconds and MiB of each process, by name."""
+    """The readings of each process by name: seconds and MiB."""
 
     samples: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
@@ -97,8 +97,8 @@ class Memory:
             if match is not None:
                 self.samples.setdefault(name, []).append((at, int(match[1]) / 1024))
 
-    def keep(self, path: Path) -> None:
-        """As JSON: per process, pairs of seconds since the first reading and MiB."""
+    def write(self, path: Path) -> None:
+        """Write JSON: for each process, pairs of seconds since the first reading and MiB."""
         path.parent.mkdir(parents=True, exist_ok=True)
         began = min(taken[0][0] for taken in self.samples.values())
         path.write_text(
@@ -106,7 +106,7 @@ class Memory:
         )
 
     def slope(self, name: str) -> tuple[float, float, float]:
-        """MiB at the end, MiB per hour, and its standard error."""
+        """Return the MiB at the end, the MiB per hour, and their standard error."""
         taken = np.array(self.samples[name])
         taken = taken[taken[:, 0] >= taken[0, 0] + WARM * (taken[-1, 0] - taken[0, 0])]
         hours, sizes = taken[:, 0] / 3600, taken[:, 1]
@@ -124,7 +124,7 @@ def main(
     at_once: Annotated[int, typer.Option(help="streams at the same time")] = 8,
     private: Annotated[str, typer.Option(help="the name of its folders")] = "soak",
 ) -> None:
-    """Put a fleet's processes under load and tell how their memory grows."""
+    """Put a fleet's processes under load and report how their memory grows."""
     alone(private)
     memory, load = asyncio.run(_play(minutes * 60, at_once))
     table = Table("process", "MiB at the end", "MiB per hour", "standard error", title=f"{minutes:g} minutes")
@@ -137,7 +137,7 @@ def main(
     console.print(table)
     bad = {what: count for what, count in load.ended.items() if what not in ("done", "left")}
     console.print(f"requests: {dict(load.ended)}")
-    kept(
+    store(
         "soak",
         flat and not bad,
         f"{minutes:g} min, {sum(load.ended.values())} requests, {bad or 'no'} failures: " + ", ".join(words),
@@ -176,7 +176,7 @@ async def _soak(ground: Ground, seconds: float, at_once: int) -> tuple[Memory, L
                     memory.take(processes, time.monotonic())
                     await asyncio.sleep(SAMPLE_SECONDS)
                     if len(memory.samples["operator"]) % 12 == 0:
-                        memory.keep(SAMPLES)
+                        memory.write(SAMPLES)
                         console.print(f"{time.monotonic() - began:.0f} s: {dict(load.ended)}")
             finally:
                 asking.cancel()

@@ -1,5 +1,5 @@
-"""Sends Alertmanager's posts at a rate over connections that stay open, and again what was not answered 200: whatever the
-operator does meanwhile. Counts; judges nothing."""
+"""Sends Alertmanager's posts at a rate over connections that stay open, whatever the operator does meanwhile. A post that
+was not answered 200 is sent again. Counts; judges nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Document = dict[str, Any]
 
 @dataclass
 class Storm:
-    """`bodies` makes the next post: its JSON, and what to await once it was answered 200. `answers` by status; 0: the
-    connection broke. What could not be sent in time is sent as soon as it can be: a backlog comes all at once."""
+    """One storm. `bodies` makes the next post: its JSON, and a coroutine to await once it was answered 200. `answers` by
+    status; 0: the connection broke. Posts that are late are sent as soon as possible: a backlog comes all at once."""
 
     port: int
     token: str
@@ -31,7 +31,7 @@ class Storm:
     _next: int = 0
 
     async def run(self, over: asyncio.Event) -> None:
-        """Until it is `over`; returns when every post that was begun was answered 200."""
+        """Send posts until the storm is `over`. Return when every post that was begun was answered 200."""
         self._began, self._next = time.monotonic(), 0
         async with asyncio.TaskGroup() as group:
             for _ in range(CONNECTIONS):
@@ -64,7 +64,7 @@ class _Line:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, body: bytes) -> int:
-        """The answer's status; 0 when none came."""
+        """Post once. Return the answer's status; 0 when none came."""
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection("127.0.0.1", self._port)
@@ -91,8 +91,8 @@ class _Line:
 
 @dataclass
 class Subjects:
-    """What the alerts are about: `now` the canary under judgement, "" while there is none; `before` other revisions.
-    The same few alerts in any order, firing and resolved, and some that nothing here is to act on."""
+    """The subjects of the alerts: `now` the canary under judgement, "" while there is none; `before` other revisions.
+    The alerts are the same few in any order, firing and resolved, and some on which the operator must not act."""
 
     namespace: str
     service: str
@@ -107,7 +107,7 @@ class Subjects:
         kind = self.chance.random()
         if kind < 0.6 and self.now:
             return self._of(self.now, self.chance.randrange(4))
-        if kind < 0.75 and self.now:  # of those that are resolved, sooner or later, two of four
+        if kind < 0.75 and self.now:  # two of the four alerts are resolved, sooner or later
             return self._of(self.now, self.chance.randrange(2, 4), "resolved")
         if kind < 0.9:
             return self._of(self.chance.choice(self.before), self.chance.randrange(2))

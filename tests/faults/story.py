@@ -1,5 +1,6 @@
-"""One service's life, told through the API server alone: created, a canary promoted, a canary rolled back by a page,
-scaled, deleted. After each chapter the end state is read; how long it took is kept."""
+"""One service's life, driven through the API server alone: it is created, a canary is promoted, a canary is rolled back
+by a paging alert, it is scaled and deleted. After each chapter the end state is read, and the chapter's duration stored.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +27,28 @@ KINDS = {
     "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets",
     "Pod": "/api/v1/namespaces/{}/pods",
 }
-STILL_SECONDS = 2.5  # longer than between two decisions while something is under way
+STILL_SECONDS = 2.5  # longer than the time between two decisions while a change is under way
 RETRIES = 2  # spec.traffic.retries: a field that is no part of a revision, for a user to edit
 CHAPTERS = ("create", "promote", "rollback", "scale", "delete")
 Document = dict[str, Any]
 
 
 class NotConverged(AssertionError):
-    """The world did not get where it should in time."""
+    """A story did not reach an expected state in time."""
 
 
 @dataclass
 class Story:
-    """`states[chapter]` is every object's document by (kind, name); `took[chapter]` seconds; `started` those that the
-    operator took to be ready."""
+    """`states[chapter]` is every object's document by (kind, name); `durations[chapter]` in seconds; `started` the seconds
+    that the operator took to become ready."""
 
     api: Api
     operator: Operator
-    patience: float = 60.0
+    timeout: float = 60.0
     started: float = 0.0
     chapter: str = ""
     states: dict[str, dict[str, Document]] = field(default_factory=dict)
-    took: dict[str, float] = field(default_factory=dict)
+    durations: dict[str, float] = field(default_factory=dict)
 
     @property
     def namespace(self) -> str:
@@ -56,16 +57,16 @@ class Story:
     def __post_init__(self) -> None:
         self.recording = Recording(self.api, self.namespace)
 
-    async def tell(self) -> None:
-        """Every chapter. Raises NotConverged."""
+    async def run(self) -> None:
+        """Run every chapter. Raises NotConverged."""
         recording = asyncio.create_task(self.recording.run())
         try:
-            await self._tell()
+            await self._run_chapters()
         finally:
             recording.cancel()
             await asyncio.gather(recording, return_exceptions=True)
 
-    async def _tell(self) -> None:
+    async def _run_chapters(self) -> None:
         await self.api.create(
             "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         )
@@ -73,14 +74,15 @@ class Story:
             self.chapter = chapter
             began = time.monotonic()
             await getattr(self, f"_{chapter}")()
-            self.took[chapter] = time.monotonic() - began
+            self.durations[chapter] = time.monotonic() - began
             self.states[chapter] = await self._still()
 
     async def _still(self) -> dict[str, Document]:
-        """The state when it has stopped moving: what is on its way when a chapter ends belongs to it, and a service that is
-        not Ready is on its way (a late heartbeat of the node makes all pods unready until the next). So is a status that
-        Kubernetes' controllers have still to write: they take long to hear of anything again when the API server was away."""
-        end, state = time.monotonic() + self.patience, await self.state()
+        """Return the state when it has stopped changing. Changes under way when a chapter ends belong to it. A service that is
+        not Ready counts as a change under way (a late heartbeat of the node makes all pods unready until the next one). So
+        does a status that Kubernetes' controllers must still write: after an outage of the API server they take long to
+        receive changes again."""
+        end, state = time.monotonic() + self.timeout, await self.state()
         while time.monotonic() < end:
             await asyncio.sleep(STILL_SECONDS)
             before, state = state, await self.state()
@@ -102,7 +104,7 @@ class Story:
         return View(document or {"metadata": {"generation": -1}})
 
     async def state(self) -> dict[str, Document]:
-        """Every object of the namespace that the story is about, by kind and name."""
+        """Return every object of the namespace that belongs to the story, by kind and name."""
         documents: dict[str, Document] = {}
         for kind, path in KINDS.items():
             for item in (await self.api.get(path.format(self.namespace)))["items"]:
@@ -116,13 +118,13 @@ class Story:
         return documents
 
     async def until(self, what: str, holds: Callable[[View], bool]) -> View:
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + self.timeout
         while True:
             view = await self.view()
             if holds(view):
                 return view
             if time.monotonic() > end:
-                raise NotConverged(f"{self.namespace}: not within {self.patience:.0f} s: {what}; {view.line()}")
+                raise NotConverged(f"{self.namespace}: not within {self.timeout:.0f} s: {what}; {view.line()}")
             await asyncio.sleep(0.2)
 
     async def _create(self) -> None:
@@ -151,10 +153,10 @@ class Story:
         stable = (await self.view()).stable
         await self._edit(worse)
         state = await self.until("the canary has its weight", lambda v: v.weights.get(v.canary) == 50)
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + self.timeout
         while not await self.operator.alert(NAME, state.canary, "page-1"):
             if time.monotonic() > end:
-                raise NotConverged(f"{self.namespace}: the page was never taken")
+                raise NotConverged(f"{self.namespace}: the alert was never accepted")
             await asyncio.sleep(0.3)
         await self.until("rolled back", lambda v: v.phase == "RolledBack" and v.weights == {stable: 100} and quiet(v))
         await self._gone(state.canary)
@@ -166,21 +168,21 @@ class Story:
     async def _delete(self) -> None:
         path = f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}"
         await self.api.delete(path, (await self.view()).document["metadata"]["uid"])
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + self.timeout
         while await self.state():
             if time.monotonic() > end:
                 raise NotConverged(f"{self.namespace}: left behind: {sorted(await self.state())}")
             await asyncio.sleep(0.3)
 
     async def _gone(self, revision: str) -> None:
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + self.timeout
         while any(revision in name for name in await self.state()):
             if time.monotonic() > end:
                 raise NotConverged(f"{self.namespace}: revision {revision} is still there")
             await asyncio.sleep(0.2)
 
     async def _edit(self, change: Callable[[Document], None]) -> None:
-        """A user's edit: read, change the spec, write; again when somebody wrote in between."""
+        """Make a user's edit: read, change the spec, write; again when another client wrote in between."""
         path = f"{GROUP}/namespaces/{self.namespace}/inferenceservices/{NAME}"
         while True:
             document = await self.api.get(path)
@@ -195,7 +197,7 @@ class Story:
 
 
 def caught_up(kind: str, document: Document) -> bool:
-    """Whether the controller of a Deployment, ReplicaSet or budget has written what there is now."""
+    """Whether the controller of a Deployment, ReplicaSet or budget has written the status of the present spec."""
     spec, status = document.get("spec") or {}, document.get("status") or {}
     current = status.get("observedGeneration") == document["metadata"].get("generation")
     match kind:
@@ -208,7 +210,7 @@ def caught_up(kind: str, document: Document) -> bool:
 
 
 def quiet(view: View) -> bool:
-    """Every replica that is wanted is ready, and the status speaks of the present spec."""
+    """Whether every desired replica is ready, and the status is of the present spec."""
     observed = view.status.get("observedGeneration") == view.document["metadata"]["generation"]
     revisions = view.status.get("revisions") or []
     return (

@@ -49,8 +49,8 @@ async def serving(ground: Ground, operator: Operator) -> Story:
 
 
 async def edited(ground: Ground, story: Story, replicas: int) -> None:
-    """An edit made now is carried out by whoever leads, within the time of a takeover."""
-    story.patience = TAKEOVER_SECONDS + 5
+    """Make an edit, and wait until the leader has carried it out, within the time of a takeover."""
+    story.timeout = TAKEOVER_SECONDS + 5
     await story._edit(lambda spec: spec["scaling"].update(min=replicas))
     await story.until(f"{replicas} replicas", lambda v: v.status.get("replicas") == replicas)
 
@@ -90,11 +90,9 @@ async def test_a_frozen_leader_writes_nothing_after_it_wakes(ground: Ground, pai
     await story._delete()
 
 
-async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
-    ground: Ground, pair: tuple[Operator, Operator]
-) -> None:
+async def test_a_leader_that_gets_sigterm_hands_over_at_once(ground: Ground, pair: tuple[Operator, Operator]) -> None:
     first, second = pair
-    first.retire()  # or it might be back, and hold the Lease again, before the other one looks
+    first.retire()  # otherwise it might be back, and hold the Lease again, before the other operator reads it
     began = time.monotonic()
     await until(second.leads, timeout=TAKEOVER_SECONDS, what="the second operator takes over", interval=0.2)
     assert time.monotonic() - began < LEASE_SECONDS - 5.0

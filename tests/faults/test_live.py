@@ -37,8 +37,8 @@ async def test_a_changed_field_is_refused_or_decided_and_put_back_restores(groun
     await namespace(ground, mutations.NAMESPACE)
     live = await mutations.mutated(ground, [*ALWAYS, *mutations.chosen(MUTATIONS, SEED)])
     assert live.problems == []
-    assert live.came.total() == MUTATIONS + len(ALWAYS)
-    assert live.came["refused"] > 0 and live.came["Ready"] > 0, live.came
+    assert live.outcomes.total() == MUTATIONS + len(ALWAYS)
+    assert live.outcomes["refused"] > 0 and live.outcomes["Ready"] > 0, live.outcomes
     events = (await ground.api.get(f"/api/v1/namespaces/{mutations.NAMESPACE}/events"))["items"]
     refused = {event["message"] for event in events if event["reason"] == "ChildRefused"}
     assert any("spec.template.spec.nodeSelector" in message for message in refused)

@@ -1,10 +1,10 @@
 """An old operator's objects under this one, and this one's under the old: `PYTHONPATH=tests python -m faults.upgrade
 [--from COMMIT]`. The old operator is real: its code and CRD come out of git.
 
-The old one brings a service up and another to the middle of a rollout; this one takes over, with its CRD, ends that
-rollout and begins the next; then the old one is back, with its CRD, on what this one has left (downgrade). Prints what
-changed hands; exit status 1 when a service was not Ready, a weight moved by itself, the upgrade replaced an engine pod, or an
-invariant was broken. (An old operator that comes back writes its own defaults into all pods: only newer ones keep templates.)
+The old one brings a service up, and another to the middle of a rollout. This one takes over, with its CRD, ends that
+rollout and begins the next. Then the old one is back, with its CRD, on the objects that this one has left (downgrade).
+Prints the differences. The exit status is 1 when a service was not Ready, a weight moved by itself, the upgrade replaced an
+engine pod, or an invariant was broken. (An old operator that comes back writes its own defaults into all pods.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import typer
 from faults.operator_process import Operator
-from faults.report import kept
+from faults.report import store
 from faults.story import GROUP
 from rich.console import Console
 from support.cluster.own_plane import own_plane
@@ -38,7 +38,7 @@ from pagefleet_operator.kube.client import Api
 FIRST = "0398a06"  # the first state of the repository whose demo and tests passed
 NAMESPACE, PORT = "upgrade", 18270
 LOGS = CHECKOUT / "build/upgrade"  # and the old code
-STILL_SECONDS, PATIENCE = 12.0, 180.0
+STILL_SECONDS, TIMEOUT_SECONDS = 12.0, 180.0
 Document = dict[str, Any]
 console = Console(highlight=False)
 
@@ -61,7 +61,7 @@ class World:
         async def reached() -> bool:
             return bool(holds(await self.view(name)))
 
-        await until(reached, timeout=PATIENCE, what=f"{name}: {what}")
+        await until(reached, timeout=TIMEOUT_SECONDS, what=f"{name}: {what}")
 
     async def create(self, name: str) -> None:
         spec = {
@@ -83,7 +83,7 @@ class World:
         await self.api.merge(f"{GROUP}/namespaces/{NAMESPACE}/inferenceservices/{name}", {"spec": change})
 
     async def pods(self) -> dict[str, str]:
-        """Uids of the pods that are not on their way out, with the service they are of."""
+        """Return the uids of the pods that are not being deleted, with their service."""
         listed = await self.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods")
         return {
             item["metadata"]["uid"]: item["metadata"]["labels"].get("pagefleet.io/service", "")
@@ -92,12 +92,12 @@ class World:
         }
 
     async def taken_over(self, what: str, code: Path | None) -> Operator:
-        """The next operator has begun and writes nothing more; what that changed is noted. The caller ends it."""
+        """Start the next operator, wait until it writes nothing more, and note its changes. The caller ends it."""
         weights = {name: (await self.view(name)).weights for name in ("idle", "rolling")}
         before = await self.pods()
         operator = self.operator(code)
         await operator.__aenter__()
-        await until(operator.ready, timeout=PATIENCE, what="the operator is ready")
+        await until(operator.ready, timeout=TIMEOUT_SECONDS, what="the operator is ready")
         await self._still(operator)
         after = await self.pods()
         self.measured[f"{what}: writes"] = len(operator.proxy.committed)
@@ -114,9 +114,9 @@ class World:
         return operator
 
     async def _still(self, operator: Operator) -> None:
-        end, last, since = time.monotonic() + PATIENCE, -1, time.monotonic()
+        end, last, since = time.monotonic() + TIMEOUT_SECONDS, -1, time.monotonic()
         while time.monotonic() - since < STILL_SECONDS:
-            # The timer of a step is written every ten seconds: a status is no news.
+            # The timer of a step is written every ten seconds: writes of a status do not count.
             now = sum(not call.path.endswith("/status") for call in operator.proxy.committed)
             if now != last:
                 last, since = now, time.monotonic()
@@ -146,7 +146,7 @@ def main(
         console.print(f"{what}: {value}")
     for problem in world.problems:
         console.print(f"[red]{problem}[/red]")
-    kept("upgrade", not world.problems, "; ".join(f"{what} {value}" for what, value in world.measured.items()))
+    store("upgrade", not world.problems, "; ".join(f"{what} {value}" for what, value in world.measured.items()))
     raise typer.Exit(1 if world.problems else 0)
 
 
@@ -160,7 +160,7 @@ async def _play(folder: Path) -> World:
 
 async def _hands(world: World, kubectl: Kubectl, old: Path) -> None:
     async with world.operator(old) as operator:
-        await until(operator.ready, timeout=PATIENCE, what="the old operator is ready")
+        await until(operator.ready, timeout=TIMEOUT_SECONDS, what="the old operator is ready")
 
         async def served() -> bool:
             return (await kubectl.run("get", "inferenceservices", "-A", check=False)).code == 0
@@ -199,7 +199,7 @@ async def _hands(world: World, kubectl: Kubectl, old: Path) -> None:
             return Counter((await world.pods()).values())["idle"] == 3
 
         try:
-            await until(grown, timeout=PATIENCE, what="the old operator decides again: idle has three pods")
+            await until(grown, timeout=TIMEOUT_SECONDS, what="the old operator decides again: idle has three pods")
         except TimeoutError as error:
             world.problems.append(f"{error}; {(await world.view('idle')).status.get('conditions')}")
     finally:

@@ -78,7 +78,7 @@ def coded(n: int, k: int, bits: int, group: int) -> Coded:
     return Coded(codes, scales, offsets, bits)
 
 
-KEPT = {
+STORED = {
     "bfloat16": random(100, 191, seed=2).bfloat16(),
     "float16": random(100, 191, seed=2).half(),
     **{f"{bits} bits, {group}": coded(100, 192, bits, group) for bits in (4, 8) for group in (16, 32)},
@@ -86,9 +86,9 @@ KEPT = {
 
 
 @pytest.mark.parametrize("rows", [1, 7, 12, 13, 40, 193, 400])
-@pytest.mark.parametrize("kept", KEPT)
-def test_weights_that_are_kept_small_give_float32s_bits(compiled: native.Native, kept: str, rows: int) -> None:
-    weight, bias = KEPT[kept], random(100, seed=4)
+@pytest.mark.parametrize("stored", STORED)
+def test_weights_that_are_stored_small_give_float32s_bits(compiled: native.Native, stored: str, rows: int) -> None:
+    weight, bias = STORED[stored], random(100, seed=4)
     floats = weight.floats() if isinstance(weight, Coded) else weight.float()
     x, into = random(rows, floats.shape[1], seed=5), random(rows, 100, seed=6)
     found, expected = compiled.linear(weight, bias, False), compiled.linear(floats, bias, False)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pagefleet_gateway.cluster.state import RateLimit, Service
 from pagefleet_gateway.holding.fair_queue import MAX_COST, QUANTUM, Entry, FairQueue
-from pagefleet_gateway.limits.rate_limits import Bucket, RateLimits
+from pagefleet_gateway.limits.buckets import Bucket
+from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
 
 ENTRIES = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 10_000), st.integers(0, 50)), max_size=40
@@ -105,14 +106,14 @@ def test_limits_are_by_header_value_and_a_refused_request_is_not_charged() -> No
 
     def wait(headers: dict[str, str], tokens: int, now: float) -> float:
         exceeded = limits.take(service, headers, tokens, now)
-        return 0.0 if exceeded is None else exceeded.seconds
+        return exceeded.seconds if isinstance(exceeded, Exceeded) else 0.0
 
     assert wait(one, 600, 0.0) == 0
     assert 11.9 < wait(one, 600, 0.0) < 12.1  # 200 tokens are missing, 1,000 a minute come
     assert wait(one, 400, 0.0) == 0
     assert 29.9 < wait(one, 0, 0.0) < 30.1  # the third request of two
     exceeded = limits.take(service, one, 0, 0.0)
-    assert exceeded is not None and (exceeded.per_minute, exceeded.unit) == (2, "requests")
+    assert isinstance(exceeded, Exceeded) and (exceeded.per_minute, exceeded.unit) == (2, "requests")
     assert "'authorization'" in exceeded.scope
     assert wait(one | {"authorization": "key-2"}, 0, 0.0) == 0
     assert wait(one, 0, 31.0) == 0

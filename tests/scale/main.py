@@ -1,8 +1,8 @@
 """Many services at once (row 11): `PYTHONPATH=tests python -m scale.main --services 1000`.
 
-A real control plane, a node that only claims to run pods, the operator as it is shipped. Measured: seconds until all
-are Ready, the operator's memory and CPU, a restart's time to have decided about every service and the writes it makes,
-and how long an edit waits for its decision. Prints a table; exit status 1 when a limit is broken.
+There is a real control plane, a node that only claims to run pods, and the operator as it is shipped. It measures the
+seconds until all are Ready, the operator's memory and CPU, the time and the writes until a restarted operator has decided
+about every service, and how long an edit waits for its decision. Prints a table; exit status 1 when a limit is broken.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from faults.report import kept
+from faults.report import store
 from rich.console import Console
 from rich.table import Table
 from scale import poison
@@ -40,16 +40,14 @@ console = Console(highlight=False)
 def main(
     services: Annotated[int, typer.Option(help="how many InferenceServices")] = 1000,
     edits: Annotated[int, typer.Option(help="how many of them are edited")] = 100,
-    patience: Annotated[float, typer.Option(help="seconds until all must be Ready")] = 900.0,
+    timeout: Annotated[float, typer.Option(help="seconds until all must be Ready")] = 900.0,
     profile: Annotated[Path | None, typer.Option(help="py-spy's folded stacks of the idle fleet go here")] = None,
-    poisoned: Annotated[
-        int, typer.Option(help="so many more that no schema has seen; only edits are measured then")
-    ] = 0,
+    poisoned: Annotated[int, typer.Option(help="so many more that break the schema; only edits are measured then")] = 0,
     private: Annotated[str, typer.Option(help="the name of its folders")] = "scale",
 ) -> None:
     """Measure the operator with many services, in a network namespace of its own."""
     alone(private)
-    measures = asyncio.run(_measure(services, edits, patience, profile, poisoned))
+    measures = asyncio.run(_measure(services, edits, timeout, profile, poisoned))
     table = Table("figure", "measured", "limit", title=f"{services} InferenceServices")
     for one in measures:
         limit = "" if one.limit is None else f"<= {one.limit:g} {one.unit}"
@@ -57,7 +55,7 @@ def main(
         table.add_row(one.name, f"[{colour}]{one.value:.2f} {one.unit}[/]", limit)
     console.print(table)
     words = [f"{one.name} {one.value:.1f} {one.unit}".rstrip() for one in measures]
-    kept(
+    store(
         "scale" if not poisoned else "poisoned",
         not any(one.broken for one in measures),
         f"{services} services: " + ", ".join(words),
@@ -65,7 +63,7 @@ def main(
     raise typer.Exit(1 if any(one.broken for one in measures) else 0)
 
 
-async def _measure(count: int, edits: int, patience: float, profile: Path | None, poisoned: int) -> list[Measure]:
+async def _measure(count: int, edits: int, timeout: float, profile: Path | None, poisoned: int) -> list[Measure]:
     # Loopback addresses are no Endpoints: the controllers would try for ever, and fill the API server with it.
     async with own_plane("scale", max_pods=2 * count + 100, pause=1.0, prefix="10.245") as plane:
         KEPT.mkdir(parents=True, exist_ok=True)
@@ -73,16 +71,16 @@ async def _measure(count: int, edits: int, patience: float, profile: Path | None
         operator.start()
         try:
             if poisoned:
-                return await _beside(plane, count, min(edits, count // 2), poisoned, patience)
-            return await _figures(plane.api, operator, plane.layout, count, min(edits, count), patience, profile)
+                return await _beside(plane, count, min(edits, count // 2), poisoned, timeout)
+            return await _figures(plane.api, operator, plane.layout, count, min(edits, count), timeout, profile)
         finally:
             operator.stop()
 
 
-async def _beside(plane: OwnPlane, count: int, edits: int, poisoned: int, patience: float) -> list[Measure]:
+async def _beside(plane: OwnPlane, count: int, edits: int, poisoned: int, timeout: float) -> list[Measure]:
     await _all((_create(plane.api, number) for number in range(count)), CREATED_AT_ONCE)
-    await _ready(plane.api, time.monotonic(), count, patience)
-    await _quiet(plane.layout, patience)
+    await _ready(plane.api, time.monotonic(), count, timeout)
+    await _quiet(plane.layout, timeout)
 
     async def edited(first: int, last: int) -> list[float]:
         return sorted(await _all((_edit(plane.api, number) for number in range(first, last)), EDITED_AT_ONCE))
@@ -91,13 +89,13 @@ async def _beside(plane: OwnPlane, count: int, edits: int, poisoned: int, patien
 
 
 async def _figures(
-    api: Api, operator: Operator, layout: Layout, count: int, edits: int, patience: float, profile: Path | None
+    api: Api, operator: Operator, layout: Layout, count: int, edits: int, timeout: float, profile: Path | None
 ) -> list[Measure]:
     begun = time.monotonic()
     await _all((_create(api, number) for number in range(count)), CREATED_AT_ONCE)
     created = time.monotonic() - begun
-    ready = await _ready(api, begun, count, patience)
-    await _quiet(layout, patience)
+    ready = await _ready(api, begun, count, timeout)
+    await _quiet(layout, timeout)
     cpu, at = operator.cpu(), time.monotonic()
     decisions = await operator.metric("pagefleet_operator_reconcile_seconds_count")
     if profile is not None:
@@ -108,8 +106,8 @@ async def _figures(
     rate = (await operator.metric("pagefleet_operator_reconcile_seconds_count") - decisions) / idle_seconds
     now, most = operator.memory()
     waits = sorted(await _all((_edit(api, number) for number in range(edits)), EDITED_AT_ONCE))
-    await _quiet(layout, patience)
-    resync, writes = await _restart(operator, layout, count, patience)
+    await _quiet(layout, timeout)
+    resync, writes = await _restart(operator, layout, count, timeout)
     return [
         Measure("objects created after", created, "s"),
         Measure("all Ready after", ready, "s", 270.0),
@@ -134,7 +132,7 @@ def _service(number: int, sequences: int = 8) -> dict[str, Any]:
             "engine": {"args": [f"--max-num-seqs={sequences}"]},
             "resources": {"cpu": "10m", "memory": "16Mi"},
             "scaling": {"min": 1, "max": 1},
-            # An edit of the engine is a rollout; this one is decided, and then left alone.
+            # An edit of the engine is a rollout; this one is decided, and then not continued.
             "rollout": {"steps": [{"pause": {}}]},
         },
     }
@@ -144,14 +142,14 @@ async def _create(api: Api, number: int) -> None:
     await api.create(SERVICES, _service(number))
 
 
-async def _ready(api: Api, begun: float, count: int, patience: float) -> float:
+async def _ready(api: Api, begun: float, count: int, timeout: float) -> float:
     async def all_ready() -> bool:
         listed = await api.get(SERVICES)
         ready = sum(_is_ready(item) for item in listed["items"])
         console.print(f"{time.monotonic() - begun:6.0f} s: {ready} of {count} Ready")
         return bool(ready == count)
 
-    await until(all_ready, timeout=patience, what=f"{count} services are Ready", interval=2.0)
+    await until(all_ready, timeout=timeout, what=f"{count} services are Ready", interval=2.0)
     return time.monotonic() - begun
 
 
@@ -161,7 +159,7 @@ def _is_ready(item: dict[str, Any]) -> bool:
 
 
 async def _edit(api: Api, number: int) -> float:
-    """Seconds from the edit until its generation is observed."""
+    """Make an edit, and return the seconds until its generation is observed."""
     path, begun = f"{SERVICES}/s{number}", time.monotonic()
     edited = await api.merge(path, {"spec": {"engine": {"args": ["--max-num-seqs=16"]}}})
 
@@ -173,9 +171,9 @@ async def _edit(api: Api, number: int) -> float:
     return time.monotonic() - begun
 
 
-async def _restart(operator: Operator, layout: Layout, count: int, patience: float) -> tuple[float, int]:
-    """Seconds until the new process has decided as often as there are services, and what it wrote until some time
-    later."""
+async def _restart(operator: Operator, layout: Layout, count: int, timeout: float) -> tuple[float, int]:
+    """Restart the operator. Return the seconds until it has decided as often as there are services, and its writes until
+    some time later."""
     operator.stop()
     before = _written(layout)
     operator.start()
@@ -183,14 +181,14 @@ async def _restart(operator: Operator, layout: Layout, count: int, patience: flo
     async def all_decided() -> bool:
         return await operator.metric("pagefleet_operator_reconcile_seconds_count") >= count
 
-    await until(all_decided, timeout=patience, what="every service is decided once", interval=0.2)
-    took = time.monotonic() - operator.started
+    await until(all_decided, timeout=timeout, what="every service is decided once", interval=0.2)
+    seconds = time.monotonic() - operator.started
     await asyncio.sleep(QUIET_SECONDS)
-    return took, _written(layout) - before
+    return seconds, _written(layout) - before
 
 
-async def _quiet(layout: Layout, patience: float) -> None:
-    """Until the operator has written nothing for QUIET_SECONDS."""
+async def _quiet(layout: Layout, timeout: float) -> None:
+    """Wait until the operator has written nothing for QUIET_SECONDS."""
     last, since = _written(layout), time.monotonic()
 
     async def silent() -> bool:
@@ -200,11 +198,11 @@ async def _quiet(layout: Layout, patience: float) -> None:
             last, since = now, time.monotonic()
         return time.monotonic() - since >= QUIET_SECONDS
 
-    await until(silent, timeout=patience, what="the operator writes nothing any more", interval=1.0)
+    await until(silent, timeout=timeout, what="the operator writes nothing any more", interval=1.0)
 
 
 def _written(layout: Layout) -> int:
-    """The operator's writes in the audit log; what was rotated away counts too."""
+    """Count the operator's writes in the audit log, its rotated files too."""
     total = 0
     for log in sorted(layout.logs.glob("audit*.log")):
         with log.open() as lines:
@@ -222,14 +220,14 @@ async def _profile(operator: Operator, file: Path) -> None:
         raise RuntimeError("py-spy failed")
 
 
-async def _all(works: Iterable[Any], at_once: int) -> list[Any]:
+async def _all(coroutines: Iterable[Any], at_once: int) -> list[Any]:
     gate = asyncio.Semaphore(at_once)
 
     async def one(work: Any) -> Any:
         async with gate:
             return await work
 
-    return list(await asyncio.gather(*(one(work) for work in works)))
+    return list(await asyncio.gather(*(one(work) for work in coroutines)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The operator as it is shipped, started and stopped; what it uses of the machine and what it says on /metrics."""
+"""Starts and stops the operator as it is shipped, and reads its memory, CPU and metrics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Operator:
         self.process.wait(30)
 
     def memory(self) -> tuple[float, float]:
-        """MiB resident now, and the most so far."""
+        """Return the MiB resident now, and the most so far."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         now, most = (re.search(rf"^{name}:\s+(\d+) kB", text, re.M) for name in ("VmRSS", "VmHWM"))
         if now is None or most is None:
@@ -51,12 +51,12 @@ class Operator:
         return int(now[1]) / 1024, int(most[1]) / 1024
 
     def cpu(self) -> float:
-        """Seconds of CPU used so far."""
+        """Return the seconds of CPU used so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     async def metric(self, name: str) -> float:
-        """A series without labels; 0 while nothing answers."""
+        """Return the value of a series without labels; 0 while nothing answers."""
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             timeout = aiohttp.ClientTimeout(total=5)
             url = f"http://127.0.0.1:{PORT}/metrics"

@@ -1,5 +1,5 @@
-"""Objects that no schema has seen, among healthy ones (row 10): the CRD is opened for as long as it takes to store them, as an
-older CRD or a restored backup might have. What is compared is how long the neighbours' edits wait, before and beside them."""
+"""Objects that break the schema, among healthy ones (row 10): the CRD is opened for as long as it takes to store them, as
+an older CRD or a restored backup might have. The test compares how long the neighbours' edits wait, before and beside them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ async def store(plane: OwnPlane, count: int) -> None:
     closed = copy.deepcopy(definition["spec"])
     for version in definition["spec"]["versions"]:
         version["schema"]["openAPIV3Schema"] = {"type": "object", "properties": {"spec": OPEN, "status": OPEN}}
-        version.pop("subresources", None)  # or a status would not be stored with its object
+        version.pop("subresources", None)  # otherwise a status would not be stored with its object
     await plane.api.replace(DEFINITION, definition)
 
     async def stored() -> bool:
-        """The API server takes a new schema up in its own time."""
+        """Store the objects. They are refused until the API server uses the opened schema."""
         try:
             for number in range(count):
                 await plane.api.create(SERVICES, _poisoned(number))
@@ -42,7 +42,7 @@ async def store(plane: OwnPlane, count: int) -> None:
             return error.status == 409
         return True
 
-    await until(stored, timeout=60, what="what no schema allows is stored")
+    await until(stored, timeout=60, what="objects that break the schema are stored")
     present = await plane.api.get(DEFINITION)
     present["spec"] = closed
     await plane.api.replace(DEFINITION, present)

@@ -1,4 +1,4 @@
-"""For each alert series that make it fire and series that do not, in promtool's notation (one sample in each interval)."""
+"""For each alert, series that make it fire and series that do not, in promtool's notation (one sample in each interval)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Case:
 
 
 def requests(by_code: dict[str, int], labels: str = REV) -> Series:
-    """Requests a minute by code, for ten hours."""
+    """Return series of requests a minute by code, for ten hours."""
     return {
         f'pagefleet_gateway_requests_total{{{labels},code="{code}"}}': f"0+{rate}x600" for code, rate in by_code.items()
     }
 
 
 def first_tokens(fast: int, all_: int, labels: str = REV) -> Series:
-    """Streamed answers a minute within the objective, and in all, for ten hours."""
+    """Return series of streamed answers a minute within the objective, and in all, for ten hours."""
     return {
         f'pagefleet_gateway_ttft_seconds_bucket{{{labels},le="1.0"}}': f"0+{fast}x600",
         f"pagefleet_gateway_ttft_seconds_count{{{labels}}}": f"0+{all_}x600",

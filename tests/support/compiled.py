@@ -1,4 +1,4 @@
-"""What a program of compile cases answers, and what may come of it. (kernels_compile.py, device_compile_cases.py)"""
+"""Runs a program of compile cases, and bounds its results (kernels_compile.py, device_compile_cases.py)"""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SHARED = 227 * 1024  # bytes that one program may take on compute capability 9.0
 
 
 def answers(program: Path) -> dict[str, Any]:
-    """By case. A process of its own: this one interprets."""
+    """Return the results by case. The program is a process of its own, because this one runs Triton's interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS), environment.get("PYTHONPATH"))))
     done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    results: dict[str, Any] = json.loads(done.stdout)
+    return results

@@ -1,5 +1,5 @@
-"""Every field of the CRD's spec, and what is tried in its place: what the tests of stored objects (rows 9 and 10 of the
-reliability table) share. No test here."""
+"""Every field of the CRD's spec, and the values that are tried in its place. The tests of stored objects (rows 9 and 10 of
+the reliability table) share this. No test here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Path = tuple[str | int, ...]
 DEEP: Any = 0
 for _ in range(90):
     DEEP = [DEEP]
-# Every one of another kind, at or over some bound, or what a careless reader trips over.
+# Each value is of another kind, at or over some bound, or one that a careless reader fails on.
 MUTATIONS: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, 2**63, 10**400, 1.5, -0.5, 1e308, "", " ", "0", "-1", "100%", "1e9s", "NaN",
     "\x00", "x" * 5000, "🦙", "../../etc/passwd", "$(id)", "9" * 400 + "s", "9" * 400 + "%", [], [None], [[]], ["x"], {},
@@ -21,7 +21,7 @@ MUTATIONS: tuple[Any, ...] = (
 
 
 def leaves(part: Mapping[str, Any], path: Path = ()) -> Iterator[Path]:
-    """The paths of every field of a schema; through arrays by their first entry."""
+    """Yield the paths of every field of a schema; through arrays by their first entry."""
     if path:
         yield path
     for name, sub in (part.get("properties") or {}).items():
@@ -33,7 +33,7 @@ def leaves(part: Mapping[str, Any], path: Path = ()) -> Iterator[Path]:
 
 
 def changed(spec: Any, path: Path, value: Any) -> Any:
-    """`spec` with `value` at `path`; what is missing on the way is made."""
+    """Return `spec` with `value` at `path`; missing objects on the path are made."""
     if not path:
         return value
     head, *rest = path

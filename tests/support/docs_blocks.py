@@ -1,9 +1,9 @@
 """The code blocks of the documentation, and a shell that runs them.
 
-A `sh` or `console` block says after its language where it is tested, so that nothing runs by mistake: `here` (a shell
+A `sh` or `console` block states after its language where it is tested, so that nothing runs by mistake: `here` (a shell
 without a cluster), `plane` (the control plane of tests/cluster: no gateway, no container), `fleet` (what `make up` starts), or
 `no-run: REASON`. `any-output` beside it: what the block shows is an example and not compared. The same words may begin an
-HTML comment, whose lines are then run and not shown: what a reader has done before.
+HTML comment, whose lines are then run and not shown: the steps that a reader has done before.
 
 In a block with `$ ` prompts the lines below a command are what it prints. They must be there in their order; a line `...`
 stands for anything. Hashes, times and durations are compared as such, not by value.
@@ -25,7 +25,7 @@ PLACES = ("here", "plane", "fleet", "no-run")
 FENCE = re.compile(r"^( *)(```+|~~~+)[ \t]*(\w*)[ \t]*([^\n]*)\n(.*?)^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
 HIDDEN = re.compile(r"^<!-- (here|plane|fleet)\b([^\n]*)\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 SHELL = ("sh", "console")
-# What is another at each run: timestamps, hashes of revisions and actions, durations, ages.
+# Values that differ at each run: timestamps, hashes of revisions and actions, durations, ages.
 VALUES = (
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "TIME"),
     (re.compile(r"\b[0-9a-f]{12}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b"), "HASH"),
@@ -33,8 +33,8 @@ VALUES = (
 )
 
 TELL = 'kubectl get isvc -A -o jsonpath=\'{range .items[*]}{.metadata.name}{" "}{.status.rollout}{"\\n"}{end}\''
-# What pages bring about and wait for between commands, in hidden lines; a reader waits by looking. `act` is what
-# `pagefleet rollout ACTION` does, without the start of a Python for each.
+# Functions for the hidden lines between a page's commands, which cause events and wait for them. A reader waits by
+# looking. `act` does the same as `pagefleet rollout ACTION`, without the start of a Python for each.
 WAITS = f"""\
 act() {{
   id=$(head -c6 /dev/urandom | od -An -tx1 | tr -d ' ')
@@ -54,7 +54,7 @@ phase() {{
 
 @dataclass(frozen=True)
 class Command:
-    """`shown` is what it prints, line by line; None: not said."""
+    """One command. `shown`: the lines that it prints; None: the page does not show them."""
 
     text: str
     shown: tuple[str, ...] | None = None
@@ -87,27 +87,29 @@ class Block:
 
 
 def pages() -> dict[str, str]:
-    """Page -> text, of docs/, README.md, CONTRIBUTING.md and examples/README.md."""
-    found = [*sorted((CHECKOUT / "docs").rglob("*.md"))]
-    found += [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")]
-    return {str(path.relative_to(CHECKOUT)): path.read_text() for path in found}
+    """Return page -> text, of docs/, README.md, CONTRIBUTING.md and examples/README.md."""
+    paths = [*sorted((CHECKOUT / "docs").rglob("*.md"))]
+    paths += [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")]
+    return {str(path.relative_to(CHECKOUT)): path.read_text() for path in paths}
 
 
 def fenced(page: str, text: str) -> Iterator[tuple[int, str, str, str]]:
-    """(line, language, info, body) of each fenced block."""
-    for found in FENCE.finditer(text):
-        indent, _, language, info, body = found.groups()
+    """Yield (line, language, info, body) of each fenced block."""
+    for match in FENCE.finditer(text):
+        indent, _, language, info, body = match.groups()
         body = re.sub(rf"^{indent}", "", body, flags=re.MULTILINE)
-        yield text.count("\n", 0, found.start()) + 1, language, info.strip(), body
+        yield text.count("\n", 0, match.start()) + 1, language, info.strip(), body
 
 
 def blocks(page: str, text: str) -> list[Block]:
-    """The shell blocks and hidden lines of a page, in order. Raises ValueError for a marker that is none."""
-    found = [_block(page, line, info, body) for line, language, info, body in fenced(page, text) if language in SHELL]
+    """Return the shell blocks and hidden lines of a page, in order. Raises ValueError for an unknown marker."""
+    shell_blocks = [
+        _block(page, line, info, body) for line, language, info, body in fenced(page, text) if language in SHELL
+    ]
     for hidden in HIDDEN.finditer(text):
         line = text.count("\n", 0, hidden.start()) + 1
-        found.append(_block(page, line, hidden[1] + hidden[2], hidden[3]))
-    return sorted(found, key=lambda block: block.line)
+        shell_blocks.append(_block(page, line, hidden[1] + hidden[2], hidden[3]))
+    return sorted(shell_blocks, key=lambda block: block.line)
 
 
 def _block(page: str, line: int, info: str, body: str) -> Block:
@@ -122,9 +124,9 @@ def _block(page: str, line: int, info: str, body: str) -> Block:
 
 
 def of(place: str) -> dict[str, list[Block]]:
-    """Page -> its blocks that are run at `place`."""
+    """Return page -> its blocks that are run at `place`."""
     every = {page: [block for block in blocks(page, text) if block.place == place] for page, text in pages().items()}
-    return {page: found for page, found in every.items() if found}
+    return {page: own for page, own in every.items() if own}
 
 
 class Shell:
@@ -149,14 +151,14 @@ class Shell:
         self._status = 0
 
     def run(self, block: Block) -> None:
-        """Raises AssertionError when a command fails and the page does not say so by `echo $?`, or shows other lines."""
+        """Run a block. Raises AssertionError when a command fails without an `echo $?` behind it, or prints other lines."""
         commands = list(block.commands())
         for index, command in enumerate(commands):
             printed, status = self._one(command.text)
-            told = index + 1 < len(commands) and commands[index + 1].text == "echo $?"
-            if status and not told:
+            expected = index + 1 < len(commands) and commands[index + 1].text == "echo $?"
+            if status and not expected:
                 raise AssertionError(f"{block.name}: exit code {status}\n{command.text}\n{printed}")
-            missing = unseen(command.shown or (), printed)
+            missing = first_missing(command.shown or (), printed)
             if missing is not None:
                 raise AssertionError(
                     f"{block.name}: `{missing}` is shown, but was not printed\n{command.text}\n{printed}"
@@ -166,18 +168,18 @@ class Shell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it and whatever it left in the background."""
+        """End the shell, and every process that it left in the background."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 
     def _one(self, text: str) -> tuple[str, int]:
-        """What `text` prints, and its exit code. A script ends at its first command that fails."""
+        """Run `text`, and return its output and its exit code. A script ends at its first command that fails."""
         several = len(text.strip().splitlines()) > 1
         self._script.write_text(text if several else f"(exit {self._status})\n{text}\n")
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("bash has no pipes")
-        # The pages' shell is not ended by a failure, as a reader's is not; errexit holds for the block alone.
+        # A failure does not end the pages' shell, as it does not end a reader's; errexit holds for the block alone.
         begin = "set -e; trap '_code=$?; echo; echo =-= $_code' EXIT" if several else ":"
         self._process.stdin.write(
             f"{begin}\nsource {self._script}\n_code=$?; set +e; trap - EXIT; echo; echo =-= $_code\n"
@@ -185,20 +187,20 @@ class Shell:
         self._process.stdin.flush()
         printed: list[str] = []
         for line in self._process.stdout:
-            if found := re.match(r"=-= (\d+)$", line):
-                self._status = int(found[1])
+            if match := re.match(r"=-= (\d+)$", line):
+                self._status = int(match[1])
                 return "".join(printed), self._status
             printed.append(line)
         return "".join(printed), 1
 
 
-def unseen(shown: tuple[str, ...], printed: str) -> str | None:
-    """The first of the lines that is not printed after those before it; None when all are."""
+def first_missing(shown: tuple[str, ...], printed: str) -> str | None:
+    """Return the first line that is not printed after those before it; None when all are."""
     lines = iter([_plain(line) for line in printed.splitlines()])
-    for wanted in shown:
-        plain = _plain(wanted)
-        if plain and wanted.strip() != "..." and plain not in lines:
-            return wanted
+    for expected in shown:
+        plain = _plain(expected)
+        if plain and expected.strip() != "..." and plain not in lines:
+            return expected
     return None
 
 

@@ -51,7 +51,7 @@ def child_of(spec: object) -> Child:
 
 
 def violations(pod: Mapping[str, Any]) -> Iterator[str]:
-    """What a pod's spec does against Pod Security `restricted` (v1.25 and later)."""
+    """List a pod spec's violations of Pod Security `restricted` (v1.25 and later)."""
     context = pod.get("securityContext") or {}
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.get(name):

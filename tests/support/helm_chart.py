@@ -1,4 +1,4 @@
-"""What the chart's tests share: the real helm, and Kubernetes objects in a form that two sources can be compared in."""
+"""Shared by the chart's tests: the real helm, and Kubernetes objects in a form in which two sources can be compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Document = dict[str, Any]
 
 
 def run(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """One helm command; with `check` it must succeed."""
+    """Run a helm command; with `check` it must succeed."""
     done = subprocess.run([str(helm.binary()), *arguments], capture_output=True, text=True, check=False)
     assert not (check and done.returncode), f"helm {' '.join(arguments)}: {done.stderr or done.stdout}"
     return done
@@ -26,7 +26,7 @@ def run(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]
 
 @functools.cache
 def template(*flags: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """`helm template` of the chart, as in the namespace of the manifests."""
+    """Run `helm template` on the chart, in the namespace of the manifests."""
     return run("template", "pagefleet", str(CHART), "--namespace", SYSTEM, *flags, check=check)
 
 
@@ -35,14 +35,14 @@ def rendered(*flags: str) -> list[Document]:
 
 
 def named(documents: list[Document]) -> dict[tuple[str, str], Document]:
-    """By kind and name, lists whose order means nothing in order, without the Namespace (Helm makes that itself)."""
-    found = {(one["kind"], one["metadata"]["name"]): ordered(one) for one in documents if one["kind"] != "Namespace"}
-    assert len(found) == len([one for one in documents if one["kind"] != "Namespace"]), "two of a kind with one name"
-    return found
+    """Return the objects by kind and name, with lists sorted where order means nothing, without the Namespace (Helm's own)."""
+    objects = {(one["kind"], one["metadata"]["name"]): ordered(one) for one in documents if one["kind"] != "Namespace"}
+    assert len(objects) == len([one for one in documents if one["kind"] != "Namespace"]), "two of a kind with one name"
+    return objects
 
 
 def ordered(node: Any) -> Any:
-    """Variables, ports, volumes and mounts by their name or path; everything else as it stands."""
+    """Sort variables, ports, volumes and mounts by their name or path; leave everything else as it is."""
     if isinstance(node, dict):
         return {key: ordered(value) for key, value in node.items()}
     if not isinstance(node, list):
@@ -55,12 +55,12 @@ def ordered(node: Any) -> Any:
 
 
 def container(documents: list[Document], part: str) -> Document:
-    (found,) = named(documents)["Deployment", f"pagefleet-{part}"]["spec"]["template"]["spec"]["containers"]
-    return found
+    (shipped,) = named(documents)["Deployment", f"pagefleet-{part}"]["spec"]["template"]["spec"]["containers"]
+    return shipped
 
 
 def kustomization(folder: Path, *components: str) -> Path:
-    """A kustomization of the base and components in `folder` (kustomize reads relative paths only)."""
+    """Write a kustomization of the base and components in `folder` (kustomize reads relative paths only)."""
     up = "/".join([".."] * len(folder.parts[1:]))
     text = {
         "resources": [f"{up}{MANIFESTS}/base"],

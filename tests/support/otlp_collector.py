@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 @asynccontextmanager
 async def collector() -> AsyncIterator[tuple[str, list[tuple[str, Span]]]]:
-    """An OTLP receiver over HTTP: its address, and what comes: each span with its service."""
+    """Run an OTLP receiver over HTTP. Yield its address, and the list of received spans, each with its service."""
     spans: list[tuple[str, Span]] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -39,6 +39,6 @@ async def collector() -> AsyncIterator[tuple[str, list[tuple[str, Span]]]]:
         await runner.cleanup()
 
 
-def values(said: Any) -> dict[str, Any]:
-    """Attributes of a span or a resource."""
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in said.attributes}
+def values(source: Any) -> dict[str, Any]:
+    """Return the attributes of a span or a resource."""
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in source.attributes}

@@ -1,5 +1,5 @@
-"""A network of one's own: a program that brings a control plane up begins anew in a network namespace, with folders of
-its own, so that no other run on the machine matters to it, nor it to them. Reaches nothing outside the namespace."""
+"""A private network: a program that brings a control plane up starts again in a network namespace, with folders of its
+own, so that it and other runs on the machine do not affect each other. Reaches nothing outside the namespace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENTER = 'ip link set lo up && exec "$@"'
 
 
 def alone(name: str) -> None:
-    """Replaces this process by itself inside a namespace, once. What it needs must be in the cache already. Root."""
+    """Replace this process by itself inside a namespace, once. Its downloads must be in the cache already. Needs root."""
     if os.environ.get(MARK) == name:
         return
     os.environ |= {MARK: name, "PAGEFLEET_TEST_STATE": f"/var/lib/pagefleet-{name}"}

@@ -1,4 +1,4 @@
-"""Which metrics and labels a PromQL expression uses: a tokenizer, no parser; promtool says whether it is PromQL at all."""
+"""Finds the metrics and labels of a PromQL expression: a tokenizer, no parser; promtool checks whether it is PromQL."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Use:
 
 
 def uses(expr: str) -> list[Use]:
-    """The selectors of `expr`."""
-    return [found for found in _walk(expr) if isinstance(found, Use)]
+    """Return the selectors of `expr`."""
+    return [use for use in _walk(expr) if isinstance(use, Use)]
 
 
 def groupings(expr: str) -> set[str]:
-    """The labels that `expr` groups or joins by."""
-    return {found for found in _walk(expr) if isinstance(found, str)}
+    """Return the labels that `expr` groups or joins by."""
+    return {label for label in _walk(expr) if isinstance(label, str)}
 
 
 def _walk(expr: str) -> Iterator[Use | str]:

@@ -22,7 +22,7 @@ class RoleUse:
 
 
 def granted(*files: str) -> frozenset[Grant]:
-    """The grants of the Roles and ClusterRoles in `files` (below manifests/)."""
+    """Return the grants of the Roles and ClusterRoles in `files` (below manifests/)."""
     documents = [one for file in files for one in yaml.safe_load_all((MANIFESTS / file).read_text())]
     rules = [rule for one in documents if one["kind"] in ("Role", "ClusterRole") for rule in one["rules"]]
     return frozenset(

@@ -23,7 +23,7 @@ NO_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10)
 @dataclass
 class Recording:
     """`versions` by namespace and name, oldest first. Without `namespace` the recording is of the whole cluster. `gaps` has
-    the indices of the versions that others may be missing before: the API server no longer knew where the watch was."""
+    the indices of versions before which others may be missing: the API server no longer knew the position of the watch."""
 
     api: Api
     namespace: str = ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_operator.domain.base.accelerator import NVIDIA
+from pagefleet_operator.domain.base.revision_spec import NVIDIA
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ SPEC_EXAMPLES = (
 
 
 def spec(fields: dict[str, Any]) -> dict[str, Any]:
-    """The smallest spec with these fields; a field is given by its path."""
+    """Return the smallest spec with these fields; a field is given by its path."""
     made: dict[str, Any] = {"model": {"source": "file:///m"}}
     for path, value in fields.items():
         *above, last = path.split(".")

@@ -7,11 +7,11 @@ from typing import Any
 
 from support.rule_examples import ADAPTERS, CUSTOM, GATEWAY_API, GPU, KEY, METRICS, NODES, SGLANG, TGI, VLLM, Example
 
-from pagefleet_operator.domain.base.accelerator import NVIDIA
+from pagefleet_operator.domain.base.revision_spec import NVIDIA
 
 
 def unsupported(field: str, value: object, *runtimes: dict[str, Any], other: object = None) -> list[Example]:
-    """Runtimes without `field`, or with `other` values of it only."""
+    """Return the runtimes without `field`, or with only `other` values of it."""
     return [
         Example(
             f"spec.{field}",

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pagefleet_operator.domain.base.accelerator import NVIDIA
+from pagefleet_operator.domain.base.revision_spec import NVIDIA
 from pagefleet_operator.domain.spec.schema import engine
 
 STEP = st.fixed_dictionaries(

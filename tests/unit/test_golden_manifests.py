@@ -14,6 +14,7 @@ from support.golden_manifests import FOLDER, GROUPED, MADE, SEVERAL, SPECS, chil
 
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision import POD_AFFECTING
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests import deployment as module
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.runtimes.volumes import CACHE, CACHE_FOLDER, shares_memory
@@ -79,7 +80,7 @@ def pods() -> list[Any]:
         for name in SEVERAL
         for role in ("leader", "worker")
     ]
-    shared = [shares_memory(spec_of(name)) for name in SPECS]
+    shared = [shares_memory(revision_spec(spec_of(name))) for name in SPECS]
     return [*zip((pod_of(spec_of(name)) for name in SPECS), shared, strict=True), *((pod, True) for pod in groups)]
 
 

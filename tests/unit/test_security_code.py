@@ -1,5 +1,5 @@
 """Protects what the shipped code never does: run what a model file, a request or an object contains, start a shell,
-listen where no manifest says so, or fetch a URL that came in a request. Row 26 of the reliability table."""
+listen where no manifest says so, fetch a URL that came in a request, or follow a redirect. Row 26 of the reliability table."""
 
 from __future__ import annotations
 
@@ -109,6 +109,46 @@ def test_only_the_model_hub_is_called_from_the_engine() -> None:
 
 def _calls(tree: ast.AST) -> Iterator[ast.expr]:
     return (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+VERBS = {"get", "post", "put", "patch", "delete", "head", "options", "request", "ws_connect"}
+
+
+def redirected(source: str) -> list[str]:
+    """The requests of an HTTP session that would follow a redirect. A request is a verb that is called on a session, or in
+    the head of an `async with`."""
+    tree = ast.parse(source)
+    opened = {item.context_expr for node in ast.walk(tree) if isinstance(node, ast.AsyncWith) for item in node.items}
+    found = []
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in VERBS:
+            continue
+        on_a_session = any(word in ast.unparse(call.func.value).lower() for word in ("session", "http"))
+        if (on_a_session or call in opened) and not any(
+            word.arg == "allow_redirects" and _is(word.value, False) for word in call.keywords
+        ):
+            found.append(f"line {call.lineno}: {ast.unparse(call)[:60]}")
+    return found
+
+
+def test_operator_and_gateway_follow_no_redirect() -> None:
+    """A pod that answers with a redirect would make them ask any URL, with their place in the network."""
+    looked = files("operator/pagefleet_operator", "gateway", "contract")
+    found = {str(path.relative_to(ROOT)): bad for path in looked if (bad := redirected(path.read_text()))}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "async def f():\n async with self._session.get(url) as response: pass",
+        "async def f():\n await session.request('GET', url, allow_redirects=True)",
+        "async def f():\n async with client.post(url, data=x) as response: pass",
+        "async def f():\n async with slots, http.head(url) as response: pass",
+    ],
+)
+def test_the_check_for_redirects_itself_sees(source: str) -> None:
+    assert redirected(source)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,22 @@ def test_the_measuring_port_is_not_for_everybody(tmp_path: Path) -> None:
     assert all(rule.get("from") for rule in internal)
 
 
+@pytest.mark.parametrize("shipped", ["picker", "every component"])
+def test_the_pickers_port_is_for_gateways_in_namespaces_of_an_administrator(shipped: str, tmp_path: Path) -> None:
+    """Who reaches it can report outcomes, by which rollouts are judged. A pod's label alone is any tenant's to set."""
+    documents = kustomized("picker") if shipped == "picker" else secured(tmp_path)
+    policies = {document["metadata"]["name"]: document for document in documents if document["kind"] == "NetworkPolicy"}
+    rules = [rule for rule in policies["pagefleet-gateway"]["spec"]["ingress"] if {"port": "picker"} in rule["ports"]]
+    assert len(rules) == 1 and rules[0]["ports"] == [{"port": "picker"}]
+    for peer in rules[0]["from"]:
+        assert peer["namespaceSelector"] == {"matchLabels": {"pagefleet.io/gateways": "trusted"}}
+        assert peer["podSelector"]["matchExpressions"]
+    (container,) = next(d for d in documents if d["metadata"]["name"] == "pagefleet-gateway" and d["kind"] == "Deployment")[
+        "spec"]["template"]["spec"]["containers"]  # fmt: skip
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert environment.get("PAGEFLEET_GATEWAY_PICKER_TLS", "on") == "on"
+
+
 @pytest.mark.parametrize("generated", ["pagefleet-engine", "pagefleet-load-test"])
 def test_generated_pods_have_a_policy_that_selects_them(generated: str) -> None:
     child = child_of(spec_of("minimal"))

@@ -1,4 +1,4 @@
-// What both ends share: the clock, sockets, quantiles, a message's head.
+// Shared by both ends: the clock, sockets, quantiles, a message's head.
 #pragma once
 
 #include <arpa/inet.h>
@@ -34,10 +34,10 @@ inline void require(bool held, const char* what) {
 }
 
 inline std::vector<int> numbers(const std::string& text) {
-    std::vector<int> found;
+    std::vector<int> values;
     for (size_t at = 0; at < text.size(); at = std::min(text.find(',', at), text.size() - 1) + 1)
-        found.push_back(std::atoi(text.c_str() + at));
-    return found;
+        values.push_back(std::atoi(text.c_str() + at));
+    return values;
 }
 
 // {"count": n, "p50": ..., "p95": ..., "p99": ...}, in the unit of the values.

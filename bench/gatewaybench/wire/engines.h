@@ -53,10 +53,10 @@ class Engines {
                 const int fd = ready[static_cast<size_t>(i)].data.fd;
                 const uint32_t events = ready[static_cast<size_t>(i)].events;
                 if (fd == timer_) tick();
-                else if (listeners_.count(fd)) take(fd, listeners_[fd]);
+                else if (listeners_.count(fd)) accept_all(fd, listeners_[fd]);
                 else {
                     if (events & EPOLLOUT) flush(fd);
-                    if (events & ~static_cast<uint32_t>(EPOLLOUT)) hear(fd);
+                    if (events & ~static_cast<uint32_t>(EPOLLOUT)) receive(fd);
                 }
             }
         }
@@ -66,8 +66,8 @@ class Engines {
   private:
     struct Connection {
         int engine = -1;            // -1: closed
-        long sent = 0, wanted = 0;  // tokens of the answer under way
-        std::string in, out;        // not understood yet; not taken by the socket yet
+        long sent = 0, requested = 0;  // tokens of the answer under way
+        std::string in, out;        // bytes that are not parsed yet; bytes that the socket has not accepted yet
     };
 
     // Engines step in turn, as processes of their own would: not all their streams in one moment.
@@ -76,14 +76,14 @@ class Engines {
         if (read(timer_, &times, sizeof times) < 0) return;
         auto& streams = streams_[turn_];
         if (!streams.empty()) late_.push_back(now(CLOCK_MONOTONIC) - due_);
-        size_t kept = 0;
+        size_t remaining = 0;
         for (const int fd : streams) {
             Connection& one = connections_[static_cast<size_t>(fd)];
-            const bool last = ++one.sent >= one.wanted;
-            send(fd, last ? piece_ + ending(one.wanted) : piece_);
-            if (!last) streams[kept++] = fd;
+            const bool last = ++one.sent >= one.requested;
+            send(fd, last ? piece_ + ending(one.requested) : piece_);
+            if (!last) streams[remaining++] = fd;
         }
-        streams.resize(kept);
+        streams.resize(remaining);
         turn_ = (turn_ + 1) % streams_.size();
         // Back in time after a late step, unless a whole step was missed.
         due_ = std::max(due_ + every_, now(CLOCK_MONOTONIC) - every_);
@@ -97,7 +97,7 @@ class Engines {
         timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr);
     }
 
-    void take(int listener, int engine) {
+    void accept_all(int listener, int engine) {
         for (;;) {
             const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK);
             if (fd < 0) return;
@@ -109,7 +109,7 @@ class Engines {
         }
     }
 
-    void hear(int fd) {
+    void receive(int fd) {
         Connection& one = connections_[static_cast<size_t>(fd)];
         char buffer[16384];
         const ssize_t size = recv(fd, buffer, sizeof buffer, 0);
@@ -118,7 +118,7 @@ class Engines {
         one.in.append(buffer, static_cast<size_t>(size));
         for (size_t end; (end = one.in.find("\r\n\r\n")) != std::string::npos;) {
             const std::string head = one.in.substr(0, end + 2);
-            // A router that tries HTTP/2 first, or lengths that are not given: an engine here speaks plain HTTP/1.1.
+            // A router that tries HTTP/2 first, or a body without a length: an engine here speaks plain HTTP/1.1.
             if (head.compare(0, 3, "PRI") == 0 || header(head, "transfer-encoding:") != std::string::npos) return drop(fd);
             const size_t length = header(head, "content-length:");
             const size_t body = length == std::string::npos ? 0 : std::strtoul(head.c_str() + length, nullptr, 10);
@@ -142,9 +142,9 @@ class Engines {
                                 "\r\ncontent-length: " + std::to_string(text.size()) + "\r\n\r\n" + text);
         }
         const size_t field = body.find("\"max_tokens\":");
-        one.wanted = field == std::string::npos ? 1 : std::max(1L, std::atol(body.c_str() + field + 13));
+        one.requested = field == std::string::npos ? 1 : std::max(1L, std::atol(body.c_str() + field + 13));
         one.sent = 1;
-        if (one.wanted == 1) return send(fd, HEAD + piece_ + ending(1));
+        if (one.requested == 1) return send(fd, HEAD + piece_ + ending(1));
         streams.push_back(fd);
         send(fd, HEAD + piece_);
     }
@@ -153,7 +153,7 @@ class Engines {
         return chunk("data: [DONE]\n\n") + "0\r\nx-pagefleet-output-tokens: " + std::to_string(tokens) + "\r\n\r\n";
     }
 
-    // What the socket does not take now goes out when it does; nothing is ever left out.
+    // Bytes that the socket does not accept now are sent when it does; none is ever dropped.
     void send(int fd, const std::string& data) {
         Connection& one = connections_[static_cast<size_t>(fd)];
         if (!one.out.empty()) {
@@ -162,7 +162,7 @@ class Engines {
         }
         const ssize_t size = ::send(fd, data.data(), data.size(), MSG_NOSIGNAL);
         if (size == static_cast<ssize_t>(data.size())) return;
-        if (size < 0 && errno != EAGAIN) return;  // the peer is gone: `hear` is told
+        if (size < 0 && errno != EAGAIN) return;  // the peer is gone: `receive` gets its end
         one.out = data.substr(size < 0 ? 0 : static_cast<size_t>(size));
         watch(poll_, fd, EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
     }

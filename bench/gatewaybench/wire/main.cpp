@@ -1,4 +1,4 @@
-// Both ends of what `bench/gateway.py streams` measures: engines without a model, and a reader of their streams.
+// Both ends of the measurement `bench/gateway.py streams`: engines without a model, and a reader of their streams.
 //
 //     wire engines PORT,PORT,... INTERVAL_MS
 //         serves until SIGTERM, then prints how late its steps were
@@ -6,7 +6,7 @@
 //         COUNT streams of TOKENS events, begun APART_MS after each other; once all have run for WARM_S it counts the
 //         times between two pieces of a stream for SECONDS, reads all to their ends (LIMIT_S at most), and prints JSON
 //
-// Compiled, because in Python the two need more of two cores than most of what is measured. One thread each, epoll,
+// Compiled, because in Python the two need more of two cores than most measured systems. One thread each, epoll,
 // HTTP/1.1 without a library. Knows nothing of proxies and judges nothing: streams.py does.
 #include <sched.h>
 

@@ -1,7 +1,7 @@
 // The reader: streams as clients, and the times between the pieces of each.
 //
-// A piece's time is the kernel's, when it had come to this socket (SO_TIMESTAMPNS): when this process got round to reading
-// it is not the measured system's doing. So it need not be woken for each, and looks every millisecond.
+// A piece's time is the kernel's, of its arrival at this socket (SO_TIMESTAMPNS): the delay until this process reads it is
+// not the measured system's. So the process need not be woken for each piece, and polls every millisecond.
 #pragma once
 
 #include <fcntl.h>
@@ -104,7 +104,7 @@ class Reader {
         std::array<epoll_event, 256> ready;
         for (int count = 256; count == 256;) {
             count = epoll_wait(poll_, ready.data(), 256, 0);
-            for (int i = 0; i < count; i++) hear(ready[static_cast<size_t>(i)].data.fd);
+            for (int i = 0; i < count; i++) read_stream(ready[static_cast<size_t>(i)].data.fd);
         }
     }
 
@@ -121,8 +121,8 @@ class Reader {
             return;
         }
         prompt(fd);
-        const int stamped = 1;
-        require(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &stamped, sizeof stamped) == 0, "SO_TIMESTAMPNS");
+        const int enabled = 1;
+        require(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &enabled, sizeof enabled) == 0, "SO_TIMESTAMPNS");
         const std::string body = "{\"model\": \"m\", \"prompt\": \"hi\", \"max_tokens\": " +
                                  std::to_string(plan_.tokens) + ", \"stream\": true}";
         const std::string whole = "POST " + plan_.path + " HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n" +
@@ -137,7 +137,7 @@ class Reader {
         late_.push_back(now(CLOCK_REALTIME) - due(number));
     }
 
-    void hear(int fd) {
+    void read_stream(int fd) {
         Stream& one = streams_[by_socket_[static_cast<size_t>(fd)]];
         char buffer[16384];
         double at = now(CLOCK_REALTIME);
@@ -158,14 +158,14 @@ class Reader {
         }
         one.last = at;
         if (!one.answer.over()) return;
-        // One event each, and the last one that says so.
+        // One event for each token, and the last one, which ends the answer.
         if (one.answer.events == plan_.tokens + 1) answered_++;
         else statuses_["events missing"]++;
         throughout_ += one.first <= from_ && at >= to_;
         end(one);
     }
 
-    // `at` becomes the time at which the last of it had come; an end of the stream has none.
+    // Sets `at` to the arrival of the last of the bytes; an end of the stream has none.
     static ssize_t receive(int fd, char* buffer, size_t room, double& at) {
         alignas(cmsghdr) char control[CMSG_SPACE(sizeof(timespec))];
         iovec part{buffer, room};
@@ -175,10 +175,10 @@ class Reader {
         message.msg_control = control;
         message.msg_controllen = sizeof control;
         const ssize_t size = recvmsg(fd, &message, 0);
-        const cmsghdr* told = size > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-        if (told && told->cmsg_level == SOL_SOCKET && told->cmsg_type == SO_TIMESTAMPNS) {
+        const cmsghdr* stamped = size > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+        if (stamped && stamped->cmsg_level == SOL_SOCKET && stamped->cmsg_type == SO_TIMESTAMPNS) {
             timespec stamp;
-            std::memcpy(&stamp, CMSG_DATA(told), sizeof stamp);
+            std::memcpy(&stamp, CMSG_DATA(stamped), sizeof stamp);
             at = seconds(stamp);
         }
         return size;

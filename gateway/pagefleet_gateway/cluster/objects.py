@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pagefleet_contract import model_name
 from pagefleet_contract.names import ENGINE_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
 from pagefleet_contract.traffic import (
@@ -25,12 +26,12 @@ def service_from(raw: Mapping[str, object]) -> Service:
     """Return the routing part of an InferenceService."""
     metadata, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
     route, traffic = _map(_map(spec, "rollout"), "route"), _map(spec, "traffic")
-    sticky = _text(route, "stickyBy")
+    sticky, served = _text(route, "stickyBy"), _text(_map(spec, "model"), "servedName")
     retries = traffic.get("retries")
     return Service(
         namespace=_text(metadata, "namespace"),
         name=_text(metadata, "name"),
-        served_name=_text(_map(spec, "model"), "servedName"),
+        served_name=served,
         weights=_weights(status.get("traffic")),
         canary=_text(status, "canary"),
         canary_headers=_headers(route),
@@ -54,8 +55,21 @@ def service_from(raw: Mapping[str, object]) -> Service:
             for entry in _maps(traffic, "rateLimits")
         ),
         fallback=_text(_map(traffic, "fallback"), "service"),
+        created=_text(metadata, "creationTimestamp"),
+        name_lost=_name_lost(status),
+        owns_name=bool(served) and _text(status, model_name.FIELD) == served,
+        output_limit=_count(_map(_map(spec, "engine"), "limits"), "outputTokens", 0),
+        max_length=_count(_map(spec, "model"), "maxLength", 0),
         mirror=_mirror(_map(status, "mirror")),
     )
+
+
+def _name_lost(status: Mapping[str, object]) -> str:
+    """Return the reason of the operator's condition that the model name is another service's."""
+    for condition in _maps(status, "conditions"):
+        if condition.get("type") == model_name.CONDITION and condition.get("status") == "False":
+            return _text(condition, "reason") or model_name.TAKEN
+    return ""
 
 
 def _mirror(raw: Mapping[str, object]) -> tuple[str, float]:

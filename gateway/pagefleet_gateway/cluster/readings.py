@@ -82,7 +82,8 @@ class Readings:
 
         async def scrape(session: aiohttp.ClientSession, pod: Pod) -> None:
             try:
-                async with slots, session.get(f"http://{pod.address}{pod.engine.path}") as response:
+                url = f"http://{pod.address}{pod.engine.path}"
+                async with slots, session.get(url, allow_redirects=False) as response:
                     if response.status == 200:
                         self.put(pod, await _body(response), time.monotonic())
             except (aiohttp.ClientError, OSError, TimeoutError):

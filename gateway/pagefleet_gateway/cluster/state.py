@@ -48,6 +48,11 @@ class Service:
     mirror: tuple[str, float] = ("", 0.0)  # revision that gets a copy of so many requests in 100
     first_token_seconds: float | None = None  # for a pod to send a stream's first token, in each attempt
     next_token_seconds: float | None = None  # for each further token of a stream
+    created: str = ""  # creationTimestamp: the oldest claim on a model name goes first
+    name_lost: str = ""  # the reason for which `served_name` is another service's; "": this service may own it
+    owns_name: bool = False  # the operator granted `served_name`
+    output_limit: int = 0  # tokens that an answer may have; 0: as many as the model has room for
+    max_length: int = 0  # tokens of a prompt and its answer; 0: not known
 
     def priority(self, headers: Mapping[str, str]) -> int:
         """Return the first class whose headers all match, 0 the most important. A request that matches none comes last."""
@@ -91,6 +96,7 @@ class Snapshot:
     """
 
     services: Mapping[ServiceKey, Service] = field(default_factory=dict)
+    # in the order of their claims on the name
     by_model: Mapping[str, tuple[ServiceKey, ...]] = field(default_factory=dict)
     pods: Mapping[ServiceKey, Mapping[str, tuple[Pod, ...]]] = field(default_factory=dict)
 
@@ -152,6 +158,9 @@ class State:
         self._confirmed = frozenset(_identity(pod) for pod in pods)
         self._invalidate()
 
+    def are_confirmed(self, pods: Iterable[Pod]) -> bool:
+        return all(_identity(pod) in self._confirmed for pod in pods)
+
     def _invalidate_pods(self) -> None:
         self.pods_changed.set()
         self._invalidate()
@@ -162,9 +171,9 @@ class State:
 
     def _build(self) -> Snapshot:
         by_model: dict[str, list[ServiceKey]] = {}
-        for key, service in sorted(self._services.items()):
+        for service in sorted(self._services.values(), key=_claim):
             if service.served_name:
-                by_model.setdefault(service.served_name, []).append(key)
+                by_model.setdefault(service.served_name, []).append(service.key)
         pods: dict[ServiceKey, dict[str, list[Pod]]] = {}
         candidates = [pod for pod in self._pods.values() if pod.may_answer and _identity(pod) in self._confirmed]
         served = {(pod.namespace, pod.service) for pod in candidates if pod.ready and self._has_traffic(pod)}
@@ -181,6 +190,11 @@ class State:
     def _has_traffic(self, pod: Pod) -> bool:
         service = self._services.get((pod.namespace, pod.service))
         return service is not None and any(weight and revision == pod.revision for revision, weight in service.weights)
+
+
+def _claim(service: Service) -> tuple[bool, bool, str, ServiceKey]:
+    """Return the order of claims on a model name: the one that was granted, then the oldest, then those that lost it."""
+    return (not service.owns_name, bool(service.name_lost), service.created, service.key)
 
 
 def _identity(pod: Pod) -> Pod:

@@ -10,8 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagefleet_contract.names import GATEWAY
-from pagefleet_gateway.envoy.clusters import MIRROR, MIRRORS, Paths, engines_cluster, picker_cluster
+from pagefleet_gateway.envoy.clusters import (
+    DESTINATION,
+    ENGINES,
+    MIRROR,
+    MIRRORS,
+    Paths,
+    engines_cluster,
+    picker_cluster,
+)
 from pagefleet_gateway.envoy.connections import EnvoyLimits, connection_manager
+from pagefleet_gateway.envoy.module.filters import engine_filters
 from pagefleet_gateway.envoy.overload import overload_manager
 from pagefleet_gateway.envoy.tls import transport_socket
 from pagefleet_gateway.envoy.tracing import Collector, collector_cluster
@@ -39,7 +48,11 @@ def bootstrap(
         listeners.append(
             _listener(SECURE, listen.address, listen.tls_port, manager, transport_socket(paths.certificate))
         )
-    engines = [engines_cluster(paths), engines_cluster(paths, MIRRORS, MIRROR)]
+    # A mirrored copy has its request's id: no first token of it is reported.
+    engines = [
+        engines_cluster(paths, ENGINES, DESTINATION, engine_filters(paths.first_tokens)),
+        engines_cluster(paths, MIRRORS, MIRROR),
+    ]
     return {
         "node": {"id": node, "cluster": GATEWAY},
         "admin": {"address": {"pipe": {"path": str(paths.admin), "mode": 0o600}}},
@@ -63,7 +76,7 @@ def _listener(
         chain["transport_socket"] = socket
     return {
         "name": name,
-        "address": {"socket_address": {"address": address, "port_value": port}},
+        "address": {"socket_address": {"address": address, "port_value": port, "ipv4_compat": address == "::"}},
         "per_connection_buffer_limit_bytes": 1024 * 1024,
         "filter_chains": [chain],
     }

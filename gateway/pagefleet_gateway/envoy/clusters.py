@@ -5,6 +5,7 @@ Pure: builds dicts. Holds the names that the gateway shares with Envoy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ MIRRORS = "mirrors"  # the same endpoints, chosen by MIRROR: where copies go
 MIRROR = "x-gateway-mirror-endpoint"
 MIRROR_CLUSTER = "x-pagefleet-mirror-cluster"  # names the cluster that gets a copy; without it Envoy sends none
 PICKER = "picker"
+PICKER_HEALTH = "/health"  # no client's request has this path: Envoy asks the picker about engine paths only
 METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 TYPE = "type.googleapis.com/envoy."
 
@@ -48,6 +50,11 @@ class Paths:
     def picker(self) -> Path:
         return self.folder / "picker.sock"
 
+    @property
+    def first_tokens(self) -> Path:
+        """The pipe by which Envoy reports first tokens (measuring/first_tokens.py)."""
+        return self.folder / "first-tokens"
+
 
 def extension(name: str, kind: str, **fields: object) -> dict[str, object]:
     """Build an extension: its name and its typed configuration."""
@@ -61,6 +68,18 @@ def picker_cluster(paths: Paths) -> dict[str, object]:
         "type": "STATIC",
         "connect_timeout": envoy_duration(timeouts.PICKER_CONNECT_SECONDS),
         "circuit_breakers": _circuit_breakers(),
+        "health_checks": [
+            {
+                "interval": envoy_duration(timeouts.PICKER_CHECK_SECONDS),
+                "no_traffic_interval": envoy_duration(timeouts.PICKER_CHECK_SECONDS),
+                "timeout": envoy_duration(timeouts.PICKER_CHECK_ANSWER_SECONDS),
+                "unhealthy_threshold": timeouts.PICKER_CHECKS,
+                "healthy_threshold": 1,
+                "http_health_check": {"path": PICKER_HEALTH},
+            }
+        ],
+        "close_connections_on_host_health_failure": True,  # answers the requests that wait in it
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "load_assignment": {
             "cluster_name": PICKER,
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
@@ -68,8 +87,10 @@ def picker_cluster(paths: Paths) -> dict[str, object]:
     }
 
 
-def engines_cluster(paths: Paths, name: str = ENGINES, header: str = DESTINATION) -> dict[str, object]:
-    """Build the cluster of all engine pods. `header` alone chooses one."""
+def engines_cluster(
+    paths: Paths, name: str = ENGINES, header: str = DESTINATION, filters: Sequence[object] = ()
+) -> dict[str, object]:
+    """Build the cluster of all engine pods. `header` alone chooses one. `filters`: those of each attempt."""
     override = {
         "@type": TYPE + "extensions.load_balancing_policies.override_host.v3.OverrideHost",
         "override_host_sources": [{"header": header}],
@@ -112,6 +133,7 @@ def engines_cluster(paths: Paths, name: str = ENGINES, header: str = DESTINATION
                 "@type": TYPE + "extensions.upstreams.http.v3.HttpProtocolOptions",
                 "common_http_protocol_options": {"idle_timeout": envoy_duration(timeouts.ENGINE_IDLE_SECONDS)},
                 "explicit_http_config": {"http_protocol_options": {"enable_trailers": True}},
+                **({"http_filters": list(filters)} if filters else {}),
             }
         },
     }

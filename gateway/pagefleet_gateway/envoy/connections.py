@@ -18,13 +18,15 @@ from pagefleet_contract.headers import (
 from pagefleet_gateway.envoy import timeouts
 from pagefleet_gateway.envoy.answer_tokens import TOKENS_METADATA, USAGE, answer_tokens_filter
 from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, PICKER, extension
+from pagefleet_gateway.envoy.module.filters import arrival_filter
 from pagefleet_gateway.envoy.replies import local_replies
 from pagefleet_gateway.envoy.routes import routes
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.envoy.timeouts import envoy_duration
 from pagefleet_gateway.envoy.tracing import Collector, tracing_config
 
-# One JSON line per request, for the picker. Times are microseconds from the request's first byte.
+# One JSON line per request, for the picker. Times are microseconds: the duration from the request's first byte, the time to
+# the first token from its last. The answer is held until its first token, so that is when its first byte goes to the client.
 LOG_FIELDS = {
     "id": "%REQ(X-REQUEST-ID)%",
     "traceparent": "%REQ(TRACEPARENT)%",
@@ -36,7 +38,7 @@ LOG_FIELDS = {
     "code": "%RESPONSE_CODE%",
     "flags": "%RESPONSE_FLAGS%",
     "details": "%RESPONSE_CODE_DETAILS%",
-    "ttft_us": "%COMMON_DURATION(DS_RX_BEG:US_RX_BEG:us)%",
+    "ttft_us": "%COMMON_DURATION(DS_RX_END:DS_TX_BEG:us)%",
     "duration_us": "%COMMON_DURATION(DS_RX_BEG:DS_TX_END:us)%",
     "bytes_received": "%BYTES_RECEIVED%",
     "bytes_sent": "%BYTES_SENT%",
@@ -104,13 +106,15 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
         drain_timeout=envoy_duration(timeouts.GOAWAY_SECONDS),
         common_http_protocol_options={
             "idle_timeout": envoy_duration(timeouts.CLIENT_IDLE_SECONDS),
+            "max_connection_duration": envoy_duration(timeouts.CLIENT_CONNECTION_SECONDS),
             "max_headers_count": 100,
             "headers_with_underscores_action": "REJECT_REQUEST",
         },
         http2_protocol_options={
             "max_concurrent_streams": 1000,
-            "initial_stream_window_size": 65536,
-            "initial_connection_window_size": 1048576,
+            # A prompt of 1 MiB comes without waiting for a window.
+            "initial_stream_window_size": 1024 * 1024,
+            "initial_connection_window_size": 4 * 1024 * 1024,
         },
         early_header_mutation_extensions=[
             extension(
@@ -127,7 +131,7 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
             )
         ],
         local_reply_config=local_replies(limits.max_request_bytes),
-        http_filters=[_authorization(limits), answer_tokens_filter(), _router()],
+        http_filters=[arrival_filter(), _authorization(limits), answer_tokens_filter(), _router()],
         route_config=routes(limits.max_request_bytes),
         **({"tracing": tracing_config(spans)} if spans is not None else {}),
     )
@@ -135,7 +139,9 @@ def connection_manager(limits: EnvoyLimits, spans: Collector | None = None) -> d
 
 def _router() -> dict[str, object]:
     failed = {"comparison": {"op": "GE", "value": {"default_value": 500, "runtime_key": "log.attempts"}}}
+    full = {"comparison": {"op": "EQ", "value": {"default_value": 429, "runtime_key": "log.full"}}}
     cut = {"response_flag_filter": {"flags": ["UC", "UR", "UPE"]}}
+    filters = [cut, {"status_code_filter": failed}, {"status_code_filter": full}]
     attempts = extension(
         "envoy.access_loggers.stdout",
         "extensions.access_loggers.stream.v3.StdoutAccessLog",
@@ -144,7 +150,7 @@ def _router() -> dict[str, object]:
     return extension(
         "envoy.filters.http.router",
         "extensions.filters.http.router.v3.Router",
-        upstream_log=[{**attempts, "filter": {"or_filter": {"filters": [cut, {"status_code_filter": failed}]}}}],
+        upstream_log=[{**attempts, "filter": {"or_filter": {"filters": filters}}}],
     )
 
 

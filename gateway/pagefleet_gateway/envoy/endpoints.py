@@ -26,6 +26,7 @@ class Endpoints:
         self._state = state
         self._file = file
         self._versions = itertools.count(1)
+        self.loaded = False  # whether Envoy has loaded any version
 
     def write(self) -> tuple[str, tuple[Pod, ...]]:
         """Write the file at once. Returns its version and the pods in it."""
@@ -43,6 +44,7 @@ class Endpoints:
             version, pods = self.write()
             if await self._loaded(admin, version):
                 self._state.confirm(pods)
+                self.loaded = True
                 await self._state.pods_changed.wait()
 
     async def _loaded(self, admin: Admin, version: str) -> bool:

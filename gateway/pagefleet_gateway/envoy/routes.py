@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from pagefleet_contract.headers import FALLBACK_HEADER, REVISION_HEADER
+from pagefleet_contract.headers import ENGINE_FULL, ERROR_HEADER, FALLBACK_HEADER, REVISION_HEADER
 from pagefleet_gateway.envoy import timeouts
 from pagefleet_gateway.envoy.clusters import ENGINES, METADATA, MIRROR_CLUSTER, TYPE
 from pagefleet_gateway.envoy.stream_timeout import ATTEMPT, HEADER, STREAM, route_name
@@ -42,7 +42,7 @@ def routes(max_request_bytes: int) -> dict[str, object]:
                 "include_request_attempt_count": True,  # our engine answers a retry that ends it as the last one
                 "routes": [
                     *bounded,
-                    _engine_route(max_request_bytes, "", timeouts.STREAM_IDLE_SECONDS),
+                    _engine_route(max_request_bytes, "", timeouts.NO_LIMIT),
                     _not_found_route(),
                 ],
             }
@@ -73,7 +73,7 @@ def _engine_route(max_request_bytes: int, scope: str, silence_seconds: int) -> d
     match: dict[str, object] = {"safe_regex": {"regex": ENGINE_PATH}}
     if scope:
         match["headers"] = [{"name": HEADER, "string_match": {"exact": route_name(scope, silence_seconds)}}]
-    stream_idle = timeouts.STREAM_IDLE_SECONDS if scope == ATTEMPT else silence_seconds
+    stream_idle = timeouts.NO_LIMIT if scope == ATTEMPT else silence_seconds  # `timeout` bounds the whole request
     return {
         "match": match,
         "request_body_buffer_limit": max_request_bytes,
@@ -105,12 +105,15 @@ def _engine_route(max_request_bytes: int, scope: str, silence_seconds: int) -> d
 
 
 def _retry_policy(silence_seconds: int | None) -> dict[str, object]:
-    """Build the retry policy. `reset` is a connection that ended or an engine that was silent for too long. Envoy never
+    """Build the retry policy. `reset` is a connection that ended or an engine that was silent for too long. An
+    engine whose queue is full says so in a header. Envoy never
     tries again once a byte of an answer went on to the client.
     """
     policy: dict[str, object] = {
-        "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes",
+        "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes,retriable-headers",
         "retriable_status_codes": [503],
+        # Not every 429: an engine may also limit one client, and another pod would then be a way round that limit.
+        "retriable_headers": [{"name": ERROR_HEADER, "string_match": {"exact": ENGINE_FULL}}],
         "num_retries": 2,
         "retry_back_off": {
             "base_interval": envoy_duration(timeouts.RETRY_BASE_SECONDS),

@@ -17,7 +17,7 @@ import httptools
 
 from pagefleet_contract.headers import FALLBACK_HEADER, REQUEST_ID_HEADER, TRACEPARENT_HEADER
 from pagefleet_gateway.envoy.answer_tokens import USAGE
-from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS
+from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS, PICKER_HEALTH
 from pagefleet_gateway.envoy.replies import REFUSED_503
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.measuring.trace_context import new_traceparent
@@ -66,6 +66,10 @@ class AuthzConnection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
+        if self._url == PICKER_HEALTH.encode():
+            self._reset()
+            self._write(_message(200, b"OK", [], b""))
+            return
         request = Request(
             id=self._headers.get(REQUEST_ID_HEADER, ""),
             method=self._parser.get_method().decode("latin-1"),

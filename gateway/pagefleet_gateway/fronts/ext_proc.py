@@ -3,7 +3,7 @@ Extension. The same picker decides; this module only speaks the protocol.
 
 The picker decides with the request's headers when no body follows, else with the whole body, buffered or in full-duplex
 pieces. The gateway reports the served endpoint, the status and the end of each request. These become the line that Envoy's
-access log would have had.
+access log would have had. An answer counts only where it came from one of the picked endpoints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-import grpc
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
@@ -31,23 +30,59 @@ from pagefleet_gateway.fronts.ext_proc_messages import (
     subset_of,
     tokens_of,
 )
+from pagefleet_gateway.fronts.first_token import FirstToken
 from pagefleet_gateway.measuring.access_log import LogLine
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
 
-Decide = Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
-Complete = Callable[[LogLine], object]
 _ids = itertools.count(1)
 MIB = 1024 * 1024
+BUSY_RETRY_AFTER_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What the front asks and reports. `drop` ends a request whose answer came from no picked endpoint."""
+
+    decide: Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
+    complete: Callable[[LogLine], object]
+    drop: Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`buffered_bytes` bounds the requests' bodies that all exchanges hold together until their decision."""
+
+    request_bytes: int
+    exchanges: int = 4096
+    buffered_bytes: int = 512 * MIB
+
+
+@dataclass
+class Buffers:
+    """The bytes of requests' bodies that are held now."""
+
+    limit: int
+    held: int = 0
+
+    def take(self, count: int) -> bool:
+        """Count bytes as held; False when they are more than the limit leaves."""
+        if self.held + count > self.limit:
+            return False
+        self.held += count
+        return True
+
+    def release(self, count: int) -> None:
+        self.held -= count
 
 
 @dataclass
 class Exchange:
     """One HTTP request: the gateway's messages come in order, and `responses` answers each."""
 
-    decide: Decide
-    complete: Complete
-    max_request_bytes: int
+    callbacks: Callbacks
+    limits: Limits
+    buffers: Buffers
     id: str = field(default_factory=lambda: f"endpoint-picker-{next(_ids)}")
     began: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.time)
@@ -56,10 +91,12 @@ class Exchange:
     duplex: tuple[bool, bool] = (False, False)  # whether request and response bodies come full-duplex
     body: bytearray = field(default_factory=bytearray)
     pick: Pick | None = None
+    refusal: Refusal | None = None
     served: str = ""
     code: int = 0
     streams: bool = False
-    first_byte: float | None = None
+    first_token: float | None = None  # seconds; None: not known, or not yet
+    tokens_sought: FirstToken = field(default_factory=FirstToken)
     headers_only: bool = True  # the gateway does not send us the answer's body
     ended: bool = False
     tokens: int | None = None  # output tokens, where the engine reports them
@@ -83,6 +120,8 @@ class Exchange:
             case "response_body":
                 body = message.response_body
                 self.ended |= body.end_of_stream
+                if self.streams and self.first_token is None and self.tokens_sought.feed(body.body):
+                    self.first_token = time.monotonic() - self.began
                 pieces = body_pieces(body.body, body.end_of_stream) if self.duplex[1] else [proto.CommonResponse()]
                 return [proto.ProcessingResponse(response_body=proto.BodyResponse(response=piece)) for piece in pieces]
             case "response_trailers":
@@ -94,30 +133,54 @@ class Exchange:
 
     def close(self) -> None:
         """Report the request when its stream is over. Before the answer's end this means that the client went away."""
+        self._release_body()
         pending = self._pending
         if self.pick is None and pending is not None and pending.done() and not pending.cancelled():
             # The decision came in the moment in which the client went away.
-            decision = pending.result()
-            self.pick = decision if isinstance(decision, Pick) else None
-        if self.pick is None:
-            return
-        choices = [pod.address for pod in self.pick.choices]
-        self.complete(
-            LogLine(
-                id=self.id,
-                started=self.started,
-                code=self.code,
-                flags=frozenset() if self.ended else frozenset({"DC"}),
-                ttft=self.first_byte,
-                duration=time.monotonic() - self.began,
-                attempts=choices.index(self.served) + 1 if self.served in choices else 1,
-                upstream=self.served or (choices[0] if self.code else ""),
-                streamed=self.streams,
-                tokens=self.tokens,
-                error=self.error,
-                fields={"id": self.id, "path": self.headers.get(":path", ""), "code": self.code},
-            )
+            self._record(pending.result())
+        if self.refusal is not None:
+            self.code, self.ended = self.refusal.status, True
+            self.callbacks.complete(self._line(upstream="", attempts=0))
+        elif self.pick is not None:
+            choices = [pod.address for pod in self.pick.choices]
+            if self.served in choices:
+                self.callbacks.complete(self._line(self.served, choices.index(self.served) + 1))
+            elif not self.served and (self.code == 0 or self.code >= 500):
+                # No endpoint answered: the client went away before, or the gateway itself reports that it reached none.
+                self.callbacks.complete(self._line(choices[0] if self.code else "", 1))
+            else:
+                self.callbacks.drop(self.id)
+
+    def _line(self, upstream: str, attempts: int) -> LogLine:
+        return LogLine(
+            id=self.id,
+            started=self.started,
+            code=self.code,
+            flags=frozenset() if self.ended else frozenset({"DC"}),
+            ttft=self.first_token,
+            duration=time.monotonic() - self.began,
+            attempts=attempts,
+            upstream=upstream,
+            streamed=self.streams,
+            tokens=self.tokens,
+            error=self.error,
+            fields={"id": self.id, "path": self.headers.get(":path", ""), "code": self.code},
         )
+
+    def _record(self, decision: Pick | Refusal) -> None:
+        match decision:
+            case Pick():
+                self.pick = decision
+            case Refusal():
+                self.refusal = decision
+
+    def _refuse(self, refusal: Refusal) -> list[proto.ProcessingResponse]:
+        self.refusal = refusal
+        return [immediate_response(refusal)]
+
+    def _release_body(self) -> None:
+        self.buffers.release(len(self.body))
+        self.body = bytearray()
 
     async def _request_headers(self, message: proto.ProcessingRequest) -> list[proto.ProcessingResponse]:
         self.headers, self.subset = headers_of(message.request_headers), subset_of(message)
@@ -133,11 +196,11 @@ class Exchange:
         return [] if self.duplex[0] else [proto.ProcessingResponse(request_headers=proto.HeadersResponse())]
 
     async def _request_body(self, part: proto.HttpBody) -> list[proto.ProcessingResponse]:
+        if len(self.body) + len(part.body) > self.limits.request_bytes:
+            return self._refuse(_too_large(self.limits.request_bytes))
+        if not self.buffers.take(len(part.body)):
+            return self._refuse(_buffers_full(self.limits.buffered_bytes))
         self.body += part.body
-        if len(self.body) > self.max_request_bytes:
-            limit = f"{self.max_request_bytes / MIB:g} MiB"
-            message = f"the request's body is larger than {limit}, the limit of this gateway"
-            return [immediate_response(Refusal(413, "invalid_request_error", "request_too_large", message))]
         if self.duplex[0]:
             return await self._decide_in_full_duplex() if part.end_of_stream else []
         if part.end_of_stream:
@@ -146,11 +209,12 @@ class Exchange:
 
     async def _decide_in_full_duplex(self) -> list[proto.ProcessingResponse]:
         """Answer headers and body together, when the whole body has come."""
+        body = bytes(self.body)
         answers = await self._decide(_in_headers)
         if self.pick is not None and self.duplex[0]:
             answers += [
                 proto.ProcessingResponse(request_body=proto.BodyResponse(response=piece))
-                for piece in body_pieces(bytes(self.body), ends=True)
+                for piece in body_pieces(body, ends=True)
             ]
         return answers
 
@@ -158,13 +222,14 @@ class Exchange:
         self, in_message: Callable[[proto.CommonResponse, struct_pb2.Struct], proto.ProcessingResponse]
     ) -> list[proto.ProcessingResponse]:
         path, method = self.headers.get(":path", ""), self.headers.get(":method", "")
-        decision = self.decide(Request(self.id, method, path, self.headers, bytes(self.body), self.subset))
+        decision = self.callbacks.decide(Request(self.id, method, path, self.headers, bytes(self.body), self.subset))
         if isinstance(decision, asyncio.Future):
             self._pending = decision
             decision = await decision
+        self._release_body()
+        self._record(decision)
         match decision:
             case Pick():
-                self.pick = decision
                 return [in_message(*pick_response(decision))]
             case Refusal():
                 return [immediate_response(decision)]
@@ -174,7 +239,6 @@ class Exchange:
         status = headers.get(":status", "")
         self.code = int(status) if status.isdigit() else 0
         self.streams = headers.get("content-type", "").startswith("text/event-stream")
-        self.first_byte = time.monotonic() - self.began
         self.served = served_of(message)
         self.tokens = tokens_of(message.response_headers.headers)
         self.error = error_of(message.response_headers.headers)
@@ -189,16 +253,45 @@ def _in_body(common: proto.CommonResponse, metadata: struct_pb2.Struct) -> proto
     return proto.ProcessingResponse(request_body=proto.BodyResponse(response=common), dynamic_metadata=metadata)
 
 
+def _too_large(limit: int) -> Refusal:
+    message = f"the request's body is larger than {limit / MIB:g} MiB, the limit of this gateway"
+    return Refusal(413, "invalid_request_error", "request_too_large", message)
+
+
+def _busy(code: str, message: str) -> Refusal:
+    text = f"{message}; retry in {BUSY_RETRY_AFTER_SECONDS} s"
+    return Refusal(503, "server_error", code, text, retry_after=BUSY_RETRY_AFTER_SECONDS)
+
+
+def _buffers_full(limit: int) -> Refusal:
+    message = f"the requests that this endpoint picker holds have {limit / MIB:g} MiB of bodies, which is its limit"
+    return _busy("picker_buffers_full", message)
+
+
+def _too_many_exchanges(limit: int) -> Refusal:
+    return _busy("picker_busy", f"this endpoint picker has {limit} requests open, which is its limit")
+
+
 class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]  # generated, without types
     """One stream per HTTP request."""
 
-    def __init__(self, decide: Decide, complete: Complete, max_request_bytes: int) -> None:
-        self._decide, self._complete, self._max_request_bytes = decide, complete, max_request_bytes
+    def __init__(self, callbacks: Callbacks, limits: Limits) -> None:
+        self._callbacks, self.limits = callbacks, limits
+        self.buffers = Buffers(limits.buffered_bytes)
+        self.exchanges = 0  # open now
 
     async def Process(  # noqa: N802 - gRPC's name
         self, messages: AsyncIterator[proto.ProcessingRequest], _: object
     ) -> AsyncIterator[proto.ProcessingResponse]:
-        exchange = Exchange(self._decide, self._complete, self._max_request_bytes)
+        exchange = Exchange(self._callbacks, self.limits, self.buffers)
+        if self.exchanges >= self.limits.exchanges:
+            exchange.refusal = _too_many_exchanges(self.limits.exchanges)
+            try:
+                yield immediate_response(exchange.refusal)
+            finally:
+                exchange.close()
+            return
+        self.exchanges += 1
         try:
             async for message in messages:
                 for answer in await exchange.responses(message):
@@ -206,13 +299,5 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]  
                     if answer.HasField("immediate_response"):
                         return
         finally:
+            self.exchanges -= 1
             exchange.close()
-
-
-async def serve(picker: EndpointPicker, address: str) -> tuple[grpc.aio.Server, int]:
-    """Listen on `address` (host:port). Return the server and its port; `await server.stop(seconds)` ends it."""
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    service.add_ExternalProcessorServicer_to_server(picker, server)
-    port = server.add_insecure_port(address)
-    await server.start()
-    return server, port

@@ -6,8 +6,8 @@ cost. A tenant with many or with long requests takes its share of the work, and 
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections import Counter, OrderedDict, deque
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -26,6 +26,7 @@ class Entry(Generic[T]):
     tenant: str
     cost: int  # tokens
     size: int  # bytes
+    lane: Hashable = None  # entries of one lane can go at the same times; another lane need not wait for them
 
 
 @dataclass
@@ -43,6 +44,7 @@ class FairQueue(Generic[T]):
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._classes: dict[int, _Class[T]] = {}
         self._count = self.bytes = 0
+        self._lanes: Counter[Hashable] = Counter()  # entries by lane
 
     def __len__(self) -> int:
         return self._count
@@ -71,32 +73,45 @@ class FairQueue(Generic[T]):
         group = self._classes.setdefault(entry.priority, _Class())
         group.tenants.setdefault(entry.tenant, deque()).append(entry)
         self._count, self.bytes = count, size
+        self._lanes[entry.lane] += 1
         return displaced
 
-    def peek(self) -> Entry[T] | None:
-        """Return the entry whose turn it is, and leave it there. None when the queue is empty."""
-        if not self._classes:
+    def has_lane(self, lane: Hashable) -> bool:
+        """Return whether an entry of the lane waits."""
+        return lane in self._lanes
+
+    def peek(self, blocked: Collection[Hashable] = ()) -> Entry[T] | None:
+        """Return the entry whose turn it is among those of no blocked lane, and leave it there. None without such an entry."""
+        if all(lane in blocked for lane in self._lanes):
             return None
-        group = self._classes[min(self._classes)]
-        while True:
-            tenant, entries = next(iter(group.tenants.items()))
-            if group.deficits.get(tenant, 0) >= _cost(entries[0]):
-                return entries[0]
-            group.deficits[tenant] = group.deficits.get(tenant, 0) + QUANTUM
-            if group.deficits[tenant] < _cost(entries[0]):
-                group.tenants.move_to_end(tenant)
+        for priority in sorted(self._classes):
+            group = self._classes[priority]
+            heads = {
+                tenant: head
+                for tenant, entries in group.tenants.items()
+                if (head := next((entry for entry in entries if entry.lane not in blocked), None)) is not None
+            }
+            if heads:
+                return _turn(group, heads)
+        return None
 
     def pop(self) -> Entry[T] | None:
         """Remove the entry whose turn it is, and charge its tenant."""
         entry = self.peek()
         if entry is not None:
-            group = self._classes[entry.priority]
-            group.deficits[entry.tenant] -= _cost(entry)
-            following = list(group.tenants[entry.tenant])[1:2]
-            if following and group.deficits[entry.tenant] < _cost(following[0]):
-                group.tenants.move_to_end(entry.tenant)
-            self.remove(entry)
+            self.take(entry)
         return entry
+
+    def take(self, entry: Entry[T]) -> None:
+        """Remove the entry that `peek` returned, and charge its tenant."""
+        group = self._classes.get(entry.priority)
+        if group is None or entry not in group.tenants.get(entry.tenant, ()):
+            return
+        group.deficits[entry.tenant] = group.deficits.get(entry.tenant, 0) - _cost(entry)
+        following = next((other for other in group.tenants[entry.tenant] if other is not entry), None)
+        if following is not None and group.deficits[entry.tenant] < _cost(following):
+            group.tenants.move_to_end(entry.tenant)
+        self.remove(entry)
 
     def remove(self, entry: Entry[T]) -> None:
         """Remove an entry wherever it is. Does nothing when the entry is not there any more."""
@@ -105,12 +120,27 @@ class FairQueue(Generic[T]):
             return
         group.tenants[entry.tenant].remove(entry)
         self._count, self.bytes = self._count - 1, self.bytes - entry.size
+        self._lanes[entry.lane] -= 1
+        if not self._lanes[entry.lane]:
+            del self._lanes[entry.lane]
         if not group.tenants[entry.tenant]:
             # An idle tenant saves up no deficit.
             del group.tenants[entry.tenant]
             group.deficits.pop(entry.tenant, None)
         if not group.tenants:
             del self._classes[entry.priority]
+
+
+def _turn(group: _Class[T], heads: Mapping[str, Entry[T]]) -> Entry[T]:
+    """Return the head whose tenant has the turn. A tenant without a head keeps its place and saves up nothing."""
+    while True:
+        for tenant in [tenant for tenant in group.tenants if tenant in heads]:
+            head = heads[tenant]
+            if group.deficits.get(tenant, 0) < _cost(head):
+                group.deficits[tenant] = group.deficits.get(tenant, 0) + QUANTUM
+            if group.deficits[tenant] >= _cost(head):
+                return head
+            group.tenants.move_to_end(tenant)
 
 
 def _cost(entry: Entry[T]) -> int:

@@ -2,6 +2,7 @@
 
 A service's requests are held while it has no ready pod (it scales from zero) or every pod is at its limit. They are bounded
 in number, bytes and time, per service and altogether. Changes of the pods and ends of requests release the next ones.
+A request that may go to some pods only (a subset, the canary) waits in a lane of its own: it blocks nobody else.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pagefleet_contract.traffic import MAX_HELD_BYTES, MAX_HELD_REQUESTS
 from pagefleet_gateway.cluster.state import Service, ServiceKey
 from pagefleet_gateway.holding.fair_queue import Entry, FairQueue
 from pagefleet_gateway.picking import refusals
-from pagefleet_gateway.picking.picker import Admitted, Pick, Picker, Request
-from pagefleet_gateway.picking.refusals import NO_READY_POD, OVERLOADED
+from pagefleet_gateway.picking.picker import Admitted, Lane, Pick, Picker, Request
+from pagefleet_gateway.picking.refusals import NO_POD_IN_SUBSET, NO_READY_POD, OVERLOADED
 from pagefleet_gateway.picking.routing import Refusal
 
 Decision = Pick | Refusal
@@ -32,6 +33,7 @@ class Bounds:
 @dataclass(eq=False)
 class HeldRequest:
     admitted: Admitted
+    lane: Lane
     decision: asyncio.Future[Decision]
 
 
@@ -76,11 +78,12 @@ class Holding:
         if isinstance(admitted, Refusal):
             return admitted
         self._on_arrival(admitted)
-        # A new request must not overtake those that wait.
-        if self._closed or not self._queues.get(admitted.service.key):
+        # A new request must not overtake those that wait for the same pods.
+        queue = self._queues.get(admitted.service.key)
+        if self._closed or queue is None or not queue.has_lane(self._picker.lane(admitted)):
             decision = self._picker.choose(admitted, now)
             if not self._may_wait(admitted, decision):
-                if isinstance(decision, Pick) and decision.fallback:
+                if _needs_pod(decision):
                     self._wake(admitted.service)
                 return decision
         return self._hold(admitted)
@@ -89,14 +92,16 @@ class Holding:
         """Let go what can go now. Call it after every change of the pods and every request's end."""
         self._woken = {key for key in self._woken if not self._picker.has_pods(key)}
         for key, queue in list(self._queues.items()):
-            while (entry := queue.peek()) is not None:
+            blocked: set[Lane] = set()
+            while (entry := queue.peek(blocked)) is not None:
                 held = entry.item
                 if not held.decision.done():
                     decision = self._picker.choose(held.admitted, self._clock())
                     if self._may_wait(held.admitted, decision):
-                        break
+                        blocked.add(held.lane)
+                        continue
                     held.decision.set_result(decision)
-                queue.pop()
+                queue.take(entry)
             self._forget_empty(key)
 
     def close(self) -> None:
@@ -118,9 +123,9 @@ class Holding:
             return refusals.all_queues_full(service, self._bounds.entries, self._bounds.bytes)
         queue = self._queues.setdefault(service.key, FairQueue(service.hold_requests, service.hold_bytes))
         loop = asyncio.get_running_loop()
-        held = HeldRequest(admitted, loop.create_future())
+        held = HeldRequest(admitted, self._picker.lane(admitted), loop.create_future())
         tenant = admitted.request.headers.get(service.tenant_header, "") if service.tenant_header else ""
-        entry = Entry(held, service.priority(admitted.request.headers), tenant, admitted.cost.tokens, size)
+        entry = Entry(held, service.priority(admitted.request.headers), tenant, admitted.cost.tokens, size, held.lane)
         displaced = queue.push(entry)
         if displaced is None:
             self._forget_empty(service.key)
@@ -151,6 +156,11 @@ class Holding:
     def _forget_empty(self, key: ServiceKey) -> None:
         if not self._queues.get(key, True):
             del self._queues[key]
+
+
+def _needs_pod(decision: Decision) -> bool:
+    """Return whether a request that does not wait still shows that its service needs a pod."""
+    return decision.code == NO_POD_IN_SUBSET if isinstance(decision, Refusal) else bool(decision.fallback)
 
 
 def _refuse(entry: Entry[HeldRequest], refusal: Refusal) -> None:

@@ -4,7 +4,7 @@
       sha256: 9f86d081884c7d65...   # of the key, in hexadecimal; or `key: sk-...` itself
       namespaces: [team-a]          # services that it may use: all of these namespaces,
       services: [shared/chat]       # and these; neither: every service
-      requestsPerMinute: 600        # per gateway pod; 0 or absent: no limit
+      requestsPerMinute: 600        # of all gateway pods together; 0 or absent: no limit
       tokensPerMinute: 200000
 
 Decides whether a key may use a service; never routes. Only digests stay in memory.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import yaml
@@ -44,12 +44,22 @@ class APIKey:
             return True
         return service[0] in self.namespaces or service in self.services
 
+    @property
+    def only_namespace(self) -> str:
+        """Return the namespace of all services that the key may use; "" when there are several or it may use every one."""
+        seen = self.namespaces | {namespace for namespace, _ in self.services}
+        return next(iter(seen)) if len(seen) == 1 else ""
+
 
 class APIKeys:
     """The keys of one file; immutable."""
 
     def __init__(self, keys: tuple[APIKey, ...]) -> None:
         self._keys = {key.digest: key for key in keys}
+
+    @property
+    def all(self) -> Collection[APIKey]:
+        return self._keys.values()
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -1,39 +1,20 @@
-"""Requests and tokens per minute, by API key or tenant: token buckets. Pure: `now` is an argument.
+"""Requests and tokens per minute, by API key or header value. Pure: `now` is an argument.
 
-A bucket holds a minute's worth and fills steadily (Turner, "New directions in communications", IEEE Communications
-Magazine 1986). Tokens are the prompt's and the answer's maximum, as the picker estimates them. Each gateway pod has its own
-buckets.
+A request is charged before it is sent with the most tokens that it may cost. When it ends, `settle` replaces the charge by
+the tokens that it did cost. A charge above what a bucket has left is a debt, so no estimate lets a client have more than
+its quota in the long run.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pagefleet_gateway.cluster.state import RateLimit, Service
+from pagefleet_gateway.cluster.state import RateLimit, Service, ServiceKey
 from pagefleet_gateway.limits.api_keys import APIKey
+from pagefleet_gateway.limits.buckets import Bucket, Buckets, Scope, digest
 
-MAX_BUCKETS = 50_000  # clients choose the header values: beyond these the longest unused bucket is forgotten
-
-
-@dataclass
-class Bucket:
-    """`level` of `capacity` at time `at`, filling by `capacity` a minute."""
-
-    capacity: float
-    level: float
-    at: float
-
-    def wait(self, amount: float, now: float) -> float:
-        """Return the seconds until `amount` may be taken. An amount above the capacity waits for a full bucket, not for ever."""
-        self.level = min(self.capacity, self.level + max(0.0, now - self.at) * self.capacity / 60)
-        self.at = max(self.at, now)
-        return max(0.0, min(amount, self.capacity) - self.level) * 60 / self.capacity
-
-    def take(self, amount: float) -> None:
-        """Take `amount`. An amount above the capacity leaves a debt, and the next request waits for it."""
-        self.level -= amount
+MAX_TOKENS = 10_000_000  # that one request is charged with
 
 
 @dataclass(frozen=True)
@@ -44,42 +25,85 @@ class Exceeded:
     scope: str  # "the API key 'team-a'"
     unit: str  # "requests" or "tokens"
     per_minute: int
+    bucket: tuple[Scope, bytes] = ("", b"")
+
+
+@dataclass(frozen=True)
+class Charge:
+    """The buckets from which a request took, and its tokens. It is given back to `settle` once."""
+
+    tokens: int
+    of_requests: tuple[tuple[Scope, bytes], ...] = ()
+    of_tokens: tuple[tuple[Scope, bytes], ...] = ()
 
 
 class RateLimits:
-    """The buckets of all API keys, and of the header values of all services."""
+    """The buckets of all API keys, and of the header values of all services. `pods`: the gateway pods that share them."""
 
     def __init__(self) -> None:
-        self._buckets: OrderedDict[tuple[object, ...], Bucket] = OrderedDict()
+        self.buckets = Buckets()
+        self.pods = 1
 
     def take(
         self, service: Service, headers: Mapping[str, str], tokens: int, now: float, key: APIKey | None = None
-    ) -> Exceeded | None:
-        """Charge the request and return None when every limit allows it. Else charge nothing and return the limit."""
-        charges: list[tuple[Bucket, int, APIKey | RateLimit, str]] = []
-        if key is not None:
-            for unit, per_minute, amount in _amounts(key, tokens):
-                charges.append((self._bucket((key.name, unit, per_minute), per_minute, now), amount, key, unit))
-        for limit in service.limits:
-            value = headers.get(limit.header, "")
+    ) -> Exceeded | Charge:
+        """Charge the request when every limit allows it. Else charge nothing and return the limit."""
+        tokens = min(max(tokens, 0), MAX_TOKENS)
+        parts: list[tuple[Bucket, int, APIKey | RateLimit, str, tuple[Scope, bytes]]] = []
+        for limit in (*(() if key is None else (key,)), *service.limits):
             for unit, per_minute, amount in _amounts(limit, tokens):
-                bucket_key = (service.key, limit.header, unit, per_minute, value)
-                charges.append((self._bucket(bucket_key, per_minute, now), amount, limit, unit))
-        waits = [bucket.wait(amount, now) for bucket, amount, _, _ in charges]
+                place = _place(service, headers, limit, unit, per_minute)
+                bucket = self.buckets.ensure(*place, per_minute, now, self.pods)
+                parts.append((bucket, amount, limit, unit, place))
+        waits = [bucket.wait(amount, now, self.pods) for bucket, amount, _, _, _ in parts]
+        for bucket, amount, _, _, _ in parts:
+            bucket.ask(amount)
         wait = max(waits, default=0.0)
         if wait > 0:
-            bucket, _, limit_or_key, unit = charges[waits.index(wait)]
-            return Exceeded(wait, _scope(limit_or_key), unit, round(bucket.capacity))
-        for bucket, amount, _, _ in charges:
+            bucket, _, exceeded, unit, place = parts[waits.index(wait)]
+            return Exceeded(wait, _scope(exceeded), unit, round(bucket.per_minute), place)
+        for bucket, amount, _, _, _ in parts:
             bucket.take(amount)
-        return None
+        return Charge(
+            tokens,
+            tuple(place for _, _, _, unit, place in parts if unit == "requests"),
+            tuple(place for _, _, _, unit, place in parts if unit == "tokens"),
+        )
 
-    def _bucket(self, key: tuple[object, ...], per_minute: int, now: float) -> Bucket:
-        bucket = self._buckets.setdefault(key, Bucket(per_minute, per_minute, now))
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > MAX_BUCKETS:
-            self._buckets.popitem(last=False)
-        return bucket
+    def settle(self, charge: Charge, tokens: int, counts: bool = True) -> None:
+        """Replace the charged tokens by those that the request cost. `counts` is false for a request that reached no
+        engine: it is not one of the requests a minute either."""
+        for place in charge.of_tokens:
+            bucket = self.buckets.find(*place)
+            if bucket is not None:
+                bucket.take(min(tokens, MAX_TOKENS) - charge.tokens)
+        for place in () if counts else charge.of_requests:
+            bucket = self.buckets.find(*place)
+            if bucket is not None:
+                bucket.take(-1)
+
+    def retain_keys(self, keys: Collection[APIKey]) -> None:
+        """Forget the API keys that are not among `keys`, which are those in force."""
+        self.buckets.retain_keys(
+            {_key_name(key, unit, per_minute) for key in keys for unit, per_minute, _ in _amounts(key, 0)}
+        )
+
+    def retain_services(self, keys: Collection[ServiceKey]) -> None:
+        """Forget services that are not among `keys`."""
+        self.buckets.retain_scopes({"/".join(key) for key in keys})
+
+
+def _place(
+    service: Service, headers: Mapping[str, str], limit: APIKey | RateLimit, unit: str, per_minute: int
+) -> tuple[Scope, bytes]:
+    if isinstance(limit, APIKey):
+        return "", _key_name(limit, unit, per_minute)
+    value = headers.get(limit.header, "")
+    return f"{service.namespace}/{service.name}", digest(limit.header, unit, str(per_minute), value)
+
+
+def _key_name(key: APIKey, unit: str, per_minute: int) -> bytes:
+    return digest(key.name, unit, str(per_minute))
 
 
 def _amounts(limit: RateLimit | APIKey, tokens: int) -> list[tuple[str, int, int]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pagefleet_contract.headers import ENGINE_DIED
+from pagefleet_contract.headers import ENGINE_DIED, ENGINE_FULL
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.measuring.trace_context import trace_id
 from pagefleet_gateway.measuring.windows import Outcome
@@ -58,6 +58,8 @@ class LogLine:
     streamed: bool
     fields: Mapping[str, object]
     tokens: int | None = None  # output tokens; None: the engine did not report them
+    prompt_tokens: int | None = None  # None: the engine did not report them
+    body_bytes: int | None = None  # of the answer; None: not known
     trace_id: str | None = None
     error: str = ""  # the code of the error that ended its answer, where the engine reports it
 
@@ -97,32 +99,40 @@ def parse(text: bytes) -> LogLine | FailedAttempt | None:
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
         fields=fields,
         tokens=_tokens(fields),
+        body_bytes=int(_number(fields.get("bytes_sent"))),
         trace_id=_trace_id(fields),
         error=error,
     )
 
 
 def record_attempt(attempt: FailedAttempt, ledger: Ledger, now: float) -> None:
-    """Record the request that a pod had when its engine died."""
+    """Record the request that a pod had when its engine died, or for which its engine had no room."""
     ticket = ledger.ticket(attempt.id)
-    if ticket is not None and (attempt.flags & CUT or attempt.error == ENGINE_DIED):
-        for pod in ticket.choices:
-            if pod.address == attempt.upstream:
-                ledger.deaths.record_death(ticket.content, pod.uid, now)
+    pod = None
+    if ticket is not None:
+        pod = next((pod for pod in ticket.choices if pod.address == attempt.upstream), None)
+    if ticket is None or pod is None:
+        return
+    if attempt.flags & CUT or attempt.error == ENGINE_DIED:
+        ledger.deaths.record_death(ticket.content, pod.uid, now)
+    elif attempt.error == ENGINE_FULL:
+        ledger.record_full(attempt.id, pod.uid)
 
 
 def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     """Close the request's ticket, record which pods failed, and return how it counts; None for a refused request.
 
     When another revision had to answer, the picked one has failed the request. It then counts there as an error. It does
-    not count at the other revision, whose latency would include the failed attempt's time.
+    not count at the other revision, whose latency would include the failed attempt's time. A pod whose engine was full has
+    not failed: where another revision answered for that reason alone, the request counts nowhere.
     """
+    full = ledger.take_full(line.id)
     ticket = ledger.close(line.id)
     if ticket is None:
         return None
     answered = _answering_pod(ticket, line)
     cancelled = bool(line.flags & CANCELLED)
-    failed_pods = _failed_pods(ticket, line, cancelled)
+    failed_pods = [pod for pod in _failed_pods(ticket, line, cancelled) if pod.uid not in full]
     for pod in failed_pods:
         ledger.outliers.record_failure(pod.uid, now)
     if answered is not None and answered not in failed_pods and not cancelled and line.code:
@@ -134,8 +144,9 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     elif 200 <= line.code < 300 and not line.flags:
         ledger.deaths.record_answer(ticket.content)
     answered_elsewhere = answered is not None and answered.revision != ticket.revision
-    failed = answered_elsewhere or line.code >= 500 or bool(line.flags - CANCELLED)
-    counts = not cancelled and (failed or not 400 <= line.code < 500)
+    only_full = answered_elsewhere and not failed_pods and line.code < 500
+    failed = (answered_elsewhere and not only_full) or line.code >= 500 or bool(line.flags - CANCELLED)
+    counts = not cancelled and not only_full and (failed or not 400 <= line.code < 500)
     service = ticket.service
     ttft = line.ttft - ticket.held_seconds if line.streamed and line.ttft is not None else None
     if ttft is not None and not failed and answered is ticket.choices[0]:

@@ -65,6 +65,11 @@ class Metrics:
             registry=self.registry,
         )
         self._ejected.set_function(lambda: ledger.outliers.count(time.monotonic()))
+        self.outcomes_dropped = Counter(
+            "pagefleet_gateway_picker_outcomes_dropped",
+            "Answers of requests from other gateways that came from no picked pod, or from one that was not named",
+            registry=self.registry,
+        )
         self.watch_synced = Gauge(
             "pagefleet_gateway_watch_synced",
             "1 once all objects of a kind were listed",

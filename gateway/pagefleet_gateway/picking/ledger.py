@@ -40,6 +40,7 @@ class Ledger:
         self.retries = RetryBudgets()
         self._tickets: dict[str, Ticket] = {}
         self._requests: Counter[str] = Counter()  # in flight, by the first choice's uid
+        self._full: dict[str, set[str]] = {}  # by request, the pods that had no room for it
         self._tokens: Counter[str] = Counter()  # in flight, by the first choice's uid
 
     def __len__(self) -> int:
@@ -62,6 +63,14 @@ class Ledger:
             else:
                 del self._requests[uid], self._tokens[uid]
         return ticket
+
+    def record_full(self, request_id: str, uid: str) -> None:
+        """Count that a pod's engine had no room for the request. The pod is sound."""
+        self._full.setdefault(request_id, set()).add(uid)
+
+    def take_full(self, request_id: str) -> frozenset[str]:
+        """Return the pods that had no room for the request, by uid, and forget them."""
+        return frozenset(self._full.pop(request_id, ()))
 
     def ticket(self, request_id: str) -> Ticket | None:
         return self._tickets.get(request_id)
@@ -87,6 +96,7 @@ class Ledger:
         """Forget pods that are not among `pods`, and requests whose log line can no longer come."""
         for request_id in [key for key, ticket in self._tickets.items() if ticket.deadline < now]:
             self.close(request_id)
+        self._full = {key: uids for key, uids in self._full.items() if key in self._tickets}
         alive = tuple(pods)
         uids = {pod.uid for pod in alive}
         self.backlogs.retain(alive)

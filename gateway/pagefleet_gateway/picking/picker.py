@@ -14,15 +14,16 @@ from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, 
 from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTimeout, stream_timeout
 from pagefleet_gateway.envoy.timeouts import REQUEST_SECONDS
 from pagefleet_gateway.limits.api_keys import APIKeys
-from pagefleet_gateway.limits.rate_limits import RateLimits
+from pagefleet_gateway.limits.charges import Charges, OpenCharge
+from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
 from pagefleet_gateway.picking.deaths import Content, content
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.refusals import (
     ends_engines,
+    outside_subset,
     overloaded,
     rate_limited,
-    service_not_allowed,
     unready,
     wrong_api_key,
 )
@@ -32,6 +33,8 @@ from pagefleet_gateway.picking.score import PodLoad, rank
 from pagefleet_gateway.picking.split import Splits, Weights, canary_forced
 
 LOG_LINE_SECONDS = 60  # after a request's time limit, for its log line to arrive
+
+Lane = tuple[frozenset[str] | None, bool]  # the subset hint, and whether the canary is forced
 
 
 @dataclass(frozen=True)
@@ -91,15 +94,22 @@ class Picker:
         self._readings = readings or Readings(ledger.in_flight)
         self.splits = Splits(rng)
         self.prefixes = Prefixes()
-        self._limits = RateLimits()
+        self.limits = RateLimits()
+        self.charges = Charges(self.limits)
+        self._swept_keys: APIKeys | None = None
 
     def decide(self, request: Request, now: float) -> Pick | Refusal:
         """Choose for a request and open its ticket."""
         admitted = self.admit(request, now)
-        return admitted if isinstance(admitted, Refusal) else self.choose(admitted, now)
+        if isinstance(admitted, Refusal):
+            return admitted
+        decision = self.choose(admitted, now)
+        if isinstance(decision, Refusal):
+            self.charges.refund(request.id)
+        return decision
 
     def admit(self, request: Request, now: float) -> Admitted | Refusal:
-        """Find the request's service and charge its limits: once per request."""
+        """Find the request's service and charge its limits: once per request. `settle` or `refund` ends the charge."""
         keys, key = self._api_keys(), None
         if keys is not None:
             # Before the service is looked up: without a key nobody learns which services exist.
@@ -107,16 +117,18 @@ class Picker:
             if key is None:
                 return wrong_api_key(request.headers)
         name = key.name if key is not None else ""
-        service = route(self._state.snapshot, request.method, request.path, request.body)
+        service = route(self._state.snapshot, request.method, request.path, request.body, key)
         if isinstance(service, Refusal):
             return replace(service, api_key=name)
-        if key is not None and not key.allows(service.key):
-            return service_not_allowed(service, name)
-        cost = request_cost(request.body)
+        cost = request_cost(request.body, request.path)
         if service.limits or key is not None:
-            exceeded = self._limits.take(service, request.headers, cost.tokens, now, key)
-            if exceeded is not None:
-                return replace(rate_limited(service, exceeded), api_key=name)
+            tokens = cost.prompt_tokens + cost.most_output_tokens(service)
+            charge = self.limits.take(service, request.headers, tokens, now, key)
+            if isinstance(charge, Exceeded):
+                return replace(rate_limited(service, charge), api_key=name)
+            if charge.of_tokens or charge.of_requests:
+                deadline = now + service.hold_seconds + (service.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS
+                self.charges.open(request.id, OpenCharge(charge, service.key, cost.prompt_tokens, deadline))
         return Admitted(request, service, cost, now, name)
 
     def choose(self, admitted: Admitted, now: float) -> Pick | Refusal:
@@ -139,11 +151,24 @@ class Picker:
         # The gateway's keys are no engine's business.
         return replace(pick, api_key=admitted.api_key) if admitted.api_key else pick
 
+    def lane(self, admitted: Admitted) -> Lane:
+        """Return what the pods that the request may go to depend on. Requests of one lane wait for the same pods."""
+        request = admitted.request
+        service = self._state.snapshot.services.get(admitted.service.key, admitted.service)
+        return (request.subset, canary_forced(service, request.headers))
+
     def has_pods(self, key: ServiceKey) -> bool:
         return any(self._state.snapshot.pods.get(key, {}).values())
 
-    def sweep(self) -> None:
-        """Forget services and pods that are gone."""
+    def sweep(self, now: float) -> None:
+        """Forget services, pods and API keys that are gone, and charges whose request can no longer end."""
+        services, keys = self._state.snapshot.services.keys(), self._api_keys()
+        self.charges.sweep(now)
+        self.charges.retain(services)
+        self.limits.retain_services(services)
+        if keys is not self._swept_keys:
+            self._swept_keys = keys
+            self.limits.retain_keys(() if keys is None else keys.all)
         self.splits.retain(self._state.snapshot.services)
         self._ledger.retries.retain(self._state.snapshot.services.keys())
         self.prefixes.retain({pod.uid for pod in self._state.pods})
@@ -185,9 +210,13 @@ class Picker:
         live: Weights = tuple((name, weight) for name, weight in service.weights if weight > 0 and pods.get(name))
         # Only the canary's header leads to a canary that has no weight.
         canary_live = bool(service.canary and pods.get(service.canary))
-        if not live and not (canary_live and canary_forced(service, headers)):
+        forced = canary_live and canary_forced(service, headers)
+        if not live and not forced:
+            if request.subset is not None and service.weights:
+                return outside_subset(service, len(request.subset))
             return unready(service)
-        if service.pod_limit and self._all_at_limit(service.pod_limit, [pods[name] for name, _ in live]):
+        targets = [service.canary] if forced else [name for name, _ in live]
+        if service.pod_limit and self._all_at_limit(service.pod_limit, [pods[name] for name in targets]):
             return overloaded(service)
         revision = self.splits.choose(service, live, headers, canary_live)
         retries = service.retries if self._ledger.retries.allows(service.key) else 0

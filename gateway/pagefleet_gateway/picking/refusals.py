@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pagefleet_gateway.cluster.state import Service
 from pagefleet_gateway.limits.rate_limits import Exceeded
@@ -15,6 +16,8 @@ from pagefleet_gateway.picking.routing import Refusal
 RETRY_AFTER_SECONDS = 5
 OVERLOADED_RETRY_AFTER_SECONDS = 1
 NO_READY_POD, OVERLOADED = "no_ready_pod", "overloaded"  # refusals that end by waiting
+RATE_LIMITED = "rate_limit_exceeded"
+NO_POD_IN_SUBSET = "no_pod_in_subset"
 BEARER = "send it as `Authorization: Bearer <key>`"
 MIB = 1024 * 1024
 
@@ -29,15 +32,11 @@ def wrong_api_key(headers: Mapping[str, str]) -> Refusal:
     return Refusal(401, "invalid_request_error", "invalid_api_key", message)
 
 
-def service_not_allowed(service: Service, api_key: str) -> Refusal:
-    message = f"the API key {api_key!r} is not allowed to use {_name(service)}; ask the gateway's operator to allow it"
-    return Refusal(403, "permission_error", "service_not_allowed", message, service=service.key, api_key=api_key)
-
-
 def rate_limited(service: Service, limit: Exceeded) -> Refusal:
     allowed = f"{limit.per_minute} {limit.unit} a minute for {limit.scope}"
     message = f"rate limit exceeded for {_name(service)} ({allowed})"
-    return _too_many(service, "rate_limit_exceeded", message, math.ceil(limit.seconds))
+    refusal = _too_many(service, RATE_LIMITED, message, math.ceil(limit.seconds))
+    return replace(refusal, bucket=limit.bucket)
 
 
 def overloaded(service: Service) -> Refusal:
@@ -85,6 +84,15 @@ def unready(service: Service) -> Refusal:
         NO_READY_POD,
         f"InferenceService {_name(service)} has no ready pod of a revision with traffic ({revisions})",
     )
+
+
+def outside_subset(service: Service, addresses: int) -> Refusal:
+    """The gateway in front named pods by a subset hint. Waiting would not help: the next request brings a newer hint."""
+    message = (
+        f"none of the {addresses} endpoints that the gateway in front named in its subset hint is a ready pod of "
+        f"{_name(service)} with traffic"
+    )
+    return _unavailable(service, NO_POD_IN_SUBSET, message)
 
 
 def _too_many(service: Service, code: str, message: str, wait_seconds: int) -> Refusal:

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-TOKEN_BYTES = 4  # bytes of English text per token, about
+from pagefleet_gateway.cluster.state import Service
+from pagefleet_gateway.picking.prompt_text import TOKEN_BYTES, Prompt, read_prompt
+
 BLOCK_BYTES = 256  # text per block: 64 tokens, four of the engine's KV pages
 BLOCK_TOKENS = BLOCK_BYTES // TOKEN_BYTES
 MAX_BLOCKS = 256  # beyond 16k tokens a longer match changes no choice
 DEFAULT_OUTPUT_TOKENS = 256  # when the request names no limit
 MAX_OUTPUT_TOKENS = 2048  # clients set high limits and rarely reach them: above this a limit predicts nothing
+DEFAULT_OUTPUT_LIMIT = 4096  # charged when neither the request nor its service names a limit
+MEDIA_TOKENS = 1024  # about an image's or a recording's: its bytes say nothing about its tokens
+MAX_ANSWERS = 1024  # of one request, as far as its cost goes
+OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_NO_OUTPUT = re.compile(r"/(?:embeddings|rerank|score|classify|pooling|tokenize|detokenize)(?:[?#]|$)")
 
 
 @dataclass(frozen=True)
@@ -28,16 +36,31 @@ class RequestCost:
     blocks: tuple[bytes, ...] = ()
     streams: bool = False  # `stream` is true
     include_usage: bool = False  # `stream_options.include_usage` is true
+    output_limit: int | None = None  # tokens that one answer may have; None: the request names no limit
+    answers: int = 1  # `n` or `best_of`, of each prompt
 
     @property
     def tokens(self) -> int:
+        """Return the work that the request probably causes."""
         return self.prompt_tokens + self.output_tokens
 
+    def most_output_tokens(self, service: Service) -> int:
+        """Return the most tokens that all answers may have together, as far as the request and its service limit them."""
+        bounds = [DEFAULT_OUTPUT_LIMIT if self.output_limit is None else self.output_limit]
+        if service.output_limit:
+            bounds.append(service.output_limit)
+        if service.max_length:
+            bounds.append(max(1, service.max_length - self.prompt_tokens))
+        return min(bounds) * self.answers
 
-def request_cost(body: bytes) -> RequestCost:
-    """Read an OpenAI completion or chat completion request; images and token ids count by their bytes."""
+
+def request_cost(body: bytes, path: str = "") -> RequestCost:
+    """Read an OpenAI request: completions, chat completions, responses, embeddings and others with `input` or `messages`.
+
+    A token id counts as one token, and an image as MEDIA_TOKENS.
+    """
     if not body:
-        return RequestCost(output_tokens=1)
+        return RequestCost(output_tokens=1, answers=0)
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -46,14 +69,22 @@ def request_cost(body: bytes) -> RequestCost:
         return RequestCost(prompt_tokens=-(-len(body) // TOKEN_BYTES))
     model = document.get("model")
     model = model if isinstance(model, str) else ""
-    text = "\n".join(_prompt_texts(document)).encode("utf-8", "surrogatepass")
+    try:
+        prompt = read_prompt(document)
+    except RecursionError:
+        prompt = Prompt(body)
+    limit = _output_limit(document)
+    answers = 0 if _NO_OUTPUT.search(path) else _answers(document) * prompt.count
+    predicted = DEFAULT_OUTPUT_TOKENS if limit is None else min(limit, MAX_OUTPUT_TOKENS)
     return RequestCost(
         model=model,
-        prompt_tokens=-(-len(text) // TOKEN_BYTES),
-        output_tokens=_output_tokens(document),
-        blocks=block_hashes(text, model),
+        prompt_tokens=-(-len(prompt.text) // TOKEN_BYTES) + prompt.media * MEDIA_TOKENS,
+        output_tokens=predicted if answers else 1,
+        blocks=block_hashes(prompt.text, model),
         streams=document.get("stream") is True,
         include_usage=_includes_usage(document.get("stream_options")),
+        output_limit=limit,
+        answers=answers,
     )
 
 
@@ -75,25 +106,14 @@ def _includes_usage(options: object) -> bool:
     return isinstance(options, Mapping) and options.get("include_usage") is True
 
 
-def _output_tokens(document: Mapping[str, object]) -> int:
-    for name in ("max_completion_tokens", "max_tokens"):
+def _output_limit(document: Mapping[str, object]) -> int | None:
+    for name in OUTPUT_LIMITS:
         value = document.get(name)
         if isinstance(value, int) and value >= 0:
-            return min(value, MAX_OUTPUT_TOKENS)
-    return DEFAULT_OUTPUT_TOKENS
+            return value
+    return None
 
 
-def _prompt_texts(document: Mapping[str, object]) -> Iterator[str]:
-    """Yield the prompt's texts in the order in which chat templates place them: tools, then messages."""
-    if "tools" in document:
-        yield json.dumps(document["tools"])
-    prompt = document.get("prompt")
-    if isinstance(prompt, str):
-        yield prompt
-    elif prompt is not None:
-        yield json.dumps(prompt)
-    messages = document.get("messages")
-    for message in messages if isinstance(messages, list) else ():
-        if isinstance(message, Mapping):
-            content = message.get("content")
-            yield f"{message.get('role')}: {content if isinstance(content, str) else json.dumps(content)}"
+def _answers(document: Mapping[str, object]) -> int:
+    counts = [value for name in ("n", "best_of") if isinstance(value := document.get(name), int)]
+    return min(max(1, *counts), MAX_ANSWERS) if counts else 1

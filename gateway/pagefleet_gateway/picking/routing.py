@@ -1,12 +1,19 @@
-"""The service of a request, from its path or its body's `model`. Never chooses a revision or a pod."""
+"""The service of a request, from its path or its body's `model`. Never chooses a revision or a pod.
+
+A model name belongs to one service among those that the client's API key may ask: the one to which the operator granted it,
+else the oldest. Nobody is refused because another service has the same name, and nobody learns of services that the key may
+not ask.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pagefleet_contract import model_name
 from pagefleet_gateway.cluster.state import Service, ServiceKey, Snapshot
+from pagefleet_gateway.limits.api_keys import APIKey
 
 PATH = re.compile(r"^/(?:(?P<namespace>[^/]+)/(?P<service>[^/]+)/)?v1(?P<endpoint>/[^?#]*)(?:[?#].*)?$")
 
@@ -23,36 +30,41 @@ class Refusal:
     retry_after: int | None = None  # seconds
     service: ServiceKey | None = None  # the service whose metrics count it
     api_key: str = ""  # the name of the client's API key
+    bucket: tuple[str, bytes] | None = None  # of a rate limit: the scope and name of the bucket that was too low
 
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.error_type, "param": self.param, "code": self.code}
         return json.dumps({"error": error}).encode()
 
 
-def route(snapshot: Snapshot, method: str, path: str, body: bytes) -> Service | Refusal:
-    """Return the service that `path` names, or the only one that serves the body's `model`."""
+def route(snapshot: Snapshot, method: str, path: str, body: bytes, key: APIKey | None = None) -> Service | Refusal:
+    """Return the service that `path` names, or the one that owns the body's `model`. `key` sees only its own services."""
     match = PATH.match(path)
     if match is None:
         return _not_found("there is no such path; use /<namespace>/<service>/v1/... or /v1/...", "path_not_found")
     if match["namespace"]:
-        service = snapshot.services.get((match["namespace"], match["service"]))
+        named = (match["namespace"], match["service"])
+        service = snapshot.services.get(named)
+        if key is not None and not key.allows(named):
+            # The same answer where there is no such service. A metric's label must be no name that a client made up.
+            return replace(_not_allowed(named, key.name), service=named if service is not None else None)
         if service is None:
-            name = f"{match['namespace']}/{match['service']}"
-            return _not_found(f"there is no InferenceService {name}", "service_not_found")
+            return _not_found(f"there is no InferenceService {'/'.join(named)}", "service_not_found")
         return service
-    return _by_model(snapshot, method, match["endpoint"], body)
+    return _by_model(snapshot, method, match["endpoint"], body, key)
 
 
-def _by_model(snapshot: Snapshot, method: str, endpoint: str, body: bytes) -> Service | Refusal:
+def _by_model(snapshot: Snapshot, method: str, endpoint: str, body: bytes, key: APIKey | None) -> Service | Refusal:
     if endpoint.startswith("/models/"):
         model: object = endpoint.removeprefix("/models/")
     elif method == "GET" and not body:
-        if len(snapshot.by_model) != 1:
+        models = [name for name in snapshot.by_model if _owners(snapshot, name, key)]
+        if len(models) != 1:
             return _bad_request(
-                f"this gateway serves {len(snapshot.by_model)} models, so the path must name a service; use /<namespace>/<service>/v1{endpoint}",
+                f"{len(models)} models of this gateway can be meant, so the path must name a service; use /<namespace>/<service>/v1{endpoint}",
                 "model_ambiguous",
             )
-        model = next(iter(snapshot.by_model))
+        model = models[0]
     else:
         try:
             document = json.loads(body)
@@ -61,16 +73,37 @@ def _by_model(snapshot: Snapshot, method: str, endpoint: str, body: bytes) -> Se
         model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, str) or not model:
         return _bad_request("`model` must be a string: the name of a model that this gateway serves", "model_required")
-    keys = snapshot.by_model.get(model, ())
-    if not keys:
-        return _not_found(f"no service of this gateway serves the model {model[:200]!r}", "model_not_found", "model")
-    if len(keys) > 1:
-        names = ", ".join("/".join(key) for key in keys[:5])
-        return _bad_request(
-            f"{len(keys)} services serve {model!r} ({names}); use /<namespace>/<service>/v1{endpoint}",
-            "model_ambiguous",
-        )
-    return snapshot.services[keys[0]]
+    owners = _owners(snapshot, model, key)
+    if owners:
+        return snapshot.services[owners[0]]
+    message = f"no service of this gateway serves the model {model[:200]!r}"
+    others = [other for other in snapshot.by_model.get(model, ()) if key is None or key.allows(other)]
+    if others:
+        paths = ", ".join(f"/{namespace}/{name}/v1{endpoint}" for namespace, name in others[:5])
+        message = f"no service owns the model name {model[:200]!r} now; name a service by its path: {paths}"
+    return _not_found(message, "model_not_found", "model")
+
+
+def _owners(snapshot: Snapshot, model: str, key: APIKey | None) -> list[ServiceKey]:
+    """Return the services that the key may ask for a model, the owner of its name first.
+
+    A service that lost the name is asked only by a key of its own namespace that never saw the owner, which was in another.
+    """
+    seen = [other for other in snapshot.by_model.get(model, ()) if key is None or key.allows(other)]
+    owners = [other for other in seen if not snapshot.services[other].name_lost]
+    if owners or key is None:
+        return owners
+    home = key.only_namespace
+    return [
+        other
+        for other in seen
+        if other[0] == home and snapshot.services[other].name_lost.endswith(model_name.ELSEWHERE)
+    ]
+
+
+def _not_allowed(named: ServiceKey, api_key: str) -> Refusal:
+    message = f"the API key {api_key!r} is not allowed to use {'/'.join(named)}; ask the gateway's operator to allow it"
+    return Refusal(403, "permission_error", "service_not_allowed", message, api_key=api_key)
 
 
 def _not_found(message: str, code: str, param: str | None = None) -> Refusal:

@@ -12,10 +12,20 @@ from pathlib import Path
 import aiohttp
 from kubernetes.aio import client, config
 
-from pagefleet_contract.names import ENGINE_POD_SELECTOR, GROUP, KIND, PLURAL, VERSION
+from pagefleet_contract.names import (
+    ENGINE_POD_SELECTOR,
+    GATEWAY,
+    GATEWAY_INTERNAL_PORT,
+    GROUP,
+    KIND,
+    NAME_LABEL,
+    PLURAL,
+    VERSION,
+)
 from pagefleet_contract.reflector import Feed, Raw, Reflector, Request
-from pagefleet_gateway.cluster.objects import pod_from, service_from
+from pagefleet_gateway.cluster.objects import is_ready, pod_from, service_from
 from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.limits.peers import Peers
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.watching import pools as pool_kind
 from pagefleet_gateway.watching.pools import Pools, hostnames_of
@@ -42,8 +52,13 @@ class ClusterWatch:
         self._namespace, self._pools = namespace, pools
         self._metrics = metrics
         self._kubeconfig = kubeconfig
+        self._peers: tuple[str, Peers] | None = None
         self._stack = AsyncExitStack()
         self._reflectors: dict[str, Reflector] = {}  # by kind
+
+    def find_peers(self, namespace: str, peers: Peers) -> None:
+        """Follow the gateway pods of this namespace too. Call it before `async with`. Without a namespace there are none."""
+        self._peers = (namespace, peers) if namespace else None
 
     async def __aenter__(self) -> ClusterWatch:
         settings = client.Configuration()
@@ -60,6 +75,8 @@ class ClusterWatch:
         feeds = _feeds(api, self._state, self._namespace)
         if self._pools is not None:
             feeds = _with_pools(api, self._state, self._namespace, self._pools, feeds)
+        if self._peers is not None:
+            feeds = [*feeds, gateways_feed(api, *self._peers)]
         self._reflectors = {feed.kind: Reflector(self._counted(feed), aiohttp.ClientError) for feed in feeds}
         return self
 
@@ -133,6 +150,33 @@ def _feeds(api: client.ApiClient, state: State, namespace: str) -> list[Feed]:
             remove=remove_pod,
         ),
     ]
+
+
+def gateways_feed(api: client.ApiClient, namespace: str, peers: Peers) -> Feed:
+    """Return the feed of the gateway pods, with which quotas are shared."""
+
+    def name(raw: Raw) -> str:
+        metadata = raw.get("metadata")
+        return str(metadata.get("name")) if isinstance(metadata, Mapping) else ""
+
+    def address(raw: Raw) -> str:
+        status = raw.get("status")
+        host = str(status.get("podIP") or "") if isinstance(status, Mapping) and is_ready(raw) else ""
+        return f"[{host}]:{GATEWAY_INTERNAL_PORT}" if ":" in host else f"{host}:{GATEWAY_INTERNAL_PORT}" if host else ""
+
+    def upsert(raw: Raw) -> None:
+        if address(raw):
+            peers.put(name(raw), address(raw))
+        else:
+            peers.remove(name(raw))
+
+    return Feed(
+        kind="gateway Pod",
+        request=partial(_pods(api, namespace), label_selector=f"{NAME_LABEL}={GATEWAY}"),
+        replace=lambda items: peers.replace({name(raw): address(raw) for raw in items if address(raw)}),
+        upsert=upsert,
+        remove=lambda raw: peers.remove(name(raw)),
+    )
 
 
 def _with_pools(api: client.ApiClient, state: State, namespace: str, pools: Pools, feeds: list[Feed]) -> list[Feed]:

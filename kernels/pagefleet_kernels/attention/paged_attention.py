@@ -76,10 +76,10 @@ def paged_attention_reference(
         k = keys[pages].flatten(0, 1)[:length].float().repeat_interleave(group, dim=1)
         v = values[pages].flatten(0, 1)[:length].float().repeat_interleave(group, dim=1)
         scores = torch.einsum("thd,shd->hts", q[begin:end].float(), k) * scale
-        seen = torch.ones(end - begin, length, dtype=torch.bool, device=q.device).tril(length - (end - begin))
+        visible = torch.ones(end - begin, length, dtype=torch.bool, device=q.device).tril(length - (end - begin))
         if window:
-            seen = seen.triu(length - (end - begin) - window + 1)
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
+            visible = visible.triu(length - (end - begin) - window + 1)
+        weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
         out[begin:end] = torch.einsum("hts,shd->thd", weights, v).to(q.dtype)
     return out
 

@@ -15,20 +15,20 @@ def _tile(
     HEAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, DIM: tl.constexpr, WINDOWED: tl.constexpr,
     MASKED: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """One step of the online softmax over the tokens begin to begin + TILE; with MASKED, only what each row sees."""
-    seen = begin + tl.arange(0, TILE)
+    """One step of the online softmax over the tokens begin to begin + TILE; with MASKED, each row attends only to its visible ones."""
+    positions = begin + tl.arange(0, TILE)
     dims = tl.arange(0, DIM)
-    real = seen < stop
+    real = positions < stop
     if PAGE % TILE == 0:  # the tile lies in one page: one look-up, and addresses that follow each other
         page = tl.load(table + (begin // PAGE) * table_column).to(tl.int64)
         at = (begin % PAGE) + tl.arange(0, TILE)
         k_at, v_at = page * k_page + at * k_token, page * v_page + at * v_token
     else:
         if MASKED:
-            page = tl.load(table + (seen // PAGE) * table_column, mask=real, other=0).to(tl.int64)
+            page = tl.load(table + (positions // PAGE) * table_column, mask=real, other=0).to(tl.int64)
         else:
-            page = tl.load(table + (seen // PAGE) * table_column).to(tl.int64)
-        at = seen % PAGE
+            page = tl.load(table + (positions // PAGE) * table_column).to(tl.int64)
+        at = positions % PAGE
         k_at, v_at = page * k_page + at * k_token, page * v_page + at * v_token
     k_at = keys + k_at[:, None] + (dims * k_dim)[None, :]
     v_at = values + v_at[:, None] + (dims * v_dim)[None, :]
@@ -44,13 +44,13 @@ def _tile(
     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
     scores *= 1.4426950408889634  # exp(x) = exp2(x / ln 2)
     if MASKED:
-        visible = (seen[None, :] <= position[:, None]) & real[None, :]
+        visible = (positions[None, :] <= position[:, None]) & real[None, :]
         if WINDOWED:
-            visible = visible & (seen[None, :] > position[:, None] - window)
+            visible = visible & (positions[None, :] > position[:, None] - window)
         scores = tl.where(visible, scores, float("-inf"))
     now = tl.maximum(highest, tl.max(scores, axis=1))
     base = now
-    if MASKED:  # a row that has seen nothing yet: -inf - (-inf) is not a number
+    if MASKED:  # a row without a visible token so far: -inf - (-inf) is not a number
         base = tl.where(now == float("-inf"), 0.0, now)
     weights = tl.exp2(scores - base[:, None])
     faded = tl.exp2(highest - base)
@@ -105,7 +105,7 @@ def attend(
     query = tl.load(q + (at * q_token + head * q_head)[:, None] + (dims * q_dim)[None, :], mask=inside, other=0.0)
     if WIDEN:
         query = query.to(tl.float32)
-    before = kv_len - q_len  # tokens of earlier steps; each row sees everything up to itself
+    before = kv_len - q_len  # tokens of earlier steps; each row attends to all tokens up to itself
     position = before + token
     end = tl.minimum(kv_len, before + first + block_tokens)
     begin = tl.full([], 0, tl.int32)
@@ -123,7 +123,7 @@ def attend(
     keys += kv_head * k_head
     values += kv_head * v_head
     masked_from = begin
-    if not WINDOWED:  # tiles that all rows see whole need no mask
+    if not WINDOWED:  # tiles that are visible to all rows as a whole need no mask
         masked_from = tl.maximum(begin, tl.minimum(end, before + first + 1) // TILE * TILE)
         for tile in range(begin, masked_from, TILE):
             highest, total, summed = _tile(

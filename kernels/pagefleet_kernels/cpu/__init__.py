@@ -1,7 +1,7 @@
-"""The CPU's operations: compiled for AVX-512 with VNNI where that is at hand, else the same in torch.
+"""The CPU's operations: compiled for AVX-512 with VNNI where the processor has it, else the same in torch.
 
 `operations` chooses. Both compute the same numbers up to rounding; the compiled ones also give a row the same result,
-bit by bit, whatever else is in its batch.
+bit by bit, whatever other rows its batch has.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ VERSION = 5
 
 
 def missing() -> str | None:
-    """Why the compiled operations cannot be used here, None when they can."""
+    """Return why the compiled operations cannot be used here, None when they can."""
     if not LIBRARY.is_file():
         return "not built: python -m pagefleet_kernels.compile"
     try:
@@ -34,9 +34,9 @@ def usable() -> bool:
     return missing() is None
 
 
-# `Kept` in source/linear.h.
-KEPT_INT8, KEPT_CODES = 1, {4: 2, 8: 3}
-KEPT = {torch.float32: 0, torch.bfloat16: 4, torch.float16: 5}
+# The values of `Storage` in source/linear.h.
+STORAGE_INT8, STORAGE_CODES = 1, {4: 2, 8: 3}
+STORAGE = {torch.float32: 0, torch.bfloat16: 4, torch.float16: 5}
 
 
 class _Attention(Structure):
@@ -88,7 +88,7 @@ def _library() -> ctypes.CDLL:
 
 
 class NativeLinear:
-    """A packed weight; freed with this object. `group` is int8's; 0: the weight is kept as it is given."""
+    """A packed weight; freed with this object. `group` is int8's; 0: the weight is stored as it is given."""
 
     def __init__(
         self,
@@ -100,16 +100,16 @@ class NativeLinear:
     ) -> None:
         scales = offsets = None
         if group:
-            matrix, kept = floats(weight), KEPT_INT8
+            matrix, storage = floats(weight), STORAGE_INT8
         elif isinstance(weight, Coded):
-            matrix, kept, group = weight.codes, KEPT_CODES[weight.bits], weight.group
+            matrix, storage, group = weight.codes, STORAGE_CODES[weight.bits], weight.group
             scales, offsets = weight.scales, weight.offsets
         else:
-            matrix, kept = weight, KEPT[weight.dtype]
+            matrix, storage = weight, STORAGE[weight.dtype]
         self._library, self._n = library, matrix.shape[0]
         held = [None if one is None else one.contiguous() for one in (matrix, scales, offsets, bias)]
         pointers = [None if one is None else one.data_ptr() for one in held]
-        self.handle = library.pagefleet_linear(kept, *pointers, *matrix.shape, group, gated)
+        self.handle = library.pagefleet_linear(storage, *pointers, *matrix.shape, group, gated)
 
     def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
         y = x.new_empty(x.shape[0], self._n) if into is None else into

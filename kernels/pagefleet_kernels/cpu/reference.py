@@ -1,4 +1,4 @@
-"""The CPU's operations in plain torch: what the compiled ones are tested against, and what other CPUs run."""
+"""The CPU's operations in plain torch. The compiled ones are tested against these, and other CPUs run these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def quantise(x: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.T
 
 
 def dequantise(x: torch.Tensor, group: int = GROUP) -> torch.Tensor:
-    """What is left of x [rows, k] after `quantise`."""
+    """Return x [rows, k] as `quantise` rounds it."""
     values, scales = quantise(x, group)
     return (values * scales.unsqueeze(2)).view(x.shape[0], -1)[:, : x.shape[1]]
 
@@ -38,11 +38,11 @@ class Reference:
         group: int = GROUP,
         gated: bool = False,
     ) -> Linear:
-        kept = dequantise(floats(weight), group) if int8 else floats(weight)
+        matrix = dequantise(floats(weight), group) if int8 else floats(weight)
 
         def apply(x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
             normed = self.rms_norm(x, *norm) if norm else x
-            product = functional.linear(dequantise(normed, group) if int8 else normed, kept, bias)
+            product = functional.linear(dequantise(normed, group) if int8 else normed, matrix, bias)
             return product if into is None else into.add_(product)
 
         return apply
@@ -93,10 +93,10 @@ class Reference:
             keys = pages.keys[used].permute(1, 0, 2, 4, 3).reshape(kv_heads, -1, head_dim)[:, :context]
             values = pages.values[used].transpose(0, 1).reshape(kv_heads, -1, head_dim)[:, :context]
             position = torch.arange(context - (end - begin), context).unsqueeze(1)
-            seen = torch.arange(context).unsqueeze(0)
-            mask = seen <= position
+            positions = torch.arange(context).unsqueeze(0)
+            mask = positions <= position
             if window:
-                mask &= seen > position - window
+                mask &= positions > position - window
             query = qkv[begin:end, :heads].transpose(0, 1).unsqueeze(0)
             product = functional.scaled_dot_product_attention(
                 query, keys.float().unsqueeze(0), values.float().unsqueeze(0), attn_mask=mask, enable_gqa=True
@@ -109,8 +109,8 @@ class Reference:
 
 
 def _drawn(logits: torch.Tensor, draw: Draw) -> int:
-    """The largest logit where the draw has no distribution, as the compiled ones: see source/sampling.h."""
-    likeliest = int(logits.argmax())  # of a number and what is none, the latter
+    """Draw a token; the largest logit where there is no distribution, as the compiled ones do: see source/sampling.h."""
+    likeliest = int(logits.argmax())  # of a number and a NaN this returns NaN
     if bool(logits[likeliest].isnan()):
         return int(logits.nan_to_num(-torch.inf, torch.inf, -torch.inf).argmax())
     if draw.temperature <= 0:
@@ -124,11 +124,11 @@ def _drawn(logits: torch.Tensor, draw: Draw) -> int:
         probabilities, ids = probabilities[: draw.top_k], ids[: draw.top_k]
     if draw.top_p < 1:
         before = probabilities.cumsum(0) - probabilities
-        kept = before < draw.top_p * probabilities.sum()
-        probabilities, ids = probabilities[kept], ids[kept]
+        remaining = before < draw.top_p * probabilities.sum()
+        probabilities, ids = probabilities[remaining], ids[remaining]
     if draw.min_p > 0:
-        kept = probabilities >= draw.min_p
-        probabilities, ids = probabilities[kept], ids[kept]
+        remaining = probabilities >= draw.min_p
+        probabilities, ids = probabilities[remaining], ids[remaining]
     if not len(ids):
         return likeliest
     ids, order = ids.sort()

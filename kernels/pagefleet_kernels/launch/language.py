@@ -37,7 +37,7 @@ def runs_on(tensor: torch.Tensor) -> bool:
 
 
 def power_of_two(number: int, least: int = 1) -> int:
-    """The smallest power of two that is at least `number` and `least`: what a Triton block may measure."""
+    """Return the smallest power of two that is at least `number` and `least`: Triton's blocks have such sizes."""
     return max(least, 1 << (number - 1).bit_length())
 
 

@@ -1,7 +1,7 @@
 """How a launch is cut up, by shape: tables that ship with the package, nothing is tuned at start-up. Pure functions.
 
 The entries follow from counting, not from measurements: registers and shared memory of one program on Hopper (227 KiB
-a multiprocessor, less on smaller chips), and bytes in flight. `bench/kernels_gpu.py` measures what they give.
+a multiprocessor, less on smaller chips), and bytes in flight. `bench/kernels_gpu.py` measures the results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Attention", "Gemm", "attention_plan", "gemm_plan", "processors", "sp
 
 DECODE_ROWS = 16  # the fewest rows of a matrix product; up to that many, attention is bound by the pages' bytes
 MAX_HEAD_DIM = 256
-CPU_PROCESSORS = 4  # what the interpreter pretends, so that it runs the split paths
+CPU_PROCESSORS = 4  # assumed for the interpreter, so that it runs the split paths
 
 
 def attention_plan(
@@ -41,7 +41,7 @@ def attention_plan(
 
 
 def split_count(programs: int, slots: int, longest: int, least: int, most: int = 64) -> int:
-    """Into how many parts to cut each program's loop so that all parts run in one wave.
+    """Return how many parts each program's loop is cut into, so that all parts run in one wave.
 
     programs without splits; slots, programs that the device holds at once; longest, iterations of the loop; least, the
     fewest of a part: below it the reduction costs more than it gains. One where the programs fill the device already.

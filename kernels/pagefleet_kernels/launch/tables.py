@@ -1,7 +1,7 @@
 """How launches are cut up by shape: the tables that ship with the package, and those that `tune` wrote for one GPU.
 
-A GPU's own table is `tables/<name>.json` beside this file, or in the folder that PAGEFLEET_KERNEL_TABLES names; what it
-does not hold comes from the defaults. Nothing is tuned when an engine starts.
+A GPU's own table is `tables/<name>.json` beside this file, or in the folder that PAGEFLEET_KERNEL_TABLES names. Missing
+entries come from the defaults. Nothing is tuned when an engine starts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Gemm:
 
 
 # By the padded head size. Of the pipeline's stages the first ones look pages up: only from 5 on do the tiles of K and V
-# have two buffers, so that one loads while the other is used (seen in the compiled code: 72 KiB for 64 x 128 x 2 bytes).
+# have two buffers, so that one loads while the other is used (read from the compiled code: 72 KiB for 64 x 128 x 2 bytes).
 _DECODE = {
     16: Attention(16, 128, 4, 5, 4),
     32: Attention(16, 128, 4, 5, 4),
@@ -101,7 +101,7 @@ def dumped(tables: Tables) -> str:
 
 
 def loaded(text: str) -> Tables:
-    """A GPU's table over the defaults. Raises ValueError for what is not one."""
+    """Read a GPU's table over the defaults. Raises ValueError for text that is no table."""
     try:
         document = json.loads(text)
         parts = {}
@@ -123,7 +123,7 @@ def file_name(gpu: str) -> str:
 
 
 def tables(device: torch.device | None) -> Tables:
-    """Of a GPU; the defaults for the CPU, on which the interpreter runs what a GPU would."""
+    """Return the tables of a GPU; the defaults for the CPU, where the interpreter runs a GPU's launches."""
     if device is None or device.type != "cuda":
         return DEFAULT
     return _of(torch.cuda.get_device_name(device), os.environ.get(VARIABLE, ""))

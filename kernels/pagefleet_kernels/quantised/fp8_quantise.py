@@ -1,4 +1,4 @@
-"""Rounding to float8_e4m3fn with one scale a row (found here: its largest magnitude over 448) or one a tensor (given).
+"""Rounding to float8_e4m3fn with one scale a row (computed here: its largest magnitude over 448) or one a tensor (given).
 
 Floor: x is read once and a byte an element written, n * width * (itemsize + 1) bytes; 3 flops an element. A row stays
 in registers between its maximum and its rounding.

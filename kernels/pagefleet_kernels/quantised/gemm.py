@@ -1,4 +1,4 @@
-"""What the quantised matrix products share: how the grid covers the product, and the sum over splits of the depth.
+"""The shared parts of the quantised matrix products: the grid over the product, and the sum over splits of the depth.
 
 Splits write float32 partial products that one reduction adds in a fixed order: unlike atomic additions, the result is
 the same on every run.
@@ -35,8 +35,8 @@ def gemm_grid(
     row_blocks, column_blocks = -(-rows // plan.rows), -(-columns // plan.columns)
     steps = -(-inner // step)
     slots = processors(device) * plan.resident
-    wanted = split_count(row_blocks * column_blocks, slots, steps, MIN_STEPS, most=16)
-    part = -(-steps // wanted) * step
+    parts = split_count(row_blocks * column_blocks, slots, steps, MIN_STEPS, most=16)
+    part = -(-steps // parts) * step
     splits = max(1, -(-inner // part))
     shape, kind = ((rows, columns), dtype) if splits == 1 else ((splits, rows, columns), torch.float32)
     return Grid((row_blocks, column_blocks, splits), part, torch.empty(shape, dtype=kind, device=device), dtype)

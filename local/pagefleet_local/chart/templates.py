@@ -9,6 +9,7 @@ import yaml
 from pagefleet_contract.names import SYSTEM_NAMESPACE
 from pagefleet_local.chart.source import MANIFESTS, kustomized, patched
 from pagefleet_local.chart.text import SPLICED, Expression, Given, When, document
+from pagefleet_local.chart.values import DRAIN_SECONDS
 from pagefleet_local.fleet.kubectl import Document
 
 NAMESPACE = Expression(".Release.Namespace | quote")
@@ -19,6 +20,7 @@ COMPONENTS = {
     "gateway-tls-only": "and .Values.gateway.tls.enabled (not .Values.gateway.tls.plaintext)",
     "gateway-api-keys": ".Values.gateway.apiKeys.enabled",
     "picker": ".Values.gateway.picker.enabled",
+    "picker-mtls": "and .Values.gateway.picker.enabled .Values.gateway.picker.mutualTLS",
 }
 # What a component replaces and a value sets anyway.
 VALUED = frozenset({("spec", "replicas")})
@@ -28,6 +30,7 @@ SECRETS = {
     "pagefleet-operator-tls": ".Values.operator.tlsSecretName",
     "pagefleet-gateway-tls": ".Values.gateway.tls.secretName",
     "pagefleet-gateway-api-keys": ".Values.gateway.apiKeys.secretName",
+    "pagefleet-picker-tls": ".Values.gateway.picker.tlsSecretName",
 }
 OWN_IMAGE = 'or .Values.operator.image .Values.image.tag (ne .Values.image.repository "docker.io/pagefleet")'
 PROMETHEUS_TOKEN = "/var/run/secrets/pagefleet/prometheus-token"  # noqa: S105 - a path
@@ -74,8 +77,18 @@ def _placed(one: Document, part: str) -> Document | When:
         one["metadata"]["annotations"] = When(f"{service}.annotations", Given(f"toYaml {service}.annotations"))
         one["spec"]["type"] = When(f'ne {service}.type "ClusterIP"', Expression(f"{service}.type"))
     if one["kind"] == "NetworkPolicy":
+        if part == "gateway":
+            _picker_peers(one)
         return When(".Values.networkPolicies.enabled", one)
     return one
+
+
+def _picker_peers(one: Document) -> None:
+    """Let a value name the gateways that may reach the endpoint picker's port."""
+    rule = next(
+        rule for rule in one["spec"]["ingress"] if isinstance(rule, When) and {"port": "picker"} in rule.node["ports"]
+    )
+    rule.node["from"] = Given("toYaml .Values.gateway.picker.from")
 
 
 def _deployment(one: Document, part: str) -> None:
@@ -89,6 +102,9 @@ def _deployment(one: Document, part: str) -> None:
     container["imagePullPolicy"] = Expression(".Values.image.pullPolicy")
     container["resources"] = Given(f"toYaml {values}.resources")
     container["env"] += [*_environment(part), When(f"{values}.env", Given(f"toYaml {values}.env"))]
+    if part == "gateway":
+        beside = int(pod["terminationGracePeriodSeconds"]) - DRAIN_SECONDS
+        pod["terminationGracePeriodSeconds"] = Expression(f"add (int {values}.drainSeconds) {beside}")
     if part == "operator":
         _prometheus_token(pod, container)
     pod["imagePullSecrets"] = When(".Values.image.pullSecrets", Given('include "pagefleet.pullSecrets" .'))
@@ -101,7 +117,14 @@ def _deployment(one: Document, part: str) -> None:
 def _environment(part: str) -> list[When]:
     if part == "gateway":
         workers = ".Values.gateway.workers"
-        return [_variable(f"gt (int {workers}) 0", "PAGEFLEET_GATEWAY_WORKERS", f"{workers} | toString | quote")]
+        drain = ".Values.gateway.drainSeconds"
+        return [
+            _variable(f"gt (int {workers}) 0", "PAGEFLEET_GATEWAY_WORKERS", f"{workers} | toString | quote"),
+            # In the manifests it is the gateway's own default.
+            _variable(
+                f"ne (int {drain}) {DRAIN_SECONDS}", "PAGEFLEET_GATEWAY_DRAIN_SECONDS", f"{drain} | toString | quote"
+            ),
+        ]
     namespaces, prometheus = ".Values.operator.namespaces", ".Values.operator.prometheus"
     own = 'include "pagefleet.image" (list . "operator" .Values.operator.image) | quote'
     token = f"{prometheus}.tokenSecretName"

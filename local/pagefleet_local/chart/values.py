@@ -8,11 +8,15 @@ from typing import Any
 
 import yaml
 
+from pagefleet_contract.quantity import seconds
+from pagefleet_contract.traffic import DEFAULT_TIMEOUT
+
 Document = dict[str, Any]
 TEXT, FLAG, MAP = {"type": "string"}, {"type": "boolean"}, {"type": "object"}
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 OBJECTS = {"type": "array", "items": {"type": "object"}}
+PEERS = {**OBJECTS, "minItems": 1}  # an empty list would mean everybody
 NAMES = {"type": "array", "items": NAME, "uniqueItems": True}
 VARIABLES = {
     "type": "array",
@@ -23,6 +27,17 @@ VARIABLES = {
         "additionalProperties": False,
     },
 }
+
+DRAIN_SECONDS = int(seconds(DEFAULT_TIMEOUT))  # the gateway's own default
+
+# As in manifests/components/picker: gateways' pods, in namespaces that an administrator has labelled.
+GATEWAYS = [
+    {
+        "namespaceSelector": {"matchLabels": {"pagefleet.io/gateways": "trusted"}},
+        "podSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]},
+    }
+    for label in ("gateway.networking.k8s.io/gateway-name", "gateway.envoyproxy.io/owning-gateway-name")
+]
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,7 @@ def values(resources: dict[str, Document]) -> tuple[Value, ...]:
         Value("gateway.replicas", 1, "from 2 on spread over nodes", count(1, 100)),
         *common("gateway", resources["gateway"]),
         Value("gateway.workers", 0, "threads of Envoy; each takes a core when busy; 0: as many as the CPU limit or the node has cores, 4 at most", count(0, 64)),
+        Value("gateway.drainSeconds", DRAIN_SECONDS, "how long a gateway that stops waits for open answers; as long as the longest `spec.traffic.timeout`", count(0, 86400)),
         Value("gateway.service.type", "ClusterIP", "of the Service pagefleet-gateway", {"type": "string", "enum": ["ClusterIP", "NodePort", "LoadBalancer"]}),
         Value("gateway.service.annotations", {}, "of the same, for a cloud's load balancer", STRINGS),
         Value("gateway.tls.enabled", False, "HTTPS on port 443 of the Service (docs/gateway.md)", FLAG),
@@ -86,6 +102,9 @@ def values(resources: dict[str, Document]) -> tuple[Value, ...]:
         Value("gateway.apiKeys.enabled", False, "ask clients for a key (docs/gateway.md)", FLAG),
         Value("gateway.apiKeys.secretName", "pagefleet-gateway-api-keys", "Secret (key keys.yaml); it must be there", NAME),
         Value("gateway.picker.enabled", False, "endpoint picker for other gateways, port 9003 (docs/gateway-api.md)", FLAG),
+        Value("gateway.picker.tlsSecretName", "pagefleet-picker-tls", "Secret (kubernetes.io/tls) of that port; without it the picker signs its own certificate", NAME),
+        Value("gateway.picker.mutualTLS", False, "gateways must show a certificate of an authority in ca.crt of that Secret", FLAG),
+        Value("gateway.picker.from", GATEWAYS, "peers of a NetworkPolicy: the gateways that may reach that port", PEERS),
         Value("networkPolicies.enabled", True, "what may reach operator and gateway", FLAG),
         Value("monitoring.enabled", False, "PodMonitors, rules and dashboards (needs monitoring.coreos.com/v1)", FLAG),
         Value("monitoring.dashboards", True, "with monitoring: ConfigMaps for Grafana's sidecar", FLAG),

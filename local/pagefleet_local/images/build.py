@@ -75,7 +75,7 @@ def _build(targets: list[str], archives: dict[str, Path]) -> None:
 
 
 def context(folder: Path, targets: Sequence[str]) -> None:
-    """Write a build context into `folder`: the Dockerfile, kernels/ to compile, and build/ with wheels linked from the cache."""
+    """Write a build context into `folder`: the Dockerfile, kernels/ and gateway/ to compile, and build/ with wheels linked from the cache."""
     for name in ("requirements", *(f"wheels/{name}" for name in ("own", *wheels.EXTRAS, "engine-cuda", "smollm2"))):
         (folder / "build" / name).mkdir(parents=True)
     for extra in wheels.EXTRAS:
@@ -89,7 +89,8 @@ def context(folder: Path, targets: Sequence[str]) -> None:
     shutil.copy(CHECKOUT / "images/Dockerfile", folder / "Dockerfile")
     (folder / "images").mkdir()
     shutil.copy(CHECKOUT / "images/runtime.py", folder / "images/runtime.py")
-    shutil.copytree(CHECKOUT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__", "*.so*"))
+    for root in ("kernels", "gateway"):
+        shutil.copytree(CHECKOUT / root, folder / root, ignore=shutil.ignore_patterns("__pycache__", "*.so*"))
 
 
 def link(source: Path, target: Path) -> None:

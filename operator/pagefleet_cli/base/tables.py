@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pagefleet_operator.domain.base.runtime import runtime_name
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 
 Document = Mapping[str, Any]
 LAST_DECISIONS = 8
@@ -25,10 +25,10 @@ def services(items: Iterable[Document], now: datetime.datetime, wide: bool = Fal
     columns = ["NAMESPACE", "NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "REPLICAS", "AGE"]
     table = Table(*columns, *(("PHASE", "MODEL", "SOURCE", "RUNTIME", "REASON") if wide else ()), box=None)
     for item in items:
-        metadata, status, spec = item["metadata"], item.get("status") or {}, item.get("spec") or {}
+        metadata, status, pods = item["metadata"], item.get("status") or {}, revision_spec(item.get("spec"))
         canary, ready = status.get("canary", ""), condition(item, "Ready")
         weight = next((t["weight"] for t in status.get("traffic") or () if t["revision"] == canary), "")
-        rollout, model = status.get("rollout") or {}, spec.get("model") or {}
+        rollout = status.get("rollout") or {}
         cells = [
             metadata["namespace"], metadata["name"], ready["status"], status.get("stable", ""), canary, weight,
             (rollout.get("verdict") or {}).get("outcome", ""), status.get("replicas", 0),
@@ -37,9 +37,9 @@ def services(items: Iterable[Document], now: datetime.datetime, wide: bool = Fal
         if wide:
             cells += [
                 rollout.get("phase", ""),
-                model.get("servedName", ""),
-                model.get("source", ""),
-                runtime_name(spec),
+                pods.model.served_name,
+                pods.model.source,
+                pods.engine.runtime,
             ]
             cells.append("" if ready["status"] == "True" else ready.get("reason", ""))
         table.add_row(*map(text, cells))

@@ -134,6 +134,7 @@ class Api:
             headers=headers,
             proxy=settings.proxy,
             server_hostname=settings.tls_server_name,
+            allow_redirects=False,
         ) as response:
             text = await response.text()
             try:

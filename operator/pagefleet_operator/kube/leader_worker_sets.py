@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pagefleet_contract.names import MANAGED_SELECTOR, SERVICE_LABEL
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, KIND, VERSION
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
@@ -62,6 +63,5 @@ def needed(spec: Mapping[str, Any], status: Mapping[str, Any], pods: Iterable[Do
 
 
 def _several(spec: object) -> bool:
-    engine = spec.get("engine") if isinstance(spec, Mapping) else None
-    count = engine.get("nodes", 1) if isinstance(engine, Mapping) else 1
+    count: object = revision_spec(spec).nodes
     return isinstance(count, int) and count > 1

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pagefleet_contract.names import AWAKE_GATE, REVISION_LABEL, SPARE_LABEL
-from pagefleet_operator.domain.analysis.load_test import parse_result
+from pagefleet_contract.names import AWAKE_GATE, GATEWAY, REVISION_LABEL, SPARE_LABEL
+from pagefleet_operator.domain.analysis.loadtest import parse_result
 from pagefleet_operator.domain.manifests import retained
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
 from pagefleet_operator.domain.status.observation import (
@@ -198,3 +198,14 @@ def _result(message: str) -> LoadTestReading:
 def seconds(text: str) -> float:
     """RFC 3339 to UNIX seconds."""
     return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def is_installed_gateway(item: Mapping[str, Any]) -> bool:
+    """Whether a pod of a tenant's namespace that is labelled as a gateway is one of `manifests/picker`: a ReplicaSet's, ready,
+    under the gateway's service account. A label alone is not believed, because anything that runs there can carry it."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    controlled = any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
+    account = (item.get("spec") or {}).get("serviceAccountName")
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return controlled and account == GATEWAY and ready

@@ -73,7 +73,8 @@ class SpareOrders:
         host = f"[{address}]" if ":" in address else address
         try:
             timeout = aiohttp.ClientTimeout(total=ENGINE_SECONDS)
-            async with self._session.post(f"http://{host}:{ENGINE_PORT}{path}", timeout=timeout) as response:
+            url = f"http://{host}:{ENGINE_PORT}{path}"
+            async with self._session.post(url, timeout=timeout, allow_redirects=False) as response:
                 if response.status >= 300:
                     level = logging.DEBUG if response.status == BUSY else logging.WARNING
                     log.log(level, "spare %s answers %s with %s", address, path, response.status)

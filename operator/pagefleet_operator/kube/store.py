@@ -31,6 +31,7 @@ class Store:
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, Document] = {}
         self._owned: dict[tuple[str, str, str], set[str]] = {}  # kind, namespace, service -> names
+        self._serving: dict[str, set[ServiceKey]] = {}  # served name -> services
         self._gone: dict[ObjectKey, int] = {}  # the version at which an object went
 
     def upsert(self, kind: str, document: Document, *, deleted: bool = False) -> None:
@@ -45,6 +46,8 @@ class Store:
             return
         self._forget_index(key)
         self._objects[key] = document
+        if kind == KIND and (served := served_name(document)):
+            self._serving.setdefault(served, set()).add(key[1:])
         if owner := _owner(kind, document):
             self._owned.setdefault((kind, key[1], owner), set()).add(key[2])
 
@@ -88,6 +91,10 @@ class Store:
         names = sorted(self._owned.get((kind, namespace, service), ()))
         return [self._objects[kind, namespace, name] for name in names]
 
+    def serving(self, name: str) -> list[ServiceKey]:
+        """Return the InferenceServices whose `spec.model.servedName` is `name`, sorted."""
+        return sorted(self._serving.get(name, ()))
+
     def names(self, kind: str) -> list[tuple[str, str]]:
         """Namespace and name of every object of a kind, sorted."""
         return sorted(key[1:] for key in self._objects if key[0] == kind)
@@ -99,11 +106,24 @@ class Store:
 
     def _forget_index(self, key: ObjectKey) -> None:
         known = self._objects.get(key)
+        if known is not None and key[0] == KIND and (served := served_name(known)):
+            services = self._serving.get(served, set())
+            services.discard(key[1:])
+            if not services:
+                self._serving.pop(served, None)
         if known is not None and (owner := _owner(key[0], known)):
             names = self._owned.get((key[0], key[1], owner), set())
             names.discard(key[2])
             if not names:
                 self._owned.pop((key[0], key[1], owner), None)
+
+
+def served_name(service: Mapping[str, Any]) -> str:
+    """Return an InferenceService's `spec.model.servedName`, "" without one. Total."""
+    spec = service.get("spec")
+    model = spec.get("model") if isinstance(spec, Mapping) else None
+    name = model.get("servedName") if isinstance(model, Mapping) else None
+    return name if isinstance(name, str) else ""
 
 
 def _owner(kind: str, document: Mapping[str, Any]) -> str:

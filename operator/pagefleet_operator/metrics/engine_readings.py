@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,11 +12,11 @@ import aiohttp
 from pagefleet_contract.engine_metrics import OURS, SLEEPING, Engine, EngineMetrics, selector
 from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
 from pagefleet_operator.metrics import metrics_page
-from pagefleet_operator.metrics.bounded_body import TooLongError, body
+from pagefleet_operator.metrics.accounts import Account, unlimited
+from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
 
 TIMEOUT_SECONDS = 2.0
 FRESH_SECONDS = 1.0  # a pod is asked at most this often
-MAX_BYTES = 4 << 20
 MAX_PODS = 10_000  # readings that are remembered
 # By the names of EngineMetrics. A page must have each of these that its engine is known to report; other gauges of a load
 # may be absent.
@@ -26,7 +25,6 @@ READ = tuple(dict.fromkeys((*GAUGES.values(), *PAGES, *RATES)))
 # How many pages an engine is taken to have that reports only the share in use: hundredths of a percent.
 NOMINAL_PAGES = 10_000
 OUR_ENGINE = Engine()
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -105,14 +103,17 @@ class EngineReadings:
         self._session = session
         self._last: dict[str, tuple[float, EngineReading | Unread]] = {}
 
-    async def read(self, address: str, engine: Engine = OUR_ENGINE) -> EngineReading | Unread:
-        """Unread when the pod does not answer in time or not with plausible numbers, or its engine reports none."""
+    async def read(
+        self, address: str, engine: Engine = OUR_ENGINE, account: Account | None = None
+    ) -> EngineReading | Unread:
+        """Unread when the pod does not answer in time or not with plausible numbers, its engine reports none, or its service
+        has used up its `account`."""
         if engine.metrics is None:
             return Unread("its engine reports no metrics")
         now = time.monotonic()
         last = self._last.get(address)
         if last is None or now - last[0] > FRESH_SECONDS:
-            fetched = await self._fetch(address, engine.port, engine.metrics)
+            fetched = await self._fetch(f"http://{address}:{engine.port}", engine.metrics, account or unlimited())
             if isinstance(fetched, EngineReading) and last is not None and isinstance(last[1], EngineReading):
                 fetched = rated(fetched, last[1], now - last[0])
             last = (now, fetched)
@@ -121,17 +122,16 @@ class EngineReadings:
             self._last[address] = last
         return last[1]
 
-    async def _fetch(self, address: str, port: int, metrics: EngineMetrics) -> EngineReading | Unread:
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        url = f"http://{address}:{port}{metrics.path}"
-        try:
-            async with self._session.get(url, timeout=timeout) as response:
-                if response.status != 200:
-                    return Unread(f"{url} answers {response.status}")
-                reading = parse((await body(response, MAX_BYTES)).decode(errors="replace"), metrics)
-                return reading or Unread(f"{url} lacks a number that the engine should report")
-        except TimeoutError:
-            return Unread(f"{url} does not answer within {TIMEOUT_SECONDS:g} s")
-        except (aiohttp.ClientError, OSError, TooLongError) as error:
-            log.debug("engine %s: %s", url, error)
-            return Unread(f"{url} cannot be read: {type(error).__name__}")
+    async def _fetch(self, server: str, metrics: EngineMetrics, account: Account) -> EngineReading | Unread:
+        url = f"{server}{metrics.path}"
+        async with account.tenant.places:
+            if account.overdrawn:
+                return Unread(f"{url} is {account.overdrawn}")
+            try:
+                page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, metrics_page.MAX_BYTES))
+            except FetchError as error:
+                return Unread(f"{url} {error}")
+        account.receive(len(page))
+        with account.spending():
+            reading = parse(page.decode(errors="replace"), metrics)
+        return reading or Unread(f"{url} lacks a number that the engine should report")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Collection, Sequence
 
@@ -12,13 +11,12 @@ import aiohttp
 from pagefleet_contract.engine_metrics import HISTOGRAMS
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.kube.store import ServiceKey
-from pagefleet_operator.metrics.bounded_body import TooLongError, body
+from pagefleet_operator.metrics.accounts import Account, unlimited
 from pagefleet_operator.metrics.cumulative import Counts, Past, Pod, counts, names
-from pagefleet_operator.metrics.metrics_page import samples
+from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
+from pagefleet_operator.metrics.metrics_page import MAX_BYTES, samples
 
 TIMEOUT_SECONDS = 2.0
-MAX_BYTES = 4 << 20
-log = logging.getLogger(__name__)
 
 
 class EngineWindows:
@@ -30,16 +28,23 @@ class EngineWindows:
         self._silence: dict[ServiceKey, str] = {}
 
     async def read(
-        self, pods: Sequence[Pod], namespace: str, service: str, signals: Collection[str] = HISTOGRAMS
+        self,
+        pods: Sequence[Pod],
+        namespace: str,
+        service: str,
+        signals: Collection[str] = HISTOGRAMS,
+        account: Account | None = None,
     ) -> tuple[Slice, ...] | None:
         """The slices of a service; None when a pod does not answer, because a silent pod must not look like a good one."""
         key = (namespace, service)
         past = self._past.setdefault(key, Past())
-        answers = await asyncio.gather(*(self._fetch(pod, signals) for pod in pods))
+        account = account or unlimited()
+        answers = await asyncio.gather(*(self._fetch(pod, signals, account) for pod in pods))
         silent = [] if pods else ["none of its pods is ready"]
         for pod, answer in zip(pods, answers, strict=True):
             if isinstance(answer, Counts):
-                past.add(pod, answer)
+                with account.spending():
+                    past.add(pod, answer)
             else:
                 silent.append(f"pod {pod.name} {answer}")
         past.trim(time.time(), [pod.name for pod in pods])
@@ -54,22 +59,23 @@ class EngineWindows:
         self._past.pop((namespace, service), None)
         self._silence.pop((namespace, service), None)
 
-    async def _fetch(self, pod: Pod, signals: Collection[str]) -> Counts | str:
+    async def _fetch(self, pod: Pod, signals: Collection[str], account: Account) -> Counts | str:
         """The pod's counts, or the reason why there are none."""
         metrics = pod.engine.metrics
         if metrics is None:
             return "has an engine that reports no metrics"
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         url = f"http://{pod.address}:{pod.engine.port}{metrics.path}"
+        async with account.tenant.places:
+            if account.overdrawn:
+                return f"is {account.overdrawn}"
+            try:
+                page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, MAX_BYTES))
+            except FetchError as error:
+                return f"{error} (at {url})"
+        account.receive(len(page))
         try:
-            async with self._session.get(url, timeout=timeout) as response:
-                if response.status != 200:
-                    return f"answers {response.status} at {url}"
-                text = (await body(response, MAX_BYTES)).decode(errors="replace")
-        except (aiohttp.ClientError, TimeoutError, OSError, TooLongError) as error:
-            log.debug("engine %s: %s", pod.address, error)
-            return f"does not answer at {url}: {type(error).__name__}"
-        try:
-            return counts(samples(text, names(metrics, signals)), time.time(), metrics, signals)
+            with account.spending():
+                text = page.decode(errors="replace")
+                return counts(samples(text, names(metrics, signals)), time.time(), metrics, signals)
         except (ValueError, KeyError) as error:
             return f"has a metrics page that cannot be read: {str(error)[:200]}"

@@ -1,33 +1,42 @@
 """Reads the gateways' measurements: closed slices per revision. Read slices are retained, impossible ones dropped.
 
-A gateway that restarts comes back as another instance; its earlier measurements stay here.
+A gateway that restarts comes back as another instance; its earlier measurements stay here. A tenant's own pickers
+(provider GatewayAPI) measure too: the size of their answers and the operator's time for them are limited.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import aiohttp
 
+from pagefleet_contract import sketch
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.kube.store import ServiceKey
-from pagefleet_operator.metrics.bounded_body import body
+from pagefleet_operator.metrics import long_json
+from pagefleet_operator.metrics.accounts import Account, taking_turns, unlimited
+from pagefleet_operator.metrics.fetching import FetchError, Question, TooLongError, fetch
 
 TIMEOUT_SECONDS = 2.0
-MAX_BYTES = 16 << 20
+MAX_BYTES, MAX_OWN_BYTES = 16 << 20, 1 << 20  # an answer of the system's gateways, and of a tenant's own pickers
+LATEST_SECONDS = 60.0  # read again where everything is too long
 RETAINED_SECONDS, MAX_SLICES = 72 * 3600.0, 12_000  # a long rollout is judged by them
 TRIMMED_SLICES = 10_000  # left of too many: the guard then adds all of them up again, which must be rare
-MAX_BUCKET = 2000
+# Of all histograms that are retained for a service with its own pickers (some 20 MiB), and what is left of too many.
+MAX_OWN_BUCKETS, TRIMMED_OWN_BUCKETS = 300_000, 200_000
+MAX_TEXT = 253  # of a name
+_BUCKET = re.compile(r"[0-9]{1,4}")
 Id = tuple[str, float, str, str]
 log = logging.getLogger(__name__)
 
@@ -40,7 +49,7 @@ def slices(document: Any) -> Iterator[Slice]:
     if not isinstance(instance, str) or not isinstance(listed, list) or not _finite(seconds):
         return
     for raw in listed:
-        piece = _slice(raw, instance, seconds)
+        piece = _slice(raw, instance[:MAX_TEXT], seconds)
         if piece is not None:
             yield piece
 
@@ -56,8 +65,8 @@ def _slice(raw: Any, instance: str, seconds: float) -> Slice | None:
         instance=instance,
         start=float(raw["start"]),
         seconds=seconds,
-        revision=str(raw.get("revision", "")),
-        stratum=str(raw.get("stratum", "")),
+        revision=str(raw.get("revision", ""))[:MAX_TEXT],
+        stratum=str(raw.get("stratum", ""))[:MAX_TEXT],
         requests=requests,
         errors=errors,
         latency=latency,
@@ -75,7 +84,12 @@ def _histogram(raw: Any) -> dict[int, int] | None:
         return None
     result = {}
     for bucket, count in raw.items():
-        if not isinstance(bucket, str) or not bucket.isdigit() or int(bucket) > MAX_BUCKET or not _count(count):
+        if (
+            not isinstance(bucket, str)
+            or not _BUCKET.fullmatch(bucket)
+            or int(bucket) > sketch.LAST
+            or not _count(count)
+        ):
             return None
         result[int(bucket)] = count
     return result
@@ -99,6 +113,20 @@ def _judged(known: list[Slice], latest: float) -> list[Slice]:
     return left[-TRIMMED_SLICES:] if len(left) > MAX_SLICES else left
 
 
+def _newest(known: list[Slice], buckets: int) -> list[Slice]:
+    """The newest of `known`, which are in the order of time: as many as have `buckets` together at most."""
+    total = 0
+    for place in range(len(known) - 1, -1, -1):
+        total += _buckets(known[place])
+        if total > buckets:
+            return known[place + 1 :]
+    return known
+
+
+def _buckets(piece: Slice) -> int:
+    return 1 + sum(map(len, piece.latency.values()))
+
+
 @dataclass(frozen=True)
 class GatewayAnswer:
     """The answer of one gateway; `now` is the time by its own clock."""
@@ -106,6 +134,14 @@ class GatewayAnswer:
     slices: tuple[Slice, ...]
     held: int
     now: float
+
+
+@dataclass(frozen=True)
+class Own:
+    """The pickers in a service's own namespace, and the account that reading them is charged to."""
+
+    addresses: tuple[str, ...] = ()
+    account: Account = field(default_factory=unlimited)
 
 
 class GatewayWindows:
@@ -116,16 +152,29 @@ class GatewayWindows:
         self._slices: dict[ServiceKey, dict[Id, Slice]] = {}
         self._newest: dict[ServiceKey, dict[str, float]] = {}  # by address
         self._loads: dict[ServiceKey, ServiceLoad] = {}
+        self._buckets: dict[ServiceKey, int] = {}  # of all retained histograms
 
     async def read(
-        self, addresses: list[str], namespace: str, service: str, *, judged: bool
+        self,
+        addresses: Collection[str],
+        namespace: str,
+        service: str,
+        *,
+        judged: bool,
+        own: Own | None = None,
     ) -> tuple[Slice, ...] | None:
         """The slices of a service; None when no gateway answered.
 
-        `judged` says that a rollout is judged by them; otherwise old slices are thinned out.
+        `judged` says that a rollout is judged by them; otherwise old slices are thinned out. `own` are the pickers of the
+        service's own namespace.
         """
-        key = (namespace, service)
-        answers = await asyncio.gather(*(self._fetch(address, key) for address in addresses))
+        key, own = (namespace, service), own or Own()
+        addresses = [*addresses, *own.addresses]
+        system, limited = (MAX_BYTES, unlimited()), (MAX_OWN_BYTES, own.account)
+        limits = [limited if address in own.addresses else system for address in addresses]
+        answers = await asyncio.gather(
+            *(self._fetch(address, key, *limit) for address, limit in zip(addresses, limits, strict=True))
+        )
         self._loads.pop(key, None)
         if not any(answer is not None for answer in answers):
             return None
@@ -135,13 +184,17 @@ class GatewayWindows:
             last = newest.get(address, -math.inf)
             new = [piece for piece in answer.slices if piece.start > last] if answer else []
             retained.update((_id(piece), piece) for piece in new)
+            self._buckets[key] = self._buckets.get(key, 0) + sum(map(_buckets, new))
             if new:
                 newest[address] = max(piece.start for piece in new)
         known = sorted(retained.values(), key=lambda piece: piece.start)
         latest = known[-1].start if known else 0.0
         left = _judged(known, latest) if judged else thinned(known, latest)
+        if own.addresses and self._buckets.get(key, 0) > MAX_OWN_BUCKETS:
+            left = _newest(left, TRIMMED_OWN_BUCKETS)
         if len(left) < len(known):
             self._slices[key] = {_id(piece): piece for piece in left}
+            self._buckets[key] = sum(map(_buckets, left))
         answered = [answer for answer in answers if answer is not None]
         self._loads[key] = service_load(
             left,
@@ -159,21 +212,38 @@ class GatewayWindows:
         self._slices.pop((namespace, service), None)
         self._newest.pop((namespace, service), None)
         self._loads.pop((namespace, service), None)
+        self._buckets.pop((namespace, service), None)
 
-    async def _fetch(self, address: str, key: ServiceKey) -> GatewayAnswer | None:
-        query = {"namespace": key[0], "service": key[1], "since": str(self._newest.get(key, {}).get(address, 0.0))}
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+    async def _fetch(self, address: str, key: ServiceKey, max_bytes: int, account: Account) -> GatewayAnswer | None:
+        if account.overdrawn:
+            log.warning("gateway %s of %s/%s is %s", address, *key, account.overdrawn)
+            return None
+        since = self._newest.get(key, {}).get(address, 0.0)
+        question = Question(
+            f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows",
+            TIMEOUT_SECONDS,
+            max_bytes,
+            {"namespace": key[0], "service": key[1], "since": str(since)},
+        )
         try:
-            async with self._session.get(
-                f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows", params=query, timeout=timeout
-            ) as response:
-                if response.status != 200:
-                    return None
-                document = json.loads(await body(response, MAX_BYTES))
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            log.warning("gateway %s does not answer: %s", address, error or type(error).__name__)
-            return None
-        now = document.get("now") if isinstance(document, Mapping) else None
-        if not _finite(now):
-            return None
-        return GatewayAnswer(tuple(slices(document)), _optional(document.get("held")) or 0, float(now))
+            text = (await fetch(self._session, question)).decode()
+            account.receive(len(text))
+            document = await long_json.load(text, "slices", account)
+            return await _answer(document, account)
+        except TooLongError as error:
+            self._newest.setdefault(key, {})[address] = max(since, time.time() - LATEST_SECONDS)
+            log.warning("gateway %s: %s; only its latest %g s are read", address, error, LATEST_SECONDS)
+        except (FetchError, ValueError, RecursionError) as error:
+            log.warning("gateway %s: %s", address, error or type(error).__name__)
+        return None
+
+
+async def _answer(document: Mapping[str, Any], account: Account) -> GatewayAnswer | None:
+    """The plausible part of an answer, None where it has no time."""
+    now = document.get("now")
+    if not _finite(now):
+        return None
+    found = list[Slice]()
+    async for piece in taking_turns(slices(document), account):
+        found.append(piece)
+    return GatewayAnswer(tuple(found), _optional(document.get("held")) or 0, float(now))

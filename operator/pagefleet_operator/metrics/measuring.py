@@ -15,6 +15,8 @@ from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube import readings
 from pagefleet_operator.kube.client import Document
+from pagefleet_operator.kube.store import ServiceKey
+from pagefleet_operator.metrics.accounts import Account
 from pagefleet_operator.metrics.cumulative import Pod
 from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
@@ -37,15 +39,16 @@ class Measures:
         self._engines, self._prometheus = engines, prometheus
 
     async def read(
-        self, rollout: Rollout, items: Sequence[Document], status: Status, namespace: str, service: str
+        self, rollout: Rollout, items: Sequence[Document], status: Status, key: ServiceKey, account: Account
     ) -> Measured:
-        """The measurements of a service; `items` are its pods."""
+        """The measurements of a service; `items` are its pods. Reading their pages is charged to `account`."""
+        namespace, service = key
         revisions = [revision for revision in (status.stable, status.canary) if revision]
         pods = _pods(items, revisions)
         signals = of_engines(rollout)
         queries = of_prometheus(rollout.guard, namespace, service)
         engine, *answers = await asyncio.gather(
-            self._engine(pods, namespace, service, signals),
+            _no_slices() if signals is None else self._engines.read(pods, namespace, service, signals, account),
             *(self._prometheus.read(pods, revisions, query) for query in queries),
         )
         prometheus = {query.own: slices for query, slices in zip(queries, answers, strict=True) if slices is not None}
@@ -57,10 +60,9 @@ class Measures:
         self._engines.forget(namespace, service)
         self._prometheus.forget(namespace, service)
 
-    async def _engine(
-        self, pods: Sequence[Pod], namespace: str, service: str, signals: tuple[str, ...] | None
-    ) -> tuple[Slice, ...] | None:
-        return None if signals is None else await self._engines.read(pods, namespace, service, signals)
+
+async def _no_slices() -> None:
+    return None
 
 
 def of_engines(rollout: Rollout) -> tuple[str, ...] | None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import aiohttp
 
-from pagefleet_operator.metrics.bounded_body import TooLongError, body
+from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
 
 TIMEOUT_SECONDS = 2.0
+ANSWERS = (200, 400, 422)  # the last two explain what is wrong with a query
 NOWHERE = "the operator has no Prometheus: set PAGEFLEET_PROMETHEUS_URL"
 log = logging.getLogger(__name__)
 
@@ -31,19 +32,21 @@ class Prometheus:
         """The JSON of an answer of /api/v1/query, and ""; or None and the reason why there is none."""
         if not self._url:
             return None, NOWHERE
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        form = {"query": query, "timeout": f"{TIMEOUT_SECONDS:g}s"}
         try:
-            async with self._session.post(
+            question = Question(
                 f"{self._url}/api/v1/query",
-                data={"query": query, "timeout": f"{TIMEOUT_SECONDS:g}s"},
+                TIMEOUT_SECONDS,
+                max_bytes,
+                form=form,
                 headers=self._headers(),
-                timeout=timeout,
-                allow_redirects=False,
-            ) as response:
-                if response.status not in (200, 400, 422):
-                    return None, f"Prometheus answers {response.status}"
-                return json.loads(await body(response, max_bytes)), ""
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError, TooLongError) as error:
+                accepted=ANSWERS,
+            )
+            return json.loads(await fetch(self._session, question)), ""
+        except FetchError as error:
+            log.warning("Prometheus %s", error)
+            return None, f"Prometheus {error}"
+        except (OSError, ValueError, RecursionError) as error:
             log.warning("Prometheus: %s", error or type(error).__name__)
             return None, f"Prometheus does not answer: {type(error).__name__}"
 

@@ -14,10 +14,10 @@ import aiohttp
 
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.kube.store import ServiceKey
-from pagefleet_operator.metrics.bounded_body import body
+from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
 
 PERIOD_SECONDS, LISTED_SECONDS, TIMEOUT_SECONDS = 0.5, 5.0, 2.0
-MAX_BYTES = 4 << 20
+MAX_BYTES = 256 << 10  # some thousand services with held requests
 log = logging.getLogger(__name__)
 
 
@@ -60,14 +60,11 @@ class Wakes:
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def _held(self, address: str) -> set[ServiceKey]:
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        question = Question(f"http://{address}:{GATEWAY_INTERNAL_PORT}/held", TIMEOUT_SECONDS, MAX_BYTES)
         try:
-            async with self._session.get(f"http://{address}:{GATEWAY_INTERNAL_PORT}/held", timeout=timeout) as response:
-                if response.status != 200:
-                    return set()
-                return keys(json.loads(await body(response, MAX_BYTES)))
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            log.debug("cannot read the held requests of gateway %s: %s", address, error or type(error).__name__)
+            return keys(json.loads(await fetch(self._session, question)))
+        except (FetchError, ValueError, RecursionError) as error:
+            log.debug("gateway %s: its held requests cannot be read: %s", address, error or type(error).__name__)
             return set()
 
 

@@ -2,7 +2,7 @@
 
 https://gateway-api.sigs.k8s.io/reference/spec/ (v1.3, standard channel) and
 https://gateway-api-inference-extension.sigs.k8s.io/reference/spec (v1): the fields, types, bounds, enums, defaults and
-list types that an API server holds an object to and prunes it by; no descriptions, and no CEL rules, which an API
+list types by which an API server checks and prunes an object; no descriptions, and no CEL rules, which an API
 server of 1.20 refuses. Nothing here is copied from the upstream files; to run against those, see `documents`.
 """
 

@@ -1,9 +1,9 @@
 """LeaderWorkerSets for the tests' API server: the kind's schema, and a controller that makes the pods.
 
 The schema is written from the kind's published reference (https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/): the
-fields, types, enums and defaults that an API server holds an object to and prunes it by; no descriptions. Nothing here is
+fields, types, enums and defaults by which an API server checks and prunes an object; no descriptions. Nothing here is
 copied from the upstream files. The controller does what the real one does for a group's pods, as far as the operator and
-the gateway can see it: names, labels, the variables of every container, one group more or less, a group made anew as a whole.
+the gateway can see it: names, labels, the variables of every container, one group more or less, a group recreated as a whole.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Controller:
         self._api = api
 
     async def run(self) -> None:
-        """For ever."""
+        """Run the controller, for ever."""
         while True:
             with contextlib.suppress(*PASSING):
                 await self.once()
@@ -107,7 +107,7 @@ class Controller:
 
 
 def pods(one: Document) -> Iterator[Document]:
-    """The pods of a LeaderWorkerSet: its leaders NAME-GROUP, and their workers NAME-GROUP-INDEX."""
+    """Return the pods of a LeaderWorkerSet: its leaders NAME-GROUP, and their workers NAME-GROUP-INDEX."""
     template = one["spec"]["leaderWorkerTemplate"]
     for group in range(one["spec"]["replicas"]):
         for index in range(template["size"]):

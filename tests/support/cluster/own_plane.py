@@ -27,7 +27,7 @@ class OwnPlane:
 
 @contextmanager
 def control_plane() -> Iterator[Cluster]:
-    """etcd, API server, controllers and scheduler; nothing of them is left behind."""
+    """Run etcd, API server, controllers and scheduler, and remove everything of them at the end."""
     layout = control_plane_layout()
     cluster = up(Options(layout=layout, node=False))
     try:
@@ -41,7 +41,7 @@ def control_plane() -> Iterator[Cluster]:
 async def own_plane(
     namespace: str = "", *, crd: bool = True, max_pods: int = 500, pause: float = 0.2, prefix: str = "127.100"
 ) -> AsyncIterator[OwnPlane]:
-    """`namespace` is created. `max_pods`, `pause` and `prefix` are StatusNode's."""
+    """Run a control plane with our CRD, `namespace` and a StatusNode, whose arguments are `max_pods`, `pause` and `prefix`."""
     with control_plane() as cluster:
         kubectl = Kubectl(cluster.kubeconfig)
         if crd:

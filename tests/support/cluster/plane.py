@@ -1,4 +1,4 @@
-"""The control plane that tests/cluster runs on, as its tests see it: kubectl, the operator as it is shipped."""
+"""The control plane of tests/cluster, as its tests use it: kubectl, and the operator as it is shipped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Operator:
     process: subprocess.Popen[bytes] = field(init=False)
 
     async def start(self) -> None:
-        """Returns when it is ready."""
+        """Start the operator, and return when it is ready."""
         with self.log.open("ab") as log:
             command = [str(Path(sys.executable).parent / "pagefleet-operator")]
             self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)

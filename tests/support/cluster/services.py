@@ -1,4 +1,4 @@
-"""InferenceServices on the control plane that tests/cluster shares: applied, waited for, alerted, and what the operator wrote."""
+"""InferenceServices on the control plane of tests/cluster: applies them, waits for them, alerts them, reads the audit log."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def service(name: str, **engine: object) -> Document:
 
 
 async def view(plane: Plane, name: str) -> View:
-    found = await plane.kubectl.get("isvc", name, NAMESPACE)
-    assert found is not None
-    return View(found)
+    document = await plane.kubectl.get("isvc", name, NAMESPACE)
+    assert document is not None
+    return View(document)
 
 
 async def settled(plane: Plane, name: str, what: str, holds: Any) -> View:
@@ -43,7 +43,7 @@ async def ready(plane: Plane, name: str, **engine: object) -> View:
 
 
 def audited(plane: Plane, verbs: tuple[str, ...] = WRITES) -> list[dict[str, Any]]:
-    """What the operator asked of the API server, from the audit log."""
+    """Return the operator's requests to the API server, from the audit log."""
     lines = (plane.layout.logs / "audit.log").read_text().splitlines()
     events = [json.loads(line) for line in lines if line.strip()]
     return [event for event in events if event["user"].get("username") == OPERATOR_USER and event["verb"] in verbs]
@@ -59,7 +59,7 @@ async def post(plane: Plane, payload: object, token: str = TOKEN) -> int:
 
 
 async def decided(plane: Plane, name: str) -> float:
-    """When the operator last decided about a service, UNIX seconds, by its status page."""
+    """Return when the operator last decided about a service, in UNIX seconds, by its status page."""
     url, headers = f"{plane.operator_url}/ui/api/services/{NAMESPACE}/{name}", {"Authorization": f"Bearer {TOKEN}"}
     async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as response:
         page = await response.json()

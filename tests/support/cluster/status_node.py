@@ -1,4 +1,4 @@
-"""A node that only claims to run pods: it marks what is scheduled to it Running and Ready, and lets deleted pods go.
+"""A node that only claims to run pods: it marks the pods scheduled to it Running and Ready, and removes deleted pods.
 
 For tests of the operator against a real control plane where no container needs to run. Never shipped.
 """
@@ -45,13 +45,13 @@ class StatusNode:
                     raise
 
     async def run(self) -> None:
-        """For ever."""
+        """Run the node, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
             group.create_task(self._pods())
 
     async def _beat(self) -> None:
-        """Apart from the pods: a late heartbeat makes all of them unready."""
+        """Send heartbeats in a task of their own: a late heartbeat makes all pods unready."""
         while True:
             with contextlib.suppress(*PASSING):
                 await self._heartbeat()
@@ -87,7 +87,7 @@ class StatusNode:
             await self._api.replace(path, fresh)
 
     async def _served(self, pod: dict[str, Any]) -> None:
-        with contextlib.suppress(*PASSING):  # it changed meanwhile: the next look serves it
+        with contextlib.suppress(*PASSING):  # it changed meanwhile: the next round writes it
             await self._serve(pod)
 
     async def _serve(self, pod: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ class StatusNode:
         await self._api.replace(f"{path}/status", pod)
 
     async def _gated(self, pod: dict[str, Any], path: str) -> None:
-        """Ready follows the gates; as a kubelet has it, what a late heartbeat made unready is mended."""
+        """Set Ready by the gates. As a kubelet does, make pods Ready again that a late heartbeat made unready."""
         conditions = {condition["type"]: condition for condition in pod["status"].get("conditions") or ()}
         status = "True" if all(conditions.get(gate, {}).get("status") == "True" for gate in _gates(pod)) else "False"
         if conditions["Ready"]["status"] != status:

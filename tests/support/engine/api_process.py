@@ -1,4 +1,4 @@
-"""Starts the real `pagefleet-engine` on a tiny random Llama made here: what the tests of the engine's API share."""
+"""Starts the real `pagefleet-engine` on a tiny random Llama made here. The tests of the engine's API share this."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 import openai
 
 NAME = "tiny"
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -130,10 +130,12 @@ class Serving:
     replies: list[Reply] = field(default_factory=list)
 
     def client(self, key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
+        return openai.OpenAI(
+            base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=TIMEOUT_SECONDS
+        )
 
     def ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request(method, path, body=body, headers=headers or {})
             response = connection.getresponse()
@@ -155,9 +157,9 @@ class Serving:
         """The sum of a metric's samples that carry these labels."""
         total = 0.0
         for line in self.ask("GET", "/metrics").body.decode().splitlines():
-            found = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
-            if found and found[1] == name and all(f'{k}="{v}"' in (found[2] or "") for k, v in labels.items()):
-                total += float(found[3])
+            match = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
+            if match and match[1] == name and all(f'{k}="{v}"' in (match[2] or "") for k, v in labels.items()):
+                total += float(match[3])
         return total
 
     def engine_pid(self) -> int:
@@ -171,17 +173,17 @@ class Serving:
             return False
 
     def open_stream(self, **parameters: Any) -> socket.socket:
-        """A raw connection with a streaming request sent on it; the answer is for the caller to read."""
+        """Open a raw connection and send a streaming request on it; the caller reads the answer."""
         body = json.dumps({"model": NAME, "prompt": "go", "ignore_eos": True, "stream": True, **parameters}).encode()
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_SECONDS)
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         return connection
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition. Raises TimeoutError after PATIENCE seconds."""
-    end = time.monotonic() + PATIENCE
+    """Wait for a condition. Raises TimeoutError after TIMEOUT_SECONDS."""
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(what)
@@ -212,7 +214,7 @@ def free_port() -> int:
 def serving(
     uri: str, log: Path, *flags: str, extra: dict[str, str] | None = None, first: str = ""
 ) -> Iterator[Serving]:
-    """A ready engine on a free port, `extra` in its environment; killed at the end if it still runs."""
+    """Run a ready engine on a free port, with `extra` in its environment; kill it at the end if it still runs."""
     port, output = free_port(), log.with_suffix(".out")
     environment = {**os.environ, "PAGEFLEET_TERMINATION_LOG": str(log), "OMP_NUM_THREADS": "1", **(extra or {})}
     with output.open("w") as out:

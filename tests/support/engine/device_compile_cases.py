@@ -1,6 +1,6 @@
 """Steps of the device runner in the shapes of real models, whose launches are compiled and not run. No test here.
 
-Run as a program it does what kernels_compile.py does. One layer stands for all of them.
+Run as a program it works like kernels_compile.py. One layer stands for all of them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pagefleet_engine.runner.device.steps.step import DeviceStep, Drawing
 from pagefleet_kernels.build_inputs import Inputs, build_inputs_reference
 from pagefleet_kernels.kernels import TRITON, Kernels
 
-CPU, LONGEST, PAGE, PAGES = torch.device("cpu"), 8192, 16, 8
-LLAMA = ModelConfig("llama", 512, 4096, 14336, 1, 32, 8, 128, 5e5, 1e-5, LONGEST, tied=True, eos_token_ids=(2,))
+CPU, MAX_POSITIONS, PAGE, PAGES = torch.device("cpu"), 8192, 16, 8
+LLAMA = ModelConfig("llama", 512, 4096, 14336, 1, 32, 8, 128, 5e5, 1e-5, MAX_POSITIONS, tied=True, eos_token_ids=(2,))
 QWEN = replace(LLAMA, kind="qwen3", hidden_size=1024, intermediate_size=3072, heads=16, qk_norm=True)
 MISTRAL = replace(LLAMA, kind="mistral", hidden_size=1024, intermediate_size=1024, sliding_window=4096,
                   sliding_layers=(True,))  # fmt: skip
 
 
 def inputs(*given: Any) -> Inputs:
-    """Compiled, but computed by the reference: what the launch would have written is used as indexes."""
+    """Compile the launch, and compute its result by the reference, because the result is used as indexes."""
     TRITON.build_inputs(*given)
     return build_inputs_reference(*given)
 
@@ -43,7 +43,7 @@ COMPILED: Kernels = replace(TRITON, build_inputs=inputs)
 
 
 def executor(model: ModelConfig, fp8: bool, kv: torch.dtype) -> Executor:
-    """With weights of bfloat16 that hold anything."""
+    """Make an executor with weights of bfloat16 and any values."""
     shapes = {
         "model.embed_tokens.weight": (model.vocab_size, model.hidden_size),
         "model.norm.weight": (model.hidden_size,),
@@ -61,10 +61,10 @@ def executor(model: ModelConfig, fp8: bool, kv: torch.dtype) -> Executor:
         shapes |= {f"{layer}self_attn.{name}_norm.weight": (model.head_dim,) for name in "qk"}
     readers = {name: partial(_weights, shape) for name, shape in shapes.items()}
     reader = Reader(Weights(readers, "random"), Shard(), CPU, COMPILED, fp8=fp8)
-    made = DeviceLlama(model, reader, Shard(), LONGEST, COMPILED, CPU, None)
+    made = DeviceLlama(model, reader, Shard(), MAX_POSITIONS, COMPILED, CPU, None)
     pool = made.pool(PAGES, PAGE, kv)
-    state = State(64, LONGEST // PAGE, PAGE, CPU, COMPILED)
-    return Executor(made, pool, state, COMPILED, LONGEST, HostPages(pool, 2, COMPILED))
+    state = State(64, MAX_POSITIONS // PAGE, PAGE, CPU, COMPILED)
+    return Executor(made, pool, state, COMPILED, MAX_POSITIONS, HostPages(pool, 2, COMPILED))
 
 
 def _weights(shape: tuple[int, ...], _out: torch.Tensor | None) -> torch.Tensor:
@@ -76,7 +76,7 @@ def numbers(*values: int) -> Any:
 
 
 def step(*counts: int) -> DeviceStep:
-    """A prompt's chunk or a token of each sequence; a page is copied, one goes to the host, one comes back."""
+    """Make a step of a prompt's chunk or a token of each sequence. A page is copied, one goes to the host, one comes back."""
     seats = np.arange(len(counts), dtype=np.int32)
     return DeviceStep(
         np.zeros(sum(counts), np.int32), numbers(*counts), np.zeros(len(counts), np.int32), seats, seats,

@@ -30,7 +30,7 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 
 def saved(folder: Path, family: str = "llama", seed: int = 0, **changes: Any) -> tuple[str, Any]:
-    """A random model saved as safetensors: its URI and transformers' reference. Norms and biases are not 1 and 0."""
+    """Save a random model as safetensors. Return its URI and transformers' reference. Norms and biases are not 1 and 0."""
     config, architecture, own = FAMILIES[family]
     torch.manual_seed(seed)
     model = architecture(config(**{**SIZES, **own, **changes})).eval()
@@ -44,19 +44,19 @@ def device_engine(model: str, device: str = "cpu", **changes: Any) -> DeviceEngi
 
 
 def finish(engine: DeviceEngine, requests: Iterable[EngineRequest]) -> dict[tuple[str, int], list[int]]:
-    """All requests at once until all have ended: the tokens of each answer. The pool is checked after each step."""
-    found: dict[tuple[str, int], list[int]] = {}
+    """Serve all requests at once until all have ended, and return each answer's tokens. Check the pool after each step."""
+    tokens: dict[tuple[str, int], list[int]] = {}
     for request in requests:
         engine.add(request)
     while engine.has_work():
         for output in engine.step(0.0):
-            found.setdefault((output.request_id, output.index), []).extend(output.token_ids)
+            tokens.setdefault((output.request_id, output.index), []).extend(output.token_ids)
         engine.check()
-    return found
+    return tokens
 
 
 def prompts(count: int, longest: int = 60) -> list[list[int]]:
-    """Random tokens; every second prompt begins like the first."""
+    """Return prompts of random tokens; every second one begins like the first."""
     chosen = random.Random(3)
     shared = [chosen.randrange(3, 300) for _ in range(longest)]
     return [

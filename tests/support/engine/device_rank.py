@@ -1,7 +1,7 @@
 """Run by test_device_parallel: an engine of two ranks on the CPU answers prompts, then prints tokens as JSON. No test here.
 
 `python tests/support/engine/device_rank.py MODEL REQUESTS OPTIONS`; with OPTIONS {"kill": true} its worker is killed in the middle, with
-a process's id that process, with "self" itself. With "stranger" somebody knocks first who is no rank.
+a process's id that process, with "self" itself. With "stranger" a client that is no rank connects first.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pagefleet_engine.runner.device.engine import DeviceEngine
 
 
 def worker() -> int:
-    """The process id of the only child."""
+    """Return the process id of the only child."""
     return int(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[0])
 
 
 def knock(port: int) -> None:
-    """Say something that no rank says, until the engine listens."""
+    """Send bytes that no rank sends, as soon as the engine listens."""
     while True:
         try:
             with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -41,7 +41,7 @@ def knock(port: int) -> None:
 def main() -> None:
     model, prompts, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
     kill, stranger = options.pop("kill", False), options.pop("stranger", False)
-    rests: list[int] = options.pop("rests", [])
+    sleep_levels: list[int] = options.pop("sleep_levels", [])
     torch.set_num_threads(1)
     settings: dict[str, Any] = {
         "max_model_len": 256, "num_pages": 64, "kernels": "reference", "max_num_seqs": 8, "max_num_batched_tokens": 48,
@@ -52,10 +52,10 @@ def main() -> None:
     engine = DeviceEngine(EngineConfig(model=model, **settings), torch.device("cpu"))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    for level in rests:
+    for level in sleep_levels:
         engine.sleep(level)
         engine.wake()
-    found: dict[str, list[int]] = {}
+    answers: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompts):
         given = {"max_tokens": 10, "ignore_eos": True, **(prompt if isinstance(prompt, dict) else {})}
         tokens = tuple(given.pop("tokens", prompt))
@@ -63,12 +63,12 @@ def main() -> None:
     steps = 0
     while engine.has_work():
         for output in engine.step(0.0):
-            found.setdefault(output.request_id, []).extend(output.token_ids)
+            answers.setdefault(output.request_id, []).extend(output.token_ids)
         steps += 1
         if kill and steps == 3:
             os.kill({True: worker, "self": os.getpid}.get(kill, lambda: int(kill))(), signal.SIGKILL)
     engine.close()
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(answers) + "\n")
 
 
 if __name__ == "__main__":

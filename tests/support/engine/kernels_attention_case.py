@@ -31,7 +31,7 @@ class Case:
 def case(
     lengths: tuple[tuple[int, int], ...], heads: int, kv_heads: int, dim: int, page: int, spare: int = 3, seed: int = 0
 ) -> Case:
-    """Every slot that no sequence uses holds NaN, every unused table entry nonsense; `spare` pages are unused."""
+    """Make a case. Every unused slot holds NaN, every unused table entry an invalid page; `spare` pages are unused."""
     random = torch.Generator().manual_seed(seed)
     needed = [-(-kv // page) for _, kv in lengths]
     order = torch.randperm(sum(needed) + spare, generator=random).to(torch.int32)

@@ -1,4 +1,4 @@
-"""Compiles, for an NVIDIA GPU that need not be there, what the wrappers of the kernels would launch.
+"""Compiles the launches of the kernels' wrappers for an NVIDIA GPU that need not be there.
 
 Run as a program it prints JSON: for each case the PTX of each kernel, in order, shortened to what tests look for. The
 wrappers run on CPU tensors; the launch itself is replaced by Triton's own warm-up, which stops after compiling.
@@ -26,7 +26,7 @@ SIGNS = ("wgmma.mma_async", "mma.sync", "cp.async.wait_group", "ld.global.v4")
 
 
 class Absent:
-    """A driver that knows its target and nothing else."""
+    """A driver that has a target and nothing else."""
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)
@@ -39,7 +39,7 @@ class Absent:
 
 
 def resources(compiled: Any) -> dict[str, int]:
-    """Registers and bytes of stack (spilled registers) of a thread, as the machine code says."""
+    """Return the registers and the bytes of stack (spilled registers) of a thread, from the machine code."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(compiled.asm["cubin"])
         file.flush()
@@ -48,22 +48,22 @@ def resources(compiled: Any) -> dict[str, int]:
 
 
 def main(cases: Mapping[str, Callable[[], object]]) -> None:
-    launch, seen = JITFunction.run, []
+    launch, launches = JITFunction.run, []
 
     def record(self: Any, *arguments: Any, warmup: bool = False, **options: Any) -> Any:
         compiled = launch(self, *arguments, warmup=True, **options)
-        found = {sign: compiled.asm["ptx"].count(sign) for sign in SIGNS}
-        seen.append({"name": self.__name__, "shared": compiled.metadata.shared, **found, **resources(compiled)})
+        counts = {sign: compiled.asm["ptx"].count(sign) for sign in SIGNS}
+        launches.append({"name": self.__name__, "shared": compiled.metadata.shared, **counts, **resources(compiled)})
         return compiled
 
     driver.set_active(Absent())
     JITFunction.run = record
     answers: dict[str, Any] = {}
     for name in sys.argv[1:] or cases:
-        seen.clear()
+        launches.clear()
         try:
             cases[name]()
-            answers[name] = list(seen)
+            answers[name] = list(launches)
         except Exception as error:
             answers[name] = repr(error)[-2000:]
     json.dump(answers, sys.stdout)

@@ -1,4 +1,4 @@
-"""What `kernels_compile.py` compiles: a call of each wrapper with the shapes and dtypes of a real model."""
+"""The cases of `kernels_compile.py`: a call of each wrapper with the shapes and dtypes of a real model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine pod tells of its requests, by our engine's own metrics: each time it is asked it has served 40 more."""
+"""An engine pod's metrics of its requests, made by our engine's own code: at each scrape it has served 40 more."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ REQUESTS = 40
 
 
 class MeasuredEngine:
-    """Times to the first token are lognormal around a tenth of a second, `factor` times slower."""
+    """A pod whose times to the first token are lognormal around a tenth of a second, `factor` times slower."""
 
     def __init__(self, seed: int, factor: float = 1.0) -> None:
         self.factor, self.scrapes = factor, 0
         self._source = random.Random(seed)
         self._runner: web.AppRunner | None = None
-        self.start_anew()
+        self.restart()
 
-    def start_anew(self) -> None:
+    def restart(self) -> None:
         self.metrics = Metrics("m", EngineConfig("file:///m"))
         self.metrics.load(EngineStats(1, 0, 100, 4, 5, 0, 0, 0, 9))
 
     async def serve(self, host: str, port: int = 0) -> int:
-        """Until `close`; answers the port."""
+        """Serve until `close`, and return the port."""
         app = web.Application()
         app.router.add_get("/metrics", self._answer)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
-        found: int = self._runner.addresses[0][1]
-        return found
+        bound_port: int = self._runner.addresses[0][1]
+        return bound_port
 
     async def close(self) -> None:
         if self._runner is not None:

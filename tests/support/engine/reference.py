@@ -32,7 +32,7 @@ KERNELS = [
 
 
 def saved(model: Any, folder: Path) -> str:
-    """The URI of a model of transformers, saved as safetensors after its norms and biases were moved from 1 and 0."""
+    """Save a model of transformers as safetensors, with norms and biases other than 1 and 0, and return its URI."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or "bias" in name:
@@ -82,14 +82,14 @@ def engine(model: str, **changes: Any) -> Engine:
 def ask(
     name: str, prompt: Sequence[int], most: int, *, n: int = 1, adapter: str | None = None, **sampling: Any
 ) -> EngineRequest:
-    """A request that goes on to `most` tokens whatever it says."""
+    """Make a request of exactly `most` tokens: no token ends it."""
     params = SamplingParams(most, **{"ignore_eos": True, **sampling})
     return EngineRequest(name, tuple(prompt), params, 0.0, n=n, adapter=adapter)
 
 
 @dataclass
 class Served:
-    """All that was put out for one answer."""
+    """The whole output of one answer."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -108,18 +108,18 @@ class Served:
 def serve(
     engine: Engine, requests: Iterable[EngineRequest], between: Callable[[int], None] = lambda step: None
 ) -> dict[tuple[str, int], Served]:
-    """All requests at once through one engine, until all have ended: what came for each answer.
+    """Serve all requests at once with one engine, until all have ended, and return each answer's output.
 
-    The pool is checked after each step; then `between` may do what it likes with the engine.
+    The pool is checked after each step; then `between` is called, which may use the engine.
     """
     for request in requests:
         engine.add(request)
-    found: defaultdict[tuple[str, int], Served] = defaultdict(Served)
+    served: defaultdict[tuple[str, int], Served] = defaultdict(Served)
     for step in count():
         if not engine.has_work():
-            return found
+            return served
         for output in engine.step(0.0):
-            found[output.request_id, output.index].take(output)
+            served[output.request_id, output.index].take(output)
         engine.check()
         between(step)
     raise AssertionError
@@ -128,20 +128,20 @@ def serve(
 def answers(
     engine: Engine, prompts: Sequence[Sequence[int]], most: int, adapters: Sequence[str | None] = (), **sampling: Any
 ) -> list[list[int]]:
-    """The tokens that follow each of the prompts, all served at once."""
-    found = serve(
+    """Return the tokens that follow each of the prompts, all served at once."""
+    served = serve(
         engine,
         [
             ask(str(index), prompt, most, adapter=adapters[index] if adapters else None, **sampling)
             for index, prompt in enumerate(prompts)
         ],
     )
-    return [found[str(index), 0].tokens for index in range(len(prompts))]
+    return [served[str(index), 0].tokens for index in range(len(prompts))]
 
 
 @torch.inference_mode()
 def all_logits(model: str, texts: Sequence[Sequence[int]], quantization: str) -> Iterator[torch.Tensor]:
-    """For each of `texts` logits [tokens, vocab] after each token, through our own forward pass as one chunk."""
+    """Return for each of `texts` the logits [tokens, vocab] after each token, by our own forward pass as one chunk."""
     config, unread = weights.load(source.resolve(model))
     longest, size = max(map(len, texts)), 16
     llama = Llama(config, unread, quantization, longest, operations(2))
@@ -156,7 +156,7 @@ def all_logits(model: str, texts: Sequence[Sequence[int]], quantization: str) ->
 
 @torch.inference_mode()
 def assert_greedy(reference: Any, prompt: Sequence[int], answer: Sequence[int]) -> None:
-    """Every token of `answer` is the reference's first choice after all that comes before it."""
+    """Assert that every token of `answer` is the reference's first choice after the tokens before it."""
     assert_all_greedy(reference, [(prompt, answer)])
 
 
@@ -167,8 +167,8 @@ def assert_all_greedy(reference: Any, texts: Sequence[tuple[Sequence[int], Seque
     for begin in range(0, len(line), together):
         rows = [([*prompt, *answer[:-1]], len(answer)) for prompt, answer in line[begin : begin + together]]
         longest = max(len(tokens) for tokens, _ in rows)
-        # What comes after a token is not seen by it: the padding needs no mask.
+        # A token does not attend to later ones: the padding needs no mask.
         hidden = reference.model(torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens, _ in rows]))[0]
-        wanted = [hidden[row, len(tokens) - most : len(tokens)] for row, (tokens, most) in enumerate(rows)]
-        best = reference.lm_head(torch.cat(wanted)).argmax(dim=-1).tolist()
+        compared = [hidden[row, len(tokens) - most : len(tokens)] for row, (tokens, most) in enumerate(rows)]
+        best = reference.lm_head(torch.cat(compared)).argmax(dim=-1).tolist()
         assert best == [token for _, answer in line[begin : begin + together] for token in answer]

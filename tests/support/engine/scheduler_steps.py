@@ -1,4 +1,4 @@
-"""The scheduler without a model: steps in which everything samples one token, for tests of what a step computes."""
+"""The scheduler without a model: steps in which every sequence samples one token, for tests of the scheduled work."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def request(name: str, prompt: int, most: int = 4, *, first: int = 0, priority: 
     return EngineRequest(name, tokens, SamplingParams(most), arrival=1.0, priority=priority)
 
 
-def results(works: list[Work], token: int) -> list[tuple[tuple[int, ...], ...]]:
-    """As if the model gave `token` everywhere: only draft tokens equal to it are accepted."""
-    found: list[tuple[tuple[int, ...], ...]] = []
-    for work in works:
+def results(work_items: list[Work], token: int) -> list[tuple[tuple[int, ...], ...]]:
+    """Return results as if the model chose `token` everywhere: only draft tokens equal to it are accepted."""
+    results_of_items: list[tuple[tuple[int, ...], ...]] = []
+    for work in work_items:
         draft = work.sequence.draft[: work.drafts]
         right = next((index for index, drafted in enumerate(draft) if drafted != token), len(draft))
-        found.append(tuple((token,) * (right + 1) for _ in range(work.answers)) if work.samples else ())
-    return found
+        results_of_items.append(tuple((token,) * (right + 1) for _ in range(work.answers)) if work.samples else ())
+    return results_of_items
 
 
 def step(scheduler: Scheduler, token: int = 5, now: float = 2.0) -> tuple[dict[str, int], list[TokenOutput]]:
-    """One step in which everything samples `token`: {request: tokens computed}, and the outputs."""
-    works = scheduler.schedule(now)
+    """Run one step in which every sequence samples `token`. Return {request: tokens computed}, and the outputs."""
+    work_items = scheduler.schedule(now)
     scheduler.check()
-    counts = {work.sequence.request_id: work.count for work in works}
-    outputs = scheduler.commit(works, results(works, token))
+    counts = {work.sequence.request_id: work.count for work in work_items}
+    outputs = scheduler.commit(work_items, results(work_items, token))
     scheduler.check()
     return counts, outputs
 

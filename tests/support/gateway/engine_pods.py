@@ -1,5 +1,5 @@
-"""Real engine processes as pods of a gateway under test, and clients that judge what they are streamed: what the tests of
-engines that die share. No test here."""
+"""Real engine processes as pods of a gateway under test, and clients that judge their streams. The tests of engines that
+die share this. No test here."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from support.gateway.fleet import STABLE, Fleet, until
 
 from pagefleet_gateway.cluster.state import Pod
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 BODY = {"model": NAME, "ignore_eos": True, "temperature": 0, "logit_bias": {"0": -100, "1": -100, "2": -100}}
 AT_ONCE = 2  # requests that an engine runs; the others wait in it for their first token
 
 
 @dataclass
 class Client:
-    """One streamed request and all that its client has seen of it. `truth` is the text it must be given."""
+    """One streamed request and everything that its client has received. `truth` is the expected text."""
 
     prompt: str
     truth: str
@@ -41,12 +41,14 @@ class Client:
     error: str = ""  # an error event's code, or how the transfer broke
 
     async def ask(self, fleet: Fleet) -> None:
-        """Returns when the answer has ended, however it did."""
+        """Send the request, and return when the answer has ended, in whatever way."""
         body = {**BODY, "prompt": self.prompt, "max_tokens": len(self.truth), "stream": True,
                 "stream_options": {"include_usage": True}}  # fmt: skip
         url = f"{fleet.url}/team/chat/v1/completions"
         try:
-            async with fleet.http.post(url, json=body, timeout=aiohttp.ClientTimeout(total=PATIENCE)) as response:
+            async with fleet.http.post(
+                url, json=body, timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+            ) as response:
                 self.status = response.status
                 async for line in response.content:
                     self._read(line.decode().strip())
@@ -68,19 +70,19 @@ class Client:
 
     @property
     def whole(self) -> bool:
-        """Everything was answered, once, and nothing else was said."""
+        """Whether the whole answer came, once, and nothing else."""
         ended = (self.finish, self.done, self.error, self.tokens) == ("length", True, "", len(self.truth))
         return ended and self.status == 200 and self.text == self.truth
 
     @property
     def cut(self) -> bool:
-        """It ended too early after it had begun, its client was told, and what came before was right and came once."""
-        told = bool(self.error) and not self.done and self.finish is None
-        return told and self.status == 200 and self.truth.startswith(self.text)
+        """Whether the answer ended too early after it had begun, with an error for the client, and its text so far is right."""
+        reported = bool(self.error) and not self.done and self.finish is None
+        return reported and self.status == 200 and self.truth.startswith(self.text)
 
 
 @dataclass
-class Enginepod:
+class EnginePod:
     """One `pagefleet-engine` with its two processes, alone in a process group."""
 
     pod: Pod
@@ -92,8 +94,8 @@ class Enginepod:
         return int(Path(f"/proc/{own}/task/{own}/children").read_text().split()[0])
 
     async def ended(self) -> int:
-        """Its exit status, when it has one; nothing of it is left."""
-        status = await asyncio.wait_for(self.process.wait(), PATIENCE)
+        """Wait for the engine's end, remove its other process, and return its exit status."""
+        status = await asyncio.wait_for(self.process.wait(), TIMEOUT_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         return status
@@ -101,18 +103,18 @@ class Enginepod:
 
 @dataclass
 class Pods:
-    """The engines behind a fleet's gateway: `serving` those that get requests, `next` one more on its way."""
+    """The engines behind a fleet's gateway: `serving` those that get requests, `next` one more that starts."""
 
     fleet: Fleet
     model: str
     folder: Path
     first: str = ""  # Python that runs before each API process
-    serving: list[Enginepod] = field(default_factory=list)
-    started: list[Enginepod] = field(default_factory=list)
-    next: asyncio.Task[Enginepod] | None = None
+    serving: list[EnginePod] = field(default_factory=list)
+    started: list[EnginePod] = field(default_factory=list)
+    next: asyncio.Task[EnginePod] | None = None
 
     async def join(self) -> None:
-        """One more engine gets requests; another one begins to start."""
+        """Let one more engine get requests, and start another one."""
         coming = self.next or self.prepare()
         engine = await coming
         self.next = None
@@ -120,11 +122,11 @@ class Pods:
         await until(lambda: engine.pod in self.fleet.serving())
         self.serving.append(engine)
 
-    def prepare(self) -> asyncio.Task[Enginepod]:
+    def prepare(self) -> asyncio.Task[EnginePod]:
         self.next = asyncio.create_task(self._start())
         return self.next
 
-    async def _start(self) -> Enginepod:
+    async def _start(self) -> EnginePod:
         number, port = len(self.started) + 1, free_port()
         words = command(self.model, port, "--num-pages=2048", f"--max-num-seqs={AT_ONCE}", first=self.first)
         variables = {
@@ -136,7 +138,7 @@ class Pods:
             process = await asyncio.create_subprocess_exec(
                 *words, env={**os.environ, **variables}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        engine = Enginepod(Pod(f"u{number}", f"p{number}", "team", "chat", STABLE, f"127.0.0.1:{port}"), process)
+        engine = EnginePod(Pod(f"u{number}", f"p{number}", "team", "chat", STABLE, f"127.0.0.1:{port}"), process)
         self.started.append(engine)
 
         async def ready() -> bool:
@@ -147,11 +149,11 @@ class Pods:
                     return response.status == 200
             return False
 
-        await until(ready, PATIENCE)
+        await until(ready, TIMEOUT_SECONDS)
         return engine
 
-    def leave(self, engine: Enginepod) -> None:
-        """Its object is gone: it gets no new requests."""
+    def leave(self, engine: EnginePod) -> None:
+        """Remove the engine's pod object, so that it gets no new requests."""
         self.serving.remove(engine)
         self.fleet.state.remove_pod(engine.pod.uid)
 
@@ -167,7 +169,7 @@ class Pods:
 
 @asynccontextmanager
 async def pods(fleet: Fleet, model: str, folder: Path, first: str = "", count: int = 2) -> AsyncIterator[Pods]:
-    """Engines that serve."""
+    """Run engines that serve."""
     made = Pods(fleet, model, folder, first)
     try:
         for _ in range(count):
@@ -178,22 +180,22 @@ async def pods(fleet: Fleet, model: str, folder: Path, first: str = "", count: i
         await made.stop()
 
 
-async def truths(engine: Enginepod, fleet: Fleet, longest: int, count: int) -> dict[str, str]:
-    """Prompts with what an engine that does nothing else answers: a character for each token."""
-    found: dict[str, str] = {}
+async def truths(engine: EnginePod, fleet: Fleet, longest: int, count: int) -> dict[str, str]:
+    """Return prompts with the answers of an engine that has no other request: a character for each token."""
+    truth: dict[str, str] = {}
     chance = random.Random(22)
-    while len(found) < count:
+    while len(truth) < count:
         prompt = "".join(chance.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(12))
         body = {**BODY, "prompt": prompt, "max_tokens": longest}
         async with fleet.http.post(f"http://{engine.pod.address}/v1/completions", json=body) as response:
             answer = await response.json()
-        found[prompt] = answer["choices"][0]["text"]
-        if len(found[prompt]) != longest:
-            raise ValueError(f"{len(found[prompt])} characters for {longest} tokens: {answer}")
-    return found
+        truth[prompt] = answer["choices"][0]["text"]
+        if len(truth[prompt]) != longest:
+            raise ValueError(f"{len(truth[prompt])} characters for {longest} tokens: {answer}")
+    return truth
 
 
 def clients(truth: Mapping[str, str], shortest: int, count: int, chance: random.Random) -> list[Client]:
-    """Requests for the first tokens of some of `truth`."""
+    """Make requests for the first tokens of some of `truth`."""
     prompts = [chance.choice(list(truth)) for _ in range(count)]
     return [Client(prompt, truth[prompt][: chance.randint(shortest, len(truth[prompt]))]) for prompt in prompts]

@@ -18,6 +18,16 @@ from pagefleet_gateway.settings import Settings
 
 STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"
 TOKENS = ("one", " two", " three")
+# When an engine sends its headers: with its first token; at once, as vLLM, SGLang and TGI do; at once with an event that
+# names the role; at once with comments after them; at once, and then an error as the first event.
+HEADERS = ("late", "first", "role", "pings")
+FIRST = {
+    "first": b"",
+    "role": b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
+    "pings": b": ping\n\n",
+    "error": b"",
+}
+FAILED = b'data: {"error": {"message": "no page left", "type": "server_error", "param": null, "code": 500}}\n\n'
 USAGE = {"prompt_tokens": 7, "total_tokens": 7 + len(TOKENS), "completion_tokens": len(TOKENS)}
 
 
@@ -27,12 +37,15 @@ class Engine:
 
     host: str
     revision: str
-    first_token: float = 0.0  # seconds until the answer's first byte
+    first_token: float = 0.0  # seconds until the answer's first token
+    headers: str = "late"  # one of HEADERS, or "error"
+    deaths: int = 0  # requests whose engine dies in the midst of the prompt, after its headers if it sends them first
     between: float = 0.0  # seconds between tokens
     status: int = 200
+    error_header: str = ""  # what an answer that is no 200 has in x-pagefleet-error
     truncate: bool = False
     waiting: int = 0
-    says_tokens: str = ""  # trailer: as our engine; usage: as others; "": none
+    token_report: str = ""  # trailer: as our engine; usage: as others; "": none
     left: int = 0  # requests whose client went away
     requests: list[web.Request] = field(default_factory=list)
     port: int = 0
@@ -84,21 +97,43 @@ class Engine:
             self.left += 1
             raise
 
+    async def prompt(self, request: web.Request, response: web.StreamResponse) -> bool:
+        """Take the prompt's time. Return whether the answer has ended with it."""
+        if FIRST.get(self.headers):
+            await response.write(FIRST[self.headers])
+        seconds, dies = self.first_token, self.deaths > 0
+        self.deaths -= dies
+        await asyncio.sleep(seconds / 2)
+        if dies and request.transport is not None:
+            request.transport.abort()
+            return True
+        if self.headers == "pings":
+            await response.write(FIRST["pings"])
+        await asyncio.sleep(seconds / 2)
+        if self.headers == "error":
+            await response.write(FAILED)
+            await response.write(b"data: [DONE]\n\n")
+        return self.headers == "error"
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if self.status != 200:
             error = {"message": "no", "type": "server_error", "param": None, "code": "no"}
-            return web.json_response({"error": error}, status=self.status)
-        if self.first_token:
-            await asyncio.sleep(self.first_token)
+            headers = {"retry-after": "1"} if self.status == 429 else {}
+            headers |= {"x-pagefleet-error": self.error_header} if self.error_header else {}
+            return web.json_response({"error": error}, status=self.status, headers=headers)
         if not body.get("stream"):
-            headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.says_tokens == "trailer" else {}
-            usage = {"usage": USAGE} if self.says_tokens == "usage" else {}
+            await asyncio.sleep(self.first_token)
+            headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.token_report == "trailer" else {}
+            usage = {"usage": USAGE} if self.token_report == "usage" else {}
             return web.json_response(completion("".join(TOKENS)) | usage, headers=headers)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        if self.says_tokens == "trailer":
+        if self.token_report == "trailer":
             response.headers["trailer"] = "x-pagefleet-output-tokens"
-        writer = await response.prepare(request)
+        writer = await response.prepare(request) if self.headers != "late" else None
+        if await self.prompt(request, response):
+            return response
+        writer = writer or await response.prepare(request)
         if not isinstance(writer, StreamWriter):
             raise TypeError(f"aiohttp's writer is a {type(writer).__name__}")
         for index, token in enumerate(TOKENS):
@@ -108,10 +143,10 @@ class Engine:
                 request.transport.abort()
                 return response
             await response.write(b"data: " + json.dumps(chunk(token)).encode() + b"\n\n")
-        if self.says_tokens == "usage":
+        if self.token_report == "usage":
             await response.write(b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
-        if self.says_tokens == "trailer" and request.transport is not None:
+        if self.token_report == "trailer" and request.transport is not None:
             if request.headers.get("te") != "trailers":
                 raise ValueError("the gateway did not ask for trailers")
             request.transport.write(b"0\r\nx-pagefleet-output-tokens: %d\r\n\r\n" % len(TOKENS))
@@ -182,11 +217,11 @@ class Fleet:
             return response.status, json.loads(await response.text()), headers
 
     async def windows(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
-        """The closed slices of revisions once they hold at least `requests` requests."""
+        """Return the closed slices of revisions once they hold at least `requests` requests."""
         return [piece for piece in await self.slices(seconds, requests) if piece["revision"]]
 
     async def slices(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
-        """All closed slices, arrivals too."""
+        """Return all closed slices, arrivals too."""
         slices: list[dict[str, object]] = []
 
         async def complete() -> bool:

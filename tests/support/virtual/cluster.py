@@ -55,7 +55,7 @@ class Cluster:
         self.plan: Plan | None = None
 
     def edit(self, number: int) -> None:
-        """Ask for another revision; everything else of the spec stays."""
+        """Request another revision; everything else of the spec stays."""
         self.spec = copy.deepcopy(self.spec)
         self.spec["engine"]["args"] = [f"--max-num-seqs={number}"]
         self.generation += 1

@@ -121,7 +121,7 @@ class VirtualFleet:
 
     def _serve(self, replica: Replica) -> None:
         used = self.used(replica)
-        budget = 4000.0  # prompt tokens of a second
+        budget = 4000.0  # prompt tokens computed in a second
         while replica.queue and len(replica.running) < self.slots and budget > 0:
             request = replica.queue[0]
             need = (request.prompt + request.output // 2) // 16 + 1
@@ -178,12 +178,12 @@ class VirtualFleet:
         return ServiceLoad(2.0, len(self.held), tuple(self.arrivals[-360:]), STEP)
 
     def _decide(self) -> None:
-        found = self.reading()
-        self.history = remember(self.history, sample(found, self.now))
+        reading = self.reading()
+        self.history = remember(self.history, sample(reading, self.now))
         if self.decide is not None:
             replicas = self.decide(self)
         else:
-            answer = recommend(found, self.load(), self.desired, self.record, self.scaling, self.now)
+            answer = recommend(reading, self.load(), self.desired, self.record, self.scaling, self.now)
             self.record, replicas = answer.record, answer.replicas
             self.recommendations.append(answer)
             if self.desired is not None and replicas != self.desired:

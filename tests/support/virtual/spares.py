@@ -52,10 +52,10 @@ class SpareCluster(Cluster):
         self.generation += 1
 
     def measure(self, engines: bool = True) -> None:
-        """No traffic: rollouts are moved by hand here."""
+        """Measure no traffic: rollouts are moved by hand here."""
 
     def lose(self, revision: str, number: int) -> None:
-        """A replica ends and another takes its place."""
+        """End a replica, whose place another takes."""
         pods = self.pods.get(revision) or []
         if pods:
             pods[number % len(pods)] = self.real + 20

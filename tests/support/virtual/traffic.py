@@ -39,7 +39,7 @@ def traffic(
     bursts: bool = True,
     failing: float = 0.0,
 ) -> list[Slice]:
-    """Slices of both revisions; in a burst of both all requests are four times slower."""
+    """Make slices of both revisions; in a burst of both all requests are four times slower."""
     source, measured, slow = random.Random(seed), [], 0
     for index in range(slices):
         if bursts and source.random() < 0.03:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from support import docs_blocks
-from support.docs_blocks import CHECKOUT, Shell, blocks, fenced, unseen
+from support.docs_blocks import CHECKOUT, Shell, blocks, fenced, first_missing
 
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.schema.spec import SPEC
@@ -56,7 +56,7 @@ def test_a_wrong_page_is_found(tmp_path: Path) -> None:
     for marker in ("", "any-output", "somewhere", "no-run", "no-run:", "here: why"):
         with pytest.raises(ValueError, match=r"page\.md:1"):
             blocks("page.md", f"```sh {marker}\ntrue\n```\n")
-    assert unseen(("1 of 2", "held 3s"), "1 of 2\nx\nheld 14m2s\n") is None
+    assert first_missing(("1 of 2", "held 3s"), "1 of 2\nx\nheld 14m2s\n") is None
 
 
 def parts() -> Iterator[tuple[str, dict[str, Any]]]:

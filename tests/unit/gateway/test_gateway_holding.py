@@ -1,4 +1,7 @@
-"""Protects holding: nobody is refused who can wait, nobody waits for ever, one wake-up, bounds, order, no overtaking."""
+"""Protects holding: nobody is refused who can wait, nobody waits for ever, one wake-up, bounds, order, no overtaking.
+
+A request that only some pods may answer (a subset hint, a forced canary) never makes others wait for it.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,14 @@ class World:
         settings: dict[str, object] = {"weights": (("a", 100),), "hold_seconds": 30.0, **options}
         self.state.put_service(Service("team", "chat", "smol", **settings))  # type: ignore[arg-type]
         self.count = 0
+        self.subset: frozenset[str] | None = None  # the hint of the next requests
 
     def ask(self, body: object = None, **headers: str) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
         self.count += 1
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         data = b"" if body is None else json.dumps(body).encode()
-        return self.holding.decide(Request(f"r{self.count}", "POST", "/team/chat/v1/completions", names, data))
+        path = "/team/chat/v1/completions"
+        return self.holding.decide(Request(f"r{self.count}", "POST", path, names, data, self.subset))
 
     def hold(self, body: object = None, **headers: str) -> asyncio.Future[Pick | Refusal]:
         answer = self.ask(body, **headers)
@@ -175,3 +180,63 @@ async def test_a_rate_limit_is_charged_once_however_long_the_request_waits() -> 
     assert isinstance(refused, Refusal) and (refused.status, refused.code) == (429, "rate_limit_exceeded")
     assert refused.retry_after == 30
     assert isinstance(world.ask(authorization="other"), Pick)
+
+
+async def test_a_subset_without_a_ready_pod_is_a_503_at_once_and_wakes_the_service() -> None:
+    world = World(pod_limit=1)
+    world.subset = frozenset({"10.9.9.9:8000"})
+    assert code(world.ask()) == "no_pod_in_subset" and world.woken == [KEY]
+    world.up(POD)
+    answer = world.ask()
+    assert isinstance(answer, Refusal) and (answer.status, answer.code) == (503, "no_pod_in_subset")
+    assert answer.retry_after and world.holding.queued_by_service() == {} and world.holding.held(KEY) == 0
+    world.subset = None
+    assert isinstance(world.ask(), Pick)
+
+
+async def test_a_request_whose_only_pod_is_busy_blocks_no_other() -> None:
+    second = Pod("2", "p2", "team", "chat", "a", "10.0.0.2:8000")
+    world = World(pod_limit=1)
+    world.up(POD, second)
+    world.subset = frozenset({POD.address})
+    assert isinstance(world.ask(), Pick)
+    bound = world.hold()  # only for the pod that is busy
+    world.subset = None
+    assert isinstance(world.ask(), Pick)  # the second pod is free
+    held = [world.hold(), world.hold()]
+    world.ledger.close("r3")
+    world.holding.release()
+    await asyncio.sleep(0)
+    assert held[0].done() and not bound.done() and not held[1].done()
+    world.ledger.close("r1")
+    world.holding.release()
+    assert isinstance(await bound, Pick)
+    await asyncio.sleep(0)
+    assert not held[1].done()
+
+
+async def test_a_held_subset_whose_pod_goes_is_answered_and_the_next_one_goes_on() -> None:
+    world = World(pod_limit=1)
+    world.up(POD)
+    world.subset = frozenset({POD.address})
+    assert isinstance(world.ask(), Pick)
+    bound = world.hold()
+    world.subset = None
+    free = world.hold()
+    world.up(Pod("2", "p2", "team", "chat", "a", "10.0.0.2:8000"))
+    assert code(await bound) == "no_pod_in_subset" and isinstance(await free, Pick)
+
+
+async def test_forced_and_other_requests_do_not_wait_for_each_other() -> None:
+    canary = Pod("2", "p2", "team", "chat", "b", "10.0.0.2:8000")
+    options: dict[str, object] = {"canary": "b", "canary_headers": (("x-canary", "always"),)}
+    world = World(pod_limit=1, **options)
+    world.up(POD, canary)
+    assert isinstance(world.ask(), Pick)
+    waiting = world.hold()
+    forced = world.ask(x_canary="always")  # the canary has no weight, and is free
+    assert isinstance(forced, Pick) and forced.revision == "b"
+    second = world.hold(x_canary="always")
+    world.ledger.close("r1")
+    world.holding.release()
+    assert isinstance(await waiting, Pick) and not second.done()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pagefleet_gateway.cluster.objects import duration, pod_from, service_from
 from pagefleet_gateway.cluster.state import Pod, RateLimit, Service, Snapshot, State
+from pagefleet_gateway.limits.api_keys import APIKey, parse
 from pagefleet_gateway.picking.routing import Refusal, route
 
 CHAT = Service("team", "chat", "smol", (("a", 100),))
@@ -29,7 +32,7 @@ def snapshot(*services: Service) -> Snapshot:
         ("GET", "/v1/models/coder", b"", CODE),
         ("POST", "/team/absent/v1/completions", b"", (404, "service_not_found")),
         ("POST", "/v1/completions", b'{"model": "absent"}', (404, "model_not_found")),
-        ("POST", "/v1/completions", b'{"model": "smol"}', (400, "model_ambiguous")),
+        ("POST", "/v1/completions", b'{"model": "smol"}', TWIN),  # of equal age: by name
         ("GET", "/v1/models", b"", (400, "model_ambiguous")),
         ("POST", "/v1/completions", b'{"model": 3}', (400, "model_required")),
         ("POST", "/v1/completions", b"[1]", (400, "model_required")),
@@ -45,6 +48,75 @@ def test_route(method: str, path: str, body: bytes, expected: Service | tuple[in
         assert (found.status, found.code) == expected
     else:
         assert found == expected
+
+
+def key(text: str) -> APIKey:
+    return next(iter(parse(f"- {{name: k, key: sk-0123456789abcdef{text}}}").all))
+
+
+OLD = Service("team", "chat", "smol", created="2026-01-01T00:00:00Z")
+YOUNG = Service("evil", "chat", "smol", created="2026-02-01T00:00:00Z")
+MINE = Service("mine", "own", "mini")
+SMOL = b'{"model": "smol"}'
+
+
+def by_model(services: tuple[Service, ...], of: APIKey | None, body: bytes = SMOL) -> Service | Refusal:
+    return route(snapshot(*services), "POST", "/v1/completions", body, of)
+
+
+@pytest.mark.parametrize("order", [(OLD, YOUNG), (YOUNG, OLD)])
+def test_a_model_name_belongs_to_the_oldest_claim_and_nobody_is_refused(order: tuple[Service, ...]) -> None:
+    assert by_model(order, None) == OLD
+    assert by_model(order, key("")) == OLD
+    assert by_model(order, key(", namespaces: [team, evil]")) == OLD
+    granted = (OLD, replace(YOUNG, owns_name=True))  # the operator granted it first, whatever the age
+    assert by_model(granted, None) == granted[1]
+
+
+def test_a_key_asks_among_its_own_services_only() -> None:
+    services = (OLD, YOUNG, MINE)
+    assert by_model(services, key(", namespaces: [evil]")) == YOUNG
+    assert by_model(services, key(", services: [evil/chat]")) == YOUNG
+    refused = by_model(services, key(", namespaces: [mine]"))
+    assert isinstance(refused, Refusal) and (refused.status, refused.code) == (404, "model_not_found")
+    assert "evil" not in refused.message and "team" not in refused.message
+    listed = route(snapshot(*services), "GET", "/v1/models", b"", key(", namespaces: [mine]"))
+    assert listed == MINE
+
+
+def test_a_path_that_the_key_may_not_use_is_refused_alike_whether_or_not_it_exists() -> None:
+    refusals = [
+        route(snapshot(OLD), "POST", f"/team/{name}/v1/completions", b"", key(", namespaces: [mine]"))
+        for name in ("chat", "absent")
+    ]
+    assert [(one.status, one.code) for one in refusals if isinstance(one, Refusal)] == [
+        (403, "service_not_allowed")
+    ] * 2
+    assert [one.service for one in refusals if isinstance(one, Refusal)] == [("team", "chat"), None]
+
+
+def test_who_lost_a_name_does_not_inherit_it() -> None:
+    lost = replace(YOUNG, name_lost="ModelNameReleasedElsewhere")
+    refused = by_model((lost,), None)
+    assert isinstance(refused, Refusal) and refused.code == "model_not_found"
+    assert "/evil/chat/v1/completions" in refused.message
+    assert isinstance(by_model((lost,), key(", namespaces: [team, evil]")), Refusal)
+    assert by_model((lost,), key(", namespaces: [evil]")) == lost  # it never saw the one that is gone
+    assert isinstance(by_model((replace(lost, name_lost="ModelNameReleased"),), key(", namespaces: [evil]")), Refusal)
+    assert isinstance(by_model((lost,), key(", namespaces: [mine]")), Refusal)
+
+
+def test_the_claim_is_read_from_the_status() -> None:
+    raw = {
+        "metadata": {"namespace": "team", "name": "chat", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"model": {"servedName": "smol"}},
+        "status": {"modelName": "smol", "conditions": [{"type": "Ready", "status": "False", "reason": "x"}]},
+    }
+    service = service_from(raw)
+    assert (service.owns_name, service.name_lost, service.created) == (True, "", "2026-01-01T00:00:00Z")
+    condition = {"type": "ModelNameOwned", "status": "False", "reason": "ModelNameTaken"}
+    lost = service_from({**raw, "status": {"modelName": "old", "conditions": [condition]}})
+    assert (lost.owns_name, lost.name_lost) == (False, "ModelNameTaken")
 
 
 def test_one_service_answers_for_the_whole_gateway() -> None:

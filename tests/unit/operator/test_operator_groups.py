@@ -11,6 +11,7 @@ from support.virtual.cluster import Cluster
 
 from pagefleet_contract.names import ENGINE_POD_SELECTOR
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.runtimes.catalog import node_launch_of
 from pagefleet_operator.domain.runtimes.node import Node
@@ -88,7 +89,7 @@ def test_cost_and_its_ceiling_are_of_all_nodes() -> None:
 )
 def test_each_runtime_is_told_in_its_own_words(runtime: str, worker: bool, expected: dict[str, str]) -> None:
     engine = {"nodes": 2, "runtime": runtime, **({} if runtime == "pagefleet" else {"pipelineParallelSize": 2})}
-    flags = node_launch_of(spec(engine), Node(2, worker)).flags
+    flags = node_launch_of(revision_spec(spec(engine)), Node(2, worker)).flags
     told = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
     assert expected.items() <= told.items()
     assert ("--headless" in told) == (runtime == "vllm" and worker)
@@ -109,7 +110,7 @@ def test_workers_do_not_end_before_their_leaders_streams(runtime: str, waits: bo
 
 
 def test_a_custom_runtime_names_the_variables_itself() -> None:
-    assert node_launch_of(spec({"nodes": 2, "runtime": "custom"}), Node(2, worker=True)).flags == ()
+    assert node_launch_of(revision_spec(spec({"nodes": 2, "runtime": "custom"})), Node(2, worker=True)).flags == ()
 
 
 def cluster(*, served: bool) -> Cluster:

@@ -1,4 +1,5 @@
-"""Protects the queue of decisions: soonest first, one worker at a time for a service, what comes meanwhile is done again."""
+"""Protects the queue of decisions: soonest first, one worker at a time for a service, what comes meanwhile is done again,
+and services of one namespace that take long leave workers for the others."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 import random
 from collections import Counter
 
-from pagefleet_operator.controller import Queue
+from pagefleet_operator.controller import MAX_OF_A_TENANT, Queue
 from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.web.own_metrics import Metrics
 
@@ -60,3 +61,32 @@ async def test_a_thousand_waiting_services_are_worked_on_in_the_order_in_which_t
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert order == sorted(order)
+
+
+async def test_services_of_one_namespace_that_take_long_leave_workers_for_the_others() -> None:
+    """100 services of a tenant never end; all of the others are worked on, and the tenant's go on when they can."""
+    begun, hostile, others, all_done = Counter[str](), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work(key: ServiceKey) -> float | None:
+        begun[key[0]] += 1
+        if key[0] == "hostile":
+            await hostile.wait()
+        if begun["others"] == 50:
+            others.set()
+        if begun["hostile"] == 100:
+            all_done.set()
+        return None
+
+    queue = Queue(work, Metrics())
+    for number in range(100):
+        queue.add(("hostile", f"s{number}"), -10.0)
+    for number in range(50):
+        queue.add(("others", f"s{number}"))
+    running = asyncio.create_task(queue.run())
+    async with asyncio.timeout(10):
+        await others.wait()
+        assert begun["hostile"] == MAX_OF_A_TENANT
+        hostile.set()
+        await all_done.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

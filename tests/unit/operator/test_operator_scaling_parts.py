@@ -12,6 +12,7 @@ import pytest
 
 from pagefleet_contract.engine_metrics import NUMBERS
 from pagefleet_contract.sketch import bucket_of
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import throughput
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
@@ -108,10 +109,10 @@ def test_every_target_has_its_signal_and_every_load_its_name_on_a_metrics_page()
 
 
 def test_slots_are_read_where_they_can_be_set() -> None:
-    assert slots_of({"engine": {"scheduling": {"maxSequences": 12}}}) == 12
-    assert slots_of({"engine": {"args": ["--max-num-seqs=4"]}}) == 4
-    assert slots_of({"engine": {"args": ["--kernels=auto", "--max-num-seqs", "5"]}}) == 5
-    assert slots_of({"model": {}}) == 64
+    assert slots_of(revision_spec({"engine": {"scheduling": {"maxSequences": 12}}})) == 12
+    assert slots_of(revision_spec({"engine": {"args": ["--max-num-seqs=4"]}})) == 4
+    assert slots_of(revision_spec({"engine": {"args": ["--kernels=auto", "--max-num-seqs", "5"]}})) == 5
+    assert slots_of(revision_spec({"model": {}})) == 64
 
 
 def test_arrivals_are_rates_in_steps_of_ten_seconds() -> None:

@@ -116,7 +116,7 @@ BAD_LOADS: list[tuple[str, Answer, str]] = [
     ("blank", text(""), " lacks a number that the engine should report"),
     ("negative", text("pagefleet_num_requests_waiting -1\npagefleet_num_requests_running 0\n"), " lacks a number"),
     ("hang", hang, " does not answer within 2 s"),
-    ("100 MB", endless, " cannot be read: TooLongError"),
+    ("100 MB", endless, " answers with more than 1048576 bytes"),
 ]
 
 

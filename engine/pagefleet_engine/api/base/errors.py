@@ -6,7 +6,7 @@ import json
 
 from aiohttp import web
 
-from pagefleet_contract.headers import ENGINE_DIED, ERROR_HEADER
+from pagefleet_contract.headers import ENGINE_DIED, ENGINE_FULL, ERROR_HEADER
 
 
 class ApiError(Exception):
@@ -37,7 +37,7 @@ class ApiError(Exception):
 
     def response(self) -> web.Response:
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after is not None else {}
-        if self.status >= 500 and self.code is not None:
+        if self.code is not None and (self.status >= 500 or self.code == ENGINE_FULL):
             headers[ERROR_HEADER] = self.code
         return web.Response(
             status=self.status,

@@ -3,8 +3,8 @@
 // Keys of one page and head lie as [page_size / 16][head_dim][16]: sixteen positions' scores come from head_dim
 // multiply-adds and no sum across a register. Values lie as [page_size][head_dim]. A task is one sequence, one KV head
 // and up to twelve rows (query tokens x the query heads that share the KV head), so keys and values are loaded once
-// for all of them. Softmax is kept as a running maximum and sum (Milakov and Gimelshein, 2018). A row's result does
-// not depend on what else is in its task or batch.
+// for all of them. Softmax is a running maximum and sum (Milakov and Gimelshein, 2018). A row's result does not depend
+// on the other rows of its task or batch.
 // Floor: a sequence's keys and values once per twelve rows.
 #pragma once
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace pagefleet {
 
 constexpr int kRowsAttention = 12;
-constexpr int kHeadMost = 256;
+constexpr int kMaxHeadDim = 256;
 constexpr int64_t kChunk = 64;  // positions between two updates of the running maximum
 
 struct Attention {
@@ -32,7 +32,7 @@ struct Attention {
   const int32_t* first;    // [sequences + 1]: a sequence's first token
   const int32_t* context;  // [sequences]: its positions so far, its tokens of this batch included
   int64_t sequences, heads, kv_heads, head_dim, page_size;
-  int64_t window;          // positions that a token sees, itself included; 0: all
+  int64_t window;          // positions that a token attends to, itself included; 0: all
   float scale;
 };
 
@@ -47,12 +47,12 @@ struct Chunk {
 template <typename T>
 constexpr int kOfLine = int(kLine) / (16 * int(sizeof(T)));
 
-inline void want(const void* place) { _mm_prefetch(static_cast<const char*>(place), _MM_HINT_T0); }
+inline void prefetch(const void* place) { _mm_prefetch(static_cast<const char*>(place), _MM_HINT_T0); }
 
 // weight[r][16 * p...] = query[r] . key of P groups' positions, `chunk` from group `at` on. Meanwhile the `next`
-// chunk's keys are fetched: they lie anywhere, no hardware foresees that.
+// chunk's keys are fetched: they lie anywhere, so the hardware's prefetcher cannot predict them.
 template <typename T, int R, int P>
-void score(const float (*query)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int at,
+void score(const float (*query)[kMaxHeadDim], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int at,
            float (*weight)[kChunk]) {
   __m512 sum[R][P];
   for (int r = 0; r < R; ++r)
@@ -61,7 +61,7 @@ void score(const float (*query)[kHeadMost], int64_t dim, const Chunk<T>& chunk, 
     __m512 key[P];
     for (int p = 0; p < P; ++p) key[p] = load16(chunk.keys[at + p] + d * 16);
     if (d % kOfLine<T> == 0) {
-      for (int p = 0; p < P; ++p) want(next.keys[at + p] + d * 16);
+      for (int p = 0; p < P; ++p) prefetch(next.keys[at + p] + d * 16);
     }
     for (int r = 0; r < R; ++r) {
       const __m512 q = _mm512_set1_ps(query[r][d]);
@@ -76,7 +76,7 @@ void score(const float (*query)[kHeadMost], int64_t dim, const Chunk<T>& chunk, 
 // S registers of each row. Beyond `count` lie other owners' values, maybe NaN. Meanwhile the `next` chunk's values are
 // fetched.
 template <typename T, int R, int S>
-void weigh(float (*out)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int64_t count, int64_t step,
+void weigh(float (*out)[kMaxHeadDim], int64_t dim, const Chunk<T>& chunk, const Chunk<T>& next, int64_t count, int64_t step,
            const float (*weight)[kChunk], const float* shrink) {
   __m512 total[R][S];
   for (int r = 0; r < R; ++r)
@@ -86,7 +86,7 @@ void weigh(float (*out)[kHeadMost], int64_t dim, const Chunk<T>& chunk, const Ch
     const T *values = chunk.values[group] + step * 16, *later = next.values[group] + step * 16;
     const int64_t most = std::min<int64_t>(16, count - group * 16);
     for (int64_t j = 0; j < most; ++j, values += dim, later += dim) {
-      for (int s = 0; s < S; s += kOfLine<T>) want(later + s * 16);
+      for (int s = 0; s < S; s += kOfLine<T>) prefetch(later + s * 16);
       __m512 value[S];
       for (int s = 0; s < S; ++s) value[s] = load16(values + s * 16);
       for (int r = 0; r < R; ++r) {
@@ -109,11 +109,11 @@ inline __mmask16 from_to(int64_t from, int64_t to) {
 template <int R>
 struct Softmax {
   __m512 sum[R];
-  alignas(64) float top[16], shrink[16];  // the largest scores so far; what the rows' earlier results have to be times
+  alignas(64) float top[16], shrink[16];  // the largest scores so far; the factors of the rows' earlier results
 
   Softmax() {
     for (int r = 0; r < R; ++r) sum[r] = _mm512_setzero_ps();
-    // Finite: where a row has seen no position yet, lowest - lowest is 0 and -inf - lowest is -inf.
+    // Finite: for a row without a visible position so far, lowest - lowest is 0 and -inf - lowest is -inf.
     _mm512_store_ps(top, _mm512_set1_ps(std::numeric_limits<float>::lowest()));
   }
 
@@ -153,7 +153,7 @@ struct Softmax {
 
 // The chunk at `start` of a sequence's KV head; groups outside of begin..last lie where some inside do.
 template <typename T>
-Chunk<T> find(const Attention& a, int64_t sequence, int64_t kv_head, int64_t start, int64_t begin, int64_t last) {
+Chunk<T> locate(const Attention& a, int64_t sequence, int64_t kv_head, int64_t start, int64_t begin, int64_t last) {
   const int32_t* pages = a.table + sequence * a.table_width;
   Chunk<T> chunk;
   for (int64_t g = 0; g < kChunk / 16; ++g) {
@@ -165,18 +165,18 @@ Chunk<T> find(const Attention& a, int64_t sequence, int64_t kv_head, int64_t sta
   return chunk;
 }
 
-inline int64_t seen_from(const Attention& a, int64_t position) {
+inline int64_t window_begin(const Attention& a, int64_t position) {
   return a.window > 0 ? std::max<int64_t>(0, position - a.window + 1) : 0;
 }
 
-// `following`: what is read after this.
+// `following`: the chunk that is read after this one's rows.
 template <typename T, int R>
 void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const int64_t* token, const int64_t* head,
                  const Chunk<T>& following) {
   // Enough sums at once that none waits for itself, and no more than there are registers.
   constexpr int together = R > 6 ? 2 : 4;
   const int64_t dim = a.head_dim, offset = a.context[sequence] - a.first[sequence + 1];  // position = token + offset
-  alignas(64) float query[R][kHeadMost], out[R][kHeadMost], weight[R][kChunk];
+  alignas(64) float query[R][kMaxHeadDim], out[R][kMaxHeadDim], weight[R][kChunk];
   Softmax<R> softmax;
   const float scale = a.scale * 1.44269504088896341f;  // scores are exponents of 2
   int64_t last = 0, begin = std::numeric_limits<int64_t>::max(), from[R], to[R];
@@ -184,14 +184,14 @@ void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const in
     const float* q = a.q + token[r] * a.q_stride + head[r] * dim;
     for (int64_t d = 0; d < dim; ++d) query[r][d] = q[d] * scale, out[r][d] = 0;
     to[r] = token[r] + offset;
-    from[r] = seen_from(a, to[r]);
+    from[r] = window_begin(a, to[r]);
     last = std::max(last, to[r]), begin = std::min(begin, from[r]);
   }
-  Chunk<T> chunk = find<T>(a, sequence, kv_head, begin / kChunk * kChunk, begin, last);
+  Chunk<T> chunk = locate<T>(a, sequence, kv_head, begin / kChunk * kChunk, begin, last);
   for (int64_t start = begin / kChunk * kChunk; start <= last; start += kChunk) {
     const int64_t count = std::min<int64_t>(kChunk, last - start + 1), groups = (count + 15) / 16;
     const Chunk<T> next =
-        start + kChunk <= last ? find<T>(a, sequence, kv_head, start + kChunk, begin, last) : following;
+        start + kChunk <= last ? locate<T>(a, sequence, kv_head, start + kChunk, begin, last) : following;
     tiles<together>(groups, [&](auto size, int64_t at) {
       score<T, R, size()>(query, dim, chunk, next, int(at), weight);
     });
@@ -226,9 +226,9 @@ void attend(Pool& pool, const Attention& a) {
     const int64_t rows = (a.first[s + 1] - a.first[s]) * group, parts = (tasks[s + 1] - tasks[s]) / a.kv_heads;
     const int64_t begin = (task - tasks[s]) % parts * kRowsAttention;
     const auto [other, other_head] = place(std::min(task + pool.threads(), tasks[a.sequences] - 1));
-    const int64_t from = seen_from(a, a.context[other] - (a.first[other + 1] - a.first[other]));
+    const int64_t from = window_begin(a, a.context[other] - (a.first[other + 1] - a.first[other]));
     const auto following =
-        find<T>(a, other, other_head, from / kChunk * kChunk, from, a.context[other] - 1);
+        locate<T>(a, other, other_head, from / kChunk * kChunk, from, a.context[other] - 1);
     tiles<kRowsAttention>(std::min<int64_t>(kRowsAttention, rows - begin), [&, s = s, kv_head = kv_head](auto size, int64_t at) {
       int64_t token[size()], head[size()];
       for (int r = 0; r < size(); ++r) {

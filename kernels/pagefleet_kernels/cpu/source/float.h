@@ -1,6 +1,6 @@
-// Products in float32, with weights kept as their file has them wherever that is smaller: bfloat16, float16, or integer
-// codes of 4 or 8 bits with a scale and an offset for each row and group of 16 or 32, as GGUF's types are. Every one of
-// them stands for exactly one float32, and those are multiplied: a result has the same bits as from float32 weights.
+// Products in float32, with weights stored as their file has them wherever that is smaller: bfloat16, float16, or integer
+// codes of 4 or 8 bits with a scale and an offset for each row and group of 16 or 32, as GGUF's types are. Each stored
+// weight stands for exactly one float32, and those are multiplied: a result has the same bits as from float32 weights.
 #pragma once
 #include "linear.h"
 #include "rows.h"
@@ -12,25 +12,25 @@ constexpr int64_t kTaskFloat = 96, kTaskWidened = 192;  // rows of one task, mul
 constexpr int64_t kAheadRows = 8;  // of float32: with fewer, memory is read as fast as it can be anyway
 constexpr int64_t kStep = 16;      // of k, widened at a time
 
-// What a group of `group` codes, its 32 scales and its 32 offsets take.
+// The bytes of a group of `group` codes, its 32 scales and its 32 offsets.
 constexpr int64_t codes_bytes(int64_t group, int64_t bits) {
   return kColumns * (group * bits / 8 + 2 * int64_t(sizeof(float)));
 }
 
 // Writes float32 of `count` <= kStep rows [k][32] of a block, from k = `from` on, to `out`.
-template <Kept K>
+template <Storage S>
 void widen(const Linear& linear, const uint8_t* block, int64_t from, int64_t count, float* out) {
-  if constexpr (K == Kept::kBfloat16) {  // [k][16]: one column below, the one sixteen later above
+  if constexpr (S == Storage::kBfloat16) {  // [k][16]: one column below, the one sixteen later above
     for (int64_t i = 0; i < count; ++i, out += kColumns) {
       const __m512i both = _mm512_loadu_si512(block + (from + i) * kLine);
       _mm512_storeu_si512(out, _mm512_slli_epi32(both, 16));
       _mm512_storeu_si512(out + 16, _mm512_and_si512(both, _mm512_set1_epi32(int(0xffff0000u))));
     }
-  } else if constexpr (K == Kept::kHalf) {  // [k][32]
+  } else if constexpr (S == Storage::kHalf) {  // [k][32]
     const Half* halves = reinterpret_cast<const Half*>(block) + from * kColumns;
     for (int64_t i = 0; i < count * kColumns; i += 16) store16(out + i, load16(halves + i));
-  } else if constexpr (K == Kept::kCodes4 || K == Kept::kCodes8) {  // [groups]: codes, 32 scales, 32 offsets
-    constexpr int64_t bits = K == Kept::kCodes4 ? 4 : 8;
+  } else if constexpr (S == Storage::kCodes4 || S == Storage::kCodes8) {  // [groups]: codes, 32 scales, 32 offsets
+    constexpr int64_t bits = S == Storage::kCodes4 ? 4 : 8;
     const uint8_t* packed = block + from / linear.group * codes_bytes(linear.group, bits);
     const uint8_t* codes = packed + from % linear.group * kColumns * bits / 8;
     const uint8_t* scales = packed + linear.group * kColumns * bits / 8;
@@ -57,8 +57,8 @@ void widen(const Linear& linear, const uint8_t* block, int64_t from, int64_t cou
   }
 }
 
-// R rows of x by one block, whose weights are K's.
-template <int R, Kept K>
+// R rows of x by one block, whose weights are stored as S.
+template <int R, Storage S>
 void tile_float(const Linear& linear, const uint8_t* weights, const float* x, int64_t block, float* y, int64_t stride,
                 Into into, Ahead ahead) {
   const int64_t k = linear.k, part = ahead.bytes * kStep / k;
@@ -67,9 +67,9 @@ void tile_float(const Linear& linear, const uint8_t* weights, const float* x, in
   for (int r = 0; r < R; ++r) total[r][0] = total[r][1] = _mm512_setzero_ps();
   for (int64_t from = 0; from < k; from += kStep) {
     const int64_t count = std::min(kStep, k - from);
-    const float* row = K == Kept::kFloat ? reinterpret_cast<const float*>(weights) + from * kColumns : wide;
+    const float* row = S == Storage::kFloat ? reinterpret_cast<const float*>(weights) + from * kColumns : wide;
     ahead.fetch(part);
-    widen<K>(linear, weights, from, count, wide);
+    widen<S>(linear, weights, from, count, wide);
     for (int64_t i = 0; i < count; ++i, row += kColumns) {
       const __m512 low = _mm512_loadu_ps(row), high = _mm512_loadu_ps(row + 16);
       for (int r = 0; r < R; ++r) {
@@ -82,7 +82,7 @@ void tile_float(const Linear& linear, const uint8_t* weights, const float* x, in
   for (int r = 0; r < R; ++r) finish(linear, y + r * stride, block, total[r][0], total[r][1], into);
 }
 
-template <Kept K>
+template <Storage S>
 void apply_float(Pool& pool, const Linear& linear, Input input, int64_t rows, float* y, int64_t stride, Into into) {
   static Array<float> normed;  // one caller at a time
   const float* x = input.x;
@@ -90,28 +90,28 @@ void apply_float(Pool& pool, const Linear& linear, Input input, int64_t rows, fl
     rms_norm(pool, x, input.norm, grown(normed, rows * linear.k), rows, linear.k, input.epsilon);
     x = normed.data();
   }
-  const int64_t most = K == Kept::kFloat ? kTaskFloat : kTaskWidened;
+  const int64_t most = S == Storage::kFloat ? kTaskFloat : kTaskWidened;
   by_tasks(pool, linear, rows, most, [&](int64_t block, int64_t begin, int64_t count, Ahead ahead) {
     const uint8_t* weights = linear.block(block);
-    if (K == Kept::kFloat && rows < kAheadRows) ahead = {};
-    const auto rows_by = [&](auto kept) {
+    if (S == Storage::kFloat && rows < kAheadRows) ahead = {};
+    const auto rows_by = [&](auto storage) {
       tiles<kRowsFloat>(count, [&](auto size, int64_t at) {
         const int64_t row = begin + at;
-        tile_float<size(), kept()>(linear, weights, x + row * linear.k, block, y + row * stride, stride, into,
+        tile_float<size(), storage()>(linear, weights, x + row * linear.k, block, y + row * stride, stride, into,
                                    ahead.share(at, size(), count));
       });
     };
-    if (K == Kept::kFloat || count <= kRowsFloat) return rows_by(std::integral_constant<Kept, K>());
+    if (S == Storage::kFloat || count <= kRowsFloat) return rows_by(std::integral_constant<Storage, S>());
     static thread_local Array<float> wide;  // for several tiles the block is widened once: it stays in the cache
     float* widened = grown(wide, linear.k * kColumns);
     for (int64_t from = 0; from < linear.k; from += kStep)
-      widen<K>(linear, weights, from, std::min(kStep, linear.k - from), widened + from * kColumns);
+      widen<S>(linear, weights, from, std::min(kStep, linear.k - from), widened + from * kColumns);
     weights = reinterpret_cast<const uint8_t*>(widened);
-    rows_by(std::integral_constant<Kept, Kept::kFloat>());
+    rows_by(std::integral_constant<Storage, Storage::kFloat>());
   });
 }
 
-// `weight` [n, k] in the type that is kept.
+// `weight` [n, k] in the type that is stored.
 template <typename T, typename Place>
 void pack_plain(Pool& pool, Linear& linear, const T* weight, Place place) {
   linear.allocate(linear.k * kColumns * int64_t(sizeof(T)));
@@ -125,7 +125,7 @@ void pack_plain(Pool& pool, Linear& linear, const T* weight, Place place) {
 
 // `codes` [n, k]; `scales` and `offsets` [n, k / group].
 inline void pack_codes(Pool& pool, Linear& linear, const uint8_t* codes, const float* scales, const float* offsets) {
-  const int64_t bits = linear.kept == Kept::kCodes4 ? 4 : 8, group = linear.group, bytes = codes_bytes(group, bits);
+  const int64_t bits = linear.storage == Storage::kCodes4 ? 4 : 8, group = linear.group, bytes = codes_bytes(group, bits);
   linear.groups = linear.k / group;
   linear.allocate(linear.groups * bytes);
   parallel(pool, linear.blocks, [&](int64_t block) {

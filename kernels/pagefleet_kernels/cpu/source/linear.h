@@ -1,4 +1,4 @@
-// y [rows, n] = x [rows, k] w^T + bias with weights packed once: what the products of int8.h and float.h share.
+// y [rows, n] = x [rows, k] w^T + bias with weights packed once: the shared part of the products in int8.h and float.h.
 //
 // Floor: the packed bytes read once per task's rows; rows * k * n multiply-adds.
 #pragma once
@@ -14,24 +14,25 @@ namespace pagefleet {
 
 constexpr int64_t kColumns = 32;  // of one packed block: two registers
 
-// How weights are kept. kCodes4 and kCodes8: scale * code + offset, with a scale and an offset for each row and group.
-enum class Kept : int64_t { kFloat = 0, kInt8 = 1, kCodes4 = 2, kCodes8 = 3, kBfloat16 = 4, kHalf = 5 };
+// How weights are stored. kCodes4 and kCodes8: scale * code + offset, with a scale and an offset for each row and group.
+enum class Storage : int64_t { kFloat = 0, kInt8 = 1, kCodes4 = 2, kCodes8 = 3, kBfloat16 = 4, kHalf = 5 };
 
-// What becomes of a product: it is y [rows, n], is added to it, or, of a gated one, silu(first half) * second half is
+// The use of a product: it is y [rows, n], is added to y, or, for a gated one, silu(first half) * second half is
 // y [rows, n / 2].
 enum class Into { kSet, kAdd, kGate };
 
 struct Input {
   const float* x;  // [rows, k]
-  // Where given, rows are normalised by it first.
+  // Where it is given, rows are normalised by it first.
   const float* norm = nullptr;  // [k]
   float epsilon = 0;
 };
 
-// A gated one has two halves of n / 2 rows, and a block's second register is of the same columns of the second half.
+// A packed weight. A gated one has two halves of n / 2 rows, and a block's second register has the same columns of the
+// second half.
 struct Linear {
   int64_t n, k;
-  Kept kept;
+  Storage storage;
   int64_t group;  // elements of k that share a scale; 0 where there are none
   bool gated;
   int64_t blocks = 0, groups = 0, block_bytes = 0;
@@ -80,13 +81,13 @@ inline void finish(const Linear& linear, float* y, int64_t block, __m512 low, __
   _mm512_mask_storeu_ps(other, second, high);
 }
 
-// Calls body(size, first row) over `rows` rows: size() is MOST, and for the last call what is left.
-template <int MOST, typename Body>
+// Calls body(size, first row) over `rows` rows: size() is MAX, and for the last call the number of rows left.
+template <int MAX, typename Body>
 void tiles(int64_t rows, Body&& body) {
   int64_t row = 0;
-  for (; row + MOST <= rows; row += MOST) body(std::integral_constant<int, MOST>(), row);
-  if constexpr (MOST > 1) {
-    if (row < rows) tiles<MOST - 1>(rows - row, [&](auto size, int64_t at) { body(size, row + at); });
+  for (; row + MAX <= rows; row += MAX) body(std::integral_constant<int, MAX>(), row);
+  if constexpr (MAX > 1) {
+    if (row < rows) tiles<MAX - 1>(rows - row, [&](auto size, int64_t at) { body(size, row + at); });
   }
 }
 

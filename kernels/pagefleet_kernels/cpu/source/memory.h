@@ -1,4 +1,4 @@
-// Memory as vectors want it: arrays that begin with a cache line, and lines fetched before they are wanted.
+// Memory for vector code: arrays that begin with a cache line, and lines fetched before they are needed.
 #pragma once
 #include <immintrin.h>
 
@@ -35,13 +35,13 @@ T* grown(Array<T>& array, int64_t count) {
   return array.data();
 }
 
-// Memory that will be read soon, fetched a few lines at a time beside other work: what the hardware foresees ends with each
-// page of 4 KiB, and many lines at once would hold the work up.
+// Memory that will be read soon, fetched a few lines at a time beside other work: the hardware's prefetcher stops at the
+// end of each page of 4 KiB, and many lines at once would hold the work up.
 struct Ahead {
   const char* begin = nullptr;
   int64_t bytes = 0;
 
-  // What falls to `size` from `at` on of `count` equal pieces of work.
+  // The share of `size` pieces of work from `at` on, of `count` equal ones.
   Ahead share(int64_t at, int64_t size, int64_t count) const {
     const int64_t from = bytes * at / count;
     return {begin + from, bytes * (at + size) / count - from};

@@ -19,10 +19,10 @@ void pagefleet_threads(int threads) {
   if (pool == nullptr) pool = new Pool(threads);  // for the life of the process, as its threads are
 }
 
-// `weight` [n, k]: float32, or what is kept (bfloat16, float16, codes); scales and offsets [n, k / group] for codes.
-void* pagefleet_linear(int64_t kept, const void* weight, const float* scales, const float* offsets, const float* bias,
+// `weight` [n, k]: float32, or the stored type (bfloat16, float16, codes); scales and offsets [n, k / group] for codes.
+void* pagefleet_linear(int64_t storage, const void* weight, const float* scales, const float* offsets, const float* bias,
                        int64_t n, int64_t k, int64_t group, int gated) {
-  return new Linear(prepare(*pool, Kept(kept), weight, scales, offsets, bias, n, k, group, gated != 0));
+  return new Linear(prepare(*pool, Storage(storage), weight, scales, offsets, bias, n, k, group, gated != 0));
 }
 
 void pagefleet_linear_free(void* linear) { delete static_cast<Linear*>(linear); }

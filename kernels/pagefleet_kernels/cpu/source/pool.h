@@ -1,5 +1,5 @@
-// A pool of threads that run numbered tasks. Tasks are claimed one at a time, so that a thread which the system has
-// put aside holds nobody up: the others do its share, and nobody waits for a thread that has claimed nothing.
+// A pool of threads that run numbered tasks. Tasks are claimed one at a time, so that a thread which the system does not
+// schedule delays no other: the others do its share, and no thread waits for one that has claimed nothing.
 #pragma once
 #include <immintrin.h>
 #include <linux/futex.h>
@@ -56,14 +56,14 @@ class Pool {
 
   void claim(uint32_t number) {
     for (;;) {
-      uint64_t seen = next_.load(std::memory_order_acquire);
-      if (uint32_t(seen >> 32) != number) return;
+      uint64_t next = next_.load(std::memory_order_acquire);
+      if (uint32_t(next >> 32) != number) return;
       const Task task = task_.load(std::memory_order_acquire);
       void* job = job_.load(std::memory_order_acquire);
-      const int64_t index = int64_t(seen & 0xffffffffu);
+      const int64_t index = int64_t(next & 0xffffffffu);
       if (index >= count_.load(std::memory_order_acquire)) return;
-      // That this succeeds proves that the job read above is still the one with `number`.
-      if (!next_.compare_exchange_strong(seen, seen + 1, std::memory_order_acq_rel)) continue;
+      // Success proves that the job read above is still the one with `number`.
+      if (!next_.compare_exchange_strong(next, next + 1, std::memory_order_acq_rel)) continue;
       task(job, index);
       done_.fetch_add(1, std::memory_order_release);
     }
@@ -72,19 +72,19 @@ class Pool {
   void work() {
     uint32_t last = 0;
     for (;;) {
-      uint32_t seen = signal_.load(std::memory_order_acquire);
-      for (int spins = 0; seen == last && spins < kSpins; ++spins) {
+      uint32_t current = signal_.load(std::memory_order_acquire);
+      for (int spins = 0; current == last && spins < kSpins; ++spins) {
         _mm_pause();
-        seen = signal_.load(std::memory_order_acquire);
+        current = signal_.load(std::memory_order_acquire);
       }
-      while (seen == last) {
+      while (current == last) {
         sleepers_.fetch_add(1, std::memory_order_seq_cst);
         futex(&signal_, FUTEX_WAIT_PRIVATE, last);
         sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-        seen = signal_.load(std::memory_order_acquire);
+        current = signal_.load(std::memory_order_acquire);
       }
-      last = seen;
-      claim(seen);
+      last = current;
+      claim(current);
     }
   }
 

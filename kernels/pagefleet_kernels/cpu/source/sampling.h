@@ -1,7 +1,9 @@
-// One token per row: the largest logit at temperature 0, else from softmax(logits / temperature), cut by top-k, top-p and min-p in this order, by inversion:
-// the first token, in the order of ids, at which the sum of the kept probabilities passes `uniform` of their total.
-// Where that is no distribution (a logit that is not a number, a largest one that is infinite, nothing kept) it is the
-// largest logit, as at temperature 0: the first of equals, logits that are no numbers left out; 0 where none is above -inf.
+// One token per row: the largest logit at temperature 0, else from softmax(logits / temperature), cut by top-k, top-p and
+// min-p in this order, by inversion:
+// the first token, in the order of ids, at which the sum of the remaining probabilities passes `uniform` of their total.
+// Where there is no distribution (a logit that is not a number, a largest one that is infinite, no candidate left) it is
+// the largest logit, as at temperature 0: the first of equals, without logits that are no numbers; 0 where none is above
+// -inf.
 // Floor: a row's logits read twice; rows run in parallel.
 #pragma once
 #include <algorithm>
@@ -108,56 +110,56 @@ inline void sample(const float* logits, int64_t vocab, Draw& draw) {
     if (draw.token < 0) draw.token = largest(logits, vocab);  // rounding led beyond the last one that has a probability
     return;
   }
-  thread_local std::vector<Candidate> kept;
-  kept.clear();
+  thread_local std::vector<Candidate> candidates;
+  candidates.clear();
   double total = -1;  // of the probabilities before top-p cuts
   if (k_cuts) {
-    for (float depth = 8; kept.empty() || int64_t(kept.size()) < draw.top_k; depth *= 4) {
-      gather(logits, vocab, inverse, top, depth, kept);
+    for (float depth = 8; candidates.empty() || int64_t(candidates.size()) < draw.top_k; depth *= 4) {
+      gather(logits, vocab, inverse, top, depth, candidates);
       if (depth > 1e6f) break;
     }
-    if (int64_t(kept.size()) > draw.top_k) {
-      std::nth_element(kept.begin(), kept.begin() + draw.top_k - 1, kept.end(), likelier);
-      kept.resize(draw.top_k);
+    if (int64_t(candidates.size()) > draw.top_k) {
+      std::nth_element(candidates.begin(), candidates.begin() + draw.top_k - 1, candidates.end(), likelier);
+      candidates.resize(draw.top_k);
     }
   } else if (p_cuts) {
     total = 0;
     for (int64_t i = 0; i < vocab; i += kSpan)
       total += exp_sum(logits + i, std::min(kSpan, vocab - i), _mm512_set1_ps(inverse), _mm512_set1_ps(top));
     for (float depth = 8;; depth *= 2) {
-      gather(logits, vocab, inverse, top, depth, kept);
+      gather(logits, vocab, inverse, top, depth, candidates);
       double mass = 0;
-      for (const auto& candidate : kept) mass += std::exp(candidate.first);
+      for (const auto& candidate : candidates) mass += std::exp(candidate.first);
       if (mass >= draw.top_p * total || depth > 1e6f) break;
     }
   } else {
-    gather(logits, vocab, inverse, top, -std::log(draw.min_p), kept);
+    gather(logits, vocab, inverse, top, -std::log(draw.min_p), candidates);
   }
   if (p_cuts) {
-    std::sort(kept.begin(), kept.end(), likelier);
+    std::sort(candidates.begin(), candidates.end(), likelier);
     if (total < 0) {
       total = 0;
-      for (const auto& candidate : kept) total += std::exp(candidate.first);
+      for (const auto& candidate : candidates) total += std::exp(candidate.first);
     }
     double mass = 0;
     size_t count = 0;
-    while (count < kept.size() && (count == 0 || mass < draw.top_p * total)) mass += std::exp(kept[count++].first);
-    kept.resize(count);
+    while (count < candidates.size() && (count == 0 || mass < draw.top_p * total)) mass += std::exp(candidates[count++].first);
+    candidates.resize(count);
   }
   if (draw.min_p > 0) {
     const float least = std::log(draw.min_p);
-    kept.erase(std::remove_if(kept.begin(), kept.end(), [&](const Candidate& c) { return c.first < least; }), kept.end());
+    candidates.erase(std::remove_if(candidates.begin(), candidates.end(), [&](const Candidate& c) { return c.first < least; }), candidates.end());
   }
-  if (kept.empty()) {
+  if (candidates.empty()) {
     draw.token = largest(logits, vocab);
     return;
   }
-  std::sort(kept.begin(), kept.end(), [](const Candidate& a, const Candidate& b) { return a.second < b.second; });
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.second < b.second; });
   double mass = 0;
-  for (const auto& candidate : kept) mass += std::exp(candidate.first);
+  for (const auto& candidate : candidates) mass += std::exp(candidate.first);
   double left = draw.uniform * mass;
-  draw.token = kept.back().second;
-  for (const auto& candidate : kept) {
+  draw.token = candidates.back().second;
+  for (const auto& candidate : candidates) {
     if ((left -= std::exp(candidate.first)) < 0) {
       draw.token = candidate.second;
       break;

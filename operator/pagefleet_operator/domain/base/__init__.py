@@ -1,4 +1,4 @@
-"""What every other room of the domain stands on: the child's names, the shape of a pod, histograms with ends.
+"""What every other room of the domain stands on: a revision's spec as values, the child's names, histograms with ends.
 
 Decides nothing.
 Never imports another room of the domain.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pagefleet_contract.names import (
@@ -18,6 +19,7 @@ from pagefleet_contract.names import (
     WORKER,
     WORKER_LABEL,
 )
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Child:
     uid: str
     revision: str
     snapshot: Mapping[str, Any]
+
+    @cached_property
+    def spec(self) -> RevisionSpec:
+        """The snapshot as typed values."""
+        return revision_spec(self.snapshot)
 
     @property
     def name(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pagefleet_contract.engine_metrics import annotation
 from pagefleet_contract.names import ENGINE_ANNOTATION
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.revision_spec import Resources
 from pagefleet_operator.domain.runtimes.catalog import launch_of
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.volumes import volumes
@@ -40,8 +40,8 @@ def deployment(child: Child, replicas: int) -> dict[str, Any]:
 
 
 def _pod(child: Child, launch: Launch) -> dict[str, Any]:
-    placement: Mapping[str, Any] = child.snapshot.get("placement") or {}
-    defined, mounts = volumes(child.snapshot)
+    placement = child.spec.placement
+    defined, mounts = volumes(child.spec)
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -56,11 +56,11 @@ def _pod(child: Child, launch: Launch) -> dict[str, Any]:
         "containers": [_container(child, launch, mounts)],
         "volumes": defined,
     }
-    if placement.get("nodeSelector"):
-        pod["nodeSelector"] = dict(placement["nodeSelector"])
-    if placement.get("tolerations"):
-        pod["tolerations"] = list(placement["tolerations"])
-    if placement.get("topologySpread", True):
+    if placement.node_selector:
+        pod["nodeSelector"] = dict(placement.node_selector)
+    if placement.tolerations:
+        pod["tolerations"] = list(placement.tolerations)
+    if placement.topology_spread:
         pod["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
@@ -73,15 +73,15 @@ def _pod(child: Child, launch: Launch) -> dict[str, Any]:
 
 
 def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
+    engine = child.spec.engine
     container: dict[str, Any] = {
         "name": "engine",
-        "image": engine.get("image") or launch.image,
+        "image": engine.image or launch.image,
         "imagePullPolicy": "IfNotPresent",
-        "args": [*launch.args, *engine.get("args", [])],
-        "env": list({entry["name"]: dict(entry) for entry in [*launch.env, *engine.get("env", [])]}.values()),
+        "args": [*launch.args, *engine.args],
+        "env": list({entry["name"]: dict(entry) for entry in [*launch.env, *engine.env]}.values()),
         "ports": [{"name": "http", "containerPort": launch.port, "protocol": "TCP"}],
-        "resources": _amounts(child),
+        "resources": _amounts(child.spec.resources),
         "startupProbe": _probe(launch.startup, period=1, failures=1800),
         "readinessProbe": _probe(launch.readiness, period=2, failures=launch.readiness_failures),
         "livenessProbe": _probe(launch.liveness, period=10, failures=6),
@@ -110,17 +110,12 @@ def release() -> str:
         return "latest"
 
 
-def _resources(child: Child) -> Mapping[str, Any]:
-    return {"cpu": "1", "memory": "4Gi", **(child.snapshot.get("resources") or {})}
-
-
-def _amounts(child: Child) -> dict[str, Any]:
+def _amounts(resources: Resources) -> dict[str, Any]:
     """CPU is requested and not limited: a throttled engine stalls every stream at once."""
-    resources = _resources(child)
-    requests, limits = {"cpu": resources["cpu"], "memory": resources["memory"]}, {"memory": resources["memory"]}
-    accelerator = resources.get("accelerator")
+    requests, limits = {"cpu": resources.cpu, "memory": resources.memory}, {"memory": resources.memory}
+    accelerator = resources.accelerator
     if accelerator:
-        limits[accelerator["name"]] = requests[accelerator["name"]] = str(accelerator.get("count", 1))
+        limits[accelerator.name] = requests[accelerator.name] = str(accelerator.count)
     return {"requests": requests, "limits": limits}
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from pagefleet_contract.engine_options import MASTER_PORT
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.parallel import nodes
 from pagefleet_operator.domain.manifests.deployment import AFTER_DRAIN, deployment
 from pagefleet_operator.domain.runtimes.catalog import node_launch_of
 from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
@@ -35,7 +34,7 @@ def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
             },
             "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
             "leaderWorkerTemplate": {
-                "size": nodes(child.snapshot),
+                "size": child.spec.nodes,
                 "restartPolicy": "RecreateGroupOnPodRestart",
                 "leaderTemplate": _leader(child),
                 "workerTemplate": _worker(child),
@@ -68,14 +67,14 @@ def _worker(child: Child) -> dict[str, Any]:
 
 
 def _launch(child: Child, *, worker: bool) -> NodeLaunch:
-    return node_launch_of(child.snapshot, Node(nodes(child.snapshot), worker))
+    return node_launch_of(child.spec, Node(child.spec.nodes, worker))
 
 
 def _template(child: Child, launch: NodeLaunch) -> dict[str, Any]:
     """A Deployment's pod with a group's flags in place of those for one pod; the flags of spec.engine.args stay."""
     template: dict[str, Any] = copy.deepcopy(deployment(child, 1)["spec"]["template"])
     container, names = template["spec"]["containers"][0], {flag.partition("=")[0] for flag in launch.flags}
-    own_args = (child.snapshot.get("engine") or {}).get("args") or []
+    own_args = child.spec.engine.args
     adapter_args = container["args"][: len(container["args"]) - len(own_args)]
     container["args"] = [*(one for one in adapter_args if one.partition("=")[0] not in names), *launch.flags, *own_args]
     return template

@@ -46,8 +46,7 @@ def load_test_job(
 
 def served_name(child: Child) -> str:
     """The model's name in requests."""
-    model = child.snapshot["model"]
-    return str(model.get("servedName") or child.service)
+    return child.spec.model.served_name or child.service
 
 
 def _pod(image: str, arguments: list[str]) -> dict[str, Any]:

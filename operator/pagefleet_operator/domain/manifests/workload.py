@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.parallel import nodes
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests import retained
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, VERSION, leader_worker_set
@@ -19,7 +18,7 @@ UNAVAILABLE = "MultiNodeUnavailable"
 
 def workload(child: Child, replicas: int, *, served: bool) -> Mapping[str, object] | None:
     """The object that makes a revision's pods; None where that is a LeaderWorkerSet and the cluster does not serve it."""
-    if nodes(child.snapshot) == 1:
+    if child.spec.nodes == 1:
         return deployment(child, replicas)
     return leader_worker_set(child, replicas) if served else None
 
@@ -34,7 +33,7 @@ def problem(known: Iterable[RevisionRecord], in_use: Iterable[str], *, served: b
     """The problem of the first revision in `in_use` that can have no pods."""
     if served:
         return None
-    several = {record.hash for record in known if record.spec and _nodes(record.spec) > 1}
+    several = {record.hash for record in known if record.spec and revision_spec(record.spec).nodes > 1}
     for revision in in_use:
         if revision in several:
             return Problem(
@@ -43,7 +42,3 @@ def problem(known: Iterable[RevisionRecord], in_use: Iterable[str], *, served: b
                 "does not serve; install it (https://lws.sigs.k8s.io), or remove the field",
             )
     return None
-
-
-def _nodes(snapshot: Mapping[str, Any]) -> int:
-    return nodes(snapshot)

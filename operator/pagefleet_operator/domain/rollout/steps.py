@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagefleet_operator.domain.analysis import load_test
+from pagefleet_operator.domain.analysis import loadtest
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
 from pagefleet_operator.domain.rollout import carrying_capacity, rollback
 from pagefleet_operator.domain.spec.rollout import Rollout
@@ -107,7 +107,7 @@ def _await_load_test(turn: SpecTurn, stage: Stage, entry: RolloutStep) -> Stage:
             message = f"the load test has not ended within its timeout of {entry.hold:g} s"
             return rollback.reject(turn, stage, "LoadTest", message)
         return stage
-    comparison = load_test.compare(result, stored.get(stage.stable) or {}, turn.rollout.guard)
+    comparison = loadtest.compare(result, stored.get(stage.stable) or {}, turn.rollout.guard)
     if comparison.failure:
         return rollback.reject(turn, stage, "LoadTest", comparison.failure)
     turn.journal.note("LoadTestPassed", comparison.message)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pagefleet_contract.engine_metrics import EngineMetrics
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.launch import Launch
 from pagefleet_operator.domain.runtimes.node import Node, NodeLaunch
 
@@ -15,7 +15,7 @@ SLOTS = ("engine", "scheduling", "maxSequences")
 TOKENS_PER_STEP = ("engine", "scheduling", "tokensPerStep")
 
 
-def no_node_flags(_: Mapping[str, Any], __: Node) -> NodeLaunch:
+def no_node_flags(_: RevisionSpec, __: Node) -> NodeLaunch:
     """For an engine whose groups of pods need no flags of their own."""
     return NodeLaunch()
 
@@ -24,7 +24,7 @@ def no_node_flags(_: Mapping[str, Any], __: Node) -> NodeLaunch:
 class Adapter:
     """One engine that a revision may run on. Fields of the spec are named by their path below `spec`.
 
-    `launch` takes the child object's names and the operator's version. `node_launch` takes a revision's snapshot and a
+    `launch` takes the child object's names and the operator's version. `node_launch` takes a revision's spec and a
     pod's place in its group. `images` are the default images by the accelerator's resource name ("" without one); None
     stands for an engine whose image is chosen by `launch`. `owned_flags` are flags that only the operator writes, with the
     field that sets each ("" where no field does). `shared_flags` may stand in engine.args instead of their field.
@@ -38,7 +38,7 @@ class Adapter:
 
     name: str
     launch: Callable[[Child, str], Launch]
-    node_launch: Callable[[Mapping[str, Any], Node], NodeLaunch] = no_node_flags
+    node_launch: Callable[[RevisionSpec, Node], NodeLaunch] = no_node_flags
     images: Mapping[str, str] | None = None
     owned_flags: Mapping[str, str] = field(default_factory=dict)
     shared_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import zip_longest
-from typing import Any
 
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.runtime import runtime_name
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes import custom, pagefleet, sglang, tgi, vllm
 from pagefleet_operator.domain.runtimes.adapter import Adapter
 from pagefleet_operator.domain.runtimes.launch import Launch
@@ -18,29 +17,27 @@ REGISTRY: Mapping[str, Adapter] = {
 }
 
 
-def adapter_of(spec: Mapping[str, Any]) -> Adapter:
-    """The engine of a spec, or of a revision's snapshot. Raises KeyError for a name that the schema refuses."""
-    return REGISTRY[runtime_name(spec)]
+def adapter_of(spec: RevisionSpec) -> Adapter:
+    """The engine of a spec. Raises KeyError for a name that the schema refuses."""
+    return REGISTRY[spec.engine.runtime]
 
 
 def launch_of(child: Child, release: str) -> Launch:
     """How a replica's container is started. `release` is the operator's version."""
-    return adapter_of(child.snapshot).launch(child, release)
+    return adapter_of(child.spec).launch(child, release)
 
 
-def node_launch_of(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
+def node_launch_of(spec: RevisionSpec, node: Node) -> NodeLaunch:
     """What one pod of a group adds to its container's command line."""
-    return adapter_of(snapshot).node_launch(snapshot, node)
+    return adapter_of(spec).node_launch(spec, node)
 
 
-def slots_of(snapshot: Mapping[str, Any]) -> int | None:
+def slots_of(spec: RevisionSpec) -> int | None:
     """Sequences that a replica runs at once; None when another's engine decides by itself."""
-    engine: Mapping[str, Any] = snapshot.get("engine") or {}
-    given = (engine.get("scheduling") or {}).get("maxSequences")
+    given = spec.engine.scheduling.max_sequences
     if given is not None:
-        return int(given)
-    adapter = adapter_of(snapshot)
-    arguments = engine.get("args") or ()
+        return given
+    adapter, arguments = adapter_of(spec), spec.engine.args
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         name, _, value = argument.partition("=")
         if adapter.slots_flag and name == adapter.slots_flag and (value or following).isdigit():

@@ -5,7 +5,6 @@ What it may need of the rest of the spec comes as PAGEFLEET_* variables, which a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.engine_metrics import Engine, metrics_from
@@ -18,37 +17,36 @@ from pagefleet_operator.domain.runtimes.launch import Launch
 
 
 def launch(child: Child, _release: str) -> Launch:
-    engine: Mapping[str, Any] = child.snapshot["engine"]
-    probes: Mapping[str, str] = engine["probes"]
-    ready, port, metrics = probes["readiness"], int(engine.get("port", ENGINE_PORT)), engine.get("metrics")
+    engine, probes = child.spec.engine, child.spec.engine.probes
+    port = ENGINE_PORT if engine.port is None else engine.port
     return Launch(
         image="",
-        command=tuple(engine.get("command", ())),
+        command=engine.command,
         args=(),
-        drain=drain_seconds({}) + common.KNOWN_DELAY,
-        env=(*common.caches(child.snapshot), *_told(child, port)),
-        startup=probes.get("startup", ready),
-        readiness=ready,
-        liveness=probes.get("liveness", ready),
-        stopping=tuple(engine.get("preStop", ())),
-        engine=Engine(port, metrics_from(metrics) if metrics else None),
+        drain=drain_seconds() + common.KNOWN_DELAY,
+        env=(*common.caches(child.spec), *_told(child, port)),
+        startup=probes.startup or probes.readiness,
+        readiness=probes.readiness,
+        liveness=probes.liveness or probes.readiness,
+        stopping=engine.pre_stop,
+        engine=Engine(port, metrics_from(engine.metrics) if engine.metrics else None),
         port=port,
     )
 
 
 def _told(child: Child, port: int) -> list[dict[str, Any]]:
-    model, slots = child.snapshot["model"], common.engine_part(child.snapshot, "scheduling").get("maxSequences")
+    spec, model = child.spec, child.spec.model
     values = {
-        "PAGEFLEET_MODEL": common.model_path(model["source"]),
-        "PAGEFLEET_MODEL_REVISION": common.hub_revision(model["source"]),
+        "PAGEFLEET_MODEL": common.model_path(model.source),
+        "PAGEFLEET_MODEL_REVISION": common.hub_revision(model.source),
         "PAGEFLEET_SERVED_MODEL_NAME": common.served_name(child),
         "PAGEFLEET_PORT": port,
-        "PAGEFLEET_MAX_MODEL_LEN": model.get("maxLength"),
-        "PAGEFLEET_MAX_NUM_SEQS": slots,
-        "PAGEFLEET_ACCELERATORS": common.accelerator(child.snapshot)[1] or None,
+        "PAGEFLEET_MAX_MODEL_LEN": model.max_length,
+        "PAGEFLEET_MAX_NUM_SEQS": spec.engine.scheduling.max_sequences,
+        "PAGEFLEET_ACCELERATORS": spec.accelerators or None,
     }
     written = [common.plain(name, str(value)) for name, value in values.items() if value is not None]
-    return [*written, *common.api_key(child.snapshot, "PAGEFLEET_API_KEY")]
+    return [*written, *common.api_key(spec, "PAGEFLEET_API_KEY")]
 
 
 ADAPTER = Adapter(

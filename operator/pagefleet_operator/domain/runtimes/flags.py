@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pagefleet_contract.names import ENGINE_PORT
-from pagefleet_operator.domain.base.accelerator import gpus, runs_cuda
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.parallel import tensor_parallel
-from pagefleet_operator.domain.base.runtime import guessing
+from pagefleet_operator.domain.base.revision_spec import Engine, Model, RevisionSpec
 from pagefleet_operator.domain.runtimes.uris import in_pod, path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 
@@ -20,74 +18,71 @@ SLOWEST_TOKEN = 0.1  # seconds between two tokens of a stream that is still wort
 
 def flags(child: Child) -> list[str]:
     """In a fixed order; fields that are not given leave the engine its defaults."""
-    engine: Mapping[str, Any] = child.snapshot.get("engine") or {}
-    values = {**_model(child), **_device(child), **_engine(engine), **_server(engine)}
+    spec, engine = child.spec, child.spec.engine
+    values = {**_model(child), **_device(spec), **_engine(engine), **_server(engine)}
     written = [f"{flag}={value}" for flag, value in values.items() if value is not None]
-    if (engine.get("kvCache") or {}).get("prefixCaching") is False:
+    if engine.kv_cache.prefix_caching is False:
         written.append("--no-prefix-caching")
-    return [*written, *_adapters(child.snapshot["model"])]
+    return [*written, *_adapters(spec.model)]
 
 
-def drain_seconds(limits: Mapping[str, Any]) -> int:
+def drain_seconds(output_tokens: int | None = None) -> int:
     """How long a stopping replica lets its streams go on: the longest answer that is allowed at a slow pace."""
-    longest = int(limits.get("outputTokens", 0))
-    return min(LONGEST_DRAIN, max(DRAIN_SECONDS, math.ceil(longest * SLOWEST_TOKEN)))
+    return min(LONGEST_DRAIN, max(DRAIN_SECONDS, math.ceil((output_tokens or 0) * SLOWEST_TOKEN)))
 
 
 def _model(child: Child) -> dict[str, Any]:
-    model: Mapping[str, Any] = child.snapshot["model"]
-    guesses = guessing(child.snapshot)
-    draft = guesses.get("model")
+    model, drafting = child.spec.model, child.spec.model.drafting
     return {
-        "--model": in_pod(model["source"]),
-        "--served-model-name": model.get("servedName") or child.service,
-        "--max-model-len": model.get("maxLength"),
-        "--quantization": model.get("quantization"),
-        "--speculation": (model.get("speculation") or {}).get("method"),
-        "--speculation-tokens": guesses.get("tokens"),
-        "--speculation-model": in_pod(draft) if draft else None,
-        "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
+        "--model": in_pod(model.source),
+        "--served-model-name": model.served_name or child.service,
+        "--max-model-len": model.max_length,
+        "--quantization": model.quantization,
+        "--speculation": model.speculation.method or None,
+        "--speculation-tokens": drafting.tokens if drafting else None,
+        "--speculation-model": in_pod(drafting.model) if drafting and drafting.model else None,
+        "--chat-template": CHAT_TEMPLATE.path if model.chat_template else None,
     }
 
 
-def _device(child: Child) -> dict[str, Any]:
-    count = tensor_parallel(child.snapshot) if gpus(child.snapshot) else 1
+def _device(spec: RevisionSpec) -> dict[str, Any]:
+    count = spec.tensor_parallel if spec.gpus else 1
     return {
-        "--device": "cuda" if runs_cuda(child.snapshot) else None,
+        "--device": "cuda" if spec.runs_cuda else None,
         "--tensor-parallel-size": count if count > 1 else None,
     }
 
 
-def _adapters(model: Mapping[str, Any]) -> Iterator[str]:
-    for adapter in model.get("adapters") or ():
-        yield f"--lora-adapter={adapter['name']}={path_in_pod(adapter['source'])}"
+def _adapters(model: Model) -> Iterator[str]:
+    for adapter in model.adapters:
+        yield f"--lora-adapter={adapter.name}={path_in_pod(adapter.source)}"
 
 
-def _engine(engine: Mapping[str, Any]) -> dict[str, Any]:
-    cache, scheduling = engine.get("kvCache") or {}, engine.get("scheduling") or {}
+def _engine(engine: Engine) -> dict[str, Any]:
+    cache, scheduling = engine.kv_cache, engine.scheduling
     return {
-        "--page-size": cache.get("pageSize"),
-        "--num-pages": cache.get("pages"),
-        "--kv-memory-fraction": cache.get("memoryFraction"),
-        "--kv-cache-dtype": cache.get("dtype"),
-        "--scheduling-policy": scheduling.get("policy"),
-        "--max-num-seqs": scheduling.get("maxSequences"),
-        "--max-num-batched-tokens": scheduling.get("tokensPerStep"),
-        "--max-chunk-tokens": scheduling.get("chunkTokens"),
-        "--tool-call-parser": engine.get("toolCallParser"),
+        "--page-size": cache.page_size,
+        "--num-pages": cache.pages,
+        "--kv-memory-fraction": cache.memory_fraction,
+        "--kv-cache-dtype": cache.dtype,
+        "--scheduling-policy": scheduling.policy,
+        "--max-num-seqs": scheduling.max_sequences,
+        "--max-num-batched-tokens": scheduling.tokens_per_step,
+        "--max-chunk-tokens": scheduling.chunk_tokens,
+        "--tool-call-parser": engine.tool_call_parser,
     }
 
 
-def _server(engine: Mapping[str, Any]) -> dict[str, Any]:
-    limits = engine.get("limits") or {}
+def _server(engine: Engine) -> dict[str, Any]:
+    limits = engine.limits
     return {
         "--host": "0.0.0.0",
         "--port": ENGINE_PORT,
-        "--api-key-file": API_KEYS.path if "apiKeySecretRef" in engine else None,
-        "--max-prompt-tokens": limits.get("promptTokens"),
-        "--max-output-tokens": limits.get("outputTokens"),
-        "--max-queued-requests": limits.get("queued"),
-        "--max-queued-tokens": limits.get("queuedTokens"),
-        "--max-n": limits.get("answers"),
-        "--drain-timeout": drain_seconds(limits),
+        "--api-key-file": API_KEYS.path if engine.api_key else None,
+        "--max-prompt-tokens": limits.prompt_tokens,
+        "--max-output-tokens": limits.output_tokens,
+        "--max-queued-requests": limits.queued,
+        "--max-queued-tokens": limits.queued_tokens,
+        "--max-n": limits.answers,
+        "--drain-timeout": drain_seconds(limits.output_tokens),
     }

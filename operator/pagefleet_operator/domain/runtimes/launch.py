@@ -10,7 +10,7 @@ from pagefleet_contract.engine_metrics import Engine
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import whole
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.parallel import accelerators
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.uris import path_in_pod
 from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
@@ -53,30 +53,30 @@ def plain(name: str, value: str) -> dict[str, Any]:
     return {"name": name, "value": value}
 
 
-def threads(snapshot: Mapping[str, Any]) -> str:
-    return str(whole((snapshot.get("resources") or {}).get("cpu", "1")))
+def threads(spec: RevisionSpec) -> str:
+    return str(whole(spec.resources.cpu))
 
 
-def caches(snapshot: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+def caches(spec: RevisionSpec) -> tuple[dict[str, Any], ...]:
     """Everything that these engines write goes to /tmp: the root file system is read-only, and user 65532 has no name in
     their images (getpass asks for one)."""
     return (
-        plain("OMP_NUM_THREADS", threads(snapshot)),
+        plain("OMP_NUM_THREADS", threads(spec)),
         plain("HOME", TEMPORARY),
         plain("USER", "pagefleet"),
         plain("XDG_CACHE_HOME", f"{TEMPORARY}/cache"),
-        plain("HF_HOME", CACHE_FOLDER if "cache" in snapshot["model"] else f"{TEMPORARY}/huggingface"),
+        plain("HF_HOME", CACHE_FOLDER if spec.model.cache_claim else f"{TEMPORARY}/huggingface"),
         plain("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY}/inductor"),
         plain("TRITON_CACHE_DIR", f"{TEMPORARY}/triton"),
     )
 
 
-def api_key(snapshot: Mapping[str, Any], name: str) -> tuple[dict[str, Any], ...]:
+def api_key(spec: RevisionSpec, name: str) -> tuple[dict[str, Any], ...]:
     """The key as a variable: these engines know one key, and read it when they start."""
-    reference = (snapshot.get("engine") or {}).get("apiKeySecretRef")
-    if not reference:
+    reference = spec.engine.api_key
+    if reference is None:
         return ()
-    return ({"name": name, "valueFrom": {"secretKeyRef": {"name": reference["name"], "key": reference["key"]}}},)
+    return ({"name": name, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}},)
 
 
 def model_path(source: str) -> str:
@@ -89,19 +89,7 @@ def hub_revision(source: str) -> str | None:
 
 
 def served_name(child: Child) -> str:
-    return str(child.snapshot["model"].get("servedName") or child.service)
-
-
-def accelerator(snapshot: Mapping[str, Any]) -> tuple[str, int]:
-    """Name and number of each replica's accelerators; ("", 0) without any."""
-    accelerator_part: Mapping[str, Any] = (snapshot.get("resources") or {}).get("accelerator") or {}
-    return str(accelerator_part["name"]) if accelerator_part else "", accelerators(snapshot)
-
-
-def engine_part(snapshot: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """`spec.engine.<name>`, an object; {} when it is not given."""
-    part: Mapping[str, Any] = (snapshot.get("engine") or {}).get(name) or {}
-    return part
+    return child.spec.model.served_name or child.service
 
 
 def flags(values: Mapping[str, object]) -> list[str]:

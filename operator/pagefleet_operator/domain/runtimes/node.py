@@ -3,11 +3,9 @@ learns of it. Pure; manifests/leaderworkerset.py makes the groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from pagefleet_operator.domain.base.parallel import pipeline_parallel, tensor_parallel
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 
 # The LeaderWorkerSet's controller puts these into every container before what the pod template has, so that arguments may
 # name them.
@@ -31,9 +29,9 @@ class NodeLaunch:
     stops_at_once: bool = False
 
 
-def shares(snapshot: Mapping[str, Any]) -> dict[str, int]:
+def shares(spec: RevisionSpec) -> dict[str, int]:
     """How many accelerators share each layer, and into how many groups the layers are split: vLLM's and SGLang's flags."""
     return {
-        "--tensor-parallel-size": tensor_parallel(snapshot),
-        "--pipeline-parallel-size": pipeline_parallel(snapshot),
+        "--tensor-parallel-size": spec.tensor_parallel,
+        "--pipeline-parallel-size": spec.engine.pipeline_parallel_size,
     }

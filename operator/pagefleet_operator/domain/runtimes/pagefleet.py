@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pagefleet_contract.engine_metrics import OURS
 from pagefleet_contract.engine_options import MASTER_PORT
-from pagefleet_operator.domain.base.accelerator import gpus
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
-from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, engine_part, plain, threads
+from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, plain, threads
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch
 from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
@@ -38,14 +35,15 @@ OWNED = {
 def launch(child: Child, release: str) -> Launch:
     """`release` is the operator's version and the image's. The engine answers /ready when it can serve, and drains by
     itself."""
+    spec = child.spec
     return Launch(
-        image=image(child.snapshot, release),
+        image=image(spec, release),
         args=("serve", *flags(child)),
-        drain=drain_seconds(engine_part(child.snapshot, "limits")),
+        drain=drain_seconds(spec.engine.limits.output_tokens),
         env=(
-            plain("OMP_NUM_THREADS", threads(child.snapshot)),
+            plain("OMP_NUM_THREADS", threads(spec)),
             plain("HOME", TEMPORARY),
-            *((plain("HF_HOME", CACHE_FOLDER),) if "cache" in child.snapshot["model"] else ()),
+            *((plain("HF_HOME", CACHE_FOLDER),) if spec.model.cache_claim else ()),
         ),
         startup="/ready",
         readiness="/ready",
@@ -53,14 +51,14 @@ def launch(child: Child, release: str) -> Launch:
     )
 
 
-def node_launch(_: Mapping[str, Any], node: Node) -> NodeLaunch:
+def node_launch(_: RevisionSpec, node: Node) -> NodeLaunch:
     """Where a pod stands in its group. Workers end with their leader; flags.py writes how the ranks share the model."""
     place = (f"--nnodes={node.count}", f"--node-rank={INDEX}")
     return NodeLaunch((*place, f"--master-addr={LEADER}", f"--master-port={MASTER_PORT}"))
 
 
-def image(snapshot: Mapping[str, Any], release: str) -> str:
-    kind = "engine-cuda" if gpus(snapshot) else "engine-cpu"
+def image(spec: RevisionSpec, release: str) -> str:
+    kind = "engine-cuda" if spec.gpus else "engine-cpu"
     return f"docker.io/pagefleet/{kind}:{release}"
 
 

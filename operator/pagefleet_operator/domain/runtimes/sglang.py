@@ -3,14 +3,11 @@ production metrics. It has not been run here: docs/runtimes.md says what that me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pagefleet_contract.engine_metrics import Engine, EngineMetrics
-from pagefleet_contract.engine_options import DEFAULT_PAGE_SIZE, MASTER_PORT
+from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, DEFAULT_PAGE_SIZE, MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.runtime import guessing
+from pagefleet_operator.domain.base.revision_spec import Model, RevisionSpec, Speculation
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
@@ -57,86 +54,83 @@ METRICS = EngineMetrics(
 
 def launch(child: Child, _release: str) -> Launch:
     """At SIGTERM it serves what it has accepted to the end; the grace period bounds it."""
-    name, _ = common.accelerator(child.snapshot)
-    keyed = bool((child.snapshot.get("engine") or {}).get("apiKeySecretRef"))
-    written = common.flags({**_model(child), **_engine(child.snapshot)})
+    name = child.spec.accelerator_name
+    keyed = child.spec.engine.api_key is not None
+    written = common.flags({**_model(child), **_engine(child.spec)})
     return Launch(
         image=IMAGES.get(name, ""),
         command=("python3", "-m", "sglang.launch_server"),
         # It has no variable for the key: the kubelet puts ours into the argument.
-        args=(*written, *(["--api-key=$(PAGEFLEET_API_KEY)"] if keyed else []), *_adapters(child.snapshot["model"])),
-        drain=drain_seconds({}) + common.KNOWN_DELAY,
-        env=(*common.caches(child.snapshot), *common.api_key(child.snapshot, "PAGEFLEET_API_KEY")),
+        args=(*written, *(["--api-key=$(PAGEFLEET_API_KEY)"] if keyed else []), *_adapters(child.spec.model)),
+        drain=drain_seconds() + common.KNOWN_DELAY,
+        env=(*common.caches(child.spec), *common.api_key(child.spec, "PAGEFLEET_API_KEY")),
         stopping=("sleep", str(common.KNOWN_DELAY)),
         engine=Engine(metrics=METRICS),
     )
 
 
-def node_launch(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
+def node_launch(spec: RevisionSpec, node: Node) -> NodeLaunch:
     values = {
         "--nnodes": node.count,
         "--node-rank": INDEX,
         "--dist-init-addr": f"{LEADER}:{MASTER_PORT}",
-        **shares(snapshot),
+        **shares(spec),
     }
     return NodeLaunch(tuple(common.flags(values)), stops_at_once=True)
 
 
 def _model(child: Child) -> dict[str, object]:
-    model: Mapping[str, Any] = child.snapshot["model"]
-    quantization, (name, _) = model.get("quantization", "none"), common.accelerator(child.snapshot)
+    spec, model = child.spec, child.spec.model
     return {
-        "--model-path": common.model_path(model["source"]),
-        "--revision": common.hub_revision(model["source"]),
+        "--model-path": common.model_path(model.source),
+        "--revision": common.hub_revision(model.source),
         "--served-model-name": common.served_name(child),
         "--host": "0.0.0.0",
         "--port": ENGINE_PORT,
         "--enable-metrics": True,
-        "--device": None if name else "cpu",
-        **{flag: size for flag, size in shares(child.snapshot).items() if size > 1},
-        "--context-length": model.get("maxLength"),
-        "--quantization": None if quantization == "none" else quantization,
-        **_speculation(guessing(child.snapshot)),
-        "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
+        "--device": None if spec.accelerator_name else "cpu",
+        **{flag: size for flag, size in shares(spec).items() if size > 1},
+        "--context-length": model.max_length,
+        "--quantization": None if model.quantization == "none" else model.quantization,
+        **_speculation(model.drafting),
+        "--chat-template": CHAT_TEMPLATE.path if model.chat_template else None,
     }
 
 
-def _speculation(speculation: Mapping[str, Any]) -> dict[str, object]:
+def _speculation(speculation: Speculation | None) -> dict[str, object]:
     if not speculation:
         return {}
-    draft = speculation["method"] == "draft"
+    draft = speculation.method == "draft"
     return {
         "--speculative-algorithm": "STANDALONE" if draft else "NGRAM",
-        "--speculative-draft-model-path": common.model_path(speculation["model"]) if draft else None,
-        "--speculative-num-draft-tokens": speculation.get("tokens", 4),
+        "--speculative-draft-model-path": common.model_path(speculation.model) if draft else None,
+        "--speculative-num-draft-tokens": speculation.tokens or DEFAULT_DRAFT_TOKENS,
     }
 
 
-def _engine(snapshot: Mapping[str, Any]) -> dict[str, object]:
-    cache, scheduling = common.engine_part(snapshot, "kvCache"), common.engine_part(snapshot, "scheduling")
-    parser, pages = (snapshot.get("engine") or {}).get("toolCallParser"), cache.get("pages")
-    page = cache.get("pageSize", PAGE if pages else None)
+def _engine(spec: RevisionSpec) -> dict[str, object]:
+    cache, scheduling = spec.engine.kv_cache, spec.engine.scheduling
+    parser, page = spec.engine.tool_call_parser, cache.page_size or (PAGE if cache.pages else None)
     return {
         "--page-size": page,
-        "--max-total-tokens": pages * page if pages else None,
-        "--mem-fraction-static": cache.get("memoryFraction"),
-        "--kv-cache-dtype": cache.get("dtype"),
-        "--disable-radix-cache": cache.get("prefixCaching") is False,
-        "--schedule-policy": "fcfs" if scheduling.get("policy") == "fcfs" else None,
-        "--enable-priority-scheduling": scheduling.get("policy") == "priority",
-        "--max-running-requests": scheduling.get("maxSequences"),
-        "--max-prefill-tokens": scheduling.get("tokensPerStep"),
-        "--chunked-prefill-size": scheduling.get("chunkTokens"),
-        "--max-queued-requests": common.engine_part(snapshot, "limits").get("queued"),
+        "--max-total-tokens": cache.pages * page if cache.pages and page else None,
+        "--mem-fraction-static": cache.memory_fraction,
+        "--kv-cache-dtype": cache.dtype,
+        "--disable-radix-cache": cache.prefix_caching is False,
+        "--schedule-policy": "fcfs" if scheduling.policy == "fcfs" else None,
+        "--enable-priority-scheduling": scheduling.policy == "priority",
+        "--max-running-requests": scheduling.max_sequences,
+        "--max-prefill-tokens": scheduling.tokens_per_step,
+        "--chunked-prefill-size": scheduling.chunk_tokens,
+        "--max-queued-requests": spec.engine.limits.queued,
         "--tool-call-parser": PARSERS[parser] if parser else None,
     }
 
 
-def _adapters(model: Mapping[str, Any]) -> list[str]:
-    adapters = model.get("adapters") or ()
-    if not adapters:
+def _adapters(model: Model) -> list[str]:
+    if not model.adapters:
         return []
-    paths = [f"{adapter['name']}={path_in_pod(adapter['source'])}" for adapter in adapters]
+    paths = [f"{adapter.name}={path_in_pod(adapter.source)}" for adapter in model.adapters]
     return ["--enable-lora", f"--max-loras-per-batch={len(paths)}", "--lora-paths", *paths]
 
 

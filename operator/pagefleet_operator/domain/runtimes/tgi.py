@@ -3,13 +3,10 @@ documentation, launcher arguments and metrics. It has not been run here: docs/ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pagefleet_contract.engine_metrics import Engine, EngineMetrics
+from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.runtime import guessing
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
@@ -49,19 +46,19 @@ METRICS = EngineMetrics(
 
 def launch(child: Child, _release: str) -> Launch:
     """At SIGTERM its router serves what it has accepted to the end; the grace period bounds it."""
-    name, _ = common.accelerator(child.snapshot)
-    cached = common.engine_part(child.snapshot, "kvCache").get("prefixCaching")
+    name = child.spec.accelerator_name
+    cached = child.spec.engine.kv_cache.prefix_caching
     switched = [] if cached is None else [common.plain("PREFIX_CACHING", "1" if cached else "0")]
     return Launch(
         image=IMAGES.get(name, ""),
         args=tuple(common.flags(_flags(child))),
-        drain=drain_seconds({}) + common.KNOWN_DELAY,
+        drain=drain_seconds() + common.KNOWN_DELAY,
         env=(
-            *common.caches(child.snapshot),
+            *common.caches(child.spec),
             common.plain("HUGGINGFACE_HUB_CACHE", f"{common.TEMPORARY}/huggingface"),
             *switched,
             *(common.plain(key, value) for key, value in ENVIRONMENT.get(name, {}).items()),
-            *common.api_key(child.snapshot, "API_KEY"),
+            *common.api_key(child.spec, "API_KEY"),
         ),
         stopping=("sleep", str(common.KNOWN_DELAY)),
         engine=Engine(metrics=METRICS),
@@ -70,23 +67,22 @@ def launch(child: Child, _release: str) -> Launch:
 
 def _flags(child: Child) -> dict[str, object]:
     """It takes any `model` of a request for its own, so it needs no served name."""
-    model: Mapping[str, Any] = child.snapshot["model"]
-    snapshot, (name, count) = child.snapshot, common.accelerator(child.snapshot)
-    scheduling, speculation = common.engine_part(snapshot, "scheduling"), guessing(snapshot)
-    adapters = [f"{adapter['name']}={path_in_pod(adapter['source'])}" for adapter in model.get("adapters") or ()]
+    spec, model, engine = child.spec, child.spec.model, child.spec.engine
+    sharded = spec.accelerators > 1 and spec.accelerator_name != "aws.amazon.com/neuron"
+    adapters = [f"{adapter.name}={path_in_pod(adapter.source)}" for adapter in model.adapters]
     return {
-        "--model-id": common.model_path(model["source"]),
-        "--revision": common.hub_revision(model["source"]),
+        "--model-id": common.model_path(model.source),
+        "--revision": common.hub_revision(model.source),
         "--hostname": "0.0.0.0",
         "--port": ENGINE_PORT,
-        "--num-shard": count if count > 1 and name != "aws.amazon.com/neuron" else None,
-        "--max-total-tokens": model.get("maxLength"),
-        "--max-input-tokens": common.engine_part(snapshot, "limits").get("promptTokens"),
-        "--quantize": QUANTIZE[model.get("quantization", "none")],
-        "--speculate": speculation.get("tokens", 4) if speculation else None,
-        "--cuda-memory-fraction": common.engine_part(snapshot, "kvCache").get("memoryFraction"),
-        "--max-batch-size": scheduling.get("maxSequences"),
-        "--max-batch-prefill-tokens": scheduling.get("tokensPerStep"),
+        "--num-shard": spec.accelerators if sharded else None,
+        "--max-total-tokens": model.max_length,
+        "--max-input-tokens": engine.limits.prompt_tokens,
+        "--quantize": QUANTIZE[model.quantization or "none"],
+        "--speculate": (model.drafting.tokens or DEFAULT_DRAFT_TOKENS) if model.drafting else None,
+        "--cuda-memory-fraction": engine.kv_cache.memory_fraction,
+        "--max-batch-size": engine.scheduling.max_sequences,
+        "--max-batch-prefill-tokens": engine.scheduling.tokens_per_step,
         "--lora-adapters": ",".join(adapters) or None,
     }
 

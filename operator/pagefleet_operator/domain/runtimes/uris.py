@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from pagefleet_operator.domain.base.revision_spec import Model
 
 PVC, FILE = "pvc://", "file://"
 MODELS = "/models"
 
 
-def claims(snapshot: Mapping[str, Any]) -> tuple[str, ...]:
+def claims(model: Model) -> tuple[str, ...]:
     """The claims that the model, its draft model and its adapters lie on, each once."""
-    model: Mapping[str, Any] = snapshot["model"]
-    sources = [
-        model["source"],
-        (model.get("speculation") or {}).get("model", ""),
-        *(adapter["source"] for adapter in model.get("adapters") or ()),
-    ]
+    sources = [model.source, model.speculation.model, *(adapter.source for adapter in model.adapters)]
     claims = (source.removeprefix(PVC).partition("/")[0] for source in sources if source.startswith(PVC))
     return tuple(dict.fromkeys(claims))
 

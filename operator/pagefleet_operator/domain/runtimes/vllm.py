@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from pagefleet_contract.engine_metrics import Engine, EngineMetrics
-from pagefleet_contract.engine_options import MASTER_PORT
+from pagefleet_contract.engine_options import DEFAULT_DRAFT_TOKENS, MASTER_PORT
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_contract.quantity import amount
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.runtime import guessing
+from pagefleet_operator.domain.base.revision_spec import Model, RevisionSpec, Speculation
 from pagefleet_operator.domain.runtimes import launch as common
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
@@ -72,104 +70,102 @@ METRICS = EngineMetrics(
 
 def launch(child: Child, _release: str) -> Launch:
     """It drains at SIGTERM (--shutdown-timeout); the pause before lets the last picks of gateways arrive."""
-    name, _ = common.accelerator(child.snapshot)
-    drain = drain_seconds(common.engine_part(child.snapshot, "limits"))
+    name = child.spec.accelerator_name
+    drain = drain_seconds(child.spec.engine.limits.output_tokens)
     return Launch(
         image=IMAGES.get(name, ""),
-        args=(*common.flags({**_model(child), **_device(child.snapshot), **_engine(child.snapshot, drain)}),
-              *_adapters(child.snapshot["model"])),
+        args=(*common.flags({**_model(child), **_device(child.spec), **_engine(child.spec, drain)}),
+              *_adapters(child.spec.model)),
         drain=drain + common.KNOWN_DELAY,
         env=(
-            *common.caches(child.snapshot),
+            *common.caches(child.spec),
             common.plain("VLLM_NO_USAGE_STATS", "1"),
             *(common.plain(key, value) for key, value in ENVIRONMENT.get(name, {}).items()),
-            *common.api_key(child.snapshot, "VLLM_API_KEY"),
+            *common.api_key(child.spec, "VLLM_API_KEY"),
         ),
         stopping=("sleep", str(common.KNOWN_DELAY)),
         engine=Engine(metrics=METRICS),
     )  # fmt: skip
 
 
-def node_launch(snapshot: Mapping[str, Any], node: Node) -> NodeLaunch:
+def node_launch(spec: RevisionSpec, node: Node) -> NodeLaunch:
     values = {
         "--nnodes": node.count,
         "--node-rank": INDEX,
         "--master-addr": LEADER,
         "--master-port": MASTER_PORT,
         "--distributed-executor-backend": "mp",
-        **shares(snapshot),
+        **shares(spec),
         "--headless": node.worker,
     }
     return NodeLaunch(tuple(common.flags(values)), stops_at_once=True)
 
 
 def _model(child: Child) -> dict[str, object]:
-    model: Mapping[str, Any] = child.snapshot["model"]
-    quantization = model.get("quantization", "none")
+    model = child.spec.model
     return {
-        "--model": common.model_path(model["source"]),
-        "--revision": common.hub_revision(model["source"]),
+        "--model": common.model_path(model.source),
+        "--revision": common.hub_revision(model.source),
         "--served-model-name": common.served_name(child),
         "--host": "0.0.0.0",
         "--port": ENGINE_PORT,
-        "--max-model-len": model.get("maxLength"),
-        "--quantization": None if quantization == "none" else quantization,
-        "--speculative-config": _speculation(guessing(child.snapshot)),
-        "--chat-template": CHAT_TEMPLATE.path if "chatTemplate" in model else None,
+        "--max-model-len": model.max_length,
+        "--quantization": None if model.quantization == "none" else model.quantization,
+        "--speculative-config": _speculation(model.drafting),
+        "--chat-template": CHAT_TEMPLATE.path if model.chat_template else None,
     }
 
 
-def _speculation(speculation: Mapping[str, Any]) -> str | None:
+def _speculation(speculation: Speculation | None) -> str | None:
     if not speculation:
         return None
-    config: dict[str, Any] = {"method": "ngram"}
-    if speculation["method"] == "draft":
-        config = {"method": "draft_model", "model": common.model_path(speculation["model"])}
-    return json.dumps({**config, "num_speculative_tokens": speculation.get("tokens", 4)}, separators=(",", ":"))
+    config = {"method": "ngram"}
+    if speculation.method == "draft":
+        config = {"method": "draft_model", "model": common.model_path(speculation.model)}
+    return json.dumps(
+        {**config, "num_speculative_tokens": speculation.tokens or DEFAULT_DRAFT_TOKENS}, separators=(",", ":")
+    )
 
 
-def _device(snapshot: Mapping[str, Any]) -> dict[str, object]:
+def _device(spec: RevisionSpec) -> dict[str, object]:
     """On the CPU the cache's bytes are said outright: a fraction would be of the node's memory, not of the pod's. Neuron
     counts devices of several cores: how many ranks that makes is for engine.args."""
-    name, _ = common.accelerator(snapshot)
-    fraction = common.engine_part(snapshot, "kvCache").get("memoryFraction")
-    if not name:
-        memory = amount((snapshot.get("resources") or {}).get("memory", "4Gi"))
+    fraction = spec.engine.kv_cache.memory_fraction
+    if not spec.accelerator_name:
+        memory = amount(spec.resources.memory)
         return {"--kv-cache-memory-bytes": int(memory * (fraction or CPU_CACHE_SHARE))}
-    shared = {flag: size for flag, size in shares(snapshot).items() if size > 1}
-    if name == "aws.amazon.com/neuron":
+    shared = {flag: size for flag, size in shares(spec).items() if size > 1}
+    if spec.accelerator_name == "aws.amazon.com/neuron":
         shared.pop("--tensor-parallel-size", None)
     return {**shared, "--gpu-memory-utilization": fraction}
 
 
-def _engine(snapshot: Mapping[str, Any], drain: int) -> dict[str, object]:
-    cache, scheduling = common.engine_part(snapshot, "kvCache"), common.engine_part(snapshot, "scheduling")
-    limits, parser = common.engine_part(snapshot, "limits"), (snapshot.get("engine") or {}).get("toolCallParser")
-    longest = limits.get("outputTokens")
+def _engine(spec: RevisionSpec, drain: int) -> dict[str, object]:
+    cache, scheduling, limits = spec.engine.kv_cache, spec.engine.scheduling, spec.engine.limits
+    longest, parser = limits.output_tokens, spec.engine.tool_call_parser
     return {
-        "--block-size": cache.get("pageSize"),
-        "--num-gpu-blocks-override": cache.get("pages"),
-        "--kv-cache-dtype": cache.get("dtype"),
-        "--enable-prefix-caching": cache.get("prefixCaching"),
-        "--no-enable-prefix-caching": cache.get("prefixCaching") is False,
-        "--scheduling-policy": scheduling.get("policy"),
-        "--max-num-seqs": scheduling.get("maxSequences"),
-        "--max-num-batched-tokens": scheduling.get("tokensPerStep"),
-        "--long-prefill-token-threshold": scheduling.get("chunkTokens"),
+        "--block-size": cache.page_size,
+        "--num-gpu-blocks-override": cache.pages,
+        "--kv-cache-dtype": cache.dtype,
+        "--enable-prefix-caching": cache.prefix_caching,
+        "--no-enable-prefix-caching": cache.prefix_caching is False,
+        "--scheduling-policy": scheduling.policy,
+        "--max-num-seqs": scheduling.max_sequences,
+        "--max-num-batched-tokens": scheduling.tokens_per_step,
+        "--long-prefill-token-threshold": scheduling.chunk_tokens,
         "--override-generation-config": json.dumps({"max_new_tokens": longest}) if longest else None,
-        "--max-num-queued-reqs": limits.get("queued"),
-        "--max-num-queued-tokens": limits.get("queuedTokens"),
+        "--max-num-queued-reqs": limits.queued,
+        "--max-num-queued-tokens": limits.queued_tokens,
         "--enable-auto-tool-choice": parser is not None,
         "--tool-call-parser": parser,
         "--shutdown-timeout": drain,
     }
 
 
-def _adapters(model: Mapping[str, Any]) -> list[str]:
-    adapters = model.get("adapters") or ()
-    if not adapters:
+def _adapters(model: Model) -> list[str]:
+    if not model.adapters:
         return []
-    modules = [f"{adapter['name']}={path_in_pod(adapter['source'])}" for adapter in adapters]
+    modules = [f"{adapter.name}={path_in_pod(adapter.source)}" for adapter in model.adapters]
     return ["--enable-lora", f"--max-loras={len(modules)}", "--lora-modules", *modules]
 
 

@@ -3,12 +3,10 @@ chat template, API keys."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_operator.domain.base.accelerator import gpus
-from pagefleet_operator.domain.base.runtime import is_ours
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.uris import claims, mount_path
 
 GROUP_READS = 0o440
@@ -32,39 +30,36 @@ CHAT_TEMPLATE = File("chat-template", "/etc/pagefleet/chat-template", "template.
 API_KEYS = File("api-keys", "/etc/pagefleet/api-keys", "keys")
 
 
-def volumes(snapshot: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def volumes(spec: RevisionSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The pod's volumes and the engine container's mounts."""
     defined: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - a volume of the pod's own
-    for number, claim in enumerate(claims(snapshot)):
+    for number, claim in enumerate(claims(spec.model)):
         name = f"models-{number}"
         defined.append({"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
         mounts.append({"name": name, "mountPath": mount_path(claim), "readOnly": True})
-    cache = snapshot["model"].get("cache")
-    if cache:
-        defined.append({"name": CACHE, "persistentVolumeClaim": {"claimName": cache["claim"]}})
+    if spec.model.cache_claim:
+        defined.append({"name": CACHE, "persistentVolumeClaim": {"claimName": spec.model.cache_claim}})
         mounts.append({"name": CACHE, "mountPath": CACHE_FOLDER})
-    template = (snapshot["model"].get("chatTemplate") or {}).get("configMapKeyRef")
+    template, keys = spec.model.chat_template, spec.engine.api_key
     if template:
-        source = {"name": template["name"], **_only(template["key"], CHAT_TEMPLATE)}
+        source = {"name": template.name, **_only(template.key, CHAT_TEMPLATE)}
         defined.append({"name": CHAT_TEMPLATE.volume, "configMap": source})
         mounts.append(_mount(CHAT_TEMPLATE))
-    engine = snapshot.get("engine") or {}
-    keys = engine.get("apiKeySecretRef")
-    if keys and is_ours(snapshot):  # others take their key from a variable
-        source = {"secretName": keys["name"], "defaultMode": GROUP_READS, **_only(keys["key"], API_KEYS)}
+    if keys and spec.is_ours:  # others take their key from a variable
+        source = {"secretName": keys.name, "defaultMode": GROUP_READS, **_only(keys.key, API_KEYS)}
         defined.append({"name": API_KEYS.volume, "secret": source})
         mounts.append(_mount(API_KEYS))
-    if shares_memory(snapshot):  # a container has 64 MiB of its own there
+    if shares_memory(spec):  # a container has 64 MiB of its own there
         defined.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})  # noqa: S108 - a volume of the pod's own
     return defined, mounts
 
 
-def shares_memory(snapshot: Mapping[str, Any]) -> bool:
+def shares_memory(spec: RevisionSpec) -> bool:
     """Whether processes of a pod share buffers in /dev/shm: ours when they share a model, one for each GPU; others' engines
     always (vLLM's API and engine processes need 160 MiB there without any accelerator)."""
-    return not is_ours(snapshot) or gpus(snapshot) > 1
+    return not spec.is_ours or spec.gpus > 1
 
 
 def _only(key: str, file: File) -> dict[str, Any]:

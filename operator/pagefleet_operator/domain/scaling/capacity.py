@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.rollout.steps import weight_of
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import autoscale
@@ -95,7 +96,7 @@ def _recommended(
         limit = "Refused" if reading.refused else ""
         return Recommendation(bounded(scaling.min, scaling), record, limit=limit, limit_message=reading.refused)
     desired = last.desired if last is not None and (last.desired or revision == status.stable) else None
-    reading = replace(reading, slots=slots_of(last.spec) if last is not None else None)
+    reading = replace(reading, slots=slots_of(revision_spec(last.spec)) if last is not None else None)
     return autoscale.recommend(reading, load, desired, record, scaling, now)
 
 

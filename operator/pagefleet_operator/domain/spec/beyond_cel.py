@@ -15,39 +15,33 @@ from typing import Any
 
 from pagefleet_contract.headers import RESERVED_PREFIXES
 from pagefleet_contract.quantity import seconds
-from pagefleet_operator.domain.base.parallel import accelerators, nodes
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.spec import schedule
+from pagefleet_operator.domain.spec.cost import cost
 from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME
-from pagefleet_operator.domain.spec.schema.structure import SpecError
+from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 
 MAX_PERIOD_SECONDS = 1800.0
 
 
 def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     """Errors of a spec whose structure holds and whose defaults are filled in."""
-    rollout = spec.get("rollout") or {}
-    yield from _schedule(spec.get("scaling") or {})
-    yield from _policies(spec.get("scaling") or {})
+    yield from _schedule(at(spec, ("scaling", "schedule")) or ())
+    yield from _policies(spec)
     yield from _ceiling(spec)
-    yield from _steps(rollout.get("steps") or ())
-    yield from _headers(spec.get("traffic") or {})
+    yield from _steps(at(spec, ("rollout", "steps")) or ())
+    yield from _headers(spec)
 
 
-def replica_cost(spec: Mapping[str, Any]) -> float | None:
-    """Return the cost of one replica, all its pods, for an hour; None when the price is not known."""
-    price = (spec.get("cost") or {}).get("perAcceleratorHour")
-    return None if price is None else float(price) * max(1, accelerators(spec)) * nodes(spec)
-
-
-def _schedule(scaling: Mapping[str, Any]) -> Iterator[SpecError]:
-    for index, entry in enumerate(scaling.get("schedule") or ()):
+def _schedule(entries: Sequence[Mapping[str, Any]]) -> Iterator[SpecError]:
+    for index, entry in enumerate(entries):
         for field, message in schedule.errors(entry["cron"], entry["timeZone"]):
             yield SpecError(f"spec.scaling.schedule[{index}].{field}", message)
 
 
-def _policies(scaling: Mapping[str, Any]) -> Iterator[SpecError]:
+def _policies(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     for direction in ("scaleUp", "scaleDown"):
-        for index, policy in enumerate((scaling.get(direction) or {}).get("policies") or ()):
+        for index, policy in enumerate(at(spec, ("scaling", direction, "policies")) or ()):
             where = f"spec.scaling.{direction}.policies[{index}]"
             if not 0 < seconds(policy["period"]) <= MAX_PERIOD_SECONDS:
                 yield SpecError(f"{where}.period", "must be above 0s and at most 30m")
@@ -56,9 +50,9 @@ def _policies(scaling: Mapping[str, Any]) -> Iterator[SpecError]:
 
 
 def _ceiling(spec: Mapping[str, Any]) -> Iterator[SpecError]:
-    scaling: Mapping[str, Any] = spec.get("scaling") or {}
-    each, ceiling = replica_cost(spec), (spec.get("cost") or {}).get("ceilingPerHour")
-    least = max(1, int(scaling.get("min", 1))) + int(scaling.get("warmSpares", 0))
+    scaling, limits = spec["scaling"], cost(spec.get("cost", {}))
+    each, ceiling = limits.of_replica(revision_spec(spec)), limits.ceiling_per_hour
+    least = max(1, scaling["min"]) + scaling.get("warmSpares", 0)
     if each is not None and ceiling is not None and each * least > ceiling:
         yield SpecError(
             "spec.cost.ceilingPerHour",
@@ -75,18 +69,17 @@ def _steps(steps: Sequence[Mapping[str, Any]]) -> Iterator[SpecError]:
         yield SpecError("spec.rollout.steps", "preview must come before the first weight")
 
 
-def _headers(traffic: Mapping[str, Any]) -> Iterator[SpecError]:
+def _headers(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     """Names that no request can have."""
-    for index, entry in enumerate(traffic.get("priorities") or ()):
+    for index, entry in enumerate(at(spec, ("traffic", "priorities")) or ()):
         for name in entry["header"]:
             where = f"spec.traffic.priorities[{index}].header"
             if not re.fullmatch(HEADER_NAME, name):
                 yield SpecError(where, f"{name[:60]!r} is not a header name; allowed are letters, digits and -")
             yield from _reserved(where, name)
-    for index, entry in enumerate(traffic.get("rateLimits") or ()):
+    for index, entry in enumerate(at(spec, ("traffic", "rateLimits")) or ()):
         yield from _reserved(f"spec.traffic.rateLimits[{index}].header", entry["header"])
-    tenant = (traffic.get("queue") or {}).get("tenantHeader", "")
-    yield from _reserved("spec.traffic.queue.tenantHeader", tenant)
+    yield from _reserved("spec.traffic.queue.tenantHeader", at(spec, ("traffic", "queue", "tenantHeader")) or "")
 
 
 def _reserved(where: str, name: str) -> Iterator[SpecError]:

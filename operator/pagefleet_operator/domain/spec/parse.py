@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
 from pagefleet_operator.domain.spec import beyond_cel, support
-from pagefleet_operator.domain.spec.beyond_cel import replica_cost
+from pagefleet_operator.domain.spec.cost import Cost, cost
 from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT, Rollout, rollout
 from pagefleet_operator.domain.spec.rules.check import check
 from pagefleet_operator.domain.spec.scaling import Scaling, scaling
@@ -35,12 +36,14 @@ class SpecErrors:
 
 @dataclass(frozen=True)
 class Spec:
-    """`raw` has the defaults filled in; what affects pods is read from it by `revision` and `build`."""
+    """`raw` has the defaults filled in; a revision's hash and snapshot are taken from it. `pods` is what affects pods."""
 
     raw: Mapping[str, Any]
+    pods: RevisionSpec
     scaling: Scaling
     rollout: Rollout
     traffic: Traffic
+    cost: Cost
     replica_cost: float | None = None  # of one replica for an hour
 
 
@@ -71,8 +74,8 @@ def _parse(raw: object) -> Spec | SpecErrors:
     errors = [*check(filled), *beyond_cel.errors(filled), *support.check(raw)]
     if errors:
         return SpecErrors(tuple(errors))
-    each, ceiling = replica_cost(filled), (filled.get("cost") or {}).get("ceilingPerHour")
-    sized = scaling(filled["scaling"])
+    pods, price, sized = revision_spec(filled), cost(filled.get("cost", {})), scaling(filled["scaling"])
+    each, ceiling = price.of_replica(pods), price.ceiling_per_hour
     affordable = int(ceiling / each + 1e-9) - sized.spares if each and ceiling is not None else None
     sized = replace(sized, affordable=affordable)
-    return Spec(filled, sized, rollout(filled["rollout"]), traffic(filled["traffic"]), each)
+    return Spec(filled, pods, sized, rollout(filled["rollout"]), traffic(filled["traffic"]), price, each)

@@ -70,6 +70,14 @@ class Guard:
 
 
 @dataclass(frozen=True)
+class Route:
+    """Which requests get the canary, whatever its weight, and by which header requests stay with one revision."""
+
+    header: Mapping[str, str] | None = None
+    sticky_by: str | None = None
+
+
+@dataclass(frozen=True)
 class Rollout:
     steps: tuple[RolloutStep, ...]
     guard: Guard
@@ -78,18 +86,20 @@ class Rollout:
     alerts_pause: bool = False
     watch: float = 0.0
     history: int = 10
+    route: Route = Route()
 
 
 def rollout(raw: Mapping[str, Any]) -> Rollout:
-    after, alerts = raw.get("afterPromotion") or {}, raw.get("alerts")
+    after, alerts, route = raw.get("afterPromotion", {}), raw.get("alerts"), raw.get("route", {})
     return Rollout(
         steps=tuple(step_kinds.read(step) for step in raw.get("steps") or ()),
-        guard=_guard(raw.get("guard") or {}),
+        guard=_guard(raw.get("guard", {})),
         keep_previous=seconds(after["keepPrevious"]) if "keepPrevious" in after else 0.0,
         alert_labels=alerts["matchLabels"] if alerts else None,
         alerts_pause=(alerts or {}).get("onAlert") == "pause",
         watch=seconds(after["watch"]) if "watch" in after else 0.0,
         history=raw.get("historyLimit", 10),
+        route=Route(route.get("header"), route.get("stickyBy")),
     )
 
 

@@ -48,7 +48,7 @@ class Scaling:
 
 def scaling(raw: Mapping[str, Any]) -> Scaling:
     """From `spec.scaling` with its defaults filled in."""
-    up, down = raw.get("scaleUp") or {}, raw.get("scaleDown") or {}
+    up, down = raw.get("scaleUp", {}), raw.get("scaleDown", {})
     return Scaling(
         min=raw["min"],
         max=raw["max"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.runtimes.catalog import adapter_of
 from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 
@@ -19,15 +20,16 @@ def check(spec: Mapping[str, Any]) -> list[SpecError]:
 
 
 def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
-    for index, adapter in enumerate(at(spec, ("model", "adapters")) or ()):
-        scheme = adapter["source"].partition("://")[0]
+    given = revision_spec(spec)
+    for index, adapter in enumerate(given.model.adapters):
+        scheme = adapter.source.partition("://")[0]
         if scheme not in ADAPTER_SCHEMES:
             allowed = " or ".join(f"{name}://" for name in ADAPTER_SCHEMES)
             where = f"spec.model.adapters[{index}].source"
             yield SpecError(where, f"{scheme}:// is not supported for adapters yet; use {allowed}")
-    engine = adapter_of(spec)
+    engine = adapter_of(given)
     owned, shared = engine.owned_flags, engine.shared_flags
-    for index, argument in enumerate(at(spec, ("engine", "args")) or ()):
+    for index, argument in enumerate(given.engine.args):
         flag = argument.split("=", 1)[0]
         if flag in owned:
             instead = f"; set {owned[flag]}" if owned[flag] else ""
@@ -35,8 +37,8 @@ def _check(spec: Mapping[str, Any]) -> Iterator[SpecError]:
         elif flag in shared and at(spec, shared[flag]) is not None:
             field = ".".join(("spec", *shared[flag]))
             yield SpecError(f"spec.engine.args[{index}]", f"{flag} is set by {field} too; remove one of them")
-    for index, variable in enumerate(at(spec, ("engine", "env")) or ()):
-        if variable["name"] in CACHE_ENV and at(spec, ("model", "cache")):
+    for index, variable in enumerate(given.engine.env):
+        if variable["name"] in CACHE_ENV and given.model.cache_claim:
             yield SpecError(
                 f"spec.engine.env[{index}].name",
                 "spec.model.cache sets where weights are stored too; remove one of them",

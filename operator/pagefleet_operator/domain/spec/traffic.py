@@ -101,14 +101,14 @@ def traffic(raw: Mapping[str, Any]) -> Traffic:
         first_token_timeout=_seconds(raw, "firstTokenTimeout"),
         next_token_timeout=_seconds(raw, "nextTokenTimeout"),
         retries=raw["retries"],
-        max_requests_per_pod=(raw.get("circuitBreaker") or {}).get("maxRequestsPerPod"),
+        max_requests_per_pod=raw.get("circuitBreaker", {}).get("maxRequestsPerPod"),
         queue=_queue(raw["queue"]),
         priorities=tuple(Priority(entry["name"], entry["header"]) for entry in raw.get("priorities") or ()),
         rate_limits=tuple(
             RateLimit(entry["header"], entry.get("requestsPerMinute"), entry.get("tokensPerMinute"))
             for entry in raw.get("rateLimits") or ()
         ),
-        fallback=(raw.get("fallback") or {}).get("service", ""),
+        fallback=raw.get("fallback", {}).get("service", ""),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.gateway_api import FallbackReading, GatewayApiReading
+from pagefleet_operator.domain.status.model_names import NameReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import Status
 
@@ -171,6 +172,7 @@ class Observation:
     slices: tuple[Slice, ...] | None = None
     gateway_api: GatewayApiReading | None = None  # None: not needed, or it cannot be read now
     fallbacks: tuple[FallbackReading, ...] = ()  # the chain, from the service's own fallback on
+    model_name: NameReading = field(default_factory=NameReading)
     engine_slices: tuple[Slice, ...] | None = None
     prometheus: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
     silence: Mapping[str, str] = field(default_factory=dict)  # by the names of `analysis.sources`

@@ -262,6 +262,7 @@ class Status:
     alerts: tuple[AlertRecord, ...] = ()
     scaling: tuple[ScalingRecord, ...] = ()
     route: RouteRecord | None = None
+    model_name: str = ""  # the served name that this service owns among all services
     action: ActionRecord | None = None
     mirror: MirrorRecord | None = None
     previous: PreviousRecord | None = None

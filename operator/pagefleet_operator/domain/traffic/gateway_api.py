@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pagefleet_contract.traffic import DEFAULT_RETRIES
 from pagefleet_operator.domain.manifests.httproute import TrafficSplit, http_route, metadata_of
@@ -145,7 +144,7 @@ def _split(observation: Observation, spec: Spec, status: Status) -> TrafficSplit
     return TrafficSplit(
         weights=live or weights,
         canary=status.canary if status.canary and ready(status.canary) else "",
-        canary_header=_route_of(spec).get("header"),
+        canary_header=spec.rollout.route.header,
         mirror=(mirror.revision, mirror.percent) if mirror and ready(mirror.revision) else None,
     )
 
@@ -209,7 +208,7 @@ def _enforced(
         lost += [f"spec.traffic.{name}" for name in (*PICKERS, "fallback") if name in written]
         # The API server writes the default out, so only another number was set by a person.
         lost += ["spec.traffic.retries"] if spec.traffic.retries != DEFAULT_RETRIES else []
-        lost += ["spec.rollout.route.stickyBy"] if "stickyBy" in _route_of(spec) else []
+        lost += ["spec.rollout.route.stickyBy"] if spec.rollout.route.sticky_by is not None else []
         lost += (
             ["spec.rollout.guard (source Gateway measures nothing here; Engine and Prometheus do)"]
             if _measures(spec)
@@ -223,12 +222,6 @@ def _enforced(
         return (ENFORCED, TRUE, "Enforced", "every field of spec.traffic that is set has its effect")
     instead = "" if pool else "; an InferencePool backend or provider Gateway can do more"
     return (ENFORCED, FALSE, "NotEnforced", f"provider GatewayAPI has no effect for {', '.join(lost)}{instead}")
-
-
-def _route_of(spec: Spec) -> Mapping[str, Any]:
-    """spec.rollout.route."""
-    settings: Mapping[str, Any] = (spec.raw.get("rollout") or {}).get("route") or {}
-    return settings
 
 
 def _measures(spec: Spec) -> bool:

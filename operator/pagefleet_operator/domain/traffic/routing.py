@@ -1,4 +1,4 @@
-"""Adds the route of provider GatewayAPI and the condition of the fallback to a finished plan. Pure.
+"""Adds the route of provider GatewayAPI, the condition of the fallback and the claim on the model name to a finished plan. Pure.
 
 It comes after the rollout's own plan, so that a fault here takes nothing from the rollout.
 """
@@ -13,20 +13,22 @@ from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Condition, Status
 from pagefleet_operator.domain.status.turn import SpecTurn
 from pagefleet_operator.domain.traffic import fallback as fallbacks
-from pagefleet_operator.domain.traffic import gateway_api
+from pagefleet_operator.domain.traffic import gateway_api, model_name
 
 SETTLING_SECONDS = 2.0
-KINDS = (gateway_api.ACCEPTED, gateway_api.ENFORCED, fallbacks.KIND)
+KINDS = (gateway_api.ACCEPTED, gateway_api.ENFORCED, fallbacks.KIND, model_name.KIND)
 
 
 def add(turn: SpecTurn, plan: Plan) -> Plan:
     """Add the route, and those conditions of KINDS that apply; each that turns False is an Event."""
     observation = turn.observation
     routed = gateway_api.route(observation, turn.spec, plan.status)
-    served_name = str(turn.spec.raw["model"].get("servedName", ""))
+    served_name = turn.spec.pods.model.served_name
     fallback = fallbacks.state(observation.namespace, observation.name, served_name, observation.fallbacks)
-    new = (*routed.conditions, *((fallback,) if fallback else ()))
     before = {condition.type: condition for condition in observation.status.conditions}
+    key, granted = (observation.namespace, observation.name), observation.status.model_name
+    claim = model_name.decide(key, served_name, granted, before.get(model_name.KIND), observation.model_name)
+    new = (*routed.conditions, *(entry for entry in (fallback, claim.condition) if entry))
     journal = Journal(turn.now)
     for entry in new:
         _announce(entry, before.get(entry[0]), journal)
@@ -38,6 +40,7 @@ def add(turn: SpecTurn, plan: Plan) -> Plan:
         conditions=(*plan.status.conditions, *conditions),
         decisions=journal.log(plan.status.decisions),
         route=routed.record,
+        model_name=claim.granted,
     )
     return replace(
         plan,

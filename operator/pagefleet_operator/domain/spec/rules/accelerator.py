@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefleet_operator.domain.base.accelerator import NVIDIA
+from pagefleet_operator.domain.base.revision_spec import NVIDIA
 from pagefleet_operator.domain.spec.rules.rule import Rule
 
 # In CEL: whether the spec asks for GPUs, runs Pagefleet's own engine, runs its CUDA image, has other accelerators, and

@@ -63,7 +63,7 @@ PRIORITY = record(
 )
 
 RATE_LIMIT = record(
-    "What each value of a header may ask for, in each gateway pod. Requests without the header share one allowance.",
+    "What each value of a header may ask for, in all gateway pods together. Requests without the header share one allowance.",
     {
         "header": _header("The header that names the client, such as authorization or x-tenant."),
         "requestsPerMinute": integer("Requests a minute.", 1, 10_000_000),
@@ -124,7 +124,7 @@ TRAFFIC = record(
         ),
         "gatewayAPI": GATEWAY_API,
         "timeout": duration("Longest time for a whole answer.", default=DEFAULT_TIMEOUT),
-        "firstTokenTimeout": duration("Longest time to an answer's first byte; no limit of its own when omitted."),
+        "firstTokenTimeout": duration("Longest time to an answer's first token; no limit of its own when omitted."),
         "nextTokenTimeout": duration("Longest silence within an answer; no limit of its own when omitted."),
         "retries": integer("Other pods tried before the first byte.", 0, MAX_RETRIES, default=DEFAULT_RETRIES),
         "circuitBreaker": record(

@@ -10,46 +10,46 @@ from dataclasses import asdict
 
 from faults.cases import cases
 from faults.outages import batches, names
-from faults.runs import Told
+from faults.runs import StoryResult
 
 from pagefleet_local.fleet.install import CHECKOUT
 
-KEPT = CHECKOUT / "build/campaign.jsonl"
+RESULTS = CHECKOUT / "build/campaign.jsonl"
 WRITES = CHECKOUT / "build/campaign.writes"  # number of writes of a story, which is the number of cases
 OUTAGES = 8
 
 
-def known(seed: int) -> dict[str, Told]:
+def known(seed: int) -> dict[str, StoryResult]:
     """Return the results by the name of the case. A name that is no case any more, because the number of writes of a story
     has changed, is left out."""
-    if not KEPT.exists():
+    if not RESULTS.exists():
         return {}
-    found, present = {}, {name for name, _ in _present(seed)}
-    for text in KEPT.read_text().splitlines():
+    results, present = {}, {name for name, _ in _present(seed)}
+    for text in RESULTS.read_text().splitlines():
         line = json.loads(text)
         if line.pop("seed") == seed and line["name"] in present:
             line |= {"problems": tuple(line["problems"]), "struck": tuple(line["struck"])}
-            found[line["name"]] = Told(**line)
-    return found
+            results[line["name"]] = StoryResult(**line)
+    return results
 
 
 @contextmanager
-def keeping(seed: int, writes: int, *, fresh: bool) -> Iterator[Callable[[Told], None]]:
+def storing(seed: int, writes: int, *, fresh: bool) -> Iterator[Callable[[StoryResult], None]]:
     """Yield a function that stores a result. `fresh` drops the results of earlier campaigns."""
-    KEPT.parent.mkdir(exist_ok=True)
+    RESULTS.parent.mkdir(exist_ok=True)
     WRITES.write_text(str(writes))
-    with KEPT.open("w" if fresh else "a") as file:
+    with RESULTS.open("w" if fresh else "a") as file:
 
-        def keep(told: Told) -> None:
-            file.write(json.dumps({"seed": seed, **asdict(told)}) + "\n")
+        def store(result: StoryResult) -> None:
+            file.write(json.dumps({"seed": seed, **asdict(result)}) + "\n")
             file.flush()
 
-        yield keep
+        yield store
 
 
-def writes(found: int) -> int:
+def writes(measured: int) -> int:
     """Return the number of writes of a story, which names the cases: that of an earlier campaign if it is not larger."""
-    return min(_earlier() or found, found)
+    return min(_earlier() or measured, measured)
 
 
 def totals(seed: int) -> Counter[int]:

@@ -1,0 +1,56 @@
+"""Finds the first token in a streamed answer: the first event with content or a tool call. Pure.
+
+The pieces come as the network cut them. An event that only opens an answer (a role, an empty delta, a comment) is no token.
+An event that is not OpenAI's counts as one: nobody knows better. Source: OpenAI API, streaming of completions, chat
+completions and responses; WHATWG HTML, server-sent events.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_LINE_BYTES = 256 * 1024  # a longer line is no opening event
+CONTENT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio")
+
+
+class FirstToken:
+    """Give it the body's pieces in order until `feed` returns True."""
+
+    def __init__(self) -> None:
+        self._rest = b""  # a line whose end has not come
+
+    def feed(self, piece: bytes) -> bool:
+        """Return whether the body so far has a token."""
+        lines = (self._rest + piece).replace(b"\r", b"\n").split(b"\n")
+        self._rest = lines.pop()
+        return len(self._rest) > MAX_LINE_BYTES or any(_is_token(line) for line in lines)
+
+
+def _is_token(line: bytes) -> bool:
+    if not line.startswith(b"data:"):
+        return False
+    data = line[5:].strip()
+    if not data or data == b"[DONE]":
+        return False
+    if len(data) > MAX_LINE_BYTES:
+        return True
+    try:
+        event = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return True
+    if not isinstance(event, dict):
+        return True
+    choices = event.get("choices")
+    if isinstance(choices, list):
+        return any(isinstance(choice, dict) and _has_content(choice) for choice in choices)
+    kind = event.get("type")
+    if isinstance(kind, str) and kind.startswith("response."):
+        return kind.endswith(".delta")
+    return True
+
+
+def _has_content(choice: dict[str, object]) -> bool:
+    if choice.get("text"):
+        return True
+    delta = choice.get("delta")
+    return isinstance(delta, dict) and any(delta.get(name) for name in CONTENT_FIELDS)

@@ -1,0 +1,93 @@
+"""The charges of requests that have not ended, and their settlement with the tokens that the answer had. Pure.
+
+An engine that reports its tokens is believed. An answer without such a report (the client left, or a stream without
+`stream_options.include_usage`) counts by its bytes, never above what was charged. The bytes of a token are learned per service
+from answers that reported both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.limits.rate_limits import Charge, RateLimits
+
+BYTES_PER_TOKEN = 64.0  # of an answer whose service reported none yet: a stream's event has 150 to 250, plain text 4
+LEAST_BYTES_PER_TOKEN = 4.0
+GAIN_FEWER, GAIN_MORE = 0.2, 0.02  # towards fewer bytes, which mean more tokens, it learns ten times as fast
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a request ended. `code` 0: without an answer. None: not known."""
+
+    code: int
+    output_tokens: int | None = None
+    prompt_tokens: int | None = None
+    body_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class OpenCharge:
+    charge: Charge
+    service: ServiceKey
+    prompt_tokens: int  # estimated
+    deadline: float  # after it no end of the request can come any more
+
+
+class Charges:
+    def __init__(self, limits: RateLimits) -> None:
+        self._limits = limits
+        self._open: dict[str, OpenCharge] = {}
+        self._sizes: dict[ServiceKey, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, request_id: str, charge: OpenCharge) -> None:
+        self._open[request_id] = charge
+
+    def refund(self, request_id: str) -> None:
+        """Give everything back: the gateway refused the request after it was charged, or the client left the queue."""
+        opened = self._open.pop(request_id, None)
+        if opened is not None:
+            self._limits.settle(opened.charge, 0, counts=False)
+
+    def settle(self, request_id: str, answer: Answer) -> None:
+        """Replace the request's charge by what it cost. A 503 costs nothing, and another error a request without tokens."""
+        opened = self._open.pop(request_id, None)
+        if opened is None:
+            return
+        if answer.code == 503:
+            self._limits.settle(opened.charge, 0, counts=False)
+        elif answer.code >= 400:
+            self._limits.settle(opened.charge, 0)
+        else:
+            self._limits.settle(opened.charge, self._tokens(opened, answer))
+
+    def sweep(self, now: float) -> None:
+        """Forget requests whose end can no longer come. Their charge stays."""
+        for request_id in [key for key, opened in self._open.items() if opened.deadline < now]:
+            del self._open[request_id]
+
+    def retain(self, keys: Collection[ServiceKey]) -> None:
+        """Forget services that are not among `keys`."""
+        self._sizes = {key: size for key, size in self._sizes.items() if key in keys}
+
+    def _tokens(self, opened: OpenCharge, answer: Answer) -> int:
+        prompt = opened.prompt_tokens if answer.prompt_tokens is None else answer.prompt_tokens
+        if answer.output_tokens is not None:
+            if answer.body_bytes and answer.output_tokens:
+                self._learn(opened.service, answer.body_bytes / answer.output_tokens)
+            return prompt + answer.output_tokens
+        most = max(0, opened.charge.tokens - opened.prompt_tokens)
+        if answer.body_bytes is None:
+            return prompt + most
+        return prompt + min(most, math.ceil(answer.body_bytes / self._sizes.get(opened.service, BYTES_PER_TOKEN)))
+
+    def _learn(self, service: ServiceKey, size: float) -> None:
+        size = max(LEAST_BYTES_PER_TOKEN, size)
+        known = self._sizes.setdefault(service, size)
+        self._sizes[service] = known + (GAIN_FEWER if size < known else GAIN_MORE) * (size - known)

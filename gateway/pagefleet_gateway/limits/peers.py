@@ -1,0 +1,130 @@
+"""The other gateway pods, with which this one shares quotas: finds them, asks them and answers them. Decides no request.
+
+Only buckets that are asked for are exchanged, four times a second. A request that its own bucket refuses waits for one
+exchange more, because another pod's bucket may have what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+import aiohttp
+from aiohttp import web
+
+from pagefleet_gateway.limits.rate_limits import RateLimits
+from pagefleet_gateway.limits.sharing import Sharing
+
+log = logging.getLogger(__name__)
+
+PATH = "/quotas"
+PERIOD_SECONDS = 0.25
+TIMEOUT_SECONDS = 0.5  # for another pod's answer
+SILENT_SECONDS = 3.0  # a pod that does not answer for so long has no part of the quotas
+RETRY_SECONDS = 1.0  # between two questions to a pod that did not answer the last one
+
+
+class Peers:
+    """The exchange with the other gateway pods, by name. `name` is this pod's."""
+
+    def __init__(self, limits: RateLimits, name: str) -> None:
+        self._limits, self._name = limits, name
+        self._sharing = Sharing(limits, time.monotonic())
+        self.addresses: dict[str, str] = {}  # host:port of the internal port, by name
+        self._failing: dict[str, tuple[float, float]] = {}  # since when, and when it was asked last
+        self._waiting: list[asyncio.Future[None]] = []
+        self._asked = asyncio.Event()
+
+    def put(self, name: str, address: str) -> None:
+        if name != self._name and self.addresses.get(name) != address:
+            self.addresses[name] = address
+            self._failing.pop(name, None)
+            self._count()
+
+    def remove(self, name: str) -> None:
+        if self.addresses.pop(name, None) is not None:
+            self._failing.pop(name, None)
+            self._count()
+
+    def replace(self, addresses: Mapping[str, str]) -> None:
+        for name in [name for name in self.addresses if name not in addresses]:
+            self.remove(name)
+        for name, address in addresses.items():
+            self.put(name, address)
+
+    def may_have(self, bucket: tuple[str, bytes] | None) -> bool:
+        """Return whether the other pods' buckets may have what this one lacks: they were not asked a moment ago."""
+        found = None if bucket is None else self._limits.buckets.find(*bucket)
+        if found is None or not self._sharing.peers:
+            return False
+        return found.others_at + PERIOD_SECONDS < time.monotonic()
+
+    async def exchange(self) -> None:
+        """Return after an exchange that began after this call."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._asked.set()
+        await waiting
+
+    async def follow(self) -> None:
+        """Exchange buckets until cancelled."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)) as session:
+            while True:
+                waiting, self._waiting = self._waiting, []
+                self._asked.clear()
+                await self._ask_all(session)
+                for one in waiting:
+                    if not one.done():
+                        one.set_result(None)
+                try:
+                    async with asyncio.timeout(PERIOD_SECONDS):
+                        await self._asked.wait()
+                except TimeoutError:
+                    continue
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post(PATH, self._answer)]
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        """Answer another gateway pod. Everybody else is refused: a forged question would drain the quotas."""
+        document = await request.json() if self._is_peer(request.remote) else None
+        if not isinstance(document, dict) or document.get("pod") not in self.addresses:
+            return web.json_response({"error": "only gateway pods may ask for parts of quotas"}, status=403)
+        rows = self._sharing.answer(str(document["pod"]), document.get("buckets"), time.monotonic())
+        return web.json_response({"buckets": rows})
+
+    def _is_peer(self, host: str | None) -> bool:
+        return any(address.rpartition(":")[0].strip("[]") == host for address in self.addresses.values())
+
+    async def _ask_all(self, session: aiohttp.ClientSession) -> None:
+        now = time.monotonic()
+        due = [name for name in self.addresses if self._failing.get(name, (0.0, 0.0))[1] + RETRY_SECONDS <= now]
+        rows = self._sharing.ask(now) if due else []
+        if rows or any(name in self._failing for name in due):
+            await asyncio.gather(*(self._ask(session, name, rows, now) for name in due))
+            self._count()
+
+    async def _ask(self, session: aiohttp.ClientSession, name: str, rows: list[list[object]], now: float) -> None:
+        url = f"http://{self.addresses[name]}{PATH}"
+        try:
+            async with session.post(url, json={"pod": self._name, "buckets": rows}, allow_redirects=False) as response:
+                answer = await response.json() if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            answer = None
+        if name not in self.addresses:
+            return
+        if isinstance(answer, dict):
+            self._failing.pop(name, None)
+            self._sharing.receive(name, answer.get("buckets"), time.monotonic())
+        else:
+            if name not in self._failing:
+                log.warning("the gateway pod %s does not answer at %s: it shares no quotas", name, url)
+            self._failing[name] = (self._failing.get(name, (now, now))[0], now)
+
+    def _count(self) -> None:
+        """Share with the pods that answer. One that fails for a moment keeps its part."""
+        now = time.monotonic()
+        gone = {name for name, (since, _) in self._failing.items() if since + SILENT_SECONDS <= now}
+        self._sharing.set_peers(frozenset(self.addresses.keys() - gone))

