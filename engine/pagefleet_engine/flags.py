@@ -17,6 +17,7 @@ from typing import Any
 
 from pagefleet_contract.engine_options import (
     ADAPTER_NAME,
+    BATCH_SIZES,
     MAX_ANSWERS,
     MAX_GPUS_PER_NODE,
     MAX_NODES,
@@ -197,19 +198,21 @@ FLAGS: tuple[Flag, ...] = (
             "cpu": ("auto", "float32", "float16"), "cuda": ("auto", "float32", "float16", "bfloat16", "fp8"),
         },
     ),
-    # A GPU would be idle with the CPU's sizes.
     Flag(
         "--max-num-seqs", "most sequences in one batch; 64, on a GPU 256", positive,
-        spec="engine.scheduling.maxSequences", defaults={"cpu": EngineConfig.max_num_seqs, "cuda": 256},
+        spec="engine.scheduling.maxSequences",
+        defaults={device: sizes.sequences for device, sizes in BATCH_SIZES.items()},
     ),
     Flag(
         "--max-num-batched-tokens", "token budget of one step; 512, on a GPU 8192", positive,
-        spec="engine.scheduling.tokensPerStep", defaults={"cpu": EngineConfig.max_num_batched_tokens, "cuda": 8192},
+        spec="engine.scheduling.tokensPerStep",
+        defaults={device: sizes.tokens for device, sizes in BATCH_SIZES.items()},
     ),
     Flag(
         "--max-chunk-tokens",
         "of one prompt in one step; when not given 128 of one that has more than 512 tokens, on a GPU 2048", positive,
-        spec="engine.scheduling.chunkTokens", defaults={"cpu": EngineConfig.max_chunk_tokens, "cuda": 2048},
+        spec="engine.scheduling.chunkTokens",
+        defaults={device: sizes.chunk_tokens for device, sizes in BATCH_SIZES.items()},
     ),
     Flag("--batching", choices=tuple(mode.value for mode in Batching), default=Batching.CONTINUOUS.value),
     Flag("--no-prefix-caching", kind=Kind.SWITCH, spec="engine.kvCache.prefixCaching"),

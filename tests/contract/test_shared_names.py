@@ -145,7 +145,7 @@ def test_descriptions_name_the_engines_defaults() -> None:
         (schema_engine.KV_CACHE, "dtype", engine.kv_cache_dtype),
         (schema_engine.SCHEDULING, "policy", engine.scheduling_policy),
         (schema_engine.SCHEDULING, "maxSequences", engine.max_num_seqs),
-        (schema_engine.SCHEDULING, "maxSequences", DEFAULT_SLOTS),
+        (schema_engine.SCHEDULING, "maxSequences", DEFAULT_SLOTS[""]),
         (schema_engine.SCHEDULING, "tokensPerStep", engine.max_num_batched_tokens),
         (schema_engine.SCHEDULING, "chunkTokens", engine.max_chunk_tokens),
         (schema_engine.LIMITS, "queued", limits.queued),

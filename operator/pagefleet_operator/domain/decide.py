@@ -22,6 +22,7 @@ from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
+from pagefleet_operator.domain.spec.policy import refusals
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.journal import Journal
@@ -59,6 +60,9 @@ def decide(observation: Observation, now: float) -> Plan:
             plan = _hold(Turn(observation, now, journal), Problem("InvalidSpec", parsed.message))
             return routing.keep(plan, observation.status)
         case Spec():
+            if refused := refusals(observation.policy, parsed.raw):
+                problem = Problem("NotAllowed", SpecErrors(tuple(refused)).message)
+                return routing.keep(_hold(Turn(observation, now, journal), problem), observation.status)
             turn = SpecTurn(observation, now, journal, parsed, revision_hash(parsed.raw))
             return routing.add(turn, _move(turn))
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pagefleet_contract.engine_metrics import OURS
-from pagefleet_contract.engine_options import MASTER_PORT
+from pagefleet_contract.engine_options import BATCH_SIZES, MASTER_PORT
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.revision_spec import RevisionSpec
+from pagefleet_operator.domain.base.revision_spec import NVIDIA, RevisionSpec
 from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, plain, threads
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch
 from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
-SLOTS_FLAG, DEFAULT_SLOTS = "--max-num-seqs", 64  # of the engine
+SLOTS_FLAG = "--max-num-seqs"
+# The engine's own default, by the accelerator's resource name. A device that the engine finds by itself is not known here.
+DEFAULT_SLOTS = {"": BATCH_SIZES["cpu"].sequences, NVIDIA: BATCH_SIZES["cuda"].sequences}
 # Flags that the operator writes, with the field that sets each.
 OWNED = {
     "--model": "spec.model.source", "--served-model-name": "spec.model.servedName", "--host": "", "--port": "",

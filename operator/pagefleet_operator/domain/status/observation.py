@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from pagefleet_operator.domain.base.edged import Edged
+from pagefleet_operator.domain.spec.policy import EVERYTHING, Policy
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.gateway_api import FallbackReading, GatewayApiReading
 from pagefleet_operator.domain.status.model_names import NameReading
@@ -182,4 +183,5 @@ class Observation:
     image: str = ""
     load: ServiceLoad | None = None  # None when no gateway answered
     memo: MutableMapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    policy: Policy = EVERYTHING  # the operator's own limits on what specs may name
     groups: bool = False  # whether the cluster serves LeaderWorkerSets; read only when a revision needs one

@@ -7,6 +7,7 @@ every service when the operator is upgraded. Descriptions say what the engine do
 from __future__ import annotations
 
 from pagefleet_contract.engine_options import (
+    BATCH_SIZES,
     DEFAULT_DRAFT_TOKENS,
     MAX_ADAPTERS,
     MAX_ANSWERS,
@@ -121,6 +122,13 @@ KV_CACHE = record(
     },
 )
 
+
+def _sizes(name: str) -> str:
+    """The engine's own size on each device, for people."""
+    cpu, cuda = (getattr(BATCH_SIZES[device], name) for device in ("cpu", "cuda"))
+    return f"{cpu:,} when omitted, with NVIDIA GPUs {cuda:,}"
+
+
 SCHEDULING = record(
     "How steps are filled.",
     {
@@ -128,10 +136,13 @@ SCHEDULING = record(
             "priority: a request's `priority` decides, then its arrival; fcfs: its arrival alone. priority when omitted.",
             ("fcfs", "priority"),
         ),
-        "maxSequences": integer("Most sequences in one step. 64 when omitted.", 1, 4096),
-        "tokensPerStep": integer("Most tokens of one step. 512 when omitted.", 1, 1 << 20),
+        "maxSequences": integer(f"Most sequences in one step. {_sizes('sequences')}.", 1, 4096),
+        "tokensPerStep": integer(f"Most tokens of one step. {_sizes('tokens')}.", 1, 1 << 20),
         "chunkTokens": integer(
-            "Most tokens of one prompt in a step. 128 when omitted, and only of a prompt of more than 512.", 1, 1 << 20
+            f"Most tokens of one prompt in a step. {_sizes('chunk_tokens')}, and then only of a prompt of more than "
+            "512, with NVIDIA GPUs of more than 2,048.",
+            1,
+            1 << 20,
         ),
     },
 )
