@@ -113,7 +113,12 @@ KV_CACHE = record(
         "pages": integer(
             f"Pages in all, of {MIN_CACHE_TOKENS} tokens at least; sized from the memory when omitted.", 2, 1 << 24
         ),
-        "memoryFraction": number("Share of the memory for weights and pages.", 0.05, 1.0),
+        "memoryFraction": number(
+            "Share of the memory, less the weights, that pages take; 0.9 when omitted. Runtimes vllm, sglang and tgi on GPUs: share of "
+            "the GPU's memory for weights and pages together. vllm on a CPU: share of spec.resources.memory for pages.",
+            0.05,
+            1.0,
+        ),
         "dtype": choice("Precision of keys and values; auto when omitted.", ("auto", "float32", "float16")),
         "prefixCaching": {
             "type": "boolean",
