@@ -1,4 +1,4 @@
-"""How many source files does a typical change touch? Real changes as patches, applied to a copy of the checkout and run.
+"""Counts the source files that typical changes touch. Real changes are patches, applied to a copy of the checkout and run.
 
 Each patch of bench/changes names its change, the most files it may touch, and Python lines that must hold afterwards. Generated
 files, tests and documentation are not counted: their generators write them. `--check` exits 1 when a patch does not apply,

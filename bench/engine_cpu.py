@@ -50,7 +50,7 @@ def main(
     ] = "",
     json: Annotated[Path | None, typer.Option(help="write every number to this file")] = None,
     png: Annotated[Path | None, typer.Option(help="draw the medians into this file (needs matplotlib)")] = None,
-    patience: Annotated[float, typer.Option(min=0, help="seconds to wait for a quiet machine before a run")] = 60,
+    quiet_timeout: Annotated[float, typer.Option(min=0, help="seconds to wait for a quiet machine before a run")] = 60,
     repeats: Annotated[int, typer.Option(min=0, help="times to repeat a run that other programs disturbed")] = 2,
     logs: Annotated[Path | None, typer.Option(help="folder for the systems' logs")] = None,
 ) -> None:
@@ -68,7 +68,7 @@ def main(
         if not sweep_all(chosen, text, requests, seed, rounds, shares(fractions), rates(at), folder, json):
             raise typer.Exit(2)
         return
-    measured = measure_all(chosen, workload.make(text, requests, seed), rounds, folder, patience, repeats)
+    measured = measure_all(chosen, workload.make(text, requests, seed), rounds, folder, quiet_timeout, repeats)
     if not measured:
         raise typer.Exit(2)
     report.show(console, measured, everything())
@@ -111,7 +111,7 @@ def measure_all(
     requests: list[workload.Request],
     rounds: int,
     folder: Path,
-    patience: float,
+    quiet_timeout: float,
     repeats: int,
 ) -> list[Measured]:
     """Rounds over all systems; every other round goes the other way, so that none always follows the same one.
@@ -124,19 +124,19 @@ def measure_all(
             say(f"round {number} of {rounds}, {system.name}")
             log = folder / f"{system.name}-{number}.log"
             try:
-                measured.append(least_disturbed(system, requests, log, patience, repeats))
+                measured.append(least_disturbed(system, requests, log, quiet_timeout, repeats))
             except RuntimeError as error:
                 console.print(str(error), style="red", markup=False)
     return measured
 
 
 def least_disturbed(
-    system: System, requests: list[workload.Request], log: Path, patience: float, repeats: int
+    system: System, requests: list[workload.Request], log: Path, quiet_timeout: float, repeats: int
 ) -> Measured:
     """The run that the rest of the machine disturbed least; its speed plays no part in the choice."""
     tried: list[Measured] = []
     while not tried or (min(run.others_cpu for run in tried) > runs.QUIET and len(tried) <= repeats):
-        runs.await_quiet(patience)
+        runs.await_quiet(quiet_timeout)
         run = runs.measure(system, requests, log)
         say(f"  {run.tokens_per_s:.1f} tok/s in {run.makespan_s:.1f} s (others used {run.others_cpu:.0f} % CPU)")
         tried.append(run)

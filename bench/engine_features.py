@@ -1,4 +1,4 @@
-"""What the engine's features are worth, each with itself switched off in the same run: KV waste, prefix caching,
+"""Measures the engine's features, each beside a run with the feature switched off: KV waste, prefix caching,
 chunked prefill, speculation. In process, on the CPU, with SmolLM2-135M-Instruct in int8.
 
 Claims (`--check`): less than 4 % of the KV slots held are waste on mixed lengths (PagedAttention's claim: Kwon et al.,
@@ -43,7 +43,7 @@ class Claim:
 
 @dataclass
 class Course:
-    """What happened to the requests of one run, in seconds from its begin."""
+    """The course of the requests of one run, in seconds from its begin."""
 
     seconds: float
     first: dict[str, float]
@@ -169,7 +169,7 @@ def main(
     check: Annotated[bool, typer.Option("--check", help="end with 1 when a claim does not hold")] = False,
     json: Annotated[Path | None, typer.Option(help="write the numbers to this file")] = None,
 ) -> None:
-    """What each feature of the engine is worth on this machine."""
+    """Measure what each feature of the engine is worth on this machine."""
     if only is not None and only not in SCENARIOS:
         raise typer.BadParameter(f"--only is one of {', '.join(SCENARIOS)}, not {only}")
     console = Console()

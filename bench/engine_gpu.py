@@ -27,7 +27,7 @@ from gpubench.shapes import SHAPES, TINY, Shape, write
 from gpubench.sides import SIDES
 
 LLAMA, QWEN = "Llama-3-8B", "Qwen3-0.6B"
-WANTED = {f"{LLAMA} bf16 batch 1": 200.0, f"{LLAMA} bf16 batch 64": 8500.0, f"{LLAMA} bf16 batch 256": 14000.0,
+TARGETS = {f"{LLAMA} bf16 batch 1": 200.0, f"{LLAMA} bf16 batch 64": 8500.0, f"{LLAMA} bf16 batch 256": 14000.0,
           f"{QWEN} bf16 mixed": 21000.0}  # fmt: skip
 READY_SECONDS, FP8_GAIN = 10.0, 1.5
 CASE_SECONDS, ALL_SECONDS = 150.0, 470.0  # a case, and all of them together
@@ -58,15 +58,15 @@ class Line:
 
 
 def cases(quick: bool, tiny: bool) -> list[Case]:
-    context, wanted = (24, 6) if tiny else (1024, 128)
+    context, requested = (24, 6) if tiny else (1024, 128)
     batches = [1, 4] if tiny else [64] if quick else [1, 64, 256]
     mix = (6, 4, 20) if tiny else (64 if quick else 256, 100, 1024)
     settings = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_chunk_tokens": 2048, "max_model_len": 4096}
     if tiny:
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_chunk_tokens": 32, "max_model_len": 256}
-    alike = {"context": context, "wanted": wanted, "batches": batches, "settings": settings}
+    alike = {"context": context, "requested": requested, "batches": batches, "settings": settings}
     fp8 = {**alike, "batches": batches[-2:], "settings": {**settings, "quantization": "fp8"}}
-    peer = {**alike, "batches": [batches[-1] if quick or tiny else 64], "wanted": 6 if tiny else 64}
+    peer = {**alike, "batches": [batches[-1] if quick or tiny else 64], "requested": 6 if tiny else 64}
     return [
         Case(f"{LLAMA} bf16", "pagefleet", LLAMA, alike),
         Case(f"{LLAMA} bf16", "transformers", LLAMA, peer),
@@ -78,7 +78,7 @@ def cases(quick: bool, tiny: bool) -> list[Case]:
 
 
 def run(case: Case, model: str, device: str, limit: float) -> Iterator[dict[str, Any]]:
-    """What a process of its own says, each with `at`: seconds since its start. Raises RuntimeError when it fails."""
+    """Run a process, and yield its reports, each with `at`: seconds since its start. Raises RuntimeError when it fails."""
     plan = {**case.plan, "model": model, "device": device}
     begun = time.perf_counter()
     command = [sys.executable, __file__, "--side", case.side, "--plan", json.dumps(plan)]
@@ -104,22 +104,22 @@ def run(case: Case, model: str, device: str, limit: float) -> Iterator[dict[str,
 def measured(case: Case, model: str, device: str, report: Report | None, shape: Shape, limit: float) -> list[Line]:
     lines, ready = [], 0.0
     try:
-        for said in run(case, model, device, limit):
-            if "ready" in said:
-                ready = said["at"]
+        for result in run(case, model, device, limit):
+            if "ready" in result:
+                ready = result["at"]
                 if not (case.plan.get("batches") or case.plan.get("mixed")):
                     lines.append(Line(f"{case.name} ready", case.side, 0.0, 0.0, 0.0, 0.0, ready))
                 continue
-            name = f"{case.name} {said['load']}"
+            name = f"{case.name} {result['load']}"
             floor = 0.0
-            if report is not None and said["load"].startswith("batch"):
-                batch = int(said["load"].split()[1])
+            if report is not None and result["load"].startswith("batch"):
+                batch = int(result["load"].split()[1])
                 weight = 1 if "fp8" in case.name else 2
-                context = case.plan["context"] + case.plan["wanted"] // 2
+                context = case.plan["context"] + case.plan["requested"] // 2
                 seconds = shape.floor(batch, context, weight, report.copy_bandwidth, report.matmul_rate / weight * 2)
                 floor = batch / seconds
-            target = WANTED.get(name, 0.0) if case.side == "pagefleet" and report is not None else 0.0
-            lines.append(Line(name, case.side, said["whole"], said["decode"], floor, target, ready))
+            target = TARGETS.get(name, 0.0) if case.side == "pagefleet" and report is not None else 0.0
+            lines.append(Line(name, case.side, result["whole"], result["decode"], floor, target, ready))
     except RuntimeError as error:
         lines.append(Line(case.name, case.side, 0.0, 0.0, 0.0, 0.0, ready, str(error)[:200]))
     for line in lines:
@@ -137,17 +137,17 @@ def show(line: Line) -> None:
 
 
 def missed(lines: list[Line]) -> list[str]:
-    """What --check ends for: figures of ours that were not reached."""
+    """List our figures that were not reached, for which --check ends with an error."""
     own = [line for line in lines if line.side == "pagefleet"]
-    found = [line.name for line in own if not line.met]
+    missed_names = [line.name for line in own if not line.met]
     by_name = {line.name: line for line in own}
     again = by_name.get(f"{LLAMA} bf16 again ready")
     if again is not None and again.ready > READY_SECONDS:
-        found.append(f"ready after {again.ready:.1f} s")
+        missed_names.append(f"ready after {again.ready:.1f} s")
     full, half = by_name.get(f"{LLAMA} bf16 batch 64"), by_name.get(f"{LLAMA} fp8 batch 64")
     if full is not None and half is not None and half.decode < FP8_GAIN * full.decode:
-        found.append(f"fp8 {half.decode / full.decode:.2f} x bf16")
-    return found
+        missed_names.append(f"fp8 {half.decode / full.decode:.2f} x bf16")
+    return missed_names
 
 
 def main() -> None:
@@ -172,7 +172,7 @@ def main() -> None:
     else:
         print("a dry run on the CPU: it shows that the program works; none of these numbers is a figure")
     begun, lines = time.monotonic(), list[Line]()
-    print(f"{'':32}{'':14}{'decode':>10}{'whole':>10}{'floor':>10} {'ratio':>6}{'wanted':>9}{'ready s':>8}   tokens/s")
+    print(f"{'':32}{'':14}{'decode':>10}{'whole':>10}{'floor':>10} {'ratio':>6}{'target':>9}{'ready s':>8}   tokens/s")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         shapes, models = TINY if options.tiny else SHAPES, dict[str, str]()
         for case in cases(options.quick, options.tiny):

@@ -54,19 +54,19 @@ def main() -> int:
     )  # fmt: skip
     loaded = time.perf_counter() - began
     measured = measure(engine, rounds=1 if arguments.quick else 4)
-    kept = faster(measured, arguments.keep)
-    found = fit(kept)
+    counted = faster(measured, arguments.keep)
+    fitted = fit(counted)
     total, computed = (
-        sum(values) for values in zip(*((one.seconds, one.prefill + one.decode) for one in kept), strict=True)
+        sum(values) for values in zip(*((one.seconds, one.prefill + one.decode) for one in counted), strict=True)
     )
     print(
-        f"{len(measured)} steps, {len(kept)} kept; {computed / total:.0f} tokens/s over all; loaded in {loaded:.1f} s"
+        f"{len(measured)} steps, {len(counted)} counted; {computed / total:.0f} tokens/s over all; loaded in {loaded:.1f} s"
     )
-    print(f"step = {found.step}")
-    print(f"mean error of a step {found.error:.1%}")
+    print(f"step = {fitted.step}")
+    print(f"mean error of a step {fitted.error:.1%}")
     profile = Profile(
         name=arguments.name,
-        step=found.step,
+        step=fitted.step,
         pages=PAGES,
         page_size=PAGE,
         step_tokens=BUDGET,
@@ -74,7 +74,7 @@ def main() -> int:
         max_sequences=SEATS,
         startup=Startup(schedule=1.0, pull=5.0, load=round(loaded + 2.0, 1), sigma=0.2, cached=0.8),
         source=(
-            f"measured by bench/engine_steps.py: {len(kept)} of {len(measured)} steps, mean error {found.error:.1%}; the "
+            f"measured by bench/engine_steps.py: {len(counted)} of {len(measured)} steps, mean error {fitted.error:.1%}; the "
             f"model's loading was measured, scheduling and pulling are assumed{arguments.note and '; ' + arguments.note}"
         ),
         machine=machine(),
@@ -88,12 +88,12 @@ def main() -> int:
 
 def measure(engine: Engine, rounds: int) -> list[Measured]:
     """Batches from 1 to all seats, prompts from 8 to 400 tokens; every second request comes while others decode."""
-    random, found, number = np.random.default_rng(0), [], 0
+    random, measured, number = np.random.default_rng(0), [], 0
     for _ in range(rounds):
         for batch in (1, 2, 4, 8, 16, 32, 64):
             for index in range(batch + batch // 2):
                 if index >= batch:
-                    run(engine, 3, found)
+                    run(engine, 3, measured)
                 prompt = int(np.clip(np.exp(random.normal(4.3, 0.9)), 8, 400))
                 tokens = tuple(int(token) for token in random.integers(100, 40_000, prompt))
                 output = int(random.integers(12, 40))
@@ -103,11 +103,11 @@ def measure(engine: Engine, rounds: int) -> list[Measured]:
                     )
                 )
                 number += 1
-            run(engine, 10_000, found)
-    return found[5:]  # the first steps compile and warm up
+            run(engine, 10_000, measured)
+    return measured[5:]  # the first steps compile and warm up
 
 
-def run(engine: Engine, most: int, found: list[Measured]) -> None:
+def run(engine: Engine, most: int, measured: list[Measured]) -> None:
     for _ in range(most):
         if not engine.has_work():
             return
@@ -117,19 +117,19 @@ def run(engine: Engine, most: int, found: list[Measured]) -> None:
         seconds = time.perf_counter() - began
         prefill, decode = engine.computed
         kv = sum(sequence.computed for sequence in running if sequence.generated > 0)
-        found.append(Measured(seconds, prefill, decode, kv))
+        measured.append(Measured(seconds, prefill, decode, kv))
 
 
 def faster(measured: list[Measured], keep: float) -> list[Measured]:
-    """Of each group of steps with about the same work the faster share, at least one."""
+    """Return the faster share of each group of steps with about the same work, at least one step of each."""
     groups: dict[tuple[int, int], list[Measured]] = {}
     for one in measured:
         groups.setdefault((round(one.prefill / 32), round(np.log2(one.decode + 1) * 2)), []).append(one)
-    kept = []
+    counted = []
     for group in groups.values():
         group.sort(key=lambda one: one.seconds / (1 + one.prefill + one.decode))
-        kept += group[: max(1, round(len(group) * keep))]
-    return kept
+        counted += group[: max(1, round(len(group) * keep))]
+    return counted
 
 
 def machine() -> str:

@@ -56,7 +56,7 @@ PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
 
 
 def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
-    """What was measured, and the targets: (name, value, "<=" or ">=", limit)."""
+    """List the measured values and the targets: (name, value, "<=" or ">=", limit)."""
     rows: list[Verdict] = []
     if ours := results.get("latency", {}).get("pagefleet"):
         rows.append(("added latency p50, ms, at 500 requests/s", ours["added"]["p50"], "<=", 2.0))

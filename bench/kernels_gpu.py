@@ -177,7 +177,7 @@ def main() -> None:
     begun = time.monotonic()
     torch.manual_seed(0)
     report = limits(options.quick)
-    print("columns: time, rate, ratio of the limit, ratio wanted, relative error against the reference, a peer")
+    print("columns: time, rate, ratio of the limit, target ratio, relative error against the reference, a peer")
     for part in (attention, elementwise, products, sampling):
         part(report, options.quick)
         torch.cuda.empty_cache()

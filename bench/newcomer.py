@@ -48,7 +48,7 @@ class Journey:
 
 
 def stages(line: str) -> Iterator[tuple[str, float]]:
-    """What a printed line says about a stage that has ended."""
+    """Read from a printed line which stage has ended, and its seconds."""
     if match := STAGE.match(line):
         yield match["name"], float(match["seconds"])
     if match := ENVIRONMENT.match(line):

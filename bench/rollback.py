@@ -48,7 +48,7 @@ PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {"alert": alert, "capaci
 
 
 def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
-    """What was measured, and the targets: (name, value, "<=" or ">=", limit)."""
+    """List the measured values and the targets: (name, value, "<=" or ">=", limit)."""
     rows: list[Verdict] = []
     if "ms" in (ours := results.get("alert", {})):
         rows.append(

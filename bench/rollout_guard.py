@@ -52,7 +52,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Fired:
-    """When a judge rolled back: after so many canary requests and seconds."""
+    """The moment at which a judge rolled back: after so many canary requests and seconds."""
 
     requests: int
     seconds: float

@@ -1,4 +1,4 @@
-"""What one run is summarised to. Pure."""
+"""Summaries of one run. Pure."""
 
 from __future__ import annotations
 

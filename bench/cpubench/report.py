@@ -33,7 +33,7 @@ class Ratio:
 
 
 def medians(runs: Sequence[Measured]) -> dict[str, Measured]:
-    """By system: one run's shape, with the median of every number over the rounds."""
+    """Return by system one run's shape, with the median of every number over the rounds."""
     by_system: dict[str, list[Measured]] = {}
     for run in runs:
         by_system.setdefault(run.system, []).append(run)
@@ -88,7 +88,7 @@ def show(console: Console, runs: Sequence[Measured], systems: Mapping[str, Syste
         console.print(f"  {name}: {systems[name].what}{count_said}", highlight=False)
     for ratio in ratios(middle):
         if ratio.value is None:
-            console.print(f"  {ratio.name}: not measured (wanted: {ratio.needed:.1f}x)", highlight=False)
+            console.print(f"  {ratio.name}: not measured (target: {ratio.needed:.1f}x)", highlight=False)
         else:
             verdict = "[red]falls short of[/]" if ratio.short else "[green]holds[/]"
             console.print(f"  {ratio.name}: {ratio.value:.2f}x, {verdict} {ratio.needed:.1f}x", highlight=False)

@@ -22,9 +22,9 @@ QUIET_WINDOW = 3.0
 WARM_UP = [Request(tuple(range(1000, 1040)), 8), Request(tuple(range(2000, 2030)), 8)]
 
 
-def await_quiet(patience: float) -> None:
-    """Waits until the rest of the machine rests, at most `patience` seconds."""
-    end = time.monotonic() + patience
+def await_quiet(quiet_timeout: float) -> None:
+    """Wait until the rest of the machine is idle, at most `quiet_timeout` seconds."""
+    end = time.monotonic() + quiet_timeout
     while time.monotonic() < end:
         before = _busy()
         time.sleep(QUIET_WINDOW)

@@ -26,7 +26,7 @@ STOP_SECONDS = 10.0
 
 
 class Running:
-    """A started system and everything it has started. `rss` is the most resident memory seen, in bytes.
+    """A started system and everything it has started. `rss` is the most resident memory measured, in bytes.
 
     Pages that two processes of the tree share are counted twice.
     """
@@ -136,7 +136,7 @@ def line(stream: IO[str] | None, seconds: float) -> str:
     if stream is None:
         return ""
     if not select.select([stream], [], [], seconds)[0]:
-        raise TimeoutError(f"nothing said in {seconds:.0f} s")
+        raise TimeoutError(f"no output in {seconds:.0f} s")
     return stream.readline().strip()
 
 

@@ -47,7 +47,7 @@ def sweep(
 ) -> list[Point]:
     """One start of the system: its saturation, every fraction of it, every rate, each with requests of its own.
 
-    A rate that the system does not keep up with ends after a bounded time, said and left out. Raises RuntimeError when
+    A rate that the system does not keep up with ends after a bounded time; it is reported and left out. Raises RuntimeError when
     the system does not start, or not all requests at once are answered.
     """
     with running(system, log) as served:
@@ -73,7 +73,7 @@ def sweep(
 
 
 def medians(points: Sequence[Point]) -> list[Point]:
-    """Of the rounds, by system and fraction or given rate."""
+    """Return the medians of the rounds, by system and fraction or given rate."""
     groups: dict[tuple[str, float, float], list[Point]] = {}
     for point in points:
         rate = point.requests_per_s if point.fraction == GIVEN else 0.0

@@ -16,7 +16,7 @@ MODEL = "smollm2"
 LENGTH = 1024  # prompt and output tokens together
 SEQUENCES = 64
 BATCH = 16  # of static batching
-# What our own engine does unless told otherwise: up to four tokens after the last two or three.
+# Our own engine's default: up to four draft tokens after the last two or three.
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 3}'
 PLAIN = ("--speculation", "none")
 KV_TOKENS = 32768  # in vLLM's and Pagefleet's pools: room for every request of the workload at once

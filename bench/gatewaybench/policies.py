@@ -13,7 +13,8 @@ from typing import Protocol
 from bench.gatewaybench.engine import Engine, Job
 from bench.gatewaybench.trace import Arrival
 
-from pagefleet_gateway.cluster.readings import PERIOD_SECONDS, Readings
+from pagefleet_gateway.cluster.readings import Readings
+from pagefleet_gateway.cluster.scrapes import PERIOD_SECONDS
 from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request

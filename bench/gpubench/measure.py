@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: the device's own limits, timing through CUDA graphs, and the table of results.
+"""Shared by the GPU benchmarks: the device's own limits, timing through CUDA graphs, and the table of results.
 
 A case is timed as replays of a graph, so that launches cost what they cost in the engine, over inputs several times
 the L2 or rotated through copies; the median of several replays counts. Byte and flop counts are the floors of the
@@ -29,7 +29,7 @@ def needs_gpu() -> None:
 
 
 def seconds(calls: Sequence[Callable[[], object]], replays: int) -> float:
-    """Of one call: the calls, which do the same on different memory, are captured once and replayed."""
+    """Measure the seconds of one call. The calls do the same on different memory; they are captured once and replayed."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -81,7 +81,7 @@ class Report:
         self, name: str, taken: float, bytes_: float = 0.0, flops: float = 0.0, error: float = -1.0,
         target: float = 0.0, peer: str = "",
     ) -> None:  # fmt: skip
-        """With flops the case is held to the matmul rate, otherwise to the copy bandwidth."""
+        """Add a case. With flops its limit is the matmul rate, otherwise the copy bandwidth."""
         if flops:
             row = Row(name, taken * 1e6, flops / taken / 1e12, "TFLOP/s", flops / taken / self.matmul_rate, error,
                       target, peer)  # fmt: skip
@@ -89,9 +89,9 @@ class Report:
             row = Row(name, taken * 1e6, bytes_ / taken / 1e9, "GB/s", bytes_ / taken / self.copy_bandwidth, error,
                       target, peer)  # fmt: skip
         self.rows.append(row)
-        wanted = f"{row.target:4.0%}" if row.target else "    "
+        goal = f"{row.target:4.0%}" if row.target else "    "
         wrong = f"{row.error:8.1e}" if row.error >= 0 else "        "
-        print(f"{row.name:44}{row.microseconds:10.1f} us {row.rate:8.1f} {row.unit:7} {row.ratio:6.1%} {wanted} {wrong}"
+        print(f"{row.name:44}{row.microseconds:10.1f} us {row.rate:8.1f} {row.unit:7} {row.ratio:6.1%} {goal} {wrong}"
               f"  {row.peer}", flush=True)  # fmt: skip
 
     def write(self) -> Path:
@@ -99,11 +99,11 @@ class Report:
 
 
 def write_results(gpu: str, **sections: object) -> Path:
-    """Into the GPU's file; sections of other benchmarks stay."""
+    """Write sections to the GPU's file; sections of other benchmarks stay."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / (re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".json")
-    kept = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps(kept | sections | {"gpu": gpu, "torch": torch.__version__}, indent=2) + "\n")
+    stored = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(stored | sections | {"gpu": gpu, "torch": torch.__version__}, indent=2) + "\n")
     return path
 
 

@@ -26,12 +26,12 @@ class Shape:
 
     @property
     def matrix_elements(self) -> int:
-        """Of everything that a token is multiplied with."""
+        """Count the elements of all matrices that a token is multiplied with."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.inner) + self.vocabulary * self.hidden
 
     def kv_bytes(self, itemsize: int) -> int:
-        """Of one token in all layers."""
+        """Return the bytes of one token in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
 
     def floor(self, batch: int, context: int, weight_bytes: int, bandwidth: float, rate: float) -> float:

@@ -9,21 +9,22 @@ from typing import Any
 
 import torch
 
-from gpubench.workload import Asked, alike, mixed
+from gpubench.workload import Prompt, alike, mixed
 
 
-def say(document: dict[str, Any]) -> None:
+def emit(document: dict[str, Any]) -> None:
     print(json.dumps(document), flush=True)
 
 
-def loads(plan: dict[str, Any], vocabulary: int) -> dict[str, list[Asked]]:
+def loads(plan: dict[str, Any], vocabulary: int) -> dict[str, list[Prompt]]:
     """The plan's workloads by name."""
-    found = {
-        f"batch {batch}": alike(batch, plan["context"], plan["wanted"], vocabulary) for batch in plan.get("batches", ())
+    workloads = {
+        f"batch {batch}": alike(batch, plan["context"], plan["requested"], vocabulary)
+        for batch in plan.get("batches", ())
     }
     if "mixed" in plan:
-        found["mixed"] = mixed(*plan["mixed"], vocabulary)
-    return found
+        workloads["mixed"] = mixed(*plan["mixed"], vocabulary)
+    return workloads
 
 
 def ours(plan: dict[str, Any]) -> None:
@@ -35,29 +36,29 @@ def ours(plan: dict[str, Any]) -> None:
         torch.set_num_threads(1)
     config = EngineConfig(plan["model"], **plan["settings"])
     engine = DeviceEngine(config, device)
-    say({"ready": engine.description, "pages": engine.stats().pages_total})
+    emit({"ready": engine.description, "pages": engine.stats().pages_total})
     for name, asked in loads(plan, engine.vocab_size).items():
         _serve(engine, asked[: max(1, len(asked) // 8)], f"{name} warm-up")  # compiles what this load needs
-        say({"load": name, **_serve(engine, asked, name)})
+        emit({"load": name, **_serve(engine, asked, name)})
     engine.close()
 
 
-def _serve(engine: Any, asked: list[Asked], name: str) -> dict[str, Any]:
+def _serve(engine: Any, asked: list[Prompt], name: str) -> dict[str, Any]:
     """Tokens a second of the whole, and while every request is being answered (no prompt left, none ended)."""
     from pagefleet_engine.core.requests import EngineRequest, SamplingParams
 
     begun = time.perf_counter()
     for index, one in enumerate(asked):
-        sampling = SamplingParams(one.wanted, ignore_eos=True)
-        engine.add(EngineRequest(f"{name} {index}", tuple(one.prompt), sampling, 0.0))
+        sampling = SamplingParams(one.requested, ignore_eos=True)
+        engine.add(EngineRequest(f"{name} {index}", tuple(one.tokens), sampling, 0.0))
     answering: set[str] = set()
-    said = steady = ended = steps = 0
+    tokens = steady = ended = steps = 0
     steady_from = steady_to = 0.0
     while engine.has_work():
         outputs = engine.step(0.0)
         now = time.perf_counter()
         brought = sum(len(output.token_ids) for output in outputs)
-        said += brought
+        tokens += brought
         if len(answering) == len(asked) and not ended:
             steady, steady_to, steps = steady + brought, now, steps + 1
         answering.update(output.request_id for output in outputs)
@@ -65,10 +66,10 @@ def _serve(engine: Any, asked: list[Asked], name: str) -> dict[str, Any]:
             steady_from = now
         ended += sum(output.finish_reason is not None for output in outputs)
     seconds = time.perf_counter() - begun
-    if said != sum(one.wanted for one in asked):
-        raise RuntimeError(f"{name}: {said} tokens came, {sum(one.wanted for one in asked)} were wanted")
+    if tokens != sum(one.requested for one in asked):
+        raise RuntimeError(f"{name}: {tokens} tokens came, {sum(one.requested for one in asked)} were requested")
     span = steady_to - steady_from
-    return {"tokens": said, "seconds": seconds, "whole": said / seconds, "steps": steps,
+    return {"tokens": tokens, "seconds": seconds, "whole": tokens / seconds, "steps": steps,
             "decode": steady / span if span > 0 else 0.0}  # fmt: skip
 
 
@@ -77,30 +78,30 @@ def transformers(plan: dict[str, Any]) -> None:
 
     folder = plan["model"].removeprefix("file://")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").to(plan["device"]).eval()
-    say({"ready": {"attention": model.config._attn_implementation}})
-    generation = GenerationConfig(do_sample=False, max_new_tokens=plan.get("wanted", 64), eos_token_id=-1)
+    emit({"ready": {"attention": model.config._attn_implementation}})
+    generation = GenerationConfig(do_sample=False, max_new_tokens=plan.get("requested", 64), eos_token_id=-1)
     for name, asked in loads(plan, model.config.vocab_size).items():
-        say({"load": name, **_continuous(model, generation, asked)})
+        emit({"load": name, **_continuous(model, generation, asked)})
 
 
-def _continuous(model: Any, generation: Any, asked: list[Asked]) -> dict[str, Any]:
+def _continuous(model: Any, generation: Any, asked: list[Prompt]) -> dict[str, Any]:
     with model.continuous_batching_context_manager(generation_config=generation, block=True, timeout=5) as manager:
         begun = time.perf_counter()
         for one in asked:
-            manager.add_request(one.prompt, max_new_tokens=one.wanted)
-        said, left = 0, len(asked)
+            manager.add_request(one.tokens, max_new_tokens=one.requested)
+        tokens, left = 0, len(asked)
         while left:
             result = manager.get_result(timeout=1)
-            if time.perf_counter() - begun > PATIENCE_SECONDS:
+            if time.perf_counter() - begun > TIMEOUT_SECONDS:
                 raise RuntimeError(f"transformers has not answered {left} of {len(asked)} requests")
             if result is None or not result.is_finished():
                 continue
             if result.error:
                 raise RuntimeError(f"transformers: {result.error}")
-            said, left = said + len(result.generated_tokens), left - 1
+            tokens, left = tokens + len(result.generated_tokens), left - 1
         seconds = time.perf_counter() - begun
-    return {"tokens": said, "seconds": seconds, "whole": said / seconds, "decode": 0.0}
+    return {"tokens": tokens, "seconds": seconds, "whole": tokens / seconds, "decode": 0.0}
 
 
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 SIDES = {"pagefleet": ours, "transformers": transformers}

@@ -175,7 +175,7 @@ def _has_weight(status: Mapping[str, Any]) -> bool:
 
 
 def quantiles(seconds: list[float]) -> dict[str, float]:
-    """In milliseconds, by nearest rank."""
+    """Return quantiles in milliseconds, by nearest rank."""
     ordered = sorted(seconds)
     places = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
     return {key: round(1e3 * ordered[min(len(ordered) - 1, int(len(ordered) * at))], 1) for key, at in places.items()}

@@ -25,7 +25,7 @@ DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\nx-pagefleet-output-tokens: %d\r\n\r\n"
 
 
 class Engines:
-    """By address. `x-arrived` in an answer is the machine's monotonic clock when the request had come."""
+    """Engines by address. `x-arrived` in an answer is the machine's monotonic clock when the request had come."""
 
     def __init__(self) -> None:
         self.up: dict[str, Engine] = {}

@@ -1,4 +1,4 @@
-"""From the onset of a regression to the rollback, by the operator's own guard on simulated traffic: virtual time, the same on
+"""Measures the time from the onset of a regression to the rollback, by the operator's own guard on simulated traffic: virtual time, the same on
 every machine. bench/rollout_guard.py describes the traffic and has more figures of this kind."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SHARE, FACTORS, RATES = 0.5, (1.5, 2.0, 3.0), (10.0, 100.0)
 
 
 def measure(rollouts: int) -> Mapping[str, Any]:
-    """By requests per second and by how many times worse the canary's p95 is."""
+    """Measure by requests per second, and by how many times worse the canary's p95 is."""
     shown: dict[str, Any] = {"rollouts": rollouts, "share": SHARE}
     with multiprocessing.Pool(2) as pool:
         for rate in RATES:

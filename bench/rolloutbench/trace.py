@@ -47,7 +47,7 @@ class Piece:
     canary: dict[str, Floats]
 
     def blocks(self, edges: tuple[float, ...] | None = None) -> dict[str, Block]:
-        """With `edges` (finite ones, ascending): as a histogram with these edges would report them."""
+        """Cut the trace into blocks. `edges` (finite, ascending): values as a histogram with these edges reports them."""
         blocks = {}
         for name, stable in self.stable.items():
             canary = self.canary[name]

@@ -23,7 +23,7 @@ def _complete(replicas: int, spares: int = 0) -> Callable[[View, list[PodState]]
 
 
 async def wake(field: Field, streams: int) -> Figures:
-    """From `kubectl scale` to a woken spare that is Ready, and to the new replica that it stands in for."""
+    """Measure from `kubectl scale` to a woken spare that is Ready, and to the new replica that it stands in for."""
     name = "wake"
     await field.apply(name, {"min": 1, "max": 2, "mode": "external", "warmSpares": 1})
     await field.when(_complete(1, 1), name, "a replica and a sleeping spare", 2 * START_SECONDS)
@@ -42,7 +42,7 @@ async def wake(field: Field, streams: int) -> Figures:
 
 
 async def burst(field: Field, streams: int, *, spares: int = 0) -> Figures:
-    """From the first of a wave of requests to a second engine that serves."""
+    """Measure from the first of a wave of requests to a second engine that serves."""
     name = f"burst-{spares}"
     await field.apply(name, {"min": 1, "max": 2, "warmSpares": spares, "panic": {"threshold": 2, "window": "6s"}})
     await field.when(_complete(1, spares), name, "one replica", 2 * START_SECONDS)
@@ -64,7 +64,7 @@ async def burst(field: Field, streams: int, *, spares: int = 0) -> Figures:
 
 
 async def down(field: Field, streams: int) -> Figures:
-    """From two replicas to one in the middle of long streams: every one of them ends whole."""
+    """Scale from two replicas to one in the middle of long streams: every one of them must end whole."""
     name = "down"
     await field.apply(
         name, {"min": 2, "max": 2, "mode": "external"}, limits=PATIENT, kvCache={"pageSize": 16, "pages": 2048},

@@ -1,9 +1,48 @@
-"""The values and bounds of our engine's flags that the InferenceService offers too: one for both."""
+"""What the InferenceService and our engine's command line share: the field of `.spec` behind each flag, values and bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+# Every flag that the operator writes, and the field of `.spec` that it writes it from; "" where no field sets it.
+FLAG_FIELDS: Mapping[str, str] = {
+    "--model": "model.source",
+    "--served-model-name": "model.servedName",
+    "--host": "",
+    "--port": "",
+    "--max-model-len": "model.maxLength",
+    "--quantization": "model.quantization",
+    "--speculation": "model.speculation.method",
+    "--speculation-tokens": "model.speculation.tokens",
+    "--speculation-model": "model.speculation.model",
+    "--lora-adapter": "model.adapters",
+    "--chat-template": "model.chatTemplate",
+    "--page-size": "engine.kvCache.pageSize",
+    "--num-pages": "engine.kvCache.pages",
+    "--kv-memory-fraction": "engine.kvCache.memoryFraction",
+    "--kv-cache-dtype": "engine.kvCache.dtype",
+    "--no-prefix-caching": "engine.kvCache.prefixCaching",
+    "--scheduling-policy": "engine.scheduling.policy",
+    "--max-num-seqs": "engine.scheduling.maxSequences",
+    "--max-num-batched-tokens": "engine.scheduling.tokensPerStep",
+    "--max-chunk-tokens": "engine.scheduling.chunkTokens",
+    "--max-prompt-tokens": "engine.limits.promptTokens",
+    "--max-output-tokens": "engine.limits.outputTokens",
+    "--max-queued-requests": "engine.limits.queued",
+    "--max-queued-tokens": "engine.limits.queuedTokens",
+    "--max-n": "engine.limits.answers",
+    "--api-key-file": "engine.apiKeySecretRef",
+    "--tool-call-parser": "engine.toolCallParser",
+    "--tensor-parallel-size": "resources.accelerator.count",
+    "--nnodes": "engine.nodes",
+    "--node-rank": "",
+    "--master-addr": "",
+    "--master-port": "",
+    "--drain-timeout": "",
+}
+SLOTS_FLAG, STEP_TOKENS_FLAG = "--max-num-seqs", "--max-num-batched-tokens"
+SHARED_FLAGS = (SLOTS_FLAG, STEP_TOKENS_FLAG)  # spec.engine.args may have these instead of their field
 
 PAGE_SIZES = (16, 32, 64, 128, 256)  # tokens per KV page
 DEFAULT_PAGE_SIZE = PAGE_SIZES[0]

@@ -1,4 +1,4 @@
-"""What follows from the device: which one it is, the sizes that go with it, and which flags go together. No torch."""
+"""Settings that follow from the device: its kind, the default sizes for it, and the flags that it allows. No torch."""
 
 from __future__ import annotations
 

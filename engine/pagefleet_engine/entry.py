@@ -1,4 +1,4 @@
-"""Where `pagefleet-engine` begins: SIGTERM ends it from the first moment, also as a container's process 1, which the
+"""The entry point of `pagefleet-engine`: SIGTERM ends it from the first moment, also as a container's process 1, which the
 kernel sends no signal that it has no handler for. Imports nothing else before that; the server drains at SIGTERM later."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The flags of `pagefleet-engine serve`: one table with type, bounds, default, help and the field of the spec behind each.
+"""The flags of `pagefleet-engine serve`: one table with type, bounds, default and help of each. The fields of an InferenceService
+behind them are in pagefleet_contract.engine_options.
 
 argparse (main.py), the checks by device (device_flags.py) and the test of docs/reference/contract/engine.md read it. A
 flag whose name is that of a field of EngineConfig fills this field. Pure: no torch.
@@ -35,7 +36,7 @@ Read = Callable[[str], Any]
 
 
 class Kind(StrEnum):
-    """How often a flag comes and what follows it: `EXTEND` takes several values at once, `REPEAT` one each time."""
+    """The form of a flag: how often it may come, and its values: `EXTEND` takes several values at once, `REPEAT` one each time."""
 
     VALUE = "value"
     SWITCH = "switch"
@@ -47,8 +48,6 @@ class Kind(StrEnum):
 class Flag:
     """`read` turns the text into a value, or raises ArgumentTypeError or ValueError.
 
-    spec: the field of an InferenceService from which the operator writes the flag; empty where users give it in
-    spec.engine.args, or the operator alone decides.
     devices: the values that go with each device, where these differ; their union in order is what the flag takes.
     defaults: the default of each device, where these differ.
     """
@@ -58,7 +57,6 @@ class Flag:
     read: Read = str
     default: Any = None
     choices: tuple[Any, ...] = ()
-    spec: str = ""
     metavar: str | None = None
     kind: Kind = Kind.VALUE
     required: bool = False
@@ -152,74 +150,51 @@ def adapter(text: str) -> tuple[str, str]:
 
 FLAGS: tuple[Flag, ...] = (
     # The model.
-    Flag("--model", "model URI: python://, file://, hf://", required=True, spec="model.source"),
-    Flag(
-        "--served-model-name", "the names by which clients call it", kind=Kind.EXTEND, required=True, metavar="NAME",
-        spec="model.servedName",
-    ),
-    Flag("--max-model-len", "prompt and output tokens together", positive, spec="model.maxLength"),
+    Flag("--model", "model URI: python://, file://, hf://", required=True),
+    Flag("--served-model-name", "the names by which clients call it", kind=Kind.EXTEND, required=True, metavar="NAME"),
+    Flag("--max-model-len", "prompt and output tokens together", positive),
     Flag(
         "--quantization", "of a model whose files carry none", default=EngineConfig.quantization,
-        spec="model.quantization", devices={"cpu": ("none", "int8"), "cuda": ("none", "fp8", "awq")},
+        devices={"cpu": ("none", "int8"), "cuda": ("none", "fp8", "awq")},
     ),
-    Flag("--chat-template", "Jinja, instead of the model's own", Path, metavar="FILE", spec="model.chatTemplate"),
-    Flag(
-        "--tool-call-parser", choices=tuple(style.value for style in Style), default=Style.HERMES.value,
-        spec="engine.toolCallParser",
-    ),
+    Flag("--chat-template", "Jinja, instead of the model's own", Path, metavar="FILE"),
+    Flag("--tool-call-parser", choices=tuple(style.value for style in Style), default=Style.HERMES.value),
     Flag(
         "--speculation", "draft tokens and check several in one step, where that pays; ngram on the CPU, none on GPUs",
-        choices=SPECULATION_METHODS, spec="model.speculation.method",
+        choices=SPECULATION_METHODS,
     ),
-    Flag(
-        "--speculation-tokens", "the most draft tokens of an answer in one step; 4", positive,
-        spec="model.speculation.tokens",
-    ),
-    Flag("--speculation-model", "the draft model", metavar="URI", spec="model.speculation.model"),
-    Flag(
-        "--lora-adapter", "repeatable", adapter, default=(), kind=Kind.REPEAT, metavar="NAME=PATH",
-        spec="model.adapters",
-    ),
+    Flag("--speculation-tokens", "the most draft tokens of an answer in one step; 4", positive),
+    Flag("--speculation-model", "the draft model", metavar="URI"),
+    Flag("--lora-adapter", "repeatable", adapter, default=(), kind=Kind.REPEAT, metavar="NAME=PATH"),
     Flag("--max-adapters", None, positive, EngineConfig.max_adapters),
-    Flag(
-        "--allow-runtime-adapters", "serve POST /v1/load_lora_adapter and /v1/unload_lora_adapter", kind=Kind.SWITCH
-    ),
+    Flag("--allow-runtime-adapters", "serve POST /v1/load_lora_adapter and /v1/unload_lora_adapter", kind=Kind.SWITCH),
     Flag("--adapter-root", "the folder from which these endpoints load", Path, metavar="FOLDER"),
     # The engine.
+    Flag("--page-size", "tokens per KV page", int, EngineConfig.page_size, choices=PAGE_SIZES),
+    Flag("--num-pages", "KV pages; sized from memory when not given", positive),
+    Flag("--kv-memory-fraction", None, fraction, EngineConfig.kv_memory_fraction),
     Flag(
-        "--page-size", "tokens per KV page", int, EngineConfig.page_size, choices=PAGE_SIZES,
-        spec="engine.kvCache.pageSize",
-    ),
-    Flag("--num-pages", "KV pages; sized from memory when not given", positive, spec="engine.kvCache.pages"),
-    Flag("--kv-memory-fraction", None, fraction, EngineConfig.kv_memory_fraction, spec="engine.kvCache.memoryFraction"),
-    Flag(
-        "--kv-cache-dtype", default=EngineConfig.kv_cache_dtype, spec="engine.kvCache.dtype",
+        "--kv-cache-dtype", default=EngineConfig.kv_cache_dtype,
         devices={
             "cpu": ("auto", "float32", "float16"), "cuda": ("auto", "float32", "float16", "bfloat16", "fp8"),
         },
     ),
     Flag(
         "--max-num-seqs", "most sequences in one batch; 64, on a GPU 256", positive,
-        spec="engine.scheduling.maxSequences",
         defaults={device: sizes.sequences for device, sizes in BATCH_SIZES.items()},
     ),
     Flag(
         "--max-num-batched-tokens", "token budget of one step; 512, on a GPU 8192", positive,
-        spec="engine.scheduling.tokensPerStep",
         defaults={device: sizes.tokens for device, sizes in BATCH_SIZES.items()},
     ),
     Flag(
         "--max-chunk-tokens",
         "of one prompt in one step; when not given 128 of one that has more than 512 tokens, on a GPU 2048", positive,
-        spec="engine.scheduling.chunkTokens",
         defaults={device: sizes.chunk_tokens for device, sizes in BATCH_SIZES.items()},
     ),
     Flag("--batching", choices=tuple(mode.value for mode in Batching), default=Batching.CONTINUOUS.value),
-    Flag("--no-prefix-caching", kind=Kind.SWITCH, spec="engine.kvCache.prefixCaching"),
-    Flag(
-        "--scheduling-policy", choices=tuple(policy.value for policy in Policy), default=Policy.PRIORITY.value,
-        spec="engine.scheduling.policy",
-    ),
+    Flag("--no-prefix-caching", kind=Kind.SWITCH),
+    Flag("--scheduling-policy", choices=tuple(policy.value for policy in Policy), default=Policy.PRIORITY.value),
     Flag("--kernels", choices=("auto", "native", "reference"), default=EngineConfig.kernels),
     # The device.
     Flag(
@@ -228,11 +203,11 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "--tensor-parallel-size", f"GPUs that share the model, 1..{MAX_GPUS_PER_NODE} on each node", up_to(MAX_RANKS),
-        EngineConfig.tensor_parallel_size, metavar="N", spec="resources.accelerator.count",
+        EngineConfig.tensor_parallel_size, metavar="N",
     ),
     Flag(
         "--nnodes", "machines that the GPUs are on, equally many on each", up_to(MAX_NODES), EngineConfig.nodes,
-        metavar="N", spec="engine.nodes",
+        metavar="N",
     ),
     Flag("--node-rank", "which of them this is; 0 serves, the others compute", int, 0, metavar="K"),
     Flag("--master-addr", "where the others find the first", default="", metavar="HOST"),
@@ -244,21 +219,14 @@ FLAGS: tuple[Flag, ...] = (
     # The server.
     Flag("--host", default="127.0.0.1"),
     Flag("--port", None, port, ENGINE_PORT),
-    Flag(
-        "--api-key-file", f"one key a line; besides those of {VARIABLE}", Path, metavar="FILE",
-        spec="engine.apiKeySecretRef",
-    ),
-    Flag("--max-prompt-tokens", None, positive, spec="engine.limits.promptTokens"),
-    Flag("--max-output-tokens", None, positive, spec="engine.limits.outputTokens"),
-    Flag("--max-queued-requests", None, positive, 256, spec="engine.limits.queued"),
-    Flag(
-        "--max-queued-tokens", "prompt tokens without an answer yet", positive, spec="engine.limits.queuedTokens"
-    ),
-    Flag("--max-n", "answers to one prompt", positive, MAX_ANSWERS, spec="engine.limits.answers"),
+    Flag("--api-key-file", f"one key a line; besides those of {VARIABLE}", Path, metavar="FILE"),
+    Flag("--max-prompt-tokens", None, positive),
+    Flag("--max-output-tokens", None, positive),
+    Flag("--max-queued-requests", None, positive, 256),
+    Flag("--max-queued-tokens", "prompt tokens without an answer yet", positive),
+    Flag("--max-n", "answers to one prompt", positive, MAX_ANSWERS),
     Flag("--trust-request-chat-template", "let requests bring a chat_template", kind=Kind.SWITCH),
-    Flag(
-        "--write-timeout", "until a client that reads nothing is cut", seconds, 30.0, metavar="SECONDS"
-    ),
+    Flag("--write-timeout", "until a client that reads nothing is cut", seconds, 30.0, metavar="SECONDS"),
     Flag("--drain-timeout", None, seconds, 90.0, metavar="SECONDS"),
 )  # fmt: skip
 BY_NAME: Mapping[str, Flag] = {flag.name: flag for flag in FLAGS}

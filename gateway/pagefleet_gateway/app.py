@@ -20,6 +20,7 @@ from aiohttp import web
 
 from pagefleet_contract.names import GATEWAY
 from pagefleet_gateway.cluster.readings import Readings
+from pagefleet_gateway.cluster.scrapes import Scrapes
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.fronts.authz import AuthzConnection
@@ -36,6 +37,7 @@ from pagefleet_gateway.picking.picker import Admitted, Pick, Picker, Request
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.proxy import GatewayError, Proxy
 from pagefleet_gateway.settings import Settings, listening_socket
+from pagefleet_gateway.watching.engine_keys import EngineKeys, Read
 from pagefleet_gateway.watching.kube import ClusterWatch
 from pagefleet_gateway.watching.pools import Pools
 from pagefleet_gateway.web import application
@@ -61,6 +63,9 @@ class Gateway:
         # The draw needs no secrecy, only an order that clients cannot follow.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings, lambda: self.keyring.keys)
+        self.engine_keys = EngineKeys()
+        self._keys_read = settings.api_keys_file is None
+        self.picker.engine_key = self.engine_keys.of
         self.peers = Peers(self.picker.limits, settings.pod_name)
         self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
         self.metrics = Metrics(self.ledger, self.holding)
@@ -92,7 +97,7 @@ class Gateway:
         process = await self.proxy.start(self._closing, self._on_first_token)
         self._run("access log", self._read_log(process))
         self._run("endpoints", self.proxy.follow())
-        self._run("readings", self.readings.follow(self.state))
+        self._run("readings", Scrapes(self.state, self.readings).follow())
         self._run("keyring", self.keyring.follow())
         self._run("quotas", self.peers.follow())
         self._run("sweep", self._sweep())
@@ -122,6 +127,11 @@ class Gateway:
         """Feed the state from the cluster."""
         self._run("watch", watch.follow())
 
+    def read_engine_keys(self, read: Read) -> None:
+        """Read the engines' keys, where this gateway demands keys of its own from clients."""
+        if self.settings.api_keys_file is not None:
+            self._run("engine keys", self.engine_keys.follow(self.state, read))
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -132,7 +142,17 @@ class Gateway:
         """Return why the gateway is not ready, "" when it is."""
         if self._draining:
             return "the gateway drains: it is shutting down"
-        return self.proxy.not_ready_reason(self.unsynced_reason)
+        return self.proxy.not_ready_reason(self._unready_reason)
+
+    def _unready_reason(self) -> str:
+        """Return why the picker does not know enough yet. Keys of engines that come later make no gateway unready."""
+        reason = self.unsynced_reason()
+        if reason or self._keys_read:
+            return reason
+        if self.engine_keys.untried(self.state):
+            return "the API server was not asked for all engines' keys yet"
+        self._keys_read = True
+        return ""
 
     def _run(self, name: str, work: Coroutine[object, object, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))

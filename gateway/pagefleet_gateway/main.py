@@ -15,12 +15,15 @@ import uvloop
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.limits.api_keys import KeyFileError
+from pagefleet_gateway.log_writer import LogWriter, WriterHandler
 from pagefleet_gateway.proxy import GatewayError
 from pagefleet_gateway.settings import SettingError, Settings, settings_from
+from pagefleet_gateway.watching.engine_keys import secrets_of
 from pagefleet_gateway.watching.kube import ClusterWatch, WatchError
 
 log = logging.getLogger(__name__)
 
+FLUSH_SECONDS = 2.0  # for each log to be written at the end, however slow its reader is
 # Envoy answers 503 for a picker that hangs after 4 s, and the readiness probe fails. Past HANG_SECONDS the process ends, with
 # the stacks of its threads on stderr, and the kubelet starts it again.
 HANG_SECONDS, BEAT_SECONDS = 30.0, 2.0
@@ -37,14 +40,16 @@ async def end_when_hung(hang_seconds: float = HANG_SECONDS, beat_seconds: float 
         faulthandler.cancel_dump_traceback_later()
 
 
-async def serve(settings: Settings) -> None:
-    """Run one gateway until SIGTERM or SIGINT."""
+async def serve(settings: Settings, errors: LogWriter) -> None:
+    """Run one gateway until SIGTERM or SIGINT. `errors` writes the lines of `logging`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     state = State()
-    gateway = Gateway(settings, state, _to_stdout)
+    access_log = LogWriter(sys.stdout.fileno())
+    gateway = Gateway(settings, state, access_log.write)
+    access_log.on_drop = errors.on_drop = gateway.metrics.log_lines_dropped.inc
     watchdog = asyncio.create_task(end_when_hung())
     try:
         watched = ClusterWatch(state, gateway.metrics, settings.kubeconfig, settings.namespace, gateway.pools)
@@ -53,16 +58,14 @@ async def serve(settings: Settings) -> None:
             gateway.unsynced_reason = watch.unsynced_reason  # before the first answer of /readyz
             await gateway.start()
             gateway.follow(watch)
+            if watch.api is not None:
+                gateway.read_engine_keys(secrets_of(watch.api))
             log.info("serving clients on port %d, metrics and windows on port %d", gateway.port, gateway.internal_port)
             await gateway.run(stop)
     finally:
         await gateway.close()
+        access_log.close(FLUSH_SECONDS)
         watchdog.cancel()
-
-
-def _to_stdout(line: bytes) -> None:
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
 
 
 class _JSONLines(logging.Formatter):
@@ -82,9 +85,17 @@ class _JSONLines(logging.Formatter):
 
 def run() -> None:
     """The console script `pagefleet-gateway`."""
-    handler = logging.StreamHandler(sys.stderr)
+    errors = LogWriter(sys.stderr.fileno())
+    handler = WriterHandler(errors)
     handler.setFormatter(_JSONLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    try:
+        _run(errors)
+    finally:
+        errors.close(FLUSH_SECONDS)
+
+
+def _run(errors: LogWriter) -> None:
     try:
         settings = settings_from(os.environ)
     except SettingError as error:
@@ -92,7 +103,7 @@ def run() -> None:
         raise SystemExit(78) from error
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings))
+            runner.run(serve(settings, errors))
     except KeyFileError as error:
         log.error("%s", error)
         raise SystemExit(78) from error

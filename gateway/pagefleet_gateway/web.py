@@ -32,7 +32,9 @@ def application(
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def show_metrics(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.text(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(
+            body=await metrics.page(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
 
     async def show_windows(request: web.Request) -> web.Response:
         namespace, service = request.query.get("namespace", ""), request.query.get("service", "")

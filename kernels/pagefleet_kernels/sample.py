@@ -6,8 +6,8 @@ seed, the position and the token's id (Philox-4x32-10; Salmon et al., SC 2011): 
 alone and in any batch. Temperature 0 is the first largest logit.
 
 Filters need no sorting. Each keeps the logits from a threshold on: the smallest one above which lie fewer than k
-tokens, or less than top_p of the mass that top-k left; it is found by narrowing 32-bit keys in the order of the floats
-eightfold at a time. Equal logits are kept or dropped together. min_p keeps tokens at least min_p times as likely as
+tokens, or less than top_p of the mass that top-k left; a search narrows 32-bit keys in the order of the floats
+eightfold at a time. Equal logits stay or go together. min_p keeps tokens at least min_p times as likely as
 the likeliest.
 
 Floor: the row is read once, vocabulary * itemsize bytes; Philox costs some 70 integer operations an element. Rows with

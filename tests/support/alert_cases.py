@@ -1,4 +1,4 @@
-"""For each alert, series that make it fire and series that do not, in promtool's notation (one sample in each interval)."""
+"""Series for each alert that make it fire and series that do not, in promtool's notation (one sample in each interval)."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _only_canaries_and_stored_revisions_become_stable(old: Status, new: Status) 
 
 
 def _capacity_is_retained(old: Status, new: Status) -> Iterator[str]:
-    """Beside a canary the stable never shrinks, and a revision with weight has replicas."""
+    """Check that the stable never shrinks beside a canary, and that a revision with weight has replicas."""
     desired = {record.hash: record.desired for record in new.revisions}
     earlier = {record.hash: record.desired for record in old.revisions}
     beside = new.canary and new.canary == old.canary and new.stable == old.stable

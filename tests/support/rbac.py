@@ -35,7 +35,7 @@ def granted(*files: str) -> frozenset[Grant]:
 
 
 def events(folder: Path, naming: str = "") -> Iterator[Mapping[str, Any]]:
-    """Of audit.log in `folder` and what was rotated away, those whose text has `naming`; the line that is being written is
+    """Yield the events of audit.log in `folder` and of its rotated files whose text has `naming`; the line that is being written is
     left out."""
     for file in sorted(folder.glob("audit*.log")):
         with file.open() as lines:

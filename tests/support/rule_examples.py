@@ -1,5 +1,5 @@
-"""For each rule that crosses fields of the model, scaling, cost, rollout or traffic: a spec that it refuses, and the nearest one
-that it accepts. Written by hand, independent of the rules. No test here."""
+"""Examples for each rule that crosses fields of the model, scaling, cost, rollout or traffic: a spec that it refuses, and
+the nearest one that it accepts. Written by hand, independent of the rules. No test here."""
 
 from __future__ import annotations
 

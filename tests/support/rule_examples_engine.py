@@ -1,4 +1,4 @@
-"""For each rule of what an engine, a runtime or an accelerator supports: a spec that it refuses, and the nearest one that it
+"""Examples for each rule about engines, runtimes and accelerators: a spec that it refuses, and the nearest one that it
 accepts. Written by hand, independent of the rules. No test here."""
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Server:
         return explain(failed.field, failed.message) if failed else int(died)
 
     async def _until_end(self) -> None:
-        """Until the drain is over, or the engine process has ended."""
+        """Wait until the drain is over, or the engine process has ended."""
         waits = [asyncio.create_task(event.wait()) for event in (self._client.ended, self._drain.over)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:

@@ -66,7 +66,7 @@ class PagePool:
 
     @property
     def owners(self) -> int:
-        """Of all pages together."""
+        """Count the owners of all pages together."""
         return sum(self._owners)
 
     def allocate(self, count: int) -> list[int]:

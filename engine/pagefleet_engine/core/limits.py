@@ -1,4 +1,4 @@
-"""What one engine accepts: the sizes it was started with, and why a request could never be served. Pure."""
+"""The limits of one engine: the sizes it was started with, and the reasons to refuse a request for ever. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_REQUEST_ANSWERS = 64  # sequences that one request may become
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one scheduler. Sizes in tokens, sequences and pages; `eos_token_ids` end a sequence unless it ignores them.
+    """The limits of one scheduler. Sizes in tokens, sequences and pages; `eos_token_ids` end a sequence unless it ignores them.
 
     A prompt of more than `long_prompt_tokens` is computed `max_chunk_tokens` a step, so that the streams beside it keep
     their pace; a shorter one as the step's budget has room.
@@ -53,7 +53,7 @@ class Limits:
         return self.max_chunk_tokens if tokens > self.long_prompt_tokens else self.max_num_batched_tokens
 
     def refusal(self, request: EngineRequest) -> str | None:
-        """Why `request` could never be served here, however long it waits; None when it can."""
+        """Return why `request` can never be served here, however long it waits; None when it can."""
         prompt, sampling = request.prompt_token_ids, request.sampling
         if not 1 <= len(prompt) < self.max_model_len:
             return f"a prompt has 1 to {self.max_model_len - 1} tokens, not {len(prompt)}"

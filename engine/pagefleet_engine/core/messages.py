@@ -18,7 +18,7 @@ class Add(msgspec.Struct, tag=True, frozen=True):
 
 
 class Abort(msgspec.Struct, tag=True, frozen=True):
-    """Of one answer, or of all."""
+    """Ends one answer of a request, or all of them."""
 
     request_id: str
     index: int | None = None

@@ -41,7 +41,7 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True)
 class Grammar:
-    """What an answer must match. `kind`: json_object, json_schema, regex, grammar (Lark) or choice.
+    """The grammar that an answer must match. `kind`: json_object, json_schema, regex, grammar (Lark) or choice.
 
     `text`: the schema's or the choices' JSON, the regex, the grammar; empty for json_object.
     """
@@ -52,7 +52,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class SamplingParams(SamplingFields):
-    """How tokens are chosen, and how many. `logprobs` asks for that many most likely tokens beside each chosen one.
+    """The way in which tokens are chosen, and their number. `logprobs`: so many most likely tokens beside each chosen one.
 
     The other fields are those of core/sampling_fields.py.
     """
@@ -100,7 +100,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """What one step brought for answer `index` of a request. `queue_seconds` is set with the first token only.
+    """The output of one step for answer `index` of a request. `queue_seconds` is set with the first token only.
 
     `logprobs` has one entry per token where asked for; `prompt_logprobs` comes with the first token; `embedding` with
     the only output of a request to embed.

@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a field changes: the draw from the logits, the logits' values, which tokens are allowed, the answer's end, or
+    """The effect of a field: on the draw from the logits, the logits' values, which tokens are allowed, the answer's end, or
     what is reported beside the tokens."""
 
     DRAW = "draw"

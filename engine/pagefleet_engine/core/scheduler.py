@@ -219,7 +219,7 @@ class Scheduler:
             del self._by_id[sequence.request_id]
 
     def _share(self, sequence: TokenSequence, allowed: int) -> tuple[int, int]:
-        """How many tokens a running sequence computes, and how many of them are draft tokens."""
+        """Return how many tokens a running sequence computes, and how many of them are draft tokens."""
         if sequence.pending > 1:
             return min(sequence.pending, self.limits.most_of(len(sequence.tokens)), allowed), 0
         room = self.limits.max_model_len - len(sequence.tokens) - 1

@@ -21,7 +21,7 @@ class NgramIndex:
     def __init__(self) -> None:
         self._next: dict[tuple[int, ...], int] = {}
         self._indexed = 0
-        self.matched = 0  # tokens of the text's end that the last draft was found by; 0: there was no draft
+        self.matched = 0  # tokens of the text's end that matched for the last draft; 0: there was no draft
 
     def draft(self, tokens: Sequence[int], limit: int) -> tuple[int, ...]:
         """Return up to `limit` tokens that followed the last occurrence of the text's end; empty when the end is new."""

@@ -32,7 +32,7 @@ class Work:
 
     @property
     def answers(self) -> int:
-        """How many first tokens are drawn from the same logits."""
+        """The number of first tokens that are drawn from the same logits."""
         return self.sequence.request.n if self.sequence.generated == 0 else 1
 
     @property

@@ -6,24 +6,36 @@ Total: an annotation that cannot be read makes a pod whose load is not known, ne
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 
 from pagefleet_contract import engine_metrics
 from pagefleet_contract.names import ENGINE_PORT
-
-_VALUE = rb"(?:\{[^}\n]*\})? ([0-9.eE+-]+)(?: [0-9]+)?[ \t\r]*$"
+from pagefleet_gateway.cluster.metrics_page import label, number, samples
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads one number from a metrics page. The only group of `pattern` is the number's value, once for each series."""
+    """Reads one number from a metrics page, by its selector: a metric, or those of its series with a label's value. Without
+    that value the number is the label's value itself.
+    """
 
-    pattern: re.Pattern[bytes]
+    name: bytes
+    label: bytes = b""
+    value: bytes | None = None
 
-    def values(self, text: bytes) -> list[float]:
-        """Return the values of all series. Raises ValueError when one is not a number."""
-        return [float(value) for value in self.pattern.findall(text)]
+    def values(self, page: bytes) -> list[float]:
+        """Return the values of all series. Raises PageError."""
+        found = []
+        for labels, value in samples(page, self.name):
+            if not self.label:
+                found.append(number(value))
+                continue
+            labelled = label(labels, self.label)
+            if labelled is not None and self.value is None:
+                found.append(number(labelled))
+            elif labelled is not None and labelled == self.value:
+                found.append(number(value))
+        return found
 
 
 @dataclass(frozen=True)
@@ -72,10 +84,5 @@ def _reader(text: str) -> Reader | None:
     if not text:
         return None
     selector = engine_metrics.selector(text)
-    name, label = re.escape(selector.name.encode()), re.escape(selector.label.encode())
-    if not label:
-        return Reader(re.compile(rb"^" + name + _VALUE, re.MULTILINE))
-    within = rb"^" + name + rb"\{(?:[^}\n]*,)?" + label + rb'="'
-    if selector.value is None:
-        return Reader(re.compile(within + rb'([^"\n]*)"', re.MULTILINE))
-    return Reader(re.compile(within + re.escape(selector.value.encode()) + rb'"[^}\n]*\} ([0-9.eE+-]+)', re.MULTILINE))
+    value = None if selector.value is None else selector.value.encode()
+    return Reader(selector.name.encode(), selector.label.encode(), value)

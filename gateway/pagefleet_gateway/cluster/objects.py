@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pagefleet_contract import model_name
+from pagefleet_contract import engine_keys, model_name
 from pagefleet_contract.names import ENGINE_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
 from pagefleet_contract.traffic import (
@@ -103,7 +103,23 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         ready=is_ready(raw),
         engine=engine,
         silent=is_silent(raw),
+        key_secret=_key_secret(_map(raw, "spec")),
     )
+
+
+def _key_secret(spec: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return the name and the key of the Secret with the engine's API key; None when the engine demands none."""
+    for volume in _maps(spec, "volumes"):
+        secret = _map(volume, "secret")
+        items = _maps(secret, "items")
+        if volume.get("name") == engine_keys.VOLUME and _text(secret, "secretName") and items:
+            return (_text(secret, "secretName"), _text(items[0], "key"))
+    for container in _maps(spec, "containers"):
+        for variable in _maps(container, "env"):
+            reference = _map(_map(variable, "valueFrom"), "secretKeyRef")
+            if variable.get("name") in engine_keys.VARIABLES and _text(reference, "name"):
+                return (_text(reference, "name"), _text(reference, "key"))
+    return None
 
 
 def is_ready(raw: Mapping[str, object]) -> bool:

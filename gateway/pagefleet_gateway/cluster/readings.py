@@ -1,41 +1,27 @@
 """The readings of each engine's metrics page: queue, KV pages, adapters. They count other gateways' requests too.
 
-Reads and remembers; never chooses. An old reading is forgotten: a pod that does not answer counts as idle here, because its
-readiness and the ejection after failures already keep requests away from it.
+Remembers, and never chooses. An old reading is forgotten: a pod that does not answer counts as idle here, because its
+readiness and the ejection after failures already keep requests away from it. scrapes.py requests the pages.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import aiohttp
-
 from pagefleet_contract import engine_metrics
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine, Reader
-from pagefleet_gateway.cluster.state import Pod, State
+from pagefleet_gateway.cluster.metrics_page import PageError, label, samples
+from pagefleet_gateway.cluster.state import Pod
 
-PERIOD_SECONDS = 1.0
-TIMEOUT_SECONDS = 1.0
 MAX_AGE_SECONDS = 5.0
-MAX_BYTES = 1024 * 1024
-MAX_SCRAPES = 32  # at the same time
 # vLLM's names, and ours that mirror them.
 _RUNNING, _WAITING, _KV_USAGE, _LORA_INFO = (
     name.removeprefix(engine_metrics.PREFIX).encode()
     for name in (engine_metrics.RUNNING, engine_metrics.WAITING, engine_metrics.KV_USAGE, engine_metrics.LORA_INFO)
 )
-_PREFIX = f"^(?:{engine_metrics.PREFIX}|{engine_metrics.VLLM_PREFIX})".encode()
-_SAMPLE = re.compile(
-    _PREFIX + b"(" + b"|".join((_RUNNING, _WAITING, _KV_USAGE)) + rb")(?:\{[^}\n]*\})? ([0-9.eE+-]+)\s*$",
-    re.MULTILINE,
-)
-_ADAPTERS = re.compile(
-    _PREFIX + _LORA_INFO + rb"\{[^}\n]*" + engine_metrics.RUNNING_ADAPTERS.encode() + rb'="([^"]*)"', re.MULTILINE
-)
+_PREFIXES = (engine_metrics.PREFIX.encode(), engine_metrics.VLLM_PREFIX.encode())
+_ADAPTERS = engine_metrics.RUNNING_ADAPTERS.encode()
 
 
 @dataclass(frozen=True)
@@ -75,57 +61,24 @@ class Readings:
         """Forget pods that are not among `pods`, by uid."""
         self._readings = {uid: reading for uid, reading in self._readings.items() if uid in pods}
 
-    async def follow(self, state: State) -> None:
-        """Scrape every ready pod once a second until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        slots = asyncio.Semaphore(MAX_SCRAPES)
-
-        async def scrape(session: aiohttp.ClientSession, pod: Pod) -> None:
-            try:
-                url = f"http://{pod.address}{pod.engine.path}"
-                async with slots, session.get(url, allow_redirects=False) as response:
-                    if response.status == 200:
-                        self.put(pod, await _body(response), time.monotonic())
-            except (aiohttp.ClientError, OSError, TimeoutError):
-                return  # the reading grows old by itself
-
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            while True:
-                pods = {pod.uid: pod for pod in state.pods if pod.may_answer and pod.engine.scraped}
-                self.retain(pods)
-                await asyncio.gather(*(scrape(session, pod) for pod in pods.values()))
-                await asyncio.sleep(PERIOD_SECONDS)
-
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """Return the answer's first MAX_BYTES."""
-    parts, size = [], 0
-    async for part in response.content.iter_chunked(65536):
-        parts.append(part)
-        size += len(part)
-        if size >= MAX_BYTES:
-            break
-    return b"".join(parts)
-
 
 def reading_in(text: bytes, engine: Engine = OWN_ENGINE) -> Reading | None:
     """Return the reading in a Prometheus text, with requests summed over label sets; None when it has none."""
     if engine.running is not None and engine.waiting is not None:
         return _configured_reading(text, engine, engine.running, engine.waiting)
-    samples: dict[bytes, list[float]] = {}
     try:
-        for name, value in _SAMPLE.findall(text):
-            samples.setdefault(name, []).append(float(value))
-    except ValueError:
+        running, waiting, usage = (_own(text, name) for name in (_RUNNING, _WAITING, _KV_USAGE))
+        if not (running or waiting or usage):
+            return None
+        return Reading(
+            running=sum(running), waiting=sum(waiting), kv_usage=max(usage, default=0.0), adapters=_adapters(text)
+        )
+    except PageError:
         return None
-    if not samples:
-        return None
-    return Reading(
-        running=sum(samples.get(_RUNNING, ())),
-        waiting=sum(samples.get(_WAITING, ())),
-        kv_usage=max(samples.get(_KV_USAGE, (0.0,))),
-        adapters=_adapters(text),
-    )
+
+
+def _own(text: bytes, name: bytes) -> list[float]:
+    return [value for prefix in _PREFIXES for value in Reader(prefix + name).values(text)]
 
 
 def _configured_reading(text: bytes, engine: Engine, running: Reader, waiting: Reader) -> Reading | None:
@@ -133,11 +86,12 @@ def _configured_reading(text: bytes, engine: Engine, running: Reader, waiting: R
     try:
         run, wait = running.values(text), waiting.values(text)
         usage = max(engine.kv_usage.values(text), default=0.0) if engine.kv_usage else _usage_by_pages(text, engine)
-    except ValueError:
+        adapters = _adapters(text)
+    except PageError:
         return None
     if not run or not wait:
         return None
-    return Reading(running=sum(run), waiting=sum(wait), kv_usage=min(1.0, max(0.0, usage)), adapters=_adapters(text))
+    return Reading(running=sum(run), waiting=sum(wait), kv_usage=min(1.0, max(0.0, usage)), adapters=adapters)
 
 
 def _usage_by_pages(text: bytes, engine: Engine) -> float:
@@ -150,5 +104,7 @@ def _usage_by_pages(text: bytes, engine: Engine) -> float:
 
 
 def _adapters(text: bytes) -> frozenset[str]:
-    names = {name for listed in _ADAPTERS.findall(text) for name in listed.decode("utf-8", "replace").split(",")}
-    return frozenset(names - {""})
+    listed = (
+        label(labels, _ADAPTERS) or b"" for prefix in _PREFIXES for labels, _ in samples(text, prefix + _LORA_INFO)
+    )
+    return frozenset(name for names in listed for name in names.decode("utf-8", "replace").split(",")) - {""}

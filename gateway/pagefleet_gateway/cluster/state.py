@@ -81,6 +81,7 @@ class Pod:
     ready: bool = True
     engine: Engine = OWN_ENGINE
     silent: bool = False
+    key_secret: tuple[str, str] | None = None  # name and key of the Secret with its engine's API key
 
     @property
     def may_answer(self) -> bool:

@@ -71,6 +71,7 @@ PICKER_HEADERS = (
     "x-envoy-upstream-rq-per-try-timeout-ms",
     "x-envoy-max-retries",
     "traceparent",
+    "authorization",  # the engine's own key, where the client has one of the gateway's
 )
 
 

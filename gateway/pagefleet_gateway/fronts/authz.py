@@ -129,7 +129,9 @@ def http_response(decision: Pick | Refusal, trace: str | None = None) -> bytes:
                 headers += [(MIRROR, decision.mirror.address), (MIRROR_CLUSTER, MIRRORS)]
             if trace is not None:
                 headers.append((TRACEPARENT_HEADER, trace))
-            if decision.api_key:
+            if decision.engine_key:
+                headers.append(("authorization", f"Bearer {decision.engine_key}"))
+            elif decision.api_key:
                 headers.append(("x-envoy-auth-headers-to-remove", "authorization"))
             if decision.fallback:
                 headers.append((FALLBACK_HEADER, decision.fallback))

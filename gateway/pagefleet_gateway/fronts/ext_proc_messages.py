@@ -72,8 +72,9 @@ def pick_response(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:
     option = _header(DESTINATION, value)
     metadata = struct_pb2.Struct()
     metadata.get_or_create_struct(METADATA)[DESTINATION] = value
-    removed = ["authorization"] if pick.api_key else []
-    mutation = proto.HeaderMutation(set_headers=[option], remove_headers=removed)
+    removed = ["authorization"] if pick.api_key and not pick.engine_key else []
+    options = [option, *([_header("authorization", f"Bearer {pick.engine_key}")] if pick.engine_key else [])]
+    mutation = proto.HeaderMutation(set_headers=options, remove_headers=removed)
     common = proto.CommonResponse(header_mutation=mutation, clear_route_cache=True)
     return common, metadata
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring.access_log import Completion
+from pagefleet_gateway.measuring.exposition import Exposition, pieces
 from pagefleet_gateway.picking.ledger import Ledger
 
 _LABELS = ("namespace", "service", "revision")
@@ -23,6 +24,7 @@ class Metrics:
     def __init__(self, ledger: Ledger, holding: Holding) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_InFlight(ledger, holding))
+        self.page = Exposition(self.registry).page
         self.wakeups = Counter(
             "pagefleet_gateway_wakeups",
             "Wake-ups: a request had to wait for a pod of a service that had none",
@@ -70,6 +72,11 @@ class Metrics:
             "Answers of requests from other gateways that came from no picked pod, or from one that was not named",
             registry=self.registry,
         )
+        self.log_lines_dropped = Counter(
+            "pagefleet_gateway_log_lines_dropped",
+            "Lines of the access log and of the gateway's own log that were dropped because their reader was too slow",
+            registry=self.registry,
+        )
         self.watch_synced = Gauge(
             "pagefleet_gateway_watch_synced",
             "1 once all objects of a kind were listed",
@@ -104,7 +111,8 @@ class Metrics:
         self._requests.labels(namespace, service, "", str(code)).inc()
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        """Return the whole page in one step. A scrape gets `page`."""
+        return "".join(pieces(self.registry)).encode()
 
 
 class _InFlight(Collector):

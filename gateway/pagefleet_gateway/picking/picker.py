@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, State
@@ -21,6 +21,7 @@ from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.refusals import (
     ends_engines,
+    engine_key_unknown,
     outside_subset,
     overloaded,
     rate_limited,
@@ -61,6 +62,7 @@ class Pick:
     mirror: Pod | None = None  # gets a copy, whose answer is thrown away
     stream_timeout: StreamTimeout = NO_STREAM_TIMEOUT
     api_key: str = ""  # the name of the client's API key; the key itself does not reach the engine
+    engine_key: str = field(default="", repr=False)  # what the engine gets in its place, "" for none
     include_usage: bool = False  # the end of its streamed answer has the number of its tokens
 
 
@@ -96,6 +98,8 @@ class Picker:
         self.prefixes = Prefixes()
         self.limits = RateLimits()
         self.charges = Charges(self.limits)
+        # The key that a pod's engine demands: "" for none, None when it is not known.
+        self.engine_key: Callable[[Pod], str | None] = lambda _: ""
         self._swept_keys: APIKeys | None = None
 
     def decide(self, request: Request, now: float) -> Pick | Refusal:
@@ -146,6 +150,8 @@ class Picker:
         if isinstance(pick, Pick):
             known = content(service.key, request.body)
             pick = self._spared(service, pick, known, now)
+            if isinstance(pick, Pick) and admitted.api_key:
+                pick = self._keyed(service, pick)
             if isinstance(pick, Pick):
                 self._ledger.open(request.id, self._ticket(admitted, service, pick, known, now))
         # The gateway's keys are no engine's business.
@@ -172,6 +178,11 @@ class Picker:
         self.splits.retain(self._state.snapshot.services)
         self._ledger.retries.retain(self._state.snapshot.services.keys())
         self.prefixes.retain({pod.uid for pod in self._state.pods})
+
+    def _keyed(self, service: Service, pick: Pick) -> Pick | Refusal:
+        """Return the pick with the engine's own key: a client that has a key of the gateway has none of the engine's."""
+        key = self.engine_key(pick.choices[0])
+        return engine_key_unknown(service) if key is None else replace(pick, engine_key=key)
 
     def _spared(self, service: Service, pick: Pick, known: Content | None, now: float) -> Pick | Refusal:
         """Return the pick for one pod alone, or a refusal, where engines died while they had this request."""
@@ -224,10 +235,14 @@ class Picker:
         own = self._rank(pods[revision], cost, attempts, now)
         spare: list[Pod] = []
         if len(own) < attempts:
-            rest = [pod for name, _ in live if name != revision for pod in pods[name]]
+            # All attempts carry one key.
+            secret = own[0].key_secret
+            rest = [pod for name, _ in live if name != revision for pod in pods[name] if pod.key_secret == secret]
             spare = self._rank(rest, cost, attempts - len(own), now)
         chosen = candidates(own, spare, attempts)
         mirror = self._mirror(service, revision, pods, cost, now)
+        if mirror is not None and mirror.key_secret != chosen[0].key_secret:
+            mirror = None  # its engine would refuse the other's key
         return Pick(
             revision,
             tuple(chosen),

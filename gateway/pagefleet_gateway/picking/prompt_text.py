@@ -10,10 +10,16 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 TOKEN_BYTES = 4  # bytes of English text per token, about
 MAX_PROMPTS = 4096  # of one request, as far as its cost goes
+MAX_PIECES = 3000  # messages, texts and content parts that are walked
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
+
+class PromptError(ValueError):
+    """The prompt has more pieces than MAX_PIECES, or is nested too deeply to be walked."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +40,38 @@ Piece = bytes | _Media
 
 
 def read_prompt(document: Mapping[str, object]) -> Prompt:
-    """Return the prompt of a completion, chat completion, response, embedding or similar request."""
-    pieces = list(_pieces(document))
+    """Return the prompt of a completion, chat completion, response, embedding or similar request.
+
+    A field that is bytes was too large to decode, and the bytes are its text. Raises PromptError.
+    """
+    try:
+        pieces = list(islice(_pieces(document), MAX_PIECES + 1))
+    except RecursionError as error:
+        raise PromptError("the prompt is nested too deeply") from error
+    if len(pieces) > MAX_PIECES:
+        raise PromptError(f"the prompt has more than {MAX_PIECES} pieces")
     media = sum(isinstance(piece, _Media) for piece in pieces)
     text = b"\n".join(
         hashlib.blake2b(piece.data, digest_size=16).digest() if isinstance(piece, _Media) else piece for piece in pieces
     )
-    return Prompt(text, media, max((_count(document.get(name)) for name in ("prompt", "input")), default=1))
+    return Prompt(text, media, prompts(document))
+
+
+def prompts(document: Mapping[str, object]) -> int:
+    """Return how many prompts the request has, each with answers of its own."""
+    return max(_count(document.get(name)) for name in ("prompt", "input"))
 
 
 def _pieces(document: Mapping[str, object]) -> Iterator[Piece]:
-    if "tools" in document:
-        yield _encoded(json.dumps(document["tools"]))
+    tools, messages = document.get("tools"), document.get("messages")
+    if isinstance(tools, bytes):
+        yield tools
+    elif "tools" in document:
+        yield _encoded(json.dumps(tools))
     for name in ("instructions", "prompt", "input", "query", "documents", "text_1", "text_2"):
         yield from _prompts(document.get(name))
-    messages = document.get("messages")
+    if isinstance(messages, bytes):
+        yield messages
     for message in messages if isinstance(messages, list) else ():
         if isinstance(message, Mapping):
             yield from _message(message)
@@ -58,6 +81,8 @@ def _prompts(value: object, depth: int = 0) -> Iterator[Piece]:
     """Yield a text, token ids, a list of either, or the items of a response's input."""
     if isinstance(value, str):
         yield _encoded(value)
+    elif isinstance(value, bytes):
+        yield value
     elif isinstance(value, list) and value:
         if all(type(item) is int for item in value):
             yield b"".join((item & 0xFFFFFFFF).to_bytes(TOKEN_BYTES, "little") for item in value)
@@ -100,6 +125,8 @@ def _part(part: object) -> Piece:
 
 def _count(value: object) -> int:
     """Return how many prompts a `prompt` or `input` has: a list of texts or of lists of token ids has several."""
+    if isinstance(value, bytes):
+        return MAX_PROMPTS if value[1:].lstrip()[:1] in (b'"', b"[") else 1
     if not isinstance(value, list):
         return 1
     return min(max(1, sum(isinstance(item, (str, list)) for item in value)), MAX_PROMPTS)

@@ -53,6 +53,14 @@ def ends_engines(service: Service, deaths: int, wait_seconds: float) -> Refusal:
     return Refusal(422, "invalid_request_error", "request_ends_engines", message, service=service.key)
 
 
+def engine_key_unknown(service: Service) -> Refusal:
+    message = (
+        f"the engines of {_name(service)} demand an API key that this gateway cannot read from its Secret; the service's "
+        "owner must allow it (docs/gateway.md, Keys of engines)"
+    )
+    return _unavailable(service, "engine_key_unknown", message)
+
+
 def queue_full(service: Service) -> Refusal:
     limits = f"{service.hold_requests} requests / {service.hold_bytes / MIB:g} MiB"
     return _too_many(service, "queue_full", f"queue full for {_name(service)} ({limits})", RETRY_AFTER_SECONDS)

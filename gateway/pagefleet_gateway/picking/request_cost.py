@@ -6,13 +6,13 @@ Total: a body that is not an OpenAI request costs its bytes' worth of tokens and
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagefleet_gateway.cluster.state import Service
-from pagefleet_gateway.picking.prompt_text import TOKEN_BYTES, Prompt, read_prompt
+from pagefleet_gateway.picking.prompt_text import TOKEN_BYTES, Prompt, PromptError, prompts, read_prompt
+from pagefleet_gateway.picking.request_body import BodyError, document
 
 BLOCK_BYTES = 256  # text per block: 64 tokens, four of the engine's KV pages
 BLOCK_TOKENS = BLOCK_BYTES // TOKEN_BYTES
@@ -62,27 +62,27 @@ def request_cost(body: bytes, path: str = "") -> RequestCost:
     if not body:
         return RequestCost(output_tokens=1, answers=0)
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
+        fields = document(body)
+    except BodyError:
+        fields = None
+    if fields is None:
         return RequestCost(prompt_tokens=-(-len(body) // TOKEN_BYTES))
-    model = document.get("model")
+    model = fields.get("model")
     model = model if isinstance(model, str) else ""
     try:
-        prompt = read_prompt(document)
-    except RecursionError:
-        prompt = Prompt(body)
-    limit = _output_limit(document)
-    answers = 0 if _NO_OUTPUT.search(path) else _answers(document) * prompt.count
+        prompt = read_prompt(fields)
+    except PromptError:
+        prompt = Prompt(body, count=prompts(fields))
+    limit = _output_limit(fields)
+    answers = 0 if _NO_OUTPUT.search(path) else _answers(fields) * prompt.count
     predicted = DEFAULT_OUTPUT_TOKENS if limit is None else min(limit, MAX_OUTPUT_TOKENS)
     return RequestCost(
         model=model,
         prompt_tokens=-(-len(prompt.text) // TOKEN_BYTES) + prompt.media * MEDIA_TOKENS,
         output_tokens=predicted if answers else 1,
         blocks=block_hashes(prompt.text, model),
-        streams=document.get("stream") is True,
-        include_usage=_includes_usage(document.get("stream_options")),
+        streams=fields.get("stream") is True,
+        include_usage=_includes_usage(fields.get("stream_options")),
         output_limit=limit,
         answers=answers,
     )
@@ -106,14 +106,14 @@ def _includes_usage(options: object) -> bool:
     return isinstance(options, Mapping) and options.get("include_usage") is True
 
 
-def _output_limit(document: Mapping[str, object]) -> int | None:
+def _output_limit(fields: Mapping[str, object]) -> int | None:
     for name in OUTPUT_LIMITS:
-        value = document.get(name)
+        value = fields.get(name)
         if isinstance(value, int) and value >= 0:
             return value
     return None
 
 
-def _answers(document: Mapping[str, object]) -> int:
-    counts = [value for name in ("n", "best_of") if isinstance(value := document.get(name), int)]
+def _answers(fields: Mapping[str, object]) -> int:
+    counts = [value for name in ("n", "best_of") if isinstance(value := fields.get(name), int)]
     return min(max(1, *counts), MAX_ANSWERS) if counts else 1

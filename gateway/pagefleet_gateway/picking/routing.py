@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pagefleet_contract import model_name
 from pagefleet_gateway.cluster.state import Service, ServiceKey, Snapshot
 from pagefleet_gateway.limits.api_keys import APIKey
+from pagefleet_gateway.picking.request_body import BodyError, document
 
 PATH = re.compile(r"^/(?:(?P<namespace>[^/]+)/(?P<service>[^/]+)/)?v1(?P<endpoint>/[^?#]*)(?:[?#].*)?$")
 
@@ -67,10 +68,10 @@ def _by_model(snapshot: Snapshot, method: str, endpoint: str, body: bytes, key: 
         model = models[0]
     else:
         try:
-            document = json.loads(body)
-        except (ValueError, RecursionError):
-            return _bad_request("the request's body is not valid JSON", "invalid_json", None)
-        model = document.get("model") if isinstance(document, dict) else None
+            fields = document(body)
+        except BodyError as error:
+            return _bad_request(str(error), "invalid_json", None)
+        model = None if fields is None else fields.get("model")
     if not isinstance(model, str) or not model:
         return _bad_request("`model` must be a string: the name of a model that this gateway serves", "model_required")
     owners = _owners(snapshot, model, key)

@@ -53,6 +53,7 @@ class ClusterWatch:
         self._metrics = metrics
         self._kubeconfig = kubeconfig
         self._peers: tuple[str, Peers] | None = None
+        self.api: client.ApiClient | None = None  # set while entered
         self._stack = AsyncExitStack()
         self._reflectors: dict[str, Reflector] = {}  # by kind
 
@@ -71,7 +72,7 @@ class ClusterWatch:
             raise WatchError(
                 f"cannot reach the API server: set PAGEFLEET_KUBECONFIG or KUBECONFIG, or run in a pod with a service account: {error}"
             ) from error
-        api = await self._stack.enter_async_context(client.ApiClient(settings))
+        api = self.api = await self._stack.enter_async_context(client.ApiClient(settings))
         feeds = _feeds(api, self._state, self._namespace)
         if self._pools is not None:
             feeds = _with_pools(api, self._state, self._namespace, self._pools, feeds)

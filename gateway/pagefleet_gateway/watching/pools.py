@@ -9,7 +9,6 @@ only foreign pool, if there is only one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_gateway.cluster.objects import is_ready
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, State
 from pagefleet_gateway.picking.picker import Request
+from pagefleet_gateway.picking.request_body import BodyError, document
 
 GROUP, VERSION, PLURAL = "inference.networking.k8s.io", "v1", "inferencepools"
 REVISION = "pool"  # the only revision of a foreign pool
@@ -212,10 +212,10 @@ def _matches(name: str, host: str) -> bool:
 
 def _model(body: bytes) -> str:
     try:
-        document = json.loads(body) if body else None
-    except (ValueError, RecursionError):
+        fields = document(body) if body else None
+    except BodyError:
         return ""
-    model = document.get("model") if isinstance(document, dict) else None
+    model = None if fields is None else fields.get("model")
     return model if isinstance(model, str) else ""
 
 

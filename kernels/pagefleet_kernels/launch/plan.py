@@ -1,4 +1,4 @@
-"""How a launch is cut up, by shape: tables that ship with the package, nothing is tuned at start-up. Pure functions.
+"""Cuts a launch up by its shape, with tables that ship with the package. Nothing is tuned at start-up. Pure functions.
 
 The entries follow from counting, not from measurements: registers and shared memory of one program on Hopper (227 KiB
 a multiprocessor, less on smaller chips), and bytes in flight. `bench/kernels_gpu.py` measures the results.
@@ -23,7 +23,7 @@ CPU_PROCESSORS = 4  # assumed for the interpreter, so that it runs the split pat
 def attention_plan(
     longest_query: int, group: int, dim: int, itemsize: int = 2, device: torch.device | None = None
 ) -> Attention:
-    """For the most new tokens of one sequence, the query heads of a KV head, the padded head size (16 to 256) and the
+    """Return the plan for the most new tokens of one sequence, the query heads of a KV head, the padded head size (16 to 256) and the
     bytes of an element of q. Float32, which has no matrix unit and is for checks, takes the least of all.
     """
     table = tables(device)

@@ -1,4 +1,4 @@
-"""How launches are cut up by shape: the tables that ship with the package, and those that `tune` wrote for one GPU.
+"""Tables that cut launches up by shape: those that ship with the package, and those that `tune` wrote for one GPU.
 
 A GPU's own table is `tables/<name>.json` beside this file, or in the folder that PAGEFLEET_KERNEL_TABLES names. Missing
 entries come from the defaults. Nothing is tuned when an engine starts.

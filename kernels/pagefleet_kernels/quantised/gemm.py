@@ -31,7 +31,7 @@ class Grid:
 def gemm_grid(
     plan: Gemm, rows: int, columns: int, inner: int, step: int, device: torch.device, dtype: torch.dtype
 ) -> Grid:
-    """For a product [rows, inner] x [inner, columns] that walks the inner dimension `step` at a time."""
+    """Return the grid of a product [rows, inner] x [inner, columns] that walks the inner dimension `step` at a time."""
     row_blocks, column_blocks = -(-rows // plan.rows), -(-columns // plan.columns)
     steps = -(-inner // step)
     slots = processors(device) * plan.resident

@@ -55,7 +55,9 @@ def bench(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos/--no-ignore-eos", help="Ask for answers of the full length.")
     ] = True,
-    key_file: Annotated[Path | None, typer.Option("--api-key-file", help="A file with the server's API key.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help="A file with the server's API key: its first line counts.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Limit for one request, in seconds.")] = 120.0,
     save: Annotated[str | None, typer.Option(help="Save the run under this name.")] = None,
     compare: Annotated[str | None, typer.Option(help="NAME or NAME@DAY: a saved run to compare with.")] = None,
@@ -131,7 +133,7 @@ def _endpoint(
     url: str | None, service: str | None, model: str | None, key_file: Path | None, target: Target
 ) -> Endpoint:
     try:
-        key = key_file.read_text().strip() if key_file else ""
+        key = next(iter(key_file.read_text().split()), "") if key_file else ""
     except OSError as error:
         raise CommandError(f"--api-key-file: {error}") from error
     if service:

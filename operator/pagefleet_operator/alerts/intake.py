@@ -16,11 +16,11 @@ from typing import Any
 from aiohttp import web
 
 from pagefleet_operator.alerts.coalesce import Coalescer, Identity, identity
-from pagefleet_operator.alerts.payload import Alert, PayloadError, merge, parse
+from pagefleet_operator.alerts.payload import Alert, PayloadError, bounded, merge, parse
 from pagefleet_operator.domain.rollout.alerts import labels_of, matches
 from pagefleet_operator.domain.spec import parse as spec
 from pagefleet_operator.domain.spec.parse import Spec
-from pagefleet_operator.domain.status import codec
+from pagefleet_operator.domain.status import budget, codec
 from pagefleet_operator.domain.status.status import AlertRecord
 
 MAX_BYTES = 1 << 20
@@ -111,10 +111,11 @@ class Intake:
             labels = _labels(document) if document else None
             if document is None or labels is None:
                 return frozenset()
-            records = [alert for alert in alerts if matches(alert.labels, labels)]
+            records = [bounded(alert, labels) for alert in alerts if matches(alert.labels, labels)]
             before = codec.load(document.get("status"))
             after = merge(before, records)
             if after != before:
+                after = budget.fit(after, before.conditions, time.time())
                 try:
                     await self._store({**document, "status": codec.dump(after)})
                 except ConflictError:

@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pagefleet_contract.names import MAX_NAMESPACE, MAX_OBJECT_NAME, is_namespace, is_object_name
+from pagefleet_operator.domain.base.stored_size import size
 from pagefleet_operator.domain.status.status import AlertRecord, Status
 
 MAX_ALERTS, MAX_STORED, MAX_LABELS = 1000, 20, 64
 MAX_TEXT = 253  # characters of a label's value
+MAX_STORED_BYTES = 1 << 10  # of an alert's labels, without those that a service requires
+FIRST_LABELS = ("alertname", "severity", "namespace", "service", "inferenceservice", "revision")
 SERVICE_LABELS = ("service", "inferenceservice")
 
 
@@ -99,7 +102,7 @@ def _alert(raw: Any, where: str, received: float) -> Alert | None:
         starts_at=starts_at,
         revision=revision,
         received=received,
-        labels={name: value[:MAX_TEXT] for name, value in labels.items()},
+        labels={str(name): value[:MAX_TEXT] for name, value in labels.items() if len(str(name)) <= MAX_TEXT},
         resolved=raw["status"] == "resolved",
     )
     return Alert(namespace, service, record)
@@ -113,6 +116,16 @@ def _require(usable: bool, where: str, value: str, needed: str) -> None:
     """Refuse an alert whose label is to name an object and is no name. It would become part of an API path."""
     if not usable:
         raise _RefusedError(f"{where} must be {needed}, not {value[:80]!r}")
+
+
+def bounded(record: AlertRecord, required: Mapping[str, str]) -> AlertRecord:
+    """The record with the labels that are `required` and as many others as have MAX_STORED_BYTES together."""
+    labels, room = {name: record.labels[name] for name in required}, MAX_STORED_BYTES
+    for name in sorted(record.labels, key=lambda name: (name not in FIRST_LABELS, name)):
+        room -= size({name: record.labels[name]})
+        if room >= 0:
+            labels[name] = record.labels[name]
+    return replace(record, labels=labels)
 
 
 def merge(status: Status, records: list[AlertRecord]) -> Status:

@@ -24,6 +24,7 @@ from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
 from pagefleet_operator.domain.spec.policy import refusals
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
+from pagefleet_operator.domain.status import budget
 from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
@@ -53,6 +54,11 @@ class Decisions:
 
 def decide(observation: Observation, now: float) -> Plan:
     """Decide what the service needs now: the next status, its children, and the Events of the actions."""
+    plan = _planned(observation, now)
+    return replace(plan, status=budget.fit(plan.status, observation.status.conditions, now))
+
+
+def _planned(observation: Observation, now: float) -> Plan:
     journal = Journal(now)
     parsed = parse.parse(observation.spec)
     match parsed:

@@ -24,7 +24,6 @@ from pagefleet_contract.names import (
     TEMPLATES_ANNOTATION,
 )
 from pagefleet_operator.domain.manifests import disputes, ownership, retained
-from pagefleet_operator.domain.manifests import leaderworkerset as groups
 from pagefleet_operator.domain.manifests.disputes import Disputes
 from pagefleet_operator.domain.scaling.deletion_cost import ANNOTATION
 from pagefleet_operator.domain.status import codec
@@ -37,10 +36,7 @@ from pagefleet_operator.kube.versions import Versions
 MANAGER = OPERATOR
 CHANGED, LOST = "changed", "lost"
 CONFLICT, NOT_FOUND = 409, 404
-GROUPED = (f"{groups.GROUP}/{groups.VERSION}", groups.KIND)
 REFUSALS = (400, 403, 422)  # because of its content, an admission webhook or a quota: a user has to fix it
-WORKLOADS = ("Deployment", groups.KIND)
-CHILD_KINDS = (("apps/v1", "Deployment"), GROUPED, ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"))
 log = logging.getLogger(__name__)
 
 
@@ -99,7 +95,7 @@ class Applier:
             except ApiError as error:
                 log.error("%s cannot be applied: %s", kind, error)
                 failures.append(error)
-                if kind in WORKLOADS and (kind, metadata["name"]) not in live:
+                if kind in paths.WORKLOADS and (kind, metadata["name"]) not in live:
                     without_workload.add(revision)
                 if error.status in REFUSALS:
                     message = f"the API server refuses the {kind} of revision {revision}: {error.message}"
@@ -157,15 +153,15 @@ class Applier:
     def _live(self, service: Document) -> dict[tuple[str, str], Document]:
         namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
         return {
-            (kind, item["metadata"]["name"]): item
-            for _, kind in CHILD_KINDS
-            for item in self._store.children(kind, namespace, name)
+            (kind.name, item["metadata"]["name"]): item
+            for kind in paths.CHILDREN
+            for item in self._store.children(kind.name, namespace, name)
         }
 
     async def _child(
         self, service: Document, manifest: dict[str, Any], live: Mapping[tuple[str, str], Document]
     ) -> None:
-        manifest["apiVersion"] = await self._versions.of(manifest["apiVersion"], manifest["kind"])
+        manifest["apiVersion"] = await self._versions.of(manifest["kind"])
         _stamp(manifest)
         kind, metadata = manifest["kind"], manifest["metadata"]
         existing = live.get((kind, metadata["name"]))
@@ -262,8 +258,8 @@ class Applier:
     async def _delete(self, service: Document, revision: str, live: Mapping[tuple[str, str], Document]) -> None:
         """Delete a revision's children, its Deployment or LeaderWorkerSet last: while that one exists, a restarted operator
         knows that the others still have to be deleted."""
-        for version, kind in reversed(CHILD_KINDS):
-            namespace, served = service["metadata"]["namespace"], await self._versions.of(version, kind)
+        for kind in (child.name for child in reversed(paths.CHILDREN)):
+            namespace, served = service["metadata"]["namespace"], await self._versions.of(kind)
             for (live_kind, name), item in live.items():
                 if live_kind == kind and (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
                     self._may_write()

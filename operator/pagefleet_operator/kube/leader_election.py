@@ -14,7 +14,7 @@ from pagefleet_operator.kube import lease, paths
 from pagefleet_operator.kube.client import Api, ApiError
 from pagefleet_operator.kube.lease import Lease, Move, Watch
 
-API_VERSION = "coordination.k8s.io/v1"
+API_VERSION = paths.KINDS["Lease"].version
 log = logging.getLogger(__name__)
 
 

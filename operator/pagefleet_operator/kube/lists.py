@@ -21,7 +21,6 @@ from pagefleet_operator.kube.versions import Versions
 
 RELIST_SECONDS = 300.0
 RETRY_SECONDS = 2.0
-CHILDREN = (("apps/v1", "Deployment"), ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"), ("v1", "Pod"))
 log = logging.getLogger(__name__)
 
 
@@ -67,8 +66,8 @@ class Lists:
     async def once(self) -> None:
         """Raises ApiError or aiohttp.ClientError."""
         # Children come first: a decision on a service must see the children that it has.
-        for version, kind in CHILDREN:
-            await self._list(await self._versions.of(version, kind), kind)
+        for kind in paths.WATCHED:
+            await self._list(await self._versions.of(kind.name), kind.name)
         await self._list(API_VERSION, KIND)
 
     async def _list(self, version: str, kind: str) -> None:

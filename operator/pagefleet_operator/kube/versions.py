@@ -7,6 +7,7 @@ import time
 
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, VERSION
 from pagefleet_operator.kube.client import Api
+from pagefleet_operator.kube.paths import KINDS
 
 SECONDS = 30.0
 
@@ -16,18 +17,19 @@ class Versions:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._policy = ""
+        self._served: dict[str, str] = {}
         self._groups, self._asked = False, float("-inf")
 
-    async def of(self, version: str, kind: str) -> str:
-        """The version under which this API server reads and writes `kind`, which our manifests give as `version`."""
-        if kind != "PodDisruptionBudget":
-            return version
-        if not self._policy:
-            group = await self._api.get("/apis/policy")
-            served = {entry["groupVersion"] for entry in group["versions"]}
-            self._policy = "policy/v1" if "policy/v1" in served else "policy/v1beta1"
-        return self._policy
+    async def of(self, kind: str) -> str:
+        """The version under which this API server reads and writes `kind`."""
+        entry = KINDS[kind]
+        if not entry.earlier:
+            return entry.version
+        if kind not in self._served:
+            group = await self._api.get(f"/apis/{entry.version.partition('/')[0]}")
+            served = {one["groupVersion"] for one in group["versions"]}
+            self._served[kind] = entry.version if entry.version in served else entry.earlier
+        return self._served[kind]
 
     async def groups(self) -> bool:
         """Whether LeaderWorkerSets are served, in the version that we write."""

@@ -27,13 +27,8 @@ import kopf
 from pagefleet_contract.names import GROUP, KIND, MANAGED_SELECTOR, PLURAL, VERSION
 from pagefleet_contract.reflector import CHUNK
 from pagefleet_operator.kube import credentials
+from pagefleet_operator.kube.paths import WATCHED
 
-CHILDREN: dict[str, tuple[str, str] | tuple[str, str, str]] = {
-    "Deployment": ("apps", "v1", "deployments"),
-    "Service": ("", "v1", "services"),
-    "PodDisruptionBudget": ("policy", "poddisruptionbudgets"),
-    "Pod": ("", "v1", "pods"),
-}
 WATCH_SECONDS = 60
 POLL_SECONDS = 0.5
 END_SECONDS = 5.0
@@ -178,8 +173,8 @@ def register(registry: kopf.OperatorRegistry, kubeconfig: str | None, on_event: 
             on_event(kind, event["type"], dict(event["object"]))
 
     watch(KIND, GROUP, VERSION, PLURAL)
-    for kind, resource in CHILDREN.items():
-        watch(kind, *resource)
+    for kind in WATCHED:
+        watch(kind.name, *kind.resource)
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
@@ -190,5 +185,5 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 10
     settings.watching.chunk_size = CHUNK
-    for resource in CHILDREN.values():
-        settings.watching.label_selectors[resource] = MANAGED_SELECTOR
+    for kind in WATCHED:
+        settings.watching.label_selectors[kind.resource] = MANAGED_SELECTOR

@@ -17,7 +17,7 @@ from pagefleet_engine.runner.common.sampling import Sampler
 RAISES, KILLS = 66, 67
 TESTS = Path(__file__).parents[2]
 FIRST = f"import pagefleet_engine.api.backend.engine as engine; engine.RUNNER = {__name__!r}"
-"""For `serving` and `command`: Python that runs before the API process."""
+"""Python that runs before the API process, for `serving` and `command`."""
 
 
 def environment() -> dict[str, str]:

@@ -73,7 +73,7 @@ def smollm2() -> LlamaForCausalLM:
 
 
 def engine(model: str, **changes: Any) -> Engine:
-    """With one thread for torch: on products this small two spend their time waiting for each other."""
+    """Make an engine with one thread for torch: on products this small two threads only wait for each other."""
     made = Engine(EngineConfig(model=model, **{"max_model_len": 256, "num_pages": 256, **changes}))
     torch.set_num_threads(1)
     return made

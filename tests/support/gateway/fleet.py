@@ -42,6 +42,7 @@ class Engine:
     deaths: int = 0  # requests whose engine dies in the midst of the prompt, after its headers if it sends them first
     between: float = 0.0  # seconds between tokens
     status: int = 200
+    demands: str = ""  # the API key without which it answers 401
     error_header: str = ""  # what an answer that is no 200 has in x-pagefleet-error
     truncate: bool = False
     waiting: int = 0
@@ -79,7 +80,9 @@ class Engine:
 
     def pod(self, ready: bool = True) -> Pod:
         uid = f"{self.revision}-{self.host}"
-        return Pod(uid, f"chat-{uid}", "team", "chat", self.revision, f"{self.host}:{self.port}", ready)
+        secret = ("engine", "key") if self.demands else None
+        address = f"{self.host}:{self.port}"
+        return Pod(uid, f"chat-{uid}", "team", "chat", self.revision, address, ready, key_secret=secret)
 
     async def models(self, request: web.Request) -> web.Response:
         self.requests.append(request)
@@ -117,6 +120,8 @@ class Engine:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if self.demands and request.headers.get("authorization") != f"Bearer {self.demands}":
+            return web.json_response({"error": {"message": "no key", "code": "invalid_api_key"}}, status=401)
         if self.status != 200:
             error = {"message": "no", "type": "server_error", "param": None, "code": "no"}
             headers = {"retry-after": "1"} if self.status == 429 else {}

@@ -119,4 +119,5 @@ def test_an_engine_that_ends_on_a_retry_is_the_last_that_meets_the_request(
     assert (told.status, told.code, told.message) == (status, code, "why")
     assert told.response().headers["x-pagefleet-error"] == code
     assert ("Retry-After" in told.response().headers) == (status == 503)
-    assert "x-pagefleet-error" not in ApiError(429, "why", code="queue_full").response().headers
+    assert ApiError(429, "why", code="queue_full").response().headers["x-pagefleet-error"] == "queue_full"
+    assert "x-pagefleet-error" not in ApiError(429, "why", code="rate_limited").response().headers

@@ -216,10 +216,13 @@ def test_a_template_without_our_image_is_no_record() -> None:
 
 
 def test_templates_that_are_too_long_are_not_annotated() -> None:
-    spec = spec_with()
-    spec["engine"] = {"env": [{"name": f"V{index}", "value": "x" * 4096} for index in range(40)]}
+    """A group has the variables twice: together they are longer than any spec."""
+    spec = spec_of("nodes")
+    spec["engine"]["env"] = [{"name": f"V{index}", "value": "x" * 4096} for index in range(10)]
     assert isinstance(parse(spec), Spec)
-    assert retained.annotation(deployment(child_of(spec), 1)) == ""
+    made = leader_worker_set(child_of(spec), 1)
+    assert retained.annotation(made) == ""
+    assert retained.applied(live(made)) == retained.templates(made)
 
 
 def test_a_readings_templates_are_those_of_its_workload() -> None:

@@ -74,5 +74,5 @@ def _keys(file: Path) -> list[bytes]:
 
 
 def _digest(key: str) -> bytes:
-    """Of equal length for every key: comparing tells nothing of it."""
+    """Hash a key to a fixed length, so that a comparison reveals nothing of it."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,4 +1,4 @@
-"""Which grammar a request asks for: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`. Pure.
+"""Reads the grammar of a request: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`. Pure.
 
 Bounds the size of a client's grammar; `model.text.grammar_check` decides whether it compiles.
 """

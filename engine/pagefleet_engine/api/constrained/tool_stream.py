@@ -17,7 +17,7 @@ HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:argument
 
 
 class Style(StrEnum):
-    """How a model writes its calls. HERMES: <tool_call>{name, arguments}</tool_call>, anywhere, as Qwen does.
+    """The form in which a model writes its calls. HERMES: <tool_call>{name, arguments}</tool_call>, anywhere, as Qwen does.
 
     LLAMA3_JSON: the whole answer is {name, parameters}, several of them with `;` between.
     """
@@ -37,7 +37,7 @@ class Delta:
     arguments: str = ""
 
     def document(self) -> dict[str, Any]:
-        """As in OpenAI's chunks."""
+        """Return the document of OpenAI's chunks."""
         if self.index is None:
             return {"content": self.content}
         function: dict[str, Any] = {"arguments": self.arguments}
@@ -95,7 +95,7 @@ class ToolCallStream:
         self._sent: int | None = None  # eager: where the arguments that are not sent yet begin in the call's text
         self._out: list[Delta] = []
         self.calls = 0
-        """How many calls were made; finish_reason is "tool_calls" when it is not 0."""
+        """The number of calls so far; finish_reason is "tool_calls" when it is not 0."""
 
     def feed(self, text: str) -> list[Delta]:
         self._text += text

@@ -65,7 +65,7 @@ MESSAGE = {
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a chat template renders. `messages` are as templates want them: text contents, calls with objects."""
+    """The variables of a chat template. `messages` have the form that templates read: text contents, calls with objects."""
 
     messages: tuple[Mapping[str, Any], ...]
     tools: Tools | None = None
@@ -76,7 +76,7 @@ class Conversation:
 
 
 def conversation(fields: Mapping[str, Any], body: Mapping[str, Any]) -> Conversation:
-    """From the read fields of TABLE, and `body` for its tools. Raises ApiError (400)."""
+    """Make a conversation of the read fields of TABLE, and of `body` for its tools. Raises ApiError (400)."""
     messages, continued = fields["messages"], fields["continue_final_message"]
     generation = fields["add_generation_prompt"]
     if continued and generation:

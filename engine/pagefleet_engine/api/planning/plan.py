@@ -1,4 +1,4 @@
-"""From a checked body to the engine's requests: tokenised, within this server's limits, with their grammar checked."""
+"""Turns a checked body into the engine's requests: tokenised, within this server's limits, with their grammar checked."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ async def tokens(tokenizer: Tokenizer, prompt: Prompt, param: str, add_special_t
 
 
 async def text(tokenizer: Tokenizer, ids: Sequence[int], param: str) -> str:
-    """With special tokens as they are written. Raises ApiError (400) on ids beyond the vocabulary."""
+    """Return the text of token ids, with special tokens as they are written. Raises ApiError (400) for unknown ids."""
     check_ids(ids, tokenizer.vocab_size, param)
     return await run_in_thread(len(ids), lambda: _decode(tokenizer, ids))
 

@@ -61,7 +61,7 @@ class ModelConfig:
         return self.kv_heads * self.head_dim
 
     def window(self, layer: int) -> int | None:
-        """How many tokens, itself included, a token of this layer attends to; None: all before it."""
+        """Return how many tokens, itself included, a token of this layer attends to; None: all before it."""
         return self.sliding_window if self.sliding_layers and self.sliding_layers[layer] else None
 
 

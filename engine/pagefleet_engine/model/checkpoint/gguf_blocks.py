@@ -22,7 +22,7 @@ PIECE = 1 << 15
 
 @dataclass(frozen=True)
 class Layout:
-    """How a type's blocks are read: an element is scale * code + offset of its group."""
+    """The layout of a type's blocks: an element is scale * code + offset of its group."""
 
     elements: int
     bytes: int

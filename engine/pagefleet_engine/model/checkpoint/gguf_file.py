@@ -58,7 +58,7 @@ class GGUF:
         return self._header.field(name)
 
     def length(self, name: str) -> int:
-        """How many entries an array of the metadata has, 0 when it is not there. Decodes nothing."""
+        """Return how many entries an array of the metadata has, 0 when it is missing. Decodes nothing."""
         return self._header.length(name) or 0
 
     def type(self, name: str) -> str:
@@ -75,7 +75,7 @@ class GGUF:
         return tensor
 
     def rope_divisors(self) -> tuple[float, ...]:
-        """What each rotary frequency is divided by (Llama 3.1's scaling, precomputed); empty when it is not scaled."""
+        """Return the divisor of each rotary frequency (Llama 3.1's scaling, precomputed); empty when it is not scaled."""
         info = self._tensors.get(ROPE_DIVISORS)
         if info is None:
             return ()

@@ -73,7 +73,7 @@ class Header:
         return value
 
     def length(self, name: str) -> int | None:
-        """How many entries an array has, None when there is no array of this name. Decodes nothing."""
+        """Return how many entries an array has, None when there is no array of this name. Decodes nothing."""
         value = self._values.get(name)
         return value.count if isinstance(value, Array) else None
 

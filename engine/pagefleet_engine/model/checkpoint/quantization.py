@@ -1,4 +1,4 @@
-"""How a checkpoint's weights are stored: config.json's `quantization_config`, read and checked. No torch."""
+"""Reads and checks config.json's `quantization_config`: how a checkpoint's weights are stored. No torch."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def on_demand(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> Call
 
 
 class Matcher:
-    """Where one sequence is within its grammar. Not thread-safe."""
+    """The position of one sequence within its grammar. Not thread-safe."""
 
     def __init__(self, inner: LLMatcher, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self._inner, self._vocab_size = inner, vocab_size

@@ -101,7 +101,7 @@ class Sampler:
         return results, token_logprobs
 
     def draw(self, answer: TokenSequence, row: int, ahead: int, index: int | None = None) -> Draw:
-        """How the token `ahead` places after the last one is drawn; `index` is the answer's own if it is not given."""
+        """Return the draw of the token `ahead` places after the last one; `index` is the answer's own if it is not given."""
         sampling = answer.request.sampling
         if sampling.temperature <= 0:
             return Draw(row, 0.0, 0.0)

@@ -8,10 +8,13 @@ from typing import Any
 
 from pagefleet_contract.names import LOAD_TEST, LOAD_TEST_LABEL, MANAGED, MANAGED_LABEL, NAME_LABEL
 from pagefleet_operator.domain.base.child import Child
+from pagefleet_operator.domain.base.revision_spec import KeyReference
 
 CONTAINER = "load"
 TTL_SECONDS = 3600
 USER = 65532
+KEY_FOLDER = "/etc/pagefleet/api-key"
+ALL_READ = 0o444  # within this pod, whose only user is USER
 
 
 def job_name(child: Child, started: float) -> str:
@@ -30,6 +33,9 @@ def load_test_job(
         "bench", "--url", f"http://{child.name}.{child.namespace}.svc:80", "--model", served_name(child),
         "--profile", json.dumps(dict(profile), sort_keys=True), "--result-file", "/dev/termination-log",
     ]  # fmt: skip
+    key = child.spec.engine.api_key
+    if key is not None:
+        arguments += ["--api-key-file", f"{KEY_FOLDER}/key"]
     # No revision label: the revision's Service and PodDisruptionBudget must not take this pod for an engine.
     return {
         "apiVersion": "batch/v1",
@@ -39,7 +45,7 @@ def load_test_job(
             "backoffLimit": 1,
             "activeDeadlineSeconds": max(1, int(timeout)),
             "ttlSecondsAfterFinished": TTL_SECONDS,
-            "template": {"metadata": {"labels": labels}, "spec": _pod(image, arguments)},
+            "template": {"metadata": {"labels": labels}, "spec": _pod(image, arguments, key)},
         },
     }
 
@@ -49,7 +55,13 @@ def served_name(child: Child) -> str:
     return child.spec.model.served_name or child.service
 
 
-def _pod(image: str, arguments: list[str]) -> dict[str, Any]:
+def _pod(image: str, arguments: list[str], key: KeyReference | None) -> dict[str, Any]:
+    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
+    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108
+    if key is not None:  # the canary's engine demands it
+        items = [{"key": key.key, "path": "key"}]
+        volumes.append({"name": "api-key", "secret": {"secretName": key.name, "items": items, "defaultMode": ALL_READ}})
+        mounts.append({"name": "api-key", "mountPath": KEY_FOLDER, "readOnly": True})
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -75,8 +87,8 @@ def _pod(image: str, arguments: list[str]) -> dict[str, Any]:
                     "runAsNonRoot": True,
                     "capabilities": {"drop": ["ALL"]},
                 },
-                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+                "volumeMounts": mounts,
             }
         ],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "volumes": volumes,
     }

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from pagefleet_contract.engine_metrics import OURS
-from pagefleet_contract.engine_options import BATCH_SIZES, MASTER_PORT
+from pagefleet_contract.engine_options import BATCH_SIZES, FLAG_FIELDS, MASTER_PORT, SHARED_FLAGS, SLOTS_FLAG
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import NVIDIA, RevisionSpec
-from pagefleet_operator.domain.runtimes.adapter import SLOTS, TOKENS_PER_STEP, Adapter
+from pagefleet_operator.domain.runtimes.adapter import Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, plain, threads
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch
 from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
-SLOTS_FLAG = "--max-num-seqs"
 # The engine's own default, by the accelerator's resource name. A device that the engine finds by itself is not known here.
 DEFAULT_SLOTS = {"": BATCH_SIZES["cpu"].sequences, NVIDIA: BATCH_SIZES["cuda"].sequences}
-# Flags that the operator writes, with the field that sets each.
-OWNED = {
-    "--model": "spec.model.source", "--served-model-name": "spec.model.servedName", "--host": "", "--port": "",
-    "--max-model-len": "spec.model.maxLength", "--quantization": "spec.model.quantization",
-    "--speculation": "spec.model.speculation.method", "--speculation-tokens": "spec.model.speculation.tokens",
-    "--speculation-model": "spec.model.speculation.model", "--lora-adapter": "spec.model.adapters",
-    "--chat-template": "spec.model.chatTemplate", "--page-size": "spec.engine.kvCache.pageSize",
-    "--num-pages": "spec.engine.kvCache.pages", "--kv-memory-fraction": "spec.engine.kvCache.memoryFraction",
-    "--kv-cache-dtype": "spec.engine.kvCache.dtype", "--no-prefix-caching": "spec.engine.kvCache.prefixCaching",
-    "--scheduling-policy": "spec.engine.scheduling.policy", "--max-chunk-tokens": "spec.engine.scheduling.chunkTokens",
-    "--max-prompt-tokens": "spec.engine.limits.promptTokens", "--max-output-tokens": "spec.engine.limits.outputTokens",
-    "--max-queued-requests": "spec.engine.limits.queued", "--max-queued-tokens": "spec.engine.limits.queuedTokens",
-    "--max-n": "spec.engine.limits.answers", "--api-key-file": "spec.engine.apiKeySecretRef",
-    "--tensor-parallel-size": "spec.resources.accelerator.count", "--nnodes": "spec.engine.nodes",
-    "--node-rank": "", "--master-addr": "", "--master-port": "",
-    "--tool-call-parser": "spec.engine.toolCallParser", "--drain-timeout": "",
-}  # fmt: skip
+OWNED = {flag: f"spec.{field}" if field else "" for flag, field in FLAG_FIELDS.items() if flag not in SHARED_FLAGS}
+SHARED = {flag: tuple(FLAG_FIELDS[flag].split(".")) for flag in SHARED_FLAGS}
 
 
 def launch(child: Child, release: str) -> Launch:
@@ -69,7 +53,7 @@ ADAPTER = Adapter(
     launch=launch,
     node_launch=node_launch,
     owned_flags=OWNED,
-    shared_flags={SLOTS_FLAG: SLOTS, "--max-num-batched-tokens": TOKENS_PER_STEP},
+    shared_flags=SHARED,
     slots_flag=SLOTS_FLAG,
     slots=DEFAULT_SLOTS,
     reads_packages=True,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pagefleet_contract import engine_keys
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
 from pagefleet_operator.domain.runtimes.uris import claims, mount_path
 
@@ -27,7 +28,7 @@ class File:
 
 
 CHAT_TEMPLATE = File("chat-template", "/etc/pagefleet/chat-template", "template.jinja")
-API_KEYS = File("api-keys", "/etc/pagefleet/api-keys", "keys")
+API_KEYS = File(engine_keys.VOLUME, "/etc/pagefleet/api-keys", "keys")
 
 
 def volumes(spec: RevisionSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

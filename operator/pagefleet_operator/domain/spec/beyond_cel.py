@@ -4,6 +4,7 @@
 - What replicas cost, and the periods and percentages of scaling policies: CEL reads no "15%", and the cost needs the
   defaults of several objects.
 - Weights that rise, previews before weights: CEL's macros see one entry of a list, not its neighbour.
+- The size of the parts that a status remembers of each revision: CEL does not see JSON.
 - Header names: the cost of a rule over the keys of a map has no bound, so the API server would refuse the CRD.
 """
 
@@ -15,7 +16,9 @@ from typing import Any
 
 from pagefleet_contract.headers import RESERVED_PREFIXES
 from pagefleet_contract.quantity import seconds
+from pagefleet_operator.domain.base.revision import POD_AFFECTING, snapshot
 from pagefleet_operator.domain.base.revision_spec import revision_spec
+from pagefleet_operator.domain.base.stored_size import MAX_MATCH_BYTES, MAX_SNAPSHOT_BYTES, size
 from pagefleet_operator.domain.spec import schedule
 from pagefleet_operator.domain.spec.cost import cost
 from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME
@@ -31,6 +34,22 @@ def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     yield from _ceiling(spec)
     yield from _steps(at(spec, ("rollout", "steps")) or ())
     yield from _headers(spec)
+    yield from _sizes(spec)
+
+
+def _sizes(spec: Mapping[str, Any]) -> Iterator[SpecError]:
+    """A revision's part of the spec is stored in the status, so that it can be gone back to, and so are alerts."""
+    if (stored := size(at(spec, ("rollout", "alerts", "matchLabels")) or {})) > MAX_MATCH_BYTES:
+        yield SpecError("spec.rollout.alerts.matchLabels", f"takes {stored} bytes of JSON; at most {MAX_MATCH_BYTES}")
+    remembered = snapshot(spec)
+    if (stored := size(remembered)) > MAX_SNAPSHOT_BYTES:
+        *first, last = (f"spec.{name}" for name in POD_AFFECTING)
+        largest = max(remembered, key=lambda name: size(remembered[name]))
+        yield SpecError(
+            f"spec.{largest}",
+            f"{', '.join(first)} and {last} take {stored} bytes of JSON together; at most {MAX_SNAPSHOT_BYTES} fit into the "
+            "status, which remembers them for a rollback: put long texts into a ConfigMap",
+        )
 
 
 def _schedule(entries: Sequence[Mapping[str, Any]]) -> Iterator[SpecError]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pagefleet_operator.domain.status.plan import Event
 from pagefleet_operator.domain.status.status import DecisionRecord
 
-MAX_DECISIONS = 50
+MAX_DECISIONS, MAX_MESSAGE = 50, 1000  # entries of the log, and characters of one
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Journal:
 
     def note(self, kind: str, message: str, *, warning: bool = False) -> None:
         """Add one action to the decision log and to the Events."""
-        self.decisions.append(DecisionRecord(self.now, kind, message))
+        self.decisions.append(DecisionRecord(self.now, kind, message[:MAX_MESSAGE]))
         self.events.append(Event("Warning" if warning else "Normal", kind, message))
 
     def log(self, before: tuple[DecisionRecord, ...]) -> tuple[DecisionRecord, ...]:

@@ -21,14 +21,14 @@ from pagefleet_kernels.kernels import Kernels
 
 
 class Changes(Protocol):
-    """What LoRA adapters add to a layer's products."""
+    """The changes that LoRA adapters add to a layer's products."""
 
     def add(self, layer: int, product: str, x: torch.Tensor, y: torch.Tensor) -> None: ...
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How one step's tokens lie: see build_inputs and paged_attention. `tables` [sequences, most pages] int32."""
+    """The layout of one step's tokens: see build_inputs and paged_attention. `tables` [sequences, most pages] int32."""
 
     tokens: torch.Tensor
     positions: torch.Tensor

@@ -1,4 +1,4 @@
-"""Which part of a model one rank holds, and the sums and gathers between ranks. Megatron-LM (Shoeybi et al., 2019).
+"""Cuts out the part of a model that one rank holds; sums and gathers between ranks. Megatron-LM (Shoeybi et al., 2019).
 
 Q, K, V, gate and up are cut by output rows, attention's and the MLP's output by input columns: each half of a layer
 needs one sum over the ranks. The output matrix is cut by rows of the vocabulary and its logits are gathered.

@@ -1,7 +1,7 @@
 """The orders of the scheduling rank to the other ranks, in one order on all of them: length-prefixed msgpack on a socket.
 
 The framing is written here although pyzmq exists: the sockets are pairs of one machine or one TCP connection for each
-machine, whose end must be seen at once (it ends the engine). pyzmq reconnects and buffers behind a closed connection.
+machine, whose end must be detected at once (it ends the engine). pyzmq reconnects and buffers behind a closed connection.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class State:
         return torch.where(seats < 0, self._spare, seats).long()
 
     def draw(self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Tokens [n] int32 from logits [n, vocab], each drawn as its row [n] says; kept as the rows' last tokens."""
+        """Tokens [n] int32 from logits [n, vocab], each drawn as its row [n] says; stored as the rows' last tokens."""
         heat = self._heat.index_select(1, rows)
         tokens = self._kernels.sample(
             logits, heat[0], self._top_k.index_select(0, rows), heat[1], heat[2], self._seeds.index_select(0, rows),

@@ -17,7 +17,7 @@ def none(*shape: int) -> Numbers:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How tokens are drawn on some seats: heat [3, seats] is temperature, top_p, min_p; seeds [seats]."""
+    """The sampling of tokens on some seats: heat [3, seats] is temperature, top_p, min_p; seeds [seats]."""
 
     seats: Numbers
     top_k: Numbers

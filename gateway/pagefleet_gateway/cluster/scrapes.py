@@ -1,0 +1,119 @@
+"""Requests the engines' metrics pages: each service by itself, so that no service's pods delay another's readings.
+
+A service has so many requests at a time, so many bytes and so much of the event loop's time in each round. What does not
+fit comes first in the next round. No redirect is followed and no compressed answer is read: an engine is its tenant's
+program, and neither its target nor its size is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import aiohttp
+
+from pagefleet_gateway.cluster.readings import Readings
+from pagefleet_gateway.cluster.state import Pod, ServiceKey, State
+
+PERIOD_SECONDS = 1.0
+TIMEOUT_SECONDS = 1.0
+MAX_BYTES = 1024 * 1024  # of one page
+_HEADERS = {"accept": "text/plain", "accept-encoding": "identity"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one service may use in a round."""
+
+    requests: int = 8  # at the same time
+    size: int = 16 * 1024 * 1024  # bytes
+    seconds: float = 0.02  # of the event loop, for reading its pages
+
+
+@dataclass
+class Round:
+    """The part of its limits that a service has left in its round."""
+
+    size: int
+    seconds: float
+
+    @property
+    def spent(self) -> bool:
+        return self.size <= 0 or self.seconds <= 0
+
+
+class Scrapes:
+    """The scraping of every ready pod. `follow` runs until cancelled."""
+
+    def __init__(self, state: State, readings: Readings, limits: Limits | None = None) -> None:
+        self._state, self._readings, self._limits = state, readings, limits or Limits()
+        self._rounds: dict[ServiceKey, asyncio.Task[None]] = {}  # under way
+        self._asked: dict[str, float] = {}  # by uid: the steady time of the last request
+
+    async def follow(self) -> None:
+        """Begin a round of each service once a second. A service whose round is not over begins none."""
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            while True:
+                for key, pods in self._by_service().items():
+                    if key not in self._rounds:
+                        self._rounds[key] = task = group.create_task(self._round(session, pods))
+                        task.add_done_callback(partial(self._forget, key))
+                await asyncio.sleep(PERIOD_SECONDS)
+
+    def _forget(self, key: ServiceKey, _: asyncio.Task[None]) -> None:
+        self._rounds.pop(key, None)
+
+    def _by_service(self) -> dict[ServiceKey, list[Pod]]:
+        pods = {pod.uid: pod for pod in self._state.pods if pod.may_answer and pod.engine.scraped}
+        self._readings.retain(pods)
+        grouped: dict[ServiceKey, list[Pod]] = {}
+        for pod in pods.values():
+            grouped.setdefault((pod.namespace, pod.service), []).append(pod)
+        self._asked = {uid: at for uid, at in self._asked.items() if uid in pods}
+        return grouped
+
+    async def _round(self, session: aiohttp.ClientSession, pods: Sequence[Pod]) -> None:
+        # Popped from the end: those that waited longest come first.
+        waiting = sorted(pods, key=lambda pod: -self._asked.get(pod.uid, 0.0))
+        left = Round(self._limits.size, self._limits.seconds)
+
+        async def worker() -> None:
+            while waiting and not left.spent:
+                await self._scrape(session, waiting.pop(), left)
+
+        await asyncio.gather(*(worker() for _ in range(min(self._limits.requests, len(waiting)))))
+
+    async def _scrape(self, session: aiohttp.ClientSession, pod: Pod, left: Round) -> None:
+        self._asked[pod.uid] = time.monotonic()
+        url = f"http://{pod.address}{pod.engine.path}"
+        try:
+            async with session.get(url, allow_redirects=False, headers=_HEADERS) as response:
+                plain = response.headers.get("content-encoding", "identity") == "identity"
+                if response.status == 200 and plain:
+                    page = await _page(response, left)
+                    began = time.perf_counter()
+                    self._readings.put(pod, page, time.monotonic())
+                    left.seconds -= time.perf_counter() - began
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return  # the reading grows old by itself
+
+
+async def _page(response: aiohttp.ClientResponse, left: Round) -> bytes:
+    """Return the page. Raises ValueError for one that is too large: half a page is no reading."""
+    parts, size = [], 0
+    async for part in response.content.iter_chunked(65536):
+        parts.append(part)
+        size += len(part)
+        left.size -= len(part)
+        if size > MAX_BYTES or left.size < 0:
+            raise ValueError("the page is larger than its limit")
+        await asyncio.sleep(0)  # between two reads other work gets its turn
+    return b"".join(parts)
