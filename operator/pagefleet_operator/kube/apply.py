@@ -136,10 +136,14 @@ class Applier:
     async def _route(self, service: Document, manifest: dict[str, Any]) -> bool:
         _stamp(manifest)
         live = await self._api.find(paths.of(manifest))
-        if live is not None and not await self._needs_write(service, manifest, live):
+        cause, field = (CHANGED, "") if live is None else self._cause(manifest, live)
+        if not cause:
             return False
         self._may_write()
-        await self._note_rewritten(service, manifest, await self._api.apply(paths.of(manifest), manifest, MANAGER))
+        stored = await self._api.apply(paths.of(manifest), manifest, MANAGER)
+        if live is not None and field:
+            await self._note_repair(service, live, field)
+        await self._note_rewritten(service, manifest, stored)
         return True
 
     def _takes_weight_away(self, service: Document, plan: Plan) -> bool:
@@ -164,9 +168,10 @@ class Applier:
         manifest["apiVersion"] = await self._versions.of(manifest["kind"])
         _stamp(manifest)
         kind, metadata = manifest["kind"], manifest["metadata"]
-        existing = live.get((kind, metadata["name"]))
+        existing, field = live.get((kind, metadata["name"])), ""
         if existing is not None:
-            if not await self._needs_write(service, manifest, existing):
+            cause, field = self._cause(manifest, existing)
+            if not cause:
                 return
             # The version that the decision was based on, or no write.
             metadata["resourceVersion"] = existing["metadata"]["resourceVersion"]
@@ -178,26 +183,28 @@ class Applier:
                 await self._refresh(kind, metadata["namespace"], metadata["name"], paths.of(manifest))
             raise
         self._store.upsert(kind, stored)
+        if existing is not None and field:
+            await self._note_repair(service, existing, field)
         await self._note_rewritten(service, manifest, stored)
 
-    async def _needs_write(self, service: Document, desired: Document, live: Document) -> bool:
-        """Whether a live object must be applied. A field that somebody else changes over and over is written less and less
-        often, and an Event says so once."""
+    def _cause(self, desired: Document, live: Document) -> tuple[str, str]:
+        """Why a live object is applied now, as `drift` states it; ("", "") when it is not. A field that somebody else
+        changes over and over is written back less and less often."""
         kind, field = drift(desired, live)
-        if kind != LOST:
-            return kind == CHANGED
-        uid, now = live["metadata"]["uid"], time.monotonic()
-        if not self._disputes.may_repair(uid, now):
-            return False
-        if self._disputes.repaired(uid, now).repairs == disputes.FREE_REPAIRS:
-            name, other = live["metadata"]["name"], ownership.overwriter(live, MANAGER)
-            message = (
-                f"{desired['kind']} {name}: {field} is changed by {other} again and again; the operator writes it back "
-                f"at most once in {disputes.FIRST_PAUSE:g} s from now on, later once in {disputes.MAX_PAUSE:g} s: "
-                f"exempt objects with the label {MANAGED_SELECTOR} from {other}"
-            )
-            await self._once(service, "ChildDisputed", message, name)
-        return True
+        waits = kind == LOST and not self._disputes.may_repair(live["metadata"]["uid"], time.monotonic())
+        return ("", "") if waits else (kind, field)
+
+    async def _note_repair(self, service: Document, live: Document, field: str) -> None:
+        """Count a repair that was written. When the next one has to wait, an Event says so once."""
+        if self._disputes.repaired(live["metadata"]["uid"], time.monotonic()).repairs != disputes.FREE_REPAIRS:
+            return
+        name, other = live["metadata"]["name"], ownership.overwriter(live, MANAGER)
+        message = (
+            f"{live['kind']} {name}: {field} is changed by {other} again and again; the operator writes it back "
+            f"at most once in {disputes.FIRST_PAUSE:g} s from now on, later once in {disputes.MAX_PAUSE:g} s: "
+            f"exempt objects with the label {MANAGED_SELECTOR} from {other}"
+        )
+        await self._once(service, "ChildDisputed", message, name)
 
     async def _note_rewritten(self, service: Document, applied: Document, stored: Document) -> None:
         """Write an Event when the API server has stored other values than were applied. Applying again cannot change that."""
