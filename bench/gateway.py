@@ -3,7 +3,7 @@
     python bench/gateway.py --make-peers          # once: nginx (unpacked, not installed), vllm-router, sglang-router
     python bench/gateway.py [PART ...] [--quick] [--check] [--json bench/results/gateway.json]
 
-Parts: latency, saturation, streams, picking, split, churn, rollback (needs root: a real control plane). All of them take
+Parts: latency, saturation, streams, picking, split, stalls, churn, rollback (needs root: a real control plane). All of them take
 about ten minutes, a minute and a half with `--quick`. `--check` exits 1 when a target is missed. Load generator, stub
 engines and what is measured share the machine: figures from a machine that does anything else are worth nothing, and the
 program says how busy it was.
@@ -24,6 +24,7 @@ from bench.gatewaybench.churn import churn
 from bench.gatewaybench.rollback import rollback
 from bench.gatewaybench.simulation import compare
 from bench.gatewaybench.split import split
+from bench.gatewaybench.stalls import stalls
 from bench.gatewaybench.streams import streams
 from bench.gatewaybench.systems import make_peers
 from bench.gatewaybench.traffic import latency, saturation
@@ -50,6 +51,7 @@ PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
     "streams": streams,
     "picking": picking,
     "split": split,
+    "stalls": stalls,
     "churn": churn,
     "rollback": rollback,
 }
@@ -71,6 +73,9 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
         rows.append((f"TTFT p95 over 2/2/3 scoring's, {rate} requests/s", ratios["published"], "<=", 0.9))
     if "split" in results:
         rows.append(("prefix hits under a 90/10 split over unsplit", results["split"]["ratio"], ">=", 0.95))
+    for name, ours in results.get("stalls", {}).items():
+        limit = 25.0 if name.startswith("body") else 10.0
+        rows.append((f"picks stalled, ms: {name}", ours["stall"], "<=", limit))
     if "churn" in results:
         lost = results["churn"]["failed"] + results["churn"]["unanswered"]
         rows.append((f"failed over {results['churn']['kills']} kills and as many weight changes", lost, "<=", 0))

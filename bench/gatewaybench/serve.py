@@ -16,6 +16,7 @@ import uvloop
 
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.envoy import bootstrap
 from pagefleet_gateway.envoy.processors import default_workers
 from pagefleet_gateway.settings import Settings
 
@@ -50,7 +51,12 @@ if __name__ == "__main__":
     parser.add_argument("--engines", required=True)
     parser.add_argument("--retries", type=int, default=2)
     parser.add_argument("--workers", type=int, default=default_workers())
+    parser.add_argument(
+        "--unheld", action="store_true", help="without the filter that holds answers: its cost is the difference"
+    )
     options = parser.parse_args()
+    if options.unheld:
+        bootstrap.engine_filters = lambda _: []
     logging.basicConfig(level=logging.WARNING)
     numbers = [int(text) for text in options.engines.split(",")]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -93,10 +93,10 @@ def streams(quick: bool) -> Figures:
     """Measure the time that a system adds between two tokens of streams of 50 tokens/s, by the number of streams."""
     seconds = 3.0 if quick else 10.0
     counts = (200,) if quick else (250, 500, 1000)
-    return {str(count): _streams(count, seconds, SYSTEMS + ONE_THREAD * (count == counts[-1])) for count in counts}
+    return {str(count): compared(count, seconds, SYSTEMS + ONE_THREAD * (count == counts[-1])) for count in counts}
 
 
-def _streams(count: int, seconds: float, systems: Sequence[System]) -> Figures:
+def compared(count: int, seconds: float, systems: Sequence[System]) -> Figures:
     measured = {one.name: through(one, count, seconds) for one in systems}
     others = ("throughout", "events", "pieces", "engineCores", "readerCores", "engineLate")
     shown = added(measured, "itl")

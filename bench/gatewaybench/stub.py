@@ -1,6 +1,6 @@
 """Engines without a model: HTTP servers that answer and stream as a pagefleet-engine does, several in one process.
 
-    python -m bench.gatewaybench.stub --ports 9101,9102 --first-ms 0
+    python -m bench.gatewaybench.stub --ports 9101,9102 --first-ms 0 --headers late
 
 Raw protocols on uvloop: the load generator and the measured system need the processor more. `max_tokens` is how many
 tokens an answer has, one event each and all at once; the trailer states it, as our engine's does. Engines that stream for
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import re
 import signal
 from functools import partial
@@ -24,6 +25,14 @@ HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
     b"trailer: x-pagefleet-output-tokens\r\n\r\n"
 )
+# When the headers go: with the first token (late), at once (first), at once with an event that names the role, or with comments
+# until the token.
+HEADERS = {
+    "late": b"",
+    "first": b"",
+    "role": b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
+    "pings": b": ping\n\n",
+}
 EVENT = (
     b'data: {"id":"c","object":"text_completion","created":0,"model":"m","choices":[{"index":0,"text":" token"}]}\n\n'
 )
@@ -37,8 +46,8 @@ _TOKENS = re.compile(rb'"max_tokens": ?(\d+)')
 class Engine:
     """One port's streams, stepped together, as a batch's are."""
 
-    def __init__(self, first: float, interval: float = 0.0) -> None:
-        self.first, self.interval = first, interval
+    def __init__(self, first: float, interval: float = 0.0, headers: str = "late") -> None:
+        self.first, self.interval, self.headers = first, interval, headers
         self.streams: dict[Connection, list[int]] = {}  # connection -> [tokens sent, tokens requested]
 
     def step(self) -> None:
@@ -89,27 +98,32 @@ class Connection(asyncio.Protocol):
             return
         requested = _TOKENS.search(self._body)
         tokens = int(requested[1]) if requested else 1
+        if self._engine.headers != "late":
+            before = HEADERS[self._engine.headers]
+            self.send(HEAD + (b"%x\r\n%s\r\n" % (len(before), before) if before else b""))
         if self._engine.first:
-            asyncio.get_running_loop().call_later(self._engine.first, self._begin, tokens)
+            first = self._engine.first * random.uniform(0.5, 1.5)
+            asyncio.get_running_loop().call_later(first, self._begin, tokens)
         else:
             self._begin(tokens)
 
     def _begin(self, tokens: int) -> None:
+        head = HEAD if self._engine.headers == "late" else b""
         if self._engine.interval and tokens > 1:
-            self.send(HEAD + CHUNK)
+            self.send(head + CHUNK)
             self._engine.streams[self] = [1, tokens]
         else:
-            self.send(HEAD + CHUNK * tokens + DONE % tokens)
+            self.send(head + CHUNK * tokens + DONE % tokens)
 
     def send(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
 
 
-async def main(places: list[tuple[str, int]], first: float) -> None:
+async def main(places: list[tuple[str, int]], first: float, headers: str = "late") -> None:
     loop = asyncio.get_running_loop()
     for host, port in places:
-        await loop.create_server(partial(Connection, Engine(first)), host, port, backlog=1024)
+        await loop.create_server(partial(Connection, Engine(first, headers=headers)), host, port, backlog=1024)
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     print("serving", flush=True)
@@ -120,8 +134,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--ports", required=True)
     parser.add_argument("--hosts", default="127.0.0.1")
-    parser.add_argument("--first-ms", type=float, default=0.0)
+    parser.add_argument("--first-ms", type=float, default=0.0, help="the mean; half of it to one and a half times")
+    parser.add_argument("--headers", choices=HEADERS, default="late")
     options = parser.parse_args()
     places = [(host, int(port)) for host in options.hosts.split(",") for port in options.ports.split(",")]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(places, options.first_ms / 1000))
+        runner.run(main(places, options.first_ms / 1000, options.headers))

@@ -26,6 +26,7 @@ TEMPLATES_ANNOTATION = "pagefleet.io/applied-templates"
 
 SYSTEM_NAMESPACE = "pagefleet-system"
 OPERATOR, GATEWAY, ENGINE = "pagefleet-operator", "pagefleet-gateway", "pagefleet-engine"
+ENGINE_CONTAINER = "engine"  # in an engine pod
 WORKER, LOAD_TEST = "pagefleet-engine-worker", "pagefleet-load-test"
 
 ENGINE_PORT = 8000

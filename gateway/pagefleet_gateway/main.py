@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import json
 import logging
 import os
@@ -57,6 +58,9 @@ async def serve(settings: Settings, errors: LogWriter) -> None:
         async with watched as watch:
             gateway.unsynced_reason = watch.unsynced_reason  # before the first answer of /readyz
             await gateway.start()
+            # What is there by now stays: a full collection would walk it again and again, for tens of milliseconds.
+            gc.collect()
+            gc.freeze()
             gateway.follow(watch)
             if watch.api is not None:
                 gateway.read_engine_keys(secrets_of(watch.api))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -31,10 +32,16 @@ def application(
         reason = not_ready_reason()
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
-    async def show_metrics(_: web.Request) -> web.Response:
-        return web.Response(
-            body=await metrics.page(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+    async def show_metrics(request: web.Request) -> web.StreamResponse:
+        parts = await metrics.page()
+        response = web.StreamResponse(headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+        response.content_length = sum(map(len, parts))
+        await response.prepare(request)
+        for part in parts:
+            await response.write(part)
+            await asyncio.sleep(0)  # picks get their turn between two parts
+        await response.write_eof()
+        return response
 
     async def show_windows(request: web.Request) -> web.Response:
         namespace, service = request.query.get("namespace", ""), request.query.get("service", "")
@@ -48,7 +55,7 @@ def application(
             since = math.nan
         if not math.isfinite(since):
             return _bad_request("`since` must be a Unix time in seconds")
-        document = windows.document(namespace, service, since, time.time())
+        document = windows.document(namespace, service, since, time.monotonic())
         body = msgspec.json.encode(document | {"held": held((namespace, service))})
         return web.Response(body=body, content_type="application/json")
 

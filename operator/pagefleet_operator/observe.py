@@ -153,8 +153,10 @@ class Gatherer:
                 (namespace, name), _revisions(workloads, pods, pod_readings, spare_readings), time.time()
             ),
             slices=slices,
-            gateway_api=await self._read_gateway_api(namespace, name) if routed else None,
-            fallbacks=await self._gateway_apis.fallbacks(namespace, name, raw),
+            gateway_api=await self._read_gateway_api(namespace, name, metadata.get("resourceVersion", ""))
+            if routed
+            else None,
+            fallbacks=gateway_api.fallbacks(self.service, namespace, name, raw),
             model_name=self._model_name(service),
             engine_slices=measured.engine,
             prometheus=measured.prometheus,
@@ -199,9 +201,9 @@ class Gatherer:
         pod = _loaded(spare.pod, reading) if spare.pod.ready else spare.pod
         return replace(spare, pod=pod, asleep=reading.sleeping if isinstance(reading, EngineReading) else None)
 
-    async def _read_gateway_api(self, namespace: str, name: str) -> GatewayApiReading | None:
+    async def _read_gateway_api(self, namespace: str, name: str, version: str) -> GatewayApiReading | None:
         try:
-            return await self._gateway_apis.read(namespace, name)
+            return await self._gateway_apis.read(namespace, name, version)
         except ApiError as error:  # only these kinds are concerned: the rest of the decision goes on
             log.warning("%s/%s: the Gateway API's kinds cannot be read: %s", namespace, name, error)
             return None

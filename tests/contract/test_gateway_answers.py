@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from support.gateway.fleet import CANARY, STABLE, Engine, Fleet, running, until
+from support.gateway.fleet import CANARY, HEADERS, STABLE, Engine, Fleet, running, until
 
 from pagefleet_contract.sketch import quantile
 
@@ -22,9 +22,13 @@ STREAM = {"model": "smol", "stream": True, "messages": [{"role": "user", "conten
 
 
 @pytest.fixture
-async def fleet() -> AsyncIterator[Fleet]:
+async def fleet(request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
     async with running() as fleet:
+        fleet.headers = getattr(request, "param", "late")
         yield fleet
+
+
+each_kind_of_engine = pytest.mark.parametrize("fleet", HEADERS, indirect=True)
 
 
 async def stream(fleet: Fleet, usage: bool = False) -> tuple[int, bytes, dict[str, str]]:
@@ -37,6 +41,7 @@ async def stream(fleet: Fleet, usage: bool = False) -> tuple[int, bytes, dict[st
 
 
 @pytest.mark.parametrize("said", ["trailer", "usage"])
+@each_kind_of_engine
 async def test_output_tokens_and_the_time_of_each_are_measured(fleet: Fleet, said: str) -> None:
     await fleet.engine(STABLE, between=0.2, token_report=said)
     fleet.serve((STABLE, 100))
@@ -56,15 +61,17 @@ async def test_output_tokens_and_the_time_of_each_are_measured(fleet: Fleet, sai
     assert sum(int(str(piece["arrivals"])) for piece in arrivals) == 3
 
 
+@each_kind_of_engine
 async def test_an_engine_that_says_no_tokens_is_not_measured(fleet: Fleet) -> None:
     await fleet.engine(STABLE)
     fleet.serve((STABLE, 100))
     assert (await stream(fleet))[0] == 200
-    (piece,) = await fleet.windows(requests=1)
+    piece = await fleet.measured()
     assert "tokens" not in piece and "tpot" not in piece and piece["ttft"]
 
 
 @pytest.mark.parametrize(("first", "following"), [(2.0, 1.0), (None, 2.0), (0.5, 2.0)])
+@each_kind_of_engine
 async def test_an_answer_that_falls_silent_is_ended(fleet: Fleet, first: float | None, following: float) -> None:
     engine = await fleet.engine(STABLE, first_token=0.3, between=1.1)
     fleet.serve((STABLE, 100), first_token_seconds=first, next_token_seconds=following, retries=0)
@@ -79,6 +86,7 @@ async def test_an_answer_that_falls_silent_is_ended(fleet: Fleet, first: float |
     assert sum(int(str(piece["errors"])) for piece in slices) == 1
 
 
+@each_kind_of_engine
 async def test_a_first_token_that_does_not_come_is_looked_for_on_another_pod(fleet: Fleet) -> None:
     stuck = await fleet.engine(STABLE, first_token=30.0)
     fleet.serve((STABLE, 100), first_token_seconds=0.5)
@@ -94,6 +102,7 @@ async def test_a_first_token_that_does_not_come_is_looked_for_on_another_pod(fle
     await until(lambda: stuck.left == len(stuck.requests), 1.0)
 
 
+@each_kind_of_engine
 async def test_a_pod_that_dies_before_its_first_token_costs_nobody_an_error(fleet: Fleet) -> None:
     engines = [await fleet.engine(STABLE, first_token=0.4) for _ in range(3)]
     fleet.serve((STABLE, 100))
@@ -108,6 +117,7 @@ async def test_a_pod_that_dies_before_its_first_token_costs_nobody_an_error(flee
     assert len(survivor.requests) == 9
 
 
+@each_kind_of_engine
 async def test_a_begun_answer_is_never_repeated(fleet: Fleet) -> None:
     await fleet.engine(STABLE, between=0.3)
     await fleet.engine(STABLE, between=0.3)
@@ -126,6 +136,7 @@ async def test_a_begun_answer_is_never_repeated(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
+@each_kind_of_engine
 async def test_a_client_that_leaves_ends_its_request_in_the_engine_within_a_second(fleet: Fleet, begun: bool) -> None:
     engine = await fleet.engine(STABLE, first_token=0.0 if begun else 30.0, between=30.0)
     fleet.serve((STABLE, 100))
@@ -142,6 +153,7 @@ async def test_a_client_that_leaves_ends_its_request_in_the_engine_within_a_seco
     await until(lambda: len(fleet.gateway.ledger) == 0, 1.0)
 
 
+@each_kind_of_engine
 async def test_a_pod_that_goes_ends_its_streams_and_gets_no_new_one(fleet: Fleet) -> None:
     old = await fleet.engine(STABLE, between=0.3)
     fleet.serve((STABLE, 100))

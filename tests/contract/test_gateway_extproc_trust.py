@@ -44,7 +44,7 @@ async def gateway(**options: object) -> AsyncIterator[Gateway]:
     weights = (("aaaaaaaa", 80), ("bbbbbbbb", 20))
     state.put_service(Service("team", "chat", "smol", weights))
     defaults: dict[str, object] = {"port": 0, "internal_port": 0, "picker_port": 0, "settle_seconds": 0}
-    settings = Settings(address="127.0.0.1", **defaults | options)  # type: ignore[arg-type]
+    settings = Settings(**{"address": "127.0.0.1"} | defaults | options)  # type: ignore[arg-type]
     running = Gateway(settings, state, lambda _: None)
     try:
         await running.start()
@@ -73,7 +73,7 @@ def shown(running: Gateway) -> bytes:
 
 def slices(running: Gateway, ahead: float = 10) -> str:
     """The slices that are closed `ahead` seconds from now."""
-    found = running.windows.document("team", "chat", 0, time.time() + ahead)["slices"]
+    found = running.windows.document("team", "chat", 0, time.monotonic() + ahead)["slices"]
     assert isinstance(found, msgspec.Raw)
     return bytes(found).decode()
 
@@ -145,6 +145,13 @@ async def test_without_a_secret_the_picker_signs_its_own_certificate_and_takes_t
             mount(folder, second)
             assert await asyncio.to_thread(shown, running) == second.chain
             await call.answered("10.0.0.1:8000")  # its connection is the old one
+
+
+async def test_the_port_takes_both_families() -> None:
+    async with gateway(picker_tls=False, address="::") as running:
+        for address in ("127.0.0.1", "[::1]"):
+            async with grpc.aio.insecure_channel(f"{address}:{running.picker_port}") as found:
+                assert await checked(found, "liveness") is Status.SERVING
 
 
 async def test_a_file_of_authorities_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:

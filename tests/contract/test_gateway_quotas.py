@@ -57,7 +57,7 @@ async def pair(folder: Path, **limits: int) -> AsyncIterator[Pair]:
         running(api_keys_file=file, pod_name="one") as one,
         running(api_keys_file=file, pod_name="two") as two,
     ):
-        engine = await one.engine(STABLE, says_tokens="trailer")
+        engine = await one.engine(STABLE, token_report="trailer")
         two.state.put_pod(engine.pod())
         for fleet in (one, two):
             fleet.serve((STABLE, 100))

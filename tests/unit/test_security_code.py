@@ -182,7 +182,8 @@ def test_sockets_are_opened_where_ports_are_declared() -> None:
     assert found == {
         "engine/pagefleet_engine/api/server.py",
         "engine/pagefleet_engine/runner/device/ranks/nodes.py",
-        "gateway/pagefleet_gateway/fronts/ext_proc.py",
+        "gateway/pagefleet_gateway/fronts/ext_proc_server.py",
         "gateway/pagefleet_gateway/app.py",
+        "gateway/pagefleet_gateway/settings.py",
         "operator/pagefleet_operator/web/server.py",
     }

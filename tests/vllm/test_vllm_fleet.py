@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -105,6 +107,42 @@ async def test_vllm_serves_through_the_gateway(stage: Stage) -> None:
     streamed = await stage.load.one(8)
     assert (streamed.status, streamed.finish) == (200, "length")
     assert streamed.revision == view.stable
+
+
+async def test_the_gateway_s_time_to_first_token_is_the_client_s(stage: Stage) -> None:
+    """vLLM sends its headers at once. The access log has each stream's time to the first token; within 5 ms or 5 % it is the
+    time by this client's own clock."""
+    felt: dict[str, float] = {}
+    async with aiohttp.ClientSession() as http:
+        for words in (5, 50, 200, 400) * 5:
+            prompt = [{"role": "user", "content": f"{QUESTION} {'again ' * words}"}]
+            body = {"model": "smollm2", "messages": prompt, "max_tokens": 4, "stream": True}
+            begun = time.perf_counter()
+            async with http.post(f"{stage.url}/chat/completions", json=body) as response:
+                assert response.status == 200
+                async for line in response.content:
+                    if line.startswith(b"data: {") and first_token(json.loads(line[len(b"data: ") :])):
+                        felt.setdefault(response.headers["x-request-id"], time.perf_counter() - begun)
+    async with asyncio.timeout(30):
+        measured = await times_to_first_token(stage.fleet)
+        while not felt.keys() <= measured.keys():
+            measured = await times_to_first_token(stage.fleet)
+    wrong = {
+        name: (measured[name], own) for name, own in felt.items() if abs(measured[name] - own) > max(0.005, own / 20)
+    }
+    assert len(wrong) <= len(felt) // 20, wrong
+
+
+async def times_to_first_token(fleet: Fleet) -> dict[str, float]:
+    """The gateway's access log: seconds by request id."""
+    words = ("logs", "-n", "pagefleet-system", "deployment/pagefleet-gateway", "-c", "gateway", "--tail=5000")
+    shown = await fleet.kubectl.run(*words)
+    lines = [json.loads(line) for line in shown.out.splitlines() if line.startswith("{")]
+    return {line["request_id"]: float(line["ttft_us"]) / 1e6 for line in lines if line.get("ttft_us")}
+
+
+def first_token(event: dict[str, Any]) -> bool:
+    return any(choice["delta"].get("content") for choice in event["choices"])
 
 
 async def test_its_metrics_move_the_autoscaler(stage: Stage) -> None:

@@ -28,7 +28,7 @@ _HEADERS = {"accept": "text/plain", "accept-encoding": "identity"}
 class Limits:
     """What one service may use in a round."""
 
-    requests: int = 8  # at the same time
+    requests: int = 4  # at the same time
     size: int = 16 * 1024 * 1024  # bytes
     seconds: float = 0.02  # of the event loop, for reading its pages
 
@@ -51,6 +51,7 @@ class Scrapes:
     def __init__(self, state: State, readings: Readings, limits: Limits | None = None) -> None:
         self._state, self._readings, self._limits = state, readings, limits or Limits()
         self._rounds: dict[ServiceKey, asyncio.Task[None]] = {}  # under way
+        self._reading = asyncio.Lock()  # of one page at a time: between two of them picks get their turn
         self._asked: dict[str, float] = {}  # by uid: the steady time of the last request
 
     async def follow(self) -> None:
@@ -99,9 +100,11 @@ class Scrapes:
                 plain = response.headers.get("content-encoding", "identity") == "identity"
                 if response.status == 200 and plain:
                     page = await _page(response, left)
-                    began = time.perf_counter()
-                    self._readings.put(pod, page, time.monotonic())
-                    left.seconds -= time.perf_counter() - began
+                    async with self._reading:
+                        began = time.perf_counter()
+                        self._readings.put(pod, page, time.monotonic())
+                        left.seconds -= time.perf_counter() - began
+                        await asyncio.sleep(0)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             return  # the reading grows old by itself
 

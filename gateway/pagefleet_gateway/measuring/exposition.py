@@ -40,19 +40,20 @@ class Exposition:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._under_way: asyncio.Task[bytes] | None = None
+        self._under_way: asyncio.Task[list[bytes]] | None = None
 
-    async def page(self) -> bytes:
+    async def page(self) -> list[bytes]:
+        """Return the page in parts of some 10 KB, to be sent one after the other."""
         if self._under_way is None:
             self._under_way = asyncio.create_task(self._render())
             self._under_way.add_done_callback(self._forget)
         # A scraper that goes away must not end the page of another one.
         return await asyncio.shield(self._under_way)
 
-    def _forget(self, _: asyncio.Task[bytes]) -> None:
+    def _forget(self, _: asyncio.Task[list[bytes]]) -> None:
         self._under_way = None
 
-    async def _render(self) -> bytes:
+    async def _render(self) -> list[bytes]:
         page: list[bytes] = []
         step: list[str] = []
         until = time.perf_counter() + STEP_SECONDS
@@ -64,7 +65,7 @@ class Exposition:
                 await asyncio.sleep(0)
                 until = time.perf_counter() + STEP_SECONDS
         page.append("".join(step).encode())
-        return b"".join(page)
+        return page
 
 
 def _head(family: Metric) -> str:

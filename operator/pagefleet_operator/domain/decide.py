@@ -9,7 +9,7 @@ from typing import Any
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_operator.domain import conditions
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.revision import revision_hash, snapshot
+from pagefleet_operator.domain.base.revision import snapshot
 from pagefleet_operator.domain.manifests import workload
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
@@ -18,6 +18,7 @@ from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
 from pagefleet_operator.domain.rollout import carrying_capacity, draining, invalid_spec, machine
 from pagefleet_operator.domain.rollout.draining import Draining
+from pagefleet_operator.domain.rollout.target import target_of
 from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
 from pagefleet_operator.domain.spec import parse
@@ -69,7 +70,7 @@ def _planned(observation: Observation, now: float) -> Plan:
             if refused := refusals(observation.policy, parsed.raw):
                 problem = Problem("NotAllowed", SpecErrors(tuple(refused)).message)
                 return routing.keep(_hold(Turn(observation, now, journal), problem), observation.status)
-            turn = SpecTurn(observation, now, journal, parsed, revision_hash(parsed.raw))
+            turn = SpecTurn(observation, now, journal, parsed, target_of(parsed.raw, observation.status))
             return routing.add(turn, _move(turn))
 
 

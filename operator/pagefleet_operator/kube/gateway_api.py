@@ -4,7 +4,7 @@ service's live HTTPRoute and InferencePool, and the chain of its fallbacks. Noth
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pagefleet_contract.names import is_object_name
@@ -21,9 +21,11 @@ from pagefleet_operator.domain.status.gateway_api import (
 )
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, Document
+from pagefleet_operator.kube.store import ServiceKey
 
 ROUTE_VERSIONS, POOL_VERSION = ("v1", "v1beta1"), "v1"
-FEATURE_SECONDS = 30.0
+FEATURE_SECONDS, SETTLED_SECONDS = 30.0, 30.0
+MAX_SETTLED = 10_000
 MAX_CHAIN = 8
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -34,25 +36,24 @@ class GatewayApis:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._features, self._read = Features(), float("-inf")
+        self._settled: dict[ServiceKey, tuple[str, float, GatewayApiReading]] = {}
 
-    async def read(self, namespace: str, name: str) -> GatewayApiReading:
+    async def read(self, namespace: str, name: str, version: str) -> GatewayApiReading:
+        """The reading of a service whose resourceVersion is `version`. While that one and the route are settled, the objects
+        are read at most every SETTLED_SECONDS: a thousand idle services ask for nothing twice a second."""
+        key, now = (namespace, name), time.monotonic()
+        if (known := self._settled.get(key)) and known[0] == version and now - known[1] < SETTLED_SECONDS:
+            return known[2]
         features = await self._served()
         route = await self._live(ROUTE_GROUP, features.route, ROUTE_KIND, namespace, name)
         pool = await self._live(POOL_GROUP, features.pool, POOL_KIND, namespace, name)
-        return GatewayApiReading(features, route, pool)
-
-    async def fallbacks(self, namespace: str, name: str, spec: Mapping[str, Any]) -> tuple[FallbackReading, ...]:
-        """The chain from the service's own fallback on, until it ends, repeats a name or is too long."""
-        chain: list[FallbackReading] = []
-        following, known = fallback_of(spec), {name}
-        while following and len(chain) < MAX_CHAIN:
-            document = await self._api.find(paths.inference_service(namespace, following))
-            chain.append(fallback(following, document))
-            if following in known:
-                break
-            known.add(following)
-            following = chain[-1].fallback
-        return tuple(chain)
+        reading = GatewayApiReading(features, route, pool)
+        self._settled.pop(key, None)
+        if is_settled(reading):
+            if len(self._settled) >= MAX_SETTLED:
+                self._settled.clear()
+            self._settled[key] = (version, now, reading)
+        return reading
 
     async def _served(self) -> Features:
         if time.monotonic() - self._read > FEATURE_SECONDS:
@@ -66,6 +67,33 @@ class GatewayApis:
             return None
         document = await self._api.find(paths.named(f"{group}/{version}", kind, namespace, name))
         return None if document is None else live(document, "parents")
+
+
+def fallbacks(
+    find: Callable[[str, str], Document | None], namespace: str, name: str, spec: Mapping[str, Any]
+) -> tuple[FallbackReading, ...]:
+    """The chain from the service's own fallback on, until it ends, repeats a name or is too long. `find` returns a service as
+    the watches have reported it."""
+    chain: list[FallbackReading] = []
+    following, known = fallback_of(spec), {name}
+    while following and len(chain) < MAX_CHAIN:
+        chain.append(fallback(following, find(namespace, following)))
+        if following in known:
+            break
+        known.add(following)
+        following = chain[-1].fallback
+    return tuple(chain)
+
+
+def is_settled(reading: GatewayApiReading) -> bool:
+    """Whether there is a route that every Gateway has accepted as it is now, so that nothing is awaited from outside."""
+    route = reading.route
+    if route is None or not route.parent_statuses:
+        return False
+    return all(
+        entry.accepted and entry.resolved and entry.observed_generation in (None, route.generation)
+        for entry in route.parent_statuses
+    )
 
 
 def features(route: Document | None, pool: Document | None) -> Features:

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -189,6 +190,7 @@ class Fleet:
     stack: AsyncExitStack
     lines: list[dict[str, object]]  # of the access log
     hosts: int = 10
+    headers: str = "late"  # of engines that are made without saying when they send theirs
     engines: list[Engine] = field(default_factory=list)
 
     @property
@@ -197,7 +199,7 @@ class Fleet:
 
     async def engine(self, revision: str, **options: object) -> Engine:
         self.hosts += 1
-        engine = Engine(f"127.0.0.{self.hosts}", revision, **options)  # type: ignore[arg-type]
+        engine = Engine(f"127.0.0.{self.hosts}", revision, **{"headers": self.headers, **options})  # type: ignore[arg-type]
         await engine.start()
         self.engines.append(engine)
         self.stack.push_async_callback(engine.stop)
@@ -224,6 +226,18 @@ class Fleet:
     async def windows(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
         """Return the closed slices of revisions once they hold at least `requests` requests."""
         return [piece for piece in await self.slices(seconds, requests) if piece["revision"]]
+
+    async def measured(self, requests: int = 1) -> dict[str, Any]:
+        """All closed slices of revisions as one, once they hold `requests` requests: counts and histograms are added."""
+        whole: dict[str, Any] = {}
+        for piece in await self.windows(requests=requests):
+            for name, value in piece.items():
+                if isinstance(value, dict):
+                    histogram = whole.setdefault(name, {})
+                    histogram.update({bucket: histogram.get(bucket, 0) + count for bucket, count in value.items()})
+                elif isinstance(value, int):
+                    whole[name] = whole.get(name, 0) + value
+        return whole
 
     async def slices(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
         """Return all closed slices, arrivals too."""

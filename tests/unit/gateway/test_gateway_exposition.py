@@ -53,7 +53,7 @@ async def test_a_page_of_500_services_stalls_the_loop_for_less_than_10_ms() -> N
             longest, before = max(longest, now - before), now
 
     watching = asyncio.create_task(ticks())
-    page = await exposition.page()
+    page = b"".join(await exposition.page())
     done = True
     await watching
     assert families(page.decode()) == families(generate_latest(found).decode())
@@ -67,6 +67,6 @@ async def test_scrapes_at_the_same_time_share_a_page_and_one_that_goes_away_ends
     await asyncio.sleep(0)
     first.cancel()
     page = await second
-    assert page.count(b"requests_total{") == 200
+    assert b"".join(page).count(b"requests_total{") == 200
     third = await exposition.page()
     assert third is not page

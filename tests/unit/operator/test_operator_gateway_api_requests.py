@@ -1,0 +1,89 @@
+"""Protects the API server from the operator's readings of the Gateway API: a settled service whose object has not changed asks for
+its route and pool only every half minute, one that awaits a Gateway's answer or has changed asks each time, and a chain of
+fallbacks is read from what the watches reported, without a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pagefleet_operator.kube import gateway_api
+from pagefleet_operator.kube.client import Api, Document
+from pagefleet_operator.kube.gateway_api import GatewayApis
+
+ESTABLISHED = {"conditions": [{"type": "Established", "status": "True"}]}
+
+
+class Counting(Api):
+    """An API server with the CRD of HTTPRoutes and one route; `asked` has the paths."""
+
+    def __init__(self, accepted: str) -> None:
+        super().__init__(None)
+        self.asked: list[str] = []
+        conditions = [
+            {"type": kind, "status": accepted, "observedGeneration": 1} for kind in ("Accepted", "ResolvedRefs")
+        ]
+        self.route = {
+            "metadata": {"name": "chat", "uid": "u", "generation": 1},
+            "status": {"parents": [{"parentRef": {"name": "edge"}, "conditions": conditions}]},
+        }
+
+    async def find(self, path: str) -> Document | None:
+        self.asked.append(path)
+        if path.endswith("/httproutes.gateway.networking.k8s.io"):
+            return {"spec": {"versions": [{"name": "v1", "served": True}]}, "status": ESTABLISHED}
+        return self.route if "/httproutes/" in path else None
+
+    @property
+    def routes_read(self) -> int:
+        return sum("/httproutes/" in path for path in self.asked)
+
+
+async def test_a_settled_service_is_read_again_only_when_it_has_changed_or_time_has_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, now = Counting("True"), [1000.0]
+    monkeypatch.setattr(gateway_api.time, "monotonic", lambda: now[0])
+    apis = GatewayApis(api)
+    first = await apis.read("ns", "chat", "7")
+    assert first.route is not None and api.routes_read == 1
+    for _ in range(10):
+        now[0] += 2.0
+        assert await apis.read("ns", "chat", "7") == first
+    assert api.routes_read == 1
+    await apis.read("ns", "chat", "8")
+    assert api.routes_read == 2, "the object has changed"
+    await apis.read("ns", "other", "8")
+    assert api.routes_read == 3, "another service has its own route"
+    now[0] += gateway_api.SETTLED_SECONDS + 1
+    await apis.read("ns", "chat", "8")
+    assert api.routes_read == 4
+
+
+@pytest.mark.parametrize("change", ["unanswered", "refused", "older", "none"])
+async def test_a_service_that_awaits_a_gateway_s_answer_is_read_each_time(change: str) -> None:
+    api = Counting("False" if change == "refused" else "True")
+    if change == "unanswered":
+        api.route["status"] = {}
+    if change == "older":
+        api.route["metadata"]["generation"] = 2
+    if change == "none":
+        api.route = None  # type: ignore[assignment]
+    apis = GatewayApis(api)
+    for _ in range(3):
+        await apis.read("ns", "chat", "7")
+    assert sum("/httproutes/" in path for path in api.asked) == 3
+
+
+def test_a_chain_of_fallbacks_is_read_from_what_is_known() -> None:
+    def service(fallback: str) -> dict[str, Any]:
+        traffic = {"fallback": {"service": fallback}} if fallback else {}
+        return {"spec": {"model": {"servedName": "m"}, "traffic": traffic}}
+
+    known = {("ns", "small"): service("tiny"), ("ns", "tiny"): service("small")}
+    chain = gateway_api.fallbacks(lambda *key: known.get(key), "ns", "chat", service("small")["spec"])
+    assert [(one.name, one.exists) for one in chain] == [("small", True), ("tiny", True), ("small", True)]
+    assert gateway_api.fallbacks(lambda *_: None, "ns", "chat", service("")["spec"]) == ()
+    (missing,) = gateway_api.fallbacks(lambda *_: None, "ns", "chat", service("gone")["spec"])
+    assert not missing.exists
