@@ -24,6 +24,7 @@ from pagefleet_gateway.cluster.scrapes import Scrapes
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.fronts.authz import AuthzConnection
+from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
@@ -222,9 +223,12 @@ class Gateway:
 
     async def _serve_authz(self) -> None:
         """Answer Envoy's requests for decisions on the private Unix socket."""
+        guard = HangGuard()
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: AuthzConnection(self._decide, self._rng), str(self.proxy.paths.picker), backlog=1024
+            lambda: AuthzConnection(self._decide, self._rng, guard), str(self.proxy.paths.picker), backlog=1024
         )
+        guard.listen(server.sockets[0].fileno())
+        self._run("hang guard", guard.follow())
         self._closing.callback(server.close)
 
     async def _serve_internal(self) -> None:

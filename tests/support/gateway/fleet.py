@@ -30,6 +30,7 @@ FIRST = {
 }
 FAILED = b'data: {"error": {"message": "no page left", "type": "server_error", "param": null, "code": 500}}\n\n'
 USAGE = {"prompt_tokens": 7, "total_tokens": 7 + len(TOKENS), "completion_tokens": len(TOKENS)}
+PROMPT_TOKENS = "x-pagefleet-prompt-tokens"
 
 
 @dataclass
@@ -130,11 +131,14 @@ class Engine:
             return web.json_response({"error": error}, status=self.status, headers=headers)
         if not body.get("stream"):
             await asyncio.sleep(self.first_token)
-            headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.token_report == "trailer" else {}
+            headers = {}
+            if self.token_report == "trailer":
+                headers = {"x-pagefleet-output-tokens": str(len(TOKENS)), PROMPT_TOKENS: str(USAGE["prompt_tokens"])}
             usage = {"usage": USAGE} if self.token_report == "usage" else {}
             return web.json_response(completion("".join(TOKENS)) | usage, headers=headers)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         if self.token_report == "trailer":
+            response.headers[PROMPT_TOKENS] = str(USAGE["prompt_tokens"])
             response.headers["trailer"] = "x-pagefleet-output-tokens"
         writer = await response.prepare(request) if self.headers != "late" else None
         if await self.prompt(request, response):
