@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 SUFFIXES = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
@@ -15,6 +16,12 @@ SHARE = r"^(100(\.0+)?|[0-9]{1,2}(\.[0-9]+)?)%$"  # 0% to 100%
 PART = r"^[0-9]{1,2}(\.[0-9]+)?%$"  # below 100%
 CONFIDENCE = r"^[5-9][0-9](\.[0-9]{1,3})?%$"  # 50% to 99.999%
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+# What Kubernetes accepts beyond it: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
+_BILLIONTHS = {
+    **{suffix: 1000**power for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))},
+    **{suffix: 1024**power * 10**9 for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
 _PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"
 
 
@@ -44,3 +51,19 @@ def amount(text: str) -> float:
 def whole(cpu: str) -> int:
     """Threads for a CPU request: at least one, rounded up."""
     return max(1, math.ceil(amount(cpu) - 1e-9))
+
+
+def canonical(text: str) -> str:
+    """Write a Kubernetes quantity in the same way for each value: "1000m" -> "1", "1024Mi" -> "1Gi", "0.5" -> "500m".
+
+    It is the shortest text without a fraction. As in Kubernetes a value is a whole number of billionths, rounded up. A text
+    that is no quantity stays as it is.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        return text
+    number, exponent, suffix = match.groups()
+    unit = Fraction(10) ** (int(exponent) + 9) if exponent else Fraction(_BILLIONTHS[suffix or ""])
+    value = math.ceil(Fraction(number.rstrip(".")) * unit)
+    forms = [f"{value // size}{name}" for name, size in _BILLIONTHS.items() if value % size == 0]
+    return min(forms, key=lambda form: (len(form), form))

@@ -53,6 +53,10 @@ class ReflectorError(RuntimeError):
     """The API server answered with an error, or not with JSON."""
 
 
+class AbsentError(ReflectorError):
+    """The API server does not serve this kind."""
+
+
 class GoneError(ReflectorError):
     """The resourceVersion is too old: the objects must be listed again."""
 
@@ -66,7 +70,8 @@ class Feed:
     """One kind of object: how it is requested and where it goes.
 
     `request` takes the client library's arguments of a list. `replace` gets a whole list, `upsert` and `remove` one object
-    each. `required`: whether readiness waits for the first list. `on_list` and `on_restart` are for counting.
+    each. `required`: whether the kind must be served. Readiness waits for the first list, and of a kind that is not required
+    for the answer that it is not served. `on_list` and `on_restart` are for counting.
     """
 
     kind: str
@@ -83,7 +88,7 @@ class Reflector:
     """Follows one feed. `errors` are the exceptions by which the client reports a failed connection, beside OSError."""
 
     def __init__(self, feed: Feed, errors: type[Exception] = OSError) -> None:
-        self.synced = not feed.required  # True once a list has been applied
+        self.synced = False  # True once a list has been applied, or is known to be missing
         self._feed = feed
         self._errors = (ReflectorError, OSError, TimeoutError, ValueError, errors)
         self._version = ""
@@ -103,6 +108,7 @@ class Reflector:
                 self._version = ""
                 self._pause = min(self._pause, GONE_PAUSE)  # the server answers
             except self._errors as error:
+                self.synced |= isinstance(error, AbsentError) and not self._feed.required
                 self._feed.on_restart()
                 log.warning("%s: watch interrupted: %s", self._feed.kind, error or type(error).__name__)
             await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads reconnects
@@ -186,4 +192,6 @@ async def _checked(response: Response) -> dict[str, object]:
 def _raise(code: int, message: str) -> None:
     if code == 410:
         raise GoneError(message)
+    if code == 404:
+        raise AbsentError(f"{code}: {message}")
     raise ReflectorError(f"{code}: {message}")

@@ -44,6 +44,17 @@ async def test_a_subset_hint_is_kept_in_either_form_and_an_empty_one_allows_noth
         assert (await world.call().refusal(subset=nothing)).status.code == 503
 
 
+@pytest.mark.parametrize("written", ["[fd00::7]:8000", "[FD00:0:0:0:0:0:0:7]:8000"])
+async def test_an_ipv6_endpoint_is_the_pods_however_the_gateway_writes_it(world: World, written: str) -> None:
+    address = "[fd00::7]:8000"
+    world.pods(pod(1), Pod("6", "p6", "team", "chat", "aaaaaaaa", address))
+    call = world.call()
+    assert await call.pick(subset=[written]) == [address]
+    await call.answered(written)
+    await call.end()
+    assert [line.upstream for line in world.lines] == [address] and world.dropped == []
+
+
 async def test_no_ready_pod_is_503_and_refusals_are_openai_shaped(world: World) -> None:
     world.pods(pod(1, ready=False))
     call = world.call()

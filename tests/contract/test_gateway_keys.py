@@ -116,6 +116,7 @@ METRIC = "pagefleet_gateway_api_keys_valid "
         ("- {name: 'a b', key: sk-0123456789abcdef}", "[0].name"),
         ("- {name: a}", "either `key` or `sha256`"),
         ("- {name: a, key: short}", "[0].key"),
+        ("- {name: a, key: sk-0123456789abcdef, manageAdapters: 1}", "[0].manageAdapters"),
         ("- {name: a, sha256: abc}", "[0].sha256"),
         ("- {name: a, key: sk-0123456789abcdef, namespaces: []}", "[0].namespaces"),
         ("- {name: a, key: sk-0123456789abcdef, services: [chat]}", "[0].services"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pagefleet_contract import engine_keys, model_name
-from pagefleet_contract.names import ENGINE_ANNOTATION, REVISION_LABEL, SERVICE_LABEL
+from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER, REVISION_LABEL, SERVICE_LABEL
 from pagefleet_contract.quantity import seconds
 from pagefleet_contract.traffic import (
     DEFAULT_HELD_BYTES,
@@ -104,7 +104,14 @@ def pod_from(raw: Mapping[str, object]) -> Pod | None:
         engine=engine,
         silent=is_silent(raw),
         key_secret=_key_secret(_map(raw, "spec")),
+        container=container_of(status),
     )
+
+
+def container_of(status: Mapping[str, object]) -> str:
+    """Return the id of a pod's engine container, of all its containers where none has the engine's name."""
+    ids = {_text(one, "name"): _text(one, "containerID") for one in _maps(status, "containerStatuses")}
+    return ids.get(ENGINE_CONTAINER) or ",".join(ids.values())
 
 
 def _key_secret(spec: Mapping[str, object]) -> tuple[str, str] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from pagefleet_gateway.cluster.engines import OWN_ENGINE, Engine
 
@@ -82,6 +83,13 @@ class Pod:
     engine: Engine = OWN_ENGINE
     silent: bool = False
     key_secret: tuple[str, str] | None = None  # name and key of the Secret with its engine's API key
+    # The running engine container. Not compared, because Envoy does not know it and its pod is the same one after a restart.
+    container: str = field(default="", compare=False)
+
+    @cached_property
+    def cache(self) -> str:
+        """Return the name of the prefix cache in the pod: a container that started again has an empty one."""
+        return f"{self.uid}/{self.container}"
 
     @property
     def may_answer(self) -> bool:
@@ -142,7 +150,8 @@ class State:
         self._invalidate()
 
     def put_pod(self, pod: Pod) -> None:
-        if self._pods.get(pod.uid) != pod:
+        known = self._pods.get(pod.uid)
+        if known != pod or (known is not None and known.container != pod.container):
             self._pods[pod.uid] = pod
             self._invalidate_pods()
 

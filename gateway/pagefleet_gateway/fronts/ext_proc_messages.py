@@ -5,6 +5,7 @@ Pure: no gRPC, no decision. Source: Gateway API Inference Extension, proposal 00
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
 
 from envoy.config.core.v3 import base_pb2
@@ -57,13 +58,23 @@ def subset_of(request: proto.ProcessingRequest) -> frozenset[str] | None:
         return None
     value = fields[SUBSET]
     values = [item.string_value for item in value.list_value.values] or [value.string_value]
-    return frozenset(part.strip() for text in values for part in text.split(",") if part.strip())
+    return frozenset(endpoint_of(part) for text in values for part in text.split(",") if part.strip())
 
 
 def served_of(request: proto.ProcessingRequest) -> str:
     """Return the `ip:port` that answered, "" when the gateway does not report it."""
     fields = _metadata(request, METADATA)
-    return fields[SERVED].string_value.strip() if SERVED in fields else ""
+    return endpoint_of(fields[SERVED].string_value) if SERVED in fields else ""
+
+
+def endpoint_of(text: str) -> str:
+    """Return an `ip:port` as Kubernetes writes the address: a gateway may write an IPv6 one in full or in capitals."""
+    host, _, port = text.strip().rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return text.strip()
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def pick_response(pick: Pick) -> tuple[proto.CommonResponse, struct_pb2.Struct]:

@@ -6,6 +6,7 @@
       services: [shared/chat]       # and these; neither: every service
       requestsPerMinute: 600        # of all gateway pods together; 0 or absent: no limit
       tokensPerMinute: 200000
+      manageAdapters: true          # may load and unload LoRA adapters at run time, where the engine allows that
 
 Decides whether a key may use a service; never routes. Only digests stay in memory.
 """
@@ -22,7 +23,16 @@ import yaml
 from pagefleet_gateway.cluster.state import ServiceKey
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_FIELDS = {"name", "key", "sha256", "namespaces", "services", "requestsPerMinute", "tokensPerMinute"}
+_FIELDS = {
+    "name",
+    "key",
+    "sha256",
+    "namespaces",
+    "services",
+    "requestsPerMinute",
+    "tokensPerMinute",
+    "manageAdapters",
+}
 MIN_KEY_CHARACTERS = 16
 
 
@@ -38,6 +48,7 @@ class APIKey:
     services: frozenset[ServiceKey] = frozenset()
     requests_per_minute: int = 0  # 0: no limit
     tokens_per_minute: int = 0
+    manage_adapters: bool = False  # may load and unload LoRA adapters in engines that allow it
 
     def allows(self, service: ServiceKey) -> bool:
         if not self.namespaces and not self.services:
@@ -107,6 +118,7 @@ def _key(where: str, entry: object) -> APIKey:
         services=frozenset((service[0], service[1]) for service in services),
         requests_per_minute=_limit(f"{where}.requestsPerMinute", entry.get("requestsPerMinute", 0)),
         tokens_per_minute=_limit(f"{where}.tokensPerMinute", entry.get("tokensPerMinute", 0)),
+        manage_adapters=_switch(f"{where}.manageAdapters", entry.get("manageAdapters", False)),
     )
 
 
@@ -138,4 +150,10 @@ def _texts(where: str, value: object) -> list[str]:
 def _limit(where: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise KeyFileError(f"{where}: must be a whole number of at least 0")
+    return value
+
+
+def _switch(where: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise KeyFileError(f"{where}: must be true or false")
     return value

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pagefleet_contract.strata import stratum
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, State
 from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTimeout, stream_timeout
@@ -64,6 +65,7 @@ class Pick:
     api_key: str = ""  # the name of the client's API key; the key itself does not reach the engine
     engine_key: str = field(default="", repr=False)  # what the engine gets in its place, "" for none
     include_usage: bool = False  # the end of its streamed answer has the number of its tokens
+    forced: bool = False  # `rollout.route.header` has sent it to the canary
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ class Picker:
             self.limits.retain_keys(() if keys is None else keys.all)
         self.splits.retain(self._state.snapshot.services)
         self._ledger.retries.retain(self._state.snapshot.services.keys())
-        self.prefixes.retain({pod.uid for pod in self._state.pods})
+        self.prefixes.retain({pod.cache for pod in self._state.pods})
 
     def _keyed(self, service: Service, pick: Pick) -> Pick | Refusal:
         """Return the pick with the engine's own key: a client that has a key of the gateway has none of the engine's."""
@@ -194,15 +196,14 @@ class Picker:
         return replace(pick, choices=pick.choices[:1], retries=0, mirror=None)
 
     def _ticket(self, admitted: Admitted, service: Service, pick: Pick, known: Content | None, now: float) -> Ticket:
-        """Record the prompt with its first choice and return the request's ticket."""
-        first, cost = pick.choices[0], admitted.cost
-        uncached = max(0, cost.prompt_tokens - self.prefixes.matched(first.uid, cost.blocks) * BLOCK_TOKENS)
-        self.prefixes.record(first.uid, cost.blocks)
-        self._ledger.backlogs.add_prompt(first, uncached, now)
+        """Record the prompt with its first choice, and with the pod of its copy. Return the request's ticket."""
+        cost = admitted.cost
+        uncached = self._send_prompt(pick.choices[0], cost, now)
+        copied = 0 if pick.mirror is None else self._send_prompt(pick.mirror, cost, now)
         return Ticket(
             service=service,
             revision=pick.revision,
-            stratum=stratum(len(admitted.request.body)),
+            stratum=stratum(uncached),
             choices=pick.choices,
             deadline=now + (pick.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS,
             tokens=uncached + cost.output_tokens,
@@ -210,7 +211,20 @@ class Picker:
             api_key=admitted.api_key,
             uncached_tokens=uncached,
             content=known,
+            opened=now,
+            streams=cost.streams,
+            forced=pick.forced,
+            fallback=bool(pick.fallback),
+            copy=pick.mirror,
+            copy_tokens=copied + cost.output_tokens,
         )
+
+    def _send_prompt(self, pod: Pod, cost: RequestCost, now: float) -> int:
+        """Record the prompt with a pod that gets it. Return its tokens that the pod has probably not cached."""
+        uncached = max(0, cost.prompt_tokens - self.prefixes.matched(pod.cache, cost.blocks) * BLOCK_TOKENS)
+        self.prefixes.record(pod.cache, cost.blocks)
+        self._ledger.backlogs.add_prompt(pod, uncached, now)
+        return uncached
 
     def _pick(
         self, snapshot: Snapshot, service: Service, request: Request, cost: RequestCost, now: float
@@ -254,14 +268,19 @@ class Picker:
             if cost.streams
             else NO_STREAM_TIMEOUT,
             include_usage=cost.streams and cost.include_usage,
+            forced=forced,
         )
 
     def _mirror(
         self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]], cost: RequestCost, now: float
     ) -> Pod | None:
-        """Return the pod that gets a copy, for `percent` of the requests that do not go to the mirrored revision anyway."""
+        """Return the pod that gets a copy, for `percent` of the requests that do not go to the mirrored revision anyway.
+
+        A pod at its limit gets none: a copy never waits.
+        """
         mirrored, percent = service.mirror
-        own = pods.get(mirrored, ())
+        limit = service.pod_limit
+        own = [pod for pod in pods.get(mirrored, ()) if not limit or self._ledger.in_flight(pod) < limit]
         if not own or mirrored == revision or self._rng.random() * 100 >= percent:
             return None
         return self._rank(own, cost, 1, now)[0]
@@ -285,7 +304,7 @@ class Picker:
             foreign_requests=reading.foreign,
             waiting_requests=reading.waiting,
             kv_usage=reading.kv_usage,
-            matched_tokens=self.prefixes.matched(pod.uid, cost.blocks) * BLOCK_TOKENS,
+            matched_tokens=self.prefixes.matched(pod.cache, cost.blocks) * BLOCK_TOKENS,
             has_adapter=cost.model in reading.adapters,
             ejected=self._ledger.ejected(pod, now),
         )
@@ -300,10 +319,3 @@ def candidates(own: Sequence[Pod], other: Sequence[Pod], attempts: int) -> list[
     chosen = list(own[:attempts])
     chosen.extend(other[: attempts - len(chosen)])
     return [chosen[index % len(chosen)] for index in range(attempts)] if chosen else []
-
-
-def stratum(body_bytes: int) -> str:
-    """Return the prompt-length class of a request, by its body's size: s < 1 KiB, m < 8 KiB, l above."""
-    if body_bytes < 1024:
-        return "s"
-    return "m" if body_bytes < 8192 else "l"

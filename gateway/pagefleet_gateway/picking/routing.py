@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 from pagefleet_contract import model_name
 from pagefleet_gateway.cluster.state import Service, ServiceKey, Snapshot
 from pagefleet_gateway.limits.api_keys import APIKey
 from pagefleet_gateway.picking.request_body import BodyError, document
 
+# They change what an engine serves to everybody. Our engine and vLLM have them when they allow adapters at run time.
+ADAPTER_ENDPOINTS = ("/load_lora_adapter", "/unload_lora_adapter")
 PATH = re.compile(r"^/(?:(?P<namespace>[^/]+)/(?P<service>[^/]+)/)?v1(?P<endpoint>/[^?#]*)(?:[?#].*)?$")
 
 
@@ -43,6 +46,11 @@ def route(snapshot: Snapshot, method: str, path: str, body: bytes, key: APIKey |
     match = PATH.match(path)
     if match is None:
         return _not_found("there is no such path; use /<namespace>/<service>/v1/... or /v1/...", "path_not_found")
+    if unquote(match["endpoint"]).rstrip("/") in ADAPTER_ENDPOINTS and not (key and key.manage_adapters):
+        message = (
+            "adapters are loaded and unloaded only with an API key that has `manageAdapters: true` at this gateway"
+        )
+        return Refusal(403, "permission_error", "path_not_allowed", message)
     if match["namespace"]:
         named = (match["namespace"], match["service"])
         service = snapshot.services.get(named)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pagefleet_contract.names import SERVICE_LABEL
-from pagefleet_gateway.cluster.objects import is_ready
+from pagefleet_gateway.cluster.objects import container_of, is_ready
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, State
 from pagefleet_gateway.picking.picker import Request
 from pagefleet_gateway.picking.request_body import BodyError, document
@@ -60,6 +60,7 @@ class Pool:
                 REVISION,
                 f"{host}:{port}",
                 is_ready(raw),
+                container=container_of(status),
             )
             for port in self.ports
         ]

@@ -199,12 +199,28 @@ async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_it_is_synced_after_the_first_list() -> None:
     server = Server(OSError("away"), listed(7, "a"))
-    one, other = Reflector(Copy().feed(server)), Reflector(Copy().feed(Server(), required=False))
-    assert (one.synced, other.synced) == (False, True)
+    one = Reflector(Copy().feed(server))
+    assert not one.synced
     task = asyncio.create_task(one.run())
     await asyncio.wait_for(server.done.wait(), 10)
     task.cancel()
     assert one.synced
+
+
+@pytest.mark.parametrize(("required", "synced"), [(False, True), (True, False)])
+async def test_a_kind_that_is_not_required_is_synced_once_the_server_says_that_it_has_none(
+    required: bool, synced: bool
+) -> None:
+    """Before that answer a gateway would be ready without the pools that exist."""
+    server = Server(OSError("away"), Response({"message": "not found"}, status=404))
+    reflected = Reflector(Copy().feed(server, required))
+    task = asyncio.create_task(reflected.run())
+    while len(server.asked) < 2:
+        assert not reflected.synced
+        await asyncio.sleep(0)
+    await asyncio.wait_for(server.done.wait(), 10)
+    task.cancel()
+    assert reflected.synced is synced
 
 
 async def test_pauses_grow_and_begin_again_when_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:

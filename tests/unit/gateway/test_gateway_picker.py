@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,8 @@ from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.measuring.access_log import LogLine, complete, parse
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request, stratum
+from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_gateway.picking.request_cost import request_cost
 from pagefleet_gateway.picking.routing import Refusal
 
 PATH = "/team/chat/v1/completions"
@@ -170,6 +172,58 @@ def test_the_mirrored_share_is_drawn_and_never_changes_the_answer() -> None:
     assert world.pick().mirror is None
 
 
+def test_the_mirrored_revisions_pods_share_the_copies_by_load() -> None:
+    mirrored = [pod(str(number), "b") for number in range(2, 6)]
+    world = World(pod("1", "a"), *mirrored, weights=(("a", 100),), mirror=("b", 100.0))
+    copies = Counter(pick.mirror.uid for _ in range(200) if (pick := world.pick()).mirror is not None)
+    assert copies == {"2": 50, "3": 50, "4": 50, "5": 50}  # one scrape period, in which no reading changes
+    assert sum(world.ledger.in_flight(one) for one in mirrored) == 200
+    for number in range(1, 201):
+        world.end(number)
+    assert not any(world.ledger.in_flight(one) or world.ledger.tokens(one) for one in mirrored)
+
+
+def test_a_copys_prompt_is_cached_where_it_went_and_a_pod_at_its_limit_gets_none() -> None:
+    mirrored = [pod("2", "b"), pod("3", "b")]
+    world = World(pod("1", "a"), *mirrored, weights=(("a", 100),), mirror=("b", 100.0))
+    prompts = [{"model": "m", "prompt": letter * 4096} for letter in "xy"]
+    places = {}
+    for prompt in prompts:
+        pick = world.pick(body=prompt)
+        assert pick.mirror is not None
+        places[prompt["prompt"]] = pick.mirror.uid
+    for number in (1, 2):
+        world.end(number)
+    for number, prompt in enumerate(prompts * 3, start=3):
+        pick = world.pick(body=prompt)
+        assert pick.mirror is not None and pick.mirror.uid == places[prompt["prompt"]]
+        world.end(number)
+    more = World(pod("1", "a"), mirrored[0], weights=(("a", 100),), mirror=("b", 100.0), pod_limit=3)
+    for _ in range(3):
+        assert more.pick().mirror is not None
+    more.state.put_pod(pod("9", "a"))
+    more.state.confirm(more.state.pods)
+    assert more.pick().mirror is None  # the only mirrored pod has three
+
+
+def test_a_container_that_started_again_has_an_empty_cache() -> None:
+    one, two = (replace(pod(uid, "a"), container=f"first-{uid}") for uid in "12")
+    world = World(one, two, weights=(("a", 100),))
+    body = {"model": "m", "prompt": "x" * 8192}
+    first = world.pick(body=body).choices[0]
+    world.end(1)
+    assert world.pick(body=body).choices[0].uid == first.uid
+    world.end(2)
+    blocks = request_cost(json.dumps(body).encode()).blocks
+    assert world.picker.prefixes.matched(first.cache, blocks) == 32
+    world.state.put_pod(replace(first, container="second"))  # the same pod, address and readiness
+    (known,) = [one for one in world.state.snapshot.pods["team", "chat"]["a"] if one.uid == first.uid]
+    assert known.container == "second"  # and Envoy need not confirm it once more
+    assert world.picker.prefixes.matched(known.cache, blocks) == 0
+    world.picker.sweep(0.0)
+    assert world.picker.prefixes.matched(first.cache, blocks) == 0
+
+
 def test_a_fallback_is_one_step_and_only_when_it_is_needed() -> None:
     world = World(pod("1", "a"), weights=(("a", 100),), fallback="small", pod_limit=1)
     small = Pod("9", "s", "team", "small", "c", "10.0.0.9:8000")
@@ -184,33 +238,6 @@ def test_a_fallback_is_one_step_and_only_when_it_is_needed() -> None:
     world.state.remove_pod("1")
     refused = world.ask()
     assert isinstance(refused, Refusal) and refused.code == "no_ready_pod" and refused.service == ("team", "chat")
-
-
-def test_what_a_log_line_counts_as() -> None:
-    def outcome(**fields: object) -> tuple[bool, bool | None]:
-        world = World(pod("1", "a"), weights=(("a", 100),))
-        world.pick()
-        ended = world.end(1, upstream="10.0.0.1:8000", **fields)
-        counted = ended.outcome  # type: ignore[attr-defined]
-        return counted is not None, counted.failed if counted else None
-
-    assert outcome() == (True, False)
-    assert outcome(code=500) == (True, True)
-    assert outcome(code=200, flags="UPE") == (True, True)  # truncated
-    assert outcome(code=504, flags="UT") == (True, True)
-    assert outcome(code=400) == (False, None)
-    assert outcome(code=429) == (False, None)
-    assert outcome(code=0, flags="DC") == (False, None)
-    assert outcome(code=200, flags="DR") == (False, None)
-
-
-def test_a_revision_that_another_had_to_answer_for_has_failed() -> None:
-    world = World(pod("1", "a"), pod("2", "b"), weights=(("a", 100), ("b", 1)), retries=1)
-    while world.pick().revision != "a":
-        pass
-    ended = world.end(world.count, attempts=2, upstream="10.0.0.2:8000")
-    assert ended.revision == "b"  # type: ignore[attr-defined]
-    assert ended.outcome.revision == "a" and ended.outcome.failed  # type: ignore[attr-defined]
 
 
 def test_tickets_end_once_and_leave_nothing_behind() -> None:
@@ -228,6 +255,5 @@ def test_tickets_end_once_and_leave_nothing_behind() -> None:
     assert len(world.ledger) == 0 and world.ledger.in_flight(pod("1", "a")) == 0
 
 
-def test_stratum_and_lines_that_are_none() -> None:
-    assert [stratum(size) for size in (0, 1023, 1024, 8191, 8192)] == ["s", "s", "m", "m", "l"]
+def test_lines_that_are_none() -> None:
     assert parse(b"[2026] warning") is None and parse(b"{}") is None and parse(b'{"id": "a"') is None

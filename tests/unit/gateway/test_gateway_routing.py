@@ -95,6 +95,20 @@ def test_a_path_that_the_key_may_not_use_is_refused_alike_whether_or_not_it_exis
     assert [one.service for one in refusals if isinstance(one, Refusal)] == [("team", "chat"), None]
 
 
+@pytest.mark.parametrize("prefix", ["/v1", "/team/chat/v1"])
+@pytest.mark.parametrize(
+    "endpoint", ["/load_lora_adapter", "/unload_lora_adapter", "/load%5Flora_adapter", "/unload_lora_adapter/?x=1"]
+)
+def test_adapters_are_changed_only_with_a_key_that_may(prefix: str, endpoint: str) -> None:
+    def asked(of: APIKey | None) -> Service | Refusal:
+        return route(snapshot(OLD), "POST", prefix + endpoint, SMOL, of)
+
+    for of in (None, key(""), key(", manageAdapters: false")):
+        refused = asked(of)
+        assert isinstance(refused, Refusal) and (refused.status, refused.code) == (403, "path_not_allowed")
+    assert asked(key(", manageAdapters: true")) == OLD
+
+
 def test_who_lost_a_name_does_not_inherit_it() -> None:
     lost = replace(YOUNG, name_lost="ModelNameReleasedElsewhere")
     refused = by_model((lost,), None)
@@ -277,3 +291,16 @@ def test_silent_pods_serve_only_while_no_revision_with_traffic_has_a_ready_one()
     assert state.snapshot.pods == {("team", "chat"): {"a": (quiet,), "b": (canary,)}}, "b has no traffic"
     state.put_service(Service("team", "chat", "", (("a", 90), ("b", 10))))
     assert state.snapshot.pods == {("team", "chat"): {"b": (canary,)}}
+
+
+def test_the_engines_container_is_read_from_a_pods_status() -> None:
+    statuses = [{"name": "engine", "containerID": "c://1"}, {"name": "istio", "containerID": "c://2"}]
+    raw = {"status": {"podIP": "10.0.0.1", "containerStatuses": statuses}}
+    pod = pod_from(raw)
+    assert pod is not None and pod.container == "c://1"
+    other = pod_from(
+        {"status": {"podIP": "10.0.0.1", "containerStatuses": [{"name": "server", "containerID": "c://3"}]}}
+    )
+    assert other is not None and other.container == "c://3"
+    starting = pod_from({"status": {"podIP": "10.0.0.1", "containerStatuses": "soon"}})
+    assert starting is not None and starting.container == ""

@@ -1,4 +1,8 @@
-"""A revision: the part of a spec that affects pods, and its hash."""
+"""A revision: the part of a spec that affects pods, its meaning, and its hash.
+
+Two specs of one meaning have one hash. A quantity means its value (`cpu: 1000m` is `cpu: 1`), and an empty list or map means
+what leaving it out means (`env: []`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pagefleet_contract.quantity import canonical
+
 POD_AFFECTING = ("model", "engine", "resources", "placement")
+QUANTITIES = ("cpu", "memory")  # of `resources`
 
 
 def snapshot(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -15,7 +22,39 @@ def snapshot(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {name: raw[name] for name in POD_AFFECTING if name in raw}
 
 
+def meaning(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The snapshot, written in the same way for all specs of its meaning. A spec that is written so stays as it is."""
+    pods = {name: _without_empty(part) for name, part in snapshot(raw).items()}
+    resources = pods.get("resources")
+    if isinstance(resources, Mapping):
+        given = {name: canonical(resources[name]) for name in QUANTITIES if isinstance(resources.get(name), str)}
+        pods["resources"] = {**resources, **given}
+    return {name: part for name, part in pods.items() if not _empty(part)}
+
+
 def revision_hash(raw: Mapping[str, Any]) -> str:
-    """Eight hex digits of the canonical JSON of the snapshot."""
-    canonical = json.dumps(snapshot(raw), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+    """The name of a new revision: the hash of the spec's meaning."""
+    return _hash(meaning(raw))
+
+
+def written_hash(raw: Mapping[str, Any]) -> str:
+    """The hash of the snapshot as it is written, by which earlier operators named revisions."""
+    return _hash(snapshot(raw))
+
+
+def _hash(pods: Mapping[str, Any]) -> str:
+    """Eight hex digits of the canonical JSON."""
+    text = json.dumps(pods, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _without_empty(value: Any) -> Any:
+    """Without empty lists and maps in maps. The entries of lists stay: an entry's place and number have a meaning."""
+    if not isinstance(value, Mapping):
+        return value
+    parts = {name: _without_empty(part) for name, part in value.items()}
+    return {name: part for name, part in parts.items() if not _empty(part)}
+
+
+def _empty(value: Any) -> bool:
+    return isinstance(value, Mapping | list) and not value

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from pagefleet_contract.engine_metrics import annotation
-from pagefleet_contract.names import ENGINE_ANNOTATION
+from pagefleet_contract.names import ENGINE_ANNOTATION, ENGINE_CONTAINER
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import Resources
 from pagefleet_operator.domain.runtimes.catalog import launch_of
@@ -75,7 +75,7 @@ def _pod(child: Child, launch: Launch) -> dict[str, Any]:
 def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> dict[str, Any]:
     engine = child.spec.engine
     container: dict[str, Any] = {
-        "name": "engine",
+        "name": ENGINE_CONTAINER,
         "image": engine.image or launch.image,
         "imagePullPolicy": "IfNotPresent",
         "args": [*launch.args, *engine.args],

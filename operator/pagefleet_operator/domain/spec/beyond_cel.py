@@ -20,7 +20,7 @@ from pagefleet_operator.domain.base.revision import POD_AFFECTING, snapshot
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.base.stored_size import MAX_MATCH_BYTES, MAX_SNAPSHOT_BYTES, size
 from pagefleet_operator.domain.spec import schedule
-from pagefleet_operator.domain.spec.cost import cost
+from pagefleet_operator.domain.spec.schema.cost import cost
 from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME
 from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
 from pagefleet_operator.domain.spec import beyond_cel, support
-from pagefleet_operator.domain.spec.cost import Cost, cost
 from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT, Rollout, rollout
 from pagefleet_operator.domain.spec.rules.check import check
 from pagefleet_operator.domain.spec.scaling import Scaling, scaling
 from pagefleet_operator.domain.spec.schema import structure
+from pagefleet_operator.domain.spec.schema.cost import Cost, cost
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.domain.spec.schema.structure import SpecError

@@ -1,4 +1,4 @@
-"""The structure of `.spec.scaling` and `.spec.cost`."""
+"""The structure of `.spec.scaling`."""
 
 from __future__ import annotations
 
@@ -96,13 +96,5 @@ SCALING = record(
             ),
             32,
         ),
-    },
-)
-
-COST = record(
-    "What replicas cost.",
-    {
-        "perAcceleratorHour": number("Of one accelerator (without any: of a pod), in your currency.", 0, 1e6),
-        "ceilingPerHour": number("Replicas that would cost more are not started.", 0, 1e9),
     },
 )

@@ -6,6 +6,7 @@ own check of objects that were stored without it. What crosses fields is in `rul
 from __future__ import annotations
 
 from pagefleet_contract.quantity import QUANTITY
+from pagefleet_operator.domain.spec.schema.cost import COST
 from pagefleet_operator.domain.spec.schema.engine import ENGINE, MODEL
 from pagefleet_operator.domain.spec.schema.fields import (
     OPEN,
@@ -18,7 +19,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
 )
 from pagefleet_operator.domain.spec.schema.patterns import LABEL_VALUE, RESOURCE_NAME
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
-from pagefleet_operator.domain.spec.schema.scaling import COST, SCALING
+from pagefleet_operator.domain.spec.schema.scaling import SCALING
 from pagefleet_operator.domain.spec.schema.traffic import TRAFFIC
 
 RESOURCES = record(

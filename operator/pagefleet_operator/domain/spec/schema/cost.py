@@ -1,4 +1,4 @@
-"""`.spec.cost` as typed values, in the currency that its user has in mind."""
+"""`.spec.cost`: its schema and its typed values, in the currency that its user has in mind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec
+from pagefleet_operator.domain.spec.schema.fields import number, record
+
+COST = record(
+    "What replicas cost.",
+    {
+        "perAcceleratorHour": number("Of one accelerator (without any: of a pod), in your currency.", 0, 1e6),
+        "ceilingPerHour": number("Replicas that would cost more are not started.", 0, 1e9),
+    },
+)
 
 
 @dataclass(frozen=True)

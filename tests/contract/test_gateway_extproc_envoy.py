@@ -1,0 +1,107 @@
+"""A real Envoy of another gateway in front of the endpoint picker, over mutual TLS, with engines behind it.
+
+Protects that a conforming gateway's requests go where the picker says, that the served endpoint, the end and the first token of
+each come back, that an engine that is gone is tried around and blamed, and that a gateway without a certificate serves nothing
+and counts nowhere.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
+from support.gateway.other_envoy import OtherEnvoy
+
+from pagefleet_gateway.fronts.ext_proc_tls import Pair, self_signed
+
+PICKER, GATEWAY = self_signed(["localhost"]), self_signed(["gateway"])
+CHAT = {"model": "smol", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def options(folder: Path) -> dict[str, object]:
+    for name, pem in (("tls.crt", PICKER.chain), ("tls.key", PICKER.key), ("ca.crt", GATEWAY.chain)):
+        (folder / name).write_bytes(pem)
+    return {"picker_port": 0, "picker_tls_folder": folder, "picker_client_ca": folder / "ca.crt"}
+
+
+def other(fleet: Fleet, folder: Path, own: Pair | None = GATEWAY, bodies: str = "FULL_DUPLEX_STREAMED") -> OtherEnvoy:
+    assert fleet.gateway.picker_port is not None
+    pods = [pod.address for pod in fleet.serving()]
+    return OtherEnvoy(folder, fleet.gateway.picker_port, pods, PICKER, own, bodies)
+
+
+def counted(fleet: Fleet, name: str, labels: str = "") -> float:
+    lines = fleet.gateway.metrics.text().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and labels in line)
+
+
+@pytest.mark.parametrize("headers", ["late", "first", "role"])
+@pytest.mark.parametrize("bodies", ["FULL_DUPLEX_STREAMED", "STREAMED"])
+async def test_a_streams_first_token_is_the_clients_where_the_answers_body_comes(
+    tmp_path: Path, headers: str, bodies: str
+) -> None:
+    async with running(**options(tmp_path)) as fleet:
+        await fleet.engine(STABLE, first_token=0.4, headers=headers, between=0.05)
+        fleet.serve((STABLE, 100))
+        async with other(fleet, tmp_path, bodies=bodies).running() as url:
+            began = time.monotonic()
+            async with fleet.http.post(f"{url}/v1/chat/completions", json={**CHAT, "stream": True}) as response:
+                assert response.headers["x-pagefleet-revision"] == STABLE
+                text = b""
+                while b'"content": "one"' not in text:
+                    text += await response.content.readany()
+                first = time.monotonic() - began
+                text += await response.read()
+            whole = time.monotonic() - began
+            assert response.status == 200 and text.endswith(b"data: [DONE]\n\n")
+            await until(lambda: counted(fleet, "pagefleet_gateway_requests_total") == 1)
+        known = bodies != "NONE"
+        assert counted(fleet, "pagefleet_gateway_ttft_seconds_count") == known
+        ttft = counted(fleet, "pagefleet_gateway_ttft_seconds_sum")
+        e2e = counted(fleet, "pagefleet_gateway_e2e_seconds_sum")
+        assert 0.4 <= ttft <= first if known else ttft == 0
+        assert 0.5 <= e2e <= whole + 0.1 if known else e2e == 0  # the exchange is over with the headers
+        assert counted(fleet, "pagefleet_gateway_picker_outcomes_dropped_total") == 0
+
+
+async def test_an_engine_that_is_gone_is_tried_around_and_left_alone(tmp_path: Path) -> None:
+    async with running(**options(tmp_path)) as fleet:
+        engines = [await fleet.engine(revision) for revision in (STABLE, STABLE)]
+        fleet.serve((STABLE, 100))
+        async with other(fleet, tmp_path).running() as url:
+            engines[0].die()
+            for _ in range(8):
+                async with fleet.http.post(f"{url}/v1/chat/completions", json=CHAT) as response:
+                    assert response.status == 200
+            await until(lambda: len(fleet.gateway.ledger) == 0)
+        assert len(engines[1].requests) == 8
+        now = time.monotonic()
+        ejected = [fleet.gateway.ledger.ejected(engine.pod(), now) for engine in engines]
+        assert ejected == [True, False]
+
+
+async def test_a_split_is_exact_through_another_gateway(tmp_path: Path) -> None:
+    async with running(**options(tmp_path)) as fleet:
+        engines = [await fleet.engine(revision) for revision in (STABLE, CANARY)]
+        fleet.serve((STABLE, 75), (CANARY, 25))
+        async with other(fleet, tmp_path).running() as url:
+            for _ in range(20):
+                async with fleet.http.post(f"{url}/v1/chat/completions", json=CHAT) as response:
+                    assert response.status == 200
+        assert [len(engine.requests) for engine in engines] == [15, 5]
+
+
+async def test_a_gateway_without_a_certificate_serves_nothing_and_counts_nowhere(tmp_path: Path) -> None:
+    async with running(**options(tmp_path)) as fleet:
+        engine = await fleet.engine(STABLE)
+        fleet.serve((STABLE, 100))
+        for own in (None, self_signed(["stranger"])):
+            async with (
+                other(fleet, tmp_path, own).running() as url,
+                fleet.http.post(f"{url}/v1/chat/completions", json=CHAT) as response,
+            ):
+                assert response.status >= 500
+        assert engine.requests == [] and len(fleet.gateway.ledger) == 0
+        assert counted(fleet, "pagefleet_gateway_requests_total") == 0
