@@ -24,6 +24,7 @@ from pagefleet_gateway.cluster.scrapes import Scrapes
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.fronts.authz import AuthzConnection
+from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
@@ -97,9 +98,7 @@ class Gateway:
         await self._serve_internal()
         if self.settings.picker_port is not None:
             await self._serve_ext_proc(self.settings.picker_port)
-        process = await self.proxy.start(
-            self._closing, lambda token: self.counting.record_first_token(token.request_id, token.seconds)
-        )
+        process = await self.proxy.start(self._closing, self.counting.record_report)
         self._run("access log", self._read_log(process))
         self._run("endpoints", self.proxy.follow())
         self._run("readings", Scrapes(self.state, self.readings).follow())
@@ -222,9 +221,12 @@ class Gateway:
 
     async def _serve_authz(self) -> None:
         """Answer Envoy's requests for decisions on the private Unix socket."""
+        guard = HangGuard()
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: AuthzConnection(self._decide, self._rng), str(self.proxy.paths.picker), backlog=1024
+            lambda: AuthzConnection(self._decide, self._rng, guard), str(self.proxy.paths.picker), backlog=1024
         )
+        guard.listen(server.sockets[0].fileno())
+        self._run("hang guard", guard.follow())
         self._closing.callback(server.close)
 
     async def _serve_internal(self) -> None:
@@ -241,14 +243,14 @@ class Gateway:
         # gRPC writes a line for each failed handshake, and not as JSON.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         # Imported here: only gateways that pick for other gateways need gRPC and its 30 MB.
-        from pagefleet_gateway.fronts import ext_proc, ext_proc_server, ext_proc_tls
+        from pagefleet_gateway.fronts import ext_proc, ext_proc_limits, ext_proc_server, ext_proc_tls
 
         settings = self.settings
         callbacks = ext_proc.Callbacks(
             self._decide_pooled, self._complete, self._drop, self.counting.record_first_token
         )
         picker = ext_proc.EndpointPicker(
-            callbacks, ext_proc.Limits(settings.max_request_bytes, settings.picker_exchanges)
+            callbacks, ext_proc_limits.Limits(settings.max_request_bytes, settings.picker_exchanges)
         )
         listen = ext_proc_server.Listen(
             settings.address,

@@ -139,3 +139,14 @@ async def test_an_answer_counts_only_from_a_picked_endpoint(world: World) -> Non
         await asyncio.wait_for(world.settled.wait(), 10)
         assert (len(world.lines), len(world.dropped) - dropped) == (counts, 1 - counts), (served, status)
         assert len(world.ledger) == 0
+
+
+async def test_a_gateway_that_names_no_modes_and_sends_bodies_is_measured_to_the_end(world: World) -> None:
+    call = world.call()
+    chosen = await call.pick(answer="NONE")
+    await call.answered(chosen[0], **STREAM)
+    await call.send(response_body=proto.HttpBody(body=TOKEN))
+    await call.read()
+    await call.end()
+    (line,) = world.lines
+    assert line.ttft is not None and line.flags == {"DC"}, "its end did not come: the client went away"

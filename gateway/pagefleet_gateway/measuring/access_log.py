@@ -19,6 +19,7 @@ from pagefleet_gateway.picking.routing import Refusal
 
 # Envoy's response flags. Downstream: the client went away or broke the protocol, which is no revision's failure.
 CANCELLED = frozenset({"DC", "DR", "DPE"})
+PROMPT_FIELDS = ("prompt_header", "prompt_usage")  # a line has a prompt's tokens in one of them
 TOKEN_FIELDS = (
     "tokens_trailer",
     "tokens_header",
@@ -98,7 +99,8 @@ def parse(text: bytes) -> LogLine | FailedAttempt | None:
         upstream=str(fields.get("upstream") or ""),
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
         fields=fields,
-        tokens=_tokens(fields),
+        tokens=_tokens(fields, TOKEN_FIELDS),
+        prompt_tokens=_tokens(fields, PROMPT_FIELDS),
         body_bytes=int(_number(fields.get("bytes_sent"))),
         trace_id=_trace_id(fields),
         error=error,
@@ -184,7 +186,7 @@ def _outcome(ticket: Ticket, line: LogLine, end: End, now: float) -> Outcome:
 
 def _end(ticket: Ticket, line: LogLine, answered: Pod | None) -> End:
     """Return how a request ended. An engine that has already failed the request is not excused by a client that leaves."""
-    if line.code >= 500 or (line.error and not 400 <= line.code < 500):
+    if line.code >= 500 or ticket.stream_error or (line.error and not 400 <= line.code < 500):
         return End.FAILED
     if line.flags & CANCELLED:
         return End.LEFT
@@ -211,7 +213,11 @@ def _attempts(ticket: Ticket, line: LogLine) -> int:
 def rendered(line: LogLine, completion: Completion | None, refusal: Refusal | None = None) -> bytes:
     """Return the line of the gateway's own log: Envoy's fields and the picker's decision, or its refusal's code."""
     document: dict[str, object] = {"request_id": line.id, "trace_id": line.trace_id}
-    document |= {name: value for name, value in line.fields.items() if name not in (*TOKEN_FIELDS, *document, "id")}
+    document |= {
+        name: value
+        for name, value in line.fields.items()
+        if name not in (*TOKEN_FIELDS, *PROMPT_FIELDS, *document, "id")
+    }
     document["output_tokens"] = line.tokens
     if completion is not None:
         document |= {"namespace": completion.namespace, "service": completion.service, "revision": completion.revision}
@@ -229,9 +235,9 @@ def rendered(line: LogLine, completion: Completion | None, refusal: Refusal | No
     return msgspec.json.encode(document) + b"\n"
 
 
-def _tokens(fields: Mapping[str, object]) -> int | None:
-    """Return the output tokens that our engine reports, else those of OpenAI's `usage`."""
-    for name in TOKEN_FIELDS:
+def _tokens(fields: Mapping[str, object], names: tuple[str, ...]) -> int | None:
+    """Return the tokens that our engine reports, else those of OpenAI's `usage`."""
+    for name in names:
         value = fields.get(name)
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
             return int(value)

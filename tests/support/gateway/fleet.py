@@ -30,6 +30,7 @@ FIRST = {
 }
 FAILED = b'data: {"error": {"message": "no page left", "type": "server_error", "param": null, "code": 500}}\n\n'
 USAGE = {"prompt_tokens": 7, "total_tokens": 7 + len(TOKENS), "completion_tokens": len(TOKENS)}
+PROMPT_TOKENS = "x-pagefleet-prompt-tokens"
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Engine:
     revision: str
     first_token: float = 0.0  # seconds until the answer's first token
     headers: str = "late"  # one of HEADERS, or "error"
+    breaks: bool = False  # its streams hold an error event after the second token, and end as usual
     deaths: int = 0  # requests whose engine dies in the midst of the prompt, after its headers if it sends them first
     between: float = 0.0  # seconds between tokens
     status: int = 200
@@ -130,11 +132,14 @@ class Engine:
             return web.json_response({"error": error}, status=self.status, headers=headers)
         if not body.get("stream"):
             await asyncio.sleep(self.first_token)
-            headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.token_report == "trailer" else {}
+            headers = {}
+            if self.token_report == "trailer":
+                headers = {"x-pagefleet-output-tokens": str(len(TOKENS)), PROMPT_TOKENS: str(USAGE["prompt_tokens"])}
             usage = {"usage": USAGE} if self.token_report == "usage" else {}
             return web.json_response(completion("".join(TOKENS)) | usage, headers=headers)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         if self.token_report == "trailer":
+            response.headers[PROMPT_TOKENS] = str(USAGE["prompt_tokens"])
             response.headers["trailer"] = "x-pagefleet-output-tokens"
         writer = await response.prepare(request) if self.headers != "late" else None
         if await self.prompt(request, response):
@@ -145,6 +150,9 @@ class Engine:
         for index, token in enumerate(TOKENS):
             if index and self.between:
                 await asyncio.sleep(self.between)
+            if self.breaks and index == 2:
+                await response.write(FAILED)
+                break
             if self.truncate and index and request.transport is not None:
                 request.transport.abort()
                 return response

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from pagefleet_operator.domain.base.edged import Edged
+from pagefleet_operator.domain.spec.policy import EVERYTHING, Policy
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.gateway_api import FallbackReading, GatewayApiReading
 from pagefleet_operator.domain.status.model_names import NameReading
@@ -75,7 +77,8 @@ class RevisionReading:
     `replicas` is the number in its Deployment or LeaderWorkerSet, None without one. Of a LeaderWorkerSet `pods` are the
     groups' leaders: a leader is Ready when its whole group computes. `spares` are not among `pods`. `spare_replicas`
     and `spare_uid` are of the spares' Deployment, None and "" without one. `spare_refused` is the reason why no more
-    spares can be created.
+    spares can be created. `templates` and `spare_templates` are the pod templates that were applied to the workload and
+    to the spares' Deployment (`manifests.retained`), None where there is no record of them.
     """
 
     hash: str
@@ -89,6 +92,8 @@ class RevisionReading:
     spare_replicas: int | None = None
     spare_uid: str = ""
     spare_refused: str = ""
+    templates: Mapping[str, Any] | None = field(default=None, repr=False)
+    spare_templates: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def own_ready(self) -> int:
@@ -199,4 +204,5 @@ class Observation:
     image: str = ""
     load: ServiceLoad | None = None  # None when no gateway answered
     memo: MutableMapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    policy: Policy = EVERYTHING  # the operator's own limits on what specs may name
     groups: bool = False  # whether the cluster serves LeaderWorkerSets; read only when a revision needs one
