@@ -28,18 +28,18 @@ def test_float32_is_token_exact(family: str, tmp_path: Path) -> None:
     uri, reference = saved(tmp_path, family)
     served = cuda(uri, max_num_batched_tokens=64, max_chunk_tokens=32)
     asked = prompts(16)
-    found = finish(served, [ask(str(index), prompt, 24) for index, prompt in enumerate(asked)])
+    answers = finish(served, [ask(str(index), prompt, 24) for index, prompt in enumerate(asked)])
     for index, prompt in enumerate(asked):
-        assert_greedy(reference, prompt, found[str(index), 0])
+        assert_greedy(reference, prompt, answers[str(index), 0])
 
 
 def test_preemption_and_pages_on_the_host_are_token_exact(tmp_path: Path) -> None:
     uri, reference = saved(tmp_path)
     served = cuda(uri, num_pages=9, max_model_len=128, max_num_batched_tokens=48, kv_offload_memory=1 << 22)
     asked = prompts(16, longest=20)
-    found = finish(served, [ask(str(index), prompt, 50) for index, prompt in enumerate(asked)])
+    answers = finish(served, [ask(str(index), prompt, 50) for index, prompt in enumerate(asked)])
     for index, prompt in enumerate(asked):
-        assert_greedy(reference, prompt, found[str(index), 0])
+        assert_greedy(reference, prompt, answers[str(index), 0])
     assert served.stats().preemptions > 0
 
 

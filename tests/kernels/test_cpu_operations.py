@@ -47,9 +47,9 @@ def paged(lengths: list[tuple[int, int]], page_size: int, seed: int = 0) -> tupl
 def test_linear_is_the_product(compiled: native.Native, rows: int, n: int, k: int) -> None:
     x, weight, bias = random(rows, k, seed=1), random(n, k, seed=2), random(n, seed=3)
     for int8, group in ((False, GROUP), (True, GROUP), (True, FINE_GROUP)):
-        found = compiled.linear(weight, bias, int8, group)(x)
+        product = compiled.linear(weight, bias, int8, group)(x)
         expected = PLAIN.linear(weight, bias, int8, group)(x)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * k)
+        torch.testing.assert_close(product, expected, rtol=1e-5, atol=1e-5 * k)
     into = random(rows, n, seed=4)
     added = compiled.linear(weight, None, False)(x, into.clone())
     torch.testing.assert_close(added, into + x @ weight.t(), rtol=1e-5, atol=1e-5 * k)
@@ -91,9 +91,9 @@ def test_weights_that_are_stored_small_give_float32s_bits(compiled: native.Nativ
     weight, bias = STORED[stored], random(100, seed=4)
     floats = weight.floats() if isinstance(weight, Coded) else weight.float()
     x, into = random(rows, floats.shape[1], seed=5), random(rows, 100, seed=6)
-    found, expected = compiled.linear(weight, bias, False), compiled.linear(floats, bias, False)
-    assert torch.equal(found(x), expected(x))
-    assert torch.equal(found(x, into.clone()), expected(x, into.clone()))
+    small, expected = compiled.linear(weight, bias, False), compiled.linear(floats, bias, False)
+    assert torch.equal(small(x), expected(x))
+    assert torch.equal(small(x, into.clone()), expected(x, into.clone()))
     assert torch.equal(PLAIN.linear(weight, bias, False)(x), PLAIN.linear(floats, bias, False)(x))
 
 
@@ -119,12 +119,12 @@ def test_an_mlp_has_the_bits_of_its_parts(
     assert torch.equal(gate_up(normed), plain(normed))
     assert torch.equal(gate_up(x, norm=norm), plain(normed))
     expected = down(compiled.silu_mul(plain(normed)), into=x.clone())
-    found, close = x.clone(), x.clone()
-    compiled.mlp(found, norm, gate_up, down)
-    assert torch.equal(found, expected)
+    fused, close = x.clone(), x.clone()
+    compiled.mlp(fused, norm, gate_up, down)
+    assert torch.equal(fused, expected)
     if not int8:
         PLAIN.mlp(close, norm, PLAIN.linear(first, bias, False), PLAIN.linear(second, None, False))
-        torch.testing.assert_close(found, close, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(fused, close, rtol=1e-4, atol=1e-3)
 
 
 def test_zero_and_huge_rows(compiled: native.Native) -> None:
@@ -178,8 +178,8 @@ def test_attention_over_pages(
         filled.values[page, :, within] = values
     rows = int(batch.first[-1])
     qkv = random(rows, heads + 2 * kv_heads, head_dim, seed=5)
-    found = compiled.attend(qkv, filled, batch, window)
-    torch.testing.assert_close(found, PLAIN.attend(qkv, filled, batch, window), rtol=1e-5, atol=1e-5)
+    attended = compiled.attend(qkv, filled, batch, window)
+    torch.testing.assert_close(attended, PLAIN.attend(qkv, filled, batch, window), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -193,8 +193,8 @@ def test_rope_writes_what_attention_reads(compiled: native.Native, dtype: torch.
         own, pages = qkv.clone(), KVPages.zeros(count, 2, 16, 32, dtype)
         operations.rope_write(own, tables, norms, pages, batch)
         results.append((own, pages.keys.float(), pages.values.float()))
-    for found, expected in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-3 if dtype is torch.float16 else 1e-5, atol=1e-5)
+    for rotated, expected in zip(*results, strict=True):
+        torch.testing.assert_close(rotated, expected, rtol=1e-3 if dtype is torch.float16 else 1e-5, atol=1e-5)
 
 
 def test_attention_of_a_row_does_not_depend_on_its_batch(compiled: native.Native) -> None:
@@ -219,9 +219,9 @@ def test_sampling_draws_what_torch_draws(compiled: native.Native, cuts: dict[str
     logits = random(8, vocab, seed=1) * 3
     logits[3, 1:] = float("-inf")
     draws = [Draw(row % 8, (row * 0.61803) % 1.0, 0.2 + row % 5 * 0.4, **cuts) for row in range(64)]
-    found, expected = compiled.sample(logits, draws), PLAIN.sample(logits, draws)
-    assert sum(a != b for a, b in zip(found, expected, strict=True)) <= 1  # a sum may round across a boundary
-    assert all(token == 0 for token, draw in zip(found, draws, strict=True) if draw.row == 3)
+    drawn, expected = compiled.sample(logits, draws), PLAIN.sample(logits, draws)
+    assert sum(a != b for a, b in zip(drawn, expected, strict=True)) <= 1  # a sum may round across a boundary
+    assert all(token == 0 for token, draw in zip(drawn, draws, strict=True) if draw.row == 3)
 
 
 def test_sampling_follows_the_distribution(compiled: native.Native) -> None:

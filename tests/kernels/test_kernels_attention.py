@@ -45,8 +45,8 @@ def test_the_reference_equals_torchs_attention() -> None:
         k = made.keys[pages].flatten(0, 1)[:kv].transpose(0, 1)[None]
         v = made.values[pages].flatten(0, 1)[:kv].transpose(0, 1)[None]
         q = made.q[begin : begin + new].transpose(0, 1)[None]
-        seen = torch.ones(new, kv, dtype=torch.bool).tril(kv - new)
-        expected = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+        mask = torch.ones(new, kv, dtype=torch.bool).tril(kv - new)
+        expected = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
         torch.testing.assert_close(answered[begin : begin + new], expected[0].transpose(0, 1), rtol=1e-4, atol=1e-5)
 
 

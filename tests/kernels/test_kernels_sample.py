@@ -22,14 +22,14 @@ def allowed(probabilities: torch.Tensor, k: int, p: float, least: float) -> set[
     """By definition: what the filters leave of one row."""
     order = probabilities.argsort(descending=True).tolist()
     order = order[:k] if k else order
-    mass, kept = 0.0, []
+    mass, tokens = 0.0, []
     whole = float(probabilities[order].sum())
     for token in order:
         if mass >= p * whole:
             break
-        kept.append(token)
+        tokens.append(token)
         mass += float(probabilities[token])
-    return {token for token in kept if probabilities[token] >= least * probabilities.max()}
+    return {token for token in tokens if probabilities[token] >= least * probabilities.max()}
 
 
 @pytest.mark.parametrize("size", [11, 2500])
@@ -60,15 +60,15 @@ def test_the_distribution_is_the_filtered_softmax(k: int, p: float, least: float
     size, draws = 8, 8000
     row = torch.randn(size) * 1.5
     probabilities = (row / 0.8).softmax(-1)
-    kept = allowed(probabilities, k, p, least)
+    possible = allowed(probabilities, k, p, least)
     given = parameters(draws, temperature=0.8, top_k=k, top_p=p, min_p=least)
     drawn = sample(row.expand(draws, size), *given)
     counts = torch.bincount(drawn.long(), minlength=size).float()
-    assert {token for token in range(size) if counts[token]} == kept
-    expected = torch.tensor([float(probabilities[t]) if t in kept else 0.0 for t in range(size)])
+    assert {token for token in range(size) if counts[token]} == possible
+    expected = torch.tensor([float(probabilities[t]) if t in possible else 0.0 for t in range(size)])
     expected = expected / expected.sum() * draws
-    chi = sum(float((counts[t] - expected[t]) ** 2 / expected[t]) for t in kept)
-    freedom = max(1, len(kept) - 1)
+    chi = sum(float((counts[t] - expected[t]) ** 2 / expected[t]) for t in possible)
+    freedom = max(1, len(possible) - 1)
     assert chi < freedom + 4.3 * math.sqrt(2 * freedom) + 12  # above the quantile for 1 to 7 degrees
     some = sample_triton(row.expand(8, size), *(parameter[:8] for parameter in given))
     assert torch.equal(some, drawn[:8])

@@ -63,34 +63,34 @@ class Device:
         for work in work_items:
             if work.samples:
                 sequence = work.sequence
-                seen = [
+                tokens_before = [
                     self.pages[sequence.pages[at // self.size]][at % self.size] for at in range(len(sequence.tokens))
                 ]
                 known = [token for token in sequence.tokens if token != PENDING]
-                assert seen[: len(known)] == known
-                self.last[id(sequence)] = following([token for token in seen if token is not None])
+                assert tokens_before[: len(known)] == known
+                self.last[id(sequence)] = following([token for token in tokens_before if token is not None])
                 drawn.append(self.last[id(sequence)])
         return drawn
 
 
 def scenario(random: Random, scheduler: OverlapScheduler) -> None:
-    device, kept = Device(scheduler), []
+    device, sequences = Device(scheduler), []
     limits = scheduler.limits
     shared = [random.randrange(3) for _ in range(40)]
     open_ones: dict[str, EngineRequest] = {}
-    said: dict[str, list[int]] = {}
+    generated: dict[str, list[int]] = {}
     flight: list[int] = []
 
     def take(outputs: list[TokenOutput]) -> None:
         for output in outputs:
-            said.setdefault(output.request_id, []).extend(output.token_ids)
+            generated.setdefault(output.request_id, []).extend(output.token_ids)
             if output.finish_reason is not None:
                 request = open_ones.pop(output.request_id)
                 expected = answer_to(request, limits.max_model_len)
                 if output.finish_reason == "deadline":
-                    assert said[output.request_id] == expected[: len(said[output.request_id])]
+                    assert generated[output.request_id] == expected[: len(generated[output.request_id])]
                 else:
-                    assert said[output.request_id] == expected
+                    assert generated[output.request_id] == expected
 
     def step(now: float, together: bool) -> None:
         nonlocal flight
@@ -98,7 +98,7 @@ def scenario(random: Random, scheduler: OverlapScheduler) -> None:
         if scheduler.must_wait:
             take(scheduler.settle(flight))
         work_items = scheduler.schedule(now)
-        kept.extend(work.sequence for work in work_items)  # ids stay theirs
+        sequences.extend(work.sequence for work in work_items)  # ids stay theirs
         scheduler.check()
         drawn = device.launch(work_items)
         if scheduler.in_flight:

@@ -118,13 +118,13 @@ def no_grammars() -> Any:
 @example(torch.full((1100,), math.nan))
 def test_any_two_fields_at_their_ends_choose_a_token(ops: Operations, row: torch.Tensor) -> None:
     table = row.expand(len(PAIRS), -1).contiguous()
-    results, said = Sampler(ops, [EOS], no_grammars).choose(works(), table)
+    results, token_logprobs = Sampler(ops, [EOS], no_grammars).choose(works(), table)
     for pair, changed, ((token,),) in zip(PAIRS, table, results, strict=True):
         assert 0 <= token < len(row), pair
         numbers = changed.nan_to_num(-math.inf, math.inf, -math.inf)
         if bool((numbers > -math.inf).any()):
             assert float(numbers[token]) > -math.inf, pair
-    assert len(said) == sum(work.sequence.request.sampling.logprobs is not None for work in works())
+    assert len(token_logprobs) == sum(work.sequence.request.sampling.logprobs is not None for work in works())
 
 
 def usable(row: torch.Tensor, draw: Draw) -> bool:

@@ -28,7 +28,7 @@ SECONDS, REVISIONS, STRATA = 2.0, ("s", "c"), ("s", "l")
 
 def moment(source: random.Random, index: int, worse: float, most: int = 8) -> list[Slice]:
     """What one gateway measured in two seconds."""
-    found = []
+    slices = []
     for revision in REVISIONS:
         for stratum in STRATA:
             histogram: dict[int, int] = {}
@@ -38,13 +38,13 @@ def moment(source: random.Random, index: int, worse: float, most: int = 8) -> li
                 histogram[sketch.bucket_of(seconds)] = histogram.get(sketch.bucket_of(seconds), 0) + 1
             errors = source.choice([0, 0, 0, 0, 0, 1, requests + 1])  # more errors than requests cannot be
             latency = {"ttft": histogram, "e2e": histogram}
-            found.append(Slice("g", index * SECONDS, SECONDS, revision, stratum, requests, errors, latency))
-    return found
+            slices.append(Slice("g", index * SECONDS, SECONDS, revision, stratum, requests, errors, latency))
+    return slices
 
 
 def judge(slices: list[Slice], question: Comparison, memo: dict[str, object]) -> Verdict | None:
-    seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=tuple(slices), memo=memo)
-    return guard.assess(seen, GUARD, question)
+    observation = Observation("ns", "chat", "uid", 1, {}, Status(), slices=tuple(slices), memo=memo)
+    return guard.assess(observation, GUARD, question)
 
 
 CHANGES = st.lists(
@@ -91,9 +91,9 @@ def test_the_answer_is_the_one_without_a_memo(seed: int, changes: list[str], wor
 
 
 def added(memo: Mapping[str, object]) -> int:
-    kept = memo["gateway"]
-    assert isinstance(kept, StoredSums)
-    return kept.added
+    stored = memo["gateway"]
+    assert isinstance(stored, StoredSums)
+    return stored.added
 
 
 def test_a_decision_adds_up_new_slices_and_not_an_hour_again() -> None:
@@ -121,9 +121,9 @@ def test_running_sums_are_those_of_all_blocks(seed: int, worse: float) -> None:
         Comparison("s", "c", 0.0, 400.0),
         memo,
     )
-    kept = memo["gateway"]
-    assert isinstance(kept, StoredSums)
-    tests = [compared.test for strata in kept.sums.strata.values() for compared in strata.values()]
+    stored = memo["gateway"]
+    assert isinstance(stored, StoredSums)
+    tests = [compared.test for strata in stored.sums.strata.values() for compared in strata.values()]
     assert len(tests) == len(STRATA) * len(GUARD.latency)
     for test in tests:
         assert test.blocks

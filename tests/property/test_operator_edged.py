@@ -27,7 +27,7 @@ Trace = list[tuple[Values, Values]]
 
 def trace(seed: int, noise: str, worse: float, blocks: int = 150, size: int = 20) -> Trace:
     """Blocks of both revisions: heavy tails, a load that both share and that remembers, a little of each one's own."""
-    source, found = random.Random(seed), []
+    source, pairs = random.Random(seed), []
     shared, own = 0.0, [0.0, 0.0]
     for _ in range(blocks):
         shared = 0.9 * shared + source.gauss(0, 0.1)
@@ -39,8 +39,8 @@ def trace(seed: int, noise: str, worse: float, blocks: int = 150, size: int = 20
                 sides.append([0.1 * scale * source.lognormvariate(0, 0.5) for _ in range(size)])
             else:
                 sides.append([0.05 * scale * source.paretovariate(2.5) for _ in range(size)])
-        found.append((sides[0], sides[1]))
-    return found
+        pairs.append((sides[0], sides[1]))
+    return pairs
 
 
 def edged(values: Sequence[float], edges: tuple[float, ...]) -> dict[tuple[float, float], int]:

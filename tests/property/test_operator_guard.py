@@ -112,6 +112,6 @@ def test_the_sketch_is_within_two_percent() -> None:
     for value in values:
         histogram[sketch.bucket_of(value)] = histogram.get(sketch.bucket_of(value), 0) + 1
     exact = sorted(values)[math.ceil(0.95 * 500) - 1]
-    found = sketch.quantile(histogram, 0.95)
-    assert found is not None
-    assert exact <= found <= exact * 1.021
+    estimate = sketch.quantile(histogram, 0.95)
+    assert estimate is not None
+    assert exact <= estimate <= exact * 1.021

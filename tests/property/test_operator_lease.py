@@ -19,8 +19,8 @@ class Server:
     lease: Lease | None = None
     writes: int = 0
 
-    def swap(self, seen: Lease | None, holder: str) -> bool:
-        if seen != self.lease:
+    def swap(self, expected: Lease | None, holder: str) -> bool:
+        if expected != self.lease:
             return False
         self.writes += 1
         self.lease = Lease(holder, str(self.writes))
@@ -46,9 +46,9 @@ class Candidate:
     def write(self, server: Server) -> None:
         """The request that was decided on arrives, perhaps long after."""
         if self.pending is not None:
-            sent, seen = self.pending
+            sent, expected = self.pending
             self.pending = None
-            if server.swap(seen, self.name):
+            if server.swap(expected, self.name):
                 self.renewed = sent
 
     def may_write(self, time: float) -> bool:

@@ -17,10 +17,10 @@ NEEDED = math.log(200)
 
 
 def histogram(values: list[float]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for value in values:
-        found[sketch.bucket_of(value)] = found.get(sketch.bucket_of(value), 0) + 1
-    return found
+        counts[sketch.bucket_of(value)] = counts.get(sketch.bucket_of(value), 0) + 1
+    return counts
 
 
 def play(seed: int, blocks: int, *, worse: float = 1.0, shared: float = 0.0, own: float = 0.0) -> PairedTest:
@@ -44,8 +44,8 @@ def test_identical_revisions_are_not_convicted(shared: float, own: float) -> Non
 
 def test_a_regression_is_detected_also_under_shared_bursts() -> None:
     for shared in (0.0, 0.4):
-        found = sum(evidence([play(seed, 200, worse=2.0, shared=shared)]) >= math.exp(NEEDED) for seed in range(40))
-        assert found >= 39
+        detected = sum(evidence([play(seed, 200, worse=2.0, shared=shared)]) >= math.exp(NEEDED) for seed in range(40))
+        assert detected >= 39
 
 
 def test_an_accepted_increase_is_not_convicted() -> None:

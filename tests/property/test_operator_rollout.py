@@ -98,8 +98,8 @@ def happen(cluster: Cluster, event: str, number: int) -> None:
         case "jump":
             cluster.now += (-86400.0, -3600.0, 3600.0, 86400.0)[number]
         case "tested":
-            found = {"requests": 10, "errors": 0, "ttft": {"300": 10}}
-            cluster.load_test = (None, LoadTestReading(found), LoadTestReading(failure="no"), None)[number]
+            result = {"requests": 10, "errors": 0, "ttft": {"300": 10}}
+            cluster.load_test = (None, LoadTestReading(result), LoadTestReading(failure="no"), None)[number]
         case "full":
             cluster.kv_pages_free = (100, 5)[number % 2]
         case "gate":
@@ -112,8 +112,8 @@ def happen(cluster: Cluster, event: str, number: int) -> None:
             cluster.actions += 1
             cluster.action = f'{{"id": "a{cluster.actions}", "action": "{event}"}}'
         case "undo":
-            kept = [record.hash for record in cluster.status.revisions]
-            target = f', "revision": "{kept[number % len(kept)]}"' if kept and number else ""
+            hashes = [record.hash for record in cluster.status.revisions]
+            target = f', "revision": "{hashes[number % len(hashes)]}"' if hashes and number else ""
             cluster.actions += 1
             cluster.action = f'{{"id": "a{cluster.actions}", "action": "undo"{target}}}'
 
@@ -144,13 +144,13 @@ def test_every_history_keeps_the_invariants(
         happen(cluster, event, number)
         for _ in range(8 if event == "wait" else 2):
             cluster.wait()
-            seen = cluster.observe()
-            plan = decide(seen, cluster.now)
-            check(seen, cluster, plan)
+            observation = cluster.observe()
+            plan = decide(observation, cluster.now)
+            check(observation, cluster, plan)
             settled = plan
             for _ in range(8):
-                settled, last = decide(replace(seen, status=settled.status), cluster.now), settled
-                check(replace(seen, status=last.status), cluster, settled)
+                settled, last = decide(replace(observation, status=settled.status), cluster.now), settled
+                check(replace(observation, status=last.status), cluster, settled)
                 if settled.status == last.status:
                     break
             assert settled.status == last.status, "deciding again on the same ends in the same"

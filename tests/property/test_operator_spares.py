@@ -63,17 +63,17 @@ def happen(cluster: SpareCluster, event: str, value: int) -> None:
 def check(cluster: SpareCluster) -> None:
     """One decision on what there is now, and what must hold of it."""
     cluster.wait()
-    seen = cluster.observe()
+    observation = cluster.observe()
     before = {spare.name: replace(spare) for spares in cluster.spares.values() for spare in spares}
-    cluster.decided(seen)
+    cluster.decided(observation)
     plan = cluster.plan
     assert plan is not None
     stable = cluster.status.stable
-    found = seen.revisions.get(stable)
-    names = {spare.pod.name for spare in found.spares} if found else set()
+    stable_reading = observation.revisions.get(stable)
+    names = {spare.pod.name for spare in stable_reading.spares} if stable_reading else set()
     assert {order.pod for order in plan.spares} <= names, "only the stable's spares are told anything"
     desired = next((r.desired for r in cluster.status.revisions if r.hash == stable), 0)
-    missing = max(0, desired - (found.own_ready if found else 0))
+    missing = max(0, desired - (stable_reading.own_ready if stable_reading else 0))
     for order in plan.spares:
         spare = before[order.pod]
         if order.asleep:
@@ -82,13 +82,13 @@ def check(cluster: SpareCluster) -> None:
             assert spare.since is None or not 0 <= cluster.now - (spare.since + clock) < PROPAGATION_SECONDS
     opened = [order for order in plan.spares if order.opened]
     assert len(opened) <= missing
-    kept = not any(gone.uid == f"uid-{stable}" for gone in plan.withdrawn)
-    if found and found.spares and kept and not any(order.opened is False for order in plan.spares):
-        usable = [s for s in found.spares if s.loaded or s.asleep is not None]
-        awake = sum(1 for s in found.spares if s.opened) + len(opened)
+    stays = not any(gone.uid == f"uid-{stable}" for gone in plan.withdrawn)
+    if stable_reading and stable_reading.spares and stays and not any(order.opened is False for order in plan.spares):
+        usable = [s for s in stable_reading.spares if s.loaded or s.asleep is not None]
+        awake = sum(1 for s in stable_reading.spares if s.opened) + len(opened)
         assert awake >= min(missing, len(usable)), "a spare that could stand in rests"
-    ready = sum(reading.own_ready for reading in seen.revisions.values())
-    spare_ready = sum(1 for r in seen.revisions.values() for s in r.spares if s.pod.ready)
+    ready = sum(reading.own_ready for reading in observation.revisions.values())
+    spare_ready = sum(1 for r in observation.revisions.values() for s in r.spares if s.pod.ready)
     assert cluster.status.replicas == ready + spare_ready, "asleep is not serving"
 
 

@@ -40,18 +40,18 @@ def test_the_store_ends_as_the_server(data: st.DataObject) -> None:
         if isinstance(delivery[0], bool):
             store.upsert(KIND, delivery[1], deleted=delivery[0])  # type: ignore[arg-type]
         else:
-            told(store, delivery[1], delivery[0])  # type: ignore[arg-type]
-    told(store, list(live.values()), len(events))
+            deliver_list(store, delivery[1], delivery[0])  # type: ignore[arg-type]
+    deliver_list(store, list(live.values()), len(events))
     for service in ("s", "t"):
         ours = [item for item in live.values() if item["metadata"]["labels"]["pagefleet.io/service"] == service]
         expected = sorted(item["metadata"]["name"] for item in ours)
-        found = store.children(KIND, "n", service)
-        assert [item["metadata"]["name"] for item in found] == expected
+        children = store.children(KIND, "n", service)
+        assert [item["metadata"]["name"] for item in children] == expected
     for name in "abc":
         assert store.find(KIND, "n", name) == live.get(name)
 
 
-def told(store: Store, documents: list[dict[str, Any]], version: int) -> None:
+def deliver_list(store: Store, documents: list[dict[str, Any]], version: int) -> None:
     _, gone = store.replace_listed(KIND, documents, version)
     for key in gone:
         store.remove(*key)

@@ -62,7 +62,7 @@ def test_every_mutation_of_every_field_is_a_spec_or_is_refused_by_name(path: tup
 def test_decisions_change_nothing_in_the_spec_that_is_remembered() -> None:
     for name in SPECS:
         parsed = parse(spec_of(name))
-        told = copy.deepcopy(parsed)
+        copied = copy.deepcopy(parsed)
         plan = decided(spec_of(name), Status())
         decided(
             spec_of(name),
@@ -70,13 +70,13 @@ def test_decisions_change_nothing_in_the_spec_that_is_remembered() -> None:
             {plan.status.stable: RevisionReading(plan.status.stable, 1)},
         )
         assert parse(spec_of(name)) is parsed
-        assert parsed == told
+        assert parsed == copied
 
 
 def decided(spec: Any, status: Status, revisions: Mapping[str, RevisionReading] | None = None) -> Plan:
     """A decision on a stored object, and its status as it would be written: strict JSON that reads back the same."""
-    seen = Observation("team", "chat", "uid", 3, spec, status, revisions or {})
-    plan = decide(seen, NOW)
+    observation = Observation("team", "chat", "uid", 3, spec, status, revisions or {})
+    plan = decide(observation, NOW)
     written = json.dumps(codec.dump(plan.status), allow_nan=False)
     assert isinstance(codec.load(json.loads(written)), Status)
     return plan
@@ -84,14 +84,14 @@ def decided(spec: Any, status: Status, revisions: Mapping[str, RevisionReading] 
 
 def histories() -> list[dict[str, Any]]:
     """Statuses as the operator writes them, in several phases of a rollout."""
-    cluster, found = Cluster(1), []
+    cluster, statuses = Cluster(1), []
     for tick in range(60):
         if tick == 15:
             cluster.edit(4)
         if tick == 40:
             cluster.act("abort")
-        found.append(codec.dump(cluster.tick()))
-    return found
+        statuses.append(codec.dump(cluster.tick()))
+    return statuses
 
 
 HISTORIES = histories()

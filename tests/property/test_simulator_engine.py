@@ -50,10 +50,10 @@ def held(engine: Engine) -> int:
 
 @settings(max_examples=150, deadline=None)
 @given(arrivals, st.booleans())
-def test_an_engine_ends_every_request_once_and_never_over_commits(found: list[Arrival], sharing: bool) -> None:
+def test_an_engine_ends_every_request_once_and_never_over_commits(trace: list[Arrival], sharing: bool) -> None:
     engine = Engine(SMALL, sharing)
     ended: list[Request] = []
-    pending = [Request(one) for one in found if engine.fits(Request(one))]
+    pending = [Request(one) for one in trace if engine.fits(Request(one))]
     accepted = list(pending)
     steps = 0
     while pending or engine.due < math.inf:
@@ -76,7 +76,7 @@ def test_an_engine_ends_every_request_once_and_never_over_commits(found: list[Ar
 
 @settings(max_examples=60, deadline=None)
 @given(arrivals, st.integers(0, 2**20), st.sampled_from(Removal), st.integers(0, 1))
-def test_a_fleet_ends_every_request_once(found: list[Arrival], seed: int, removal: Removal, least: int) -> None:
+def test_a_fleet_ends_every_request_once(trace: list[Arrival], seed: int, removal: Removal, least: int) -> None:
     class Restless:
         """Changes its mind at every look, to have pods start, drain and end under load."""
 
@@ -92,9 +92,9 @@ def test_a_fleet_ends_every_request_once(found: list[Arrival], seed: int, remova
             return Decision([3, 1, 4, 0, 2][memory % 5], memory + 1)
 
     setting = Setting(SMALL, Bounds(least, 4), initial=1, seed=seed, hold=120.0, quota=3)
-    simulation = Simulation(setting, Restless(), found, 60.0)
+    simulation = Simulation(setting, Restless(), trace, 60.0)
     outcome = simulation.run()
-    assert outcome.served + outcome.dropped + outcome.left == outcome.requests == len(found)
+    assert outcome.served + outcome.dropped + outcome.left == outcome.requests == len(trace)
     assert all(
         (one.ending is Ending.SERVED) == (not math.isnan(one.first) and one.end > 0) for one in simulation.requests
     )
@@ -107,9 +107,9 @@ def test_a_fleet_ends_every_request_once(found: list[Arrival], seed: int, remova
 
 @settings(max_examples=20, deadline=None)
 @given(arrivals, st.integers(0, 2**20))
-def test_the_same_seed_gives_the_same_run(found: list[Arrival], seed: int) -> None:
+def test_the_same_seed_gives_the_same_run(trace: list[Arrival], seed: int) -> None:
     setting = Setting(SMALL, Bounds(1, 4), initial=1, seed=seed)
-    first, again = (Simulation(setting, Hpa(2.0, Metric.CONCURRENCY), found, 60.0).run() for _ in range(2))
+    first, again = (Simulation(setting, Hpa(2.0, Metric.CONCURRENCY), trace, 60.0).run() for _ in range(2))
     assert first.events == again.events
     assert first.timeline == again.timeline
     assert first.accelerator_seconds == again.accelerator_seconds

@@ -23,7 +23,7 @@ from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 
 class Plain(yaml.SafeDumper):
-    """Says what is twice in a manifest twice."""
+    """Writes a part of a manifest that occurs twice in full each time."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -74,7 +74,7 @@ def test_the_full_spec_has_every_field_that_pods_are_made_of() -> None:
 
 
 def pods() -> list[Any]:
-    """Every pod of the golden specs, and whether processes of it share memory."""
+    """Return every pod of the golden specs, and whether processes of it share memory."""
     groups = [
         GROUPED["leader-worker-set"](child_of(spec_of(name)))["spec"]["leaderWorkerTemplate"][f"{role}Template"]["spec"]
         for name in SEVERAL

@@ -41,22 +41,22 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def faults(source: str) -> list[str]:
-    """What a file does that shipped code never does."""
-    tree, found = ast.parse(source), []
-    found += [f"imports {name}" for name in imported(tree) if name.split(".")[0] in UNSAFE_MODULES]
+    """Return the actions of a file that shipped code must not have."""
+    tree, messages = ast.parse(source), []
+    messages += [f"imports {name}" for name in imported(tree) if name.split(".")[0] in UNSAFE_MODULES]
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name, given = dotted(call.func), {word.arg: word.value for word in call.keywords}
         if name in UNSAFE_CALLS:
-            found.append(f"calls {name}")
+            messages.append(f"calls {name}")
         if name.endswith("torch.load") and not _is(given.get("weights_only"), True):
-            found.append("calls torch.load without weights_only=True")
+            messages.append("calls torch.load without weights_only=True")
         if name.split(".")[0] in ("np", "numpy") and name.endswith(".load") and _is(given.get("allow_pickle"), True):
-            found.append("calls numpy.load with allow_pickle")
+            messages.append("calls numpy.load with allow_pickle")
         if "shell" in given and not _is(given["shell"], False):
-            found.append(f"calls {name} with a shell")
+            messages.append(f"calls {name} with a shell")
         if "trust_remote_code" in given:
-            found.append(f"calls {name} with trust_remote_code")
-    return found
+            messages.append(f"calls {name} with trust_remote_code")
+    return messages
 
 
 def _is(node: ast.expr | None, value: object) -> bool:
@@ -66,8 +66,8 @@ def _is(node: ast.expr | None, value: object) -> bool:
 def test_no_shipped_file_runs_what_it_reads() -> None:
     looked = files("contract", "operator", "engine", "kernels", "gateway", "local")
     assert len(looked) > 200
-    found = {str(path.relative_to(ROOT)): bad for path in looked if (bad := faults(path.read_text()))}
-    assert found == {}
+    faults_by_file = {str(path.relative_to(ROOT)): bad for path in looked if (bad := faults(path.read_text()))}
+    assert faults_by_file == {}
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ VERBS = {"get", "post", "put", "patch", "delete", "head", "options", "request", 
 
 
 def redirected(source: str) -> list[str]:
-    """The requests of an HTTP session that would follow a redirect. A request is a verb that is called on a session, or in
+    """Return the requests of an HTTP session that would follow a redirect. A request is a verb that is called on a session, or in
     the head of an `async with`."""
     tree = ast.parse(source)
     opened = {item.context_expr for node in ast.walk(tree) if isinstance(node, ast.AsyncWith) for item in node.items}
-    found = []
+    calls = []
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in VERBS:
             continue
@@ -127,15 +127,15 @@ def redirected(source: str) -> list[str]:
         if (on_a_session or call in opened) and not any(
             word.arg == "allow_redirects" and _is(word.value, False) for word in call.keywords
         ):
-            found.append(f"line {call.lineno}: {ast.unparse(call)[:60]}")
-    return found
+            calls.append(f"line {call.lineno}: {ast.unparse(call)[:60]}")
+    return calls
 
 
 def test_operator_and_gateway_follow_no_redirect() -> None:
     """A pod that answers with a redirect would make them ask any URL, with their place in the network."""
     looked = files("operator/pagefleet_operator", "gateway", "contract")
-    found = {str(path.relative_to(ROOT)): bad for path in looked if (bad := redirected(path.read_text()))}
-    assert found == {}
+    calls_by_file = {str(path.relative_to(ROOT)): bad for path in looked if (bad := redirected(path.read_text()))}
+    assert calls_by_file == {}
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,13 @@ def test_sockets_are_opened_where_ports_are_declared() -> None:
     """Who listens on TCP: the three servers, whose ports the manifests name (test_security_manifests), the first node of a
     group, whose port only its group may reach, and no other."""
     listening = {"create_server", "start_server", "TCPSite", "SockSite", "add_insecure_port", "add_secure_port"}
-    found = {
+    openers = {
         str(path.relative_to(ROOT))
         for path in files("contract", "operator", "engine", "kernels", "gateway")
         for call in _calls(ast.parse(path.read_text()))
         if dotted(call).split(".")[-1] in listening
     }
-    assert found == {
+    assert openers == {
         "engine/pagefleet_engine/api/server.py",
         "engine/pagefleet_engine/runner/device/ranks/nodes.py",
         "gateway/pagefleet_gateway/fronts/ext_proc_server.py",

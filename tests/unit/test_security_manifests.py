@@ -35,7 +35,7 @@ def kustomized(folder: str | Path) -> list[Document]:
 
 
 def secured(folder: Path) -> list[Document]:
-    """The base with every component added."""
+    """Return the objects of the base with every component added."""
     parts = sorted(path.name for path in (ROOT / "manifests/components").iterdir())
     up = "/".join([".."] * len(folder.parts[1:]))
     (folder / "kustomization.yaml").write_text(
@@ -62,9 +62,9 @@ def test_every_static_pod_passes_restricted(folder: str) -> None:
 
 
 def test_every_component_leaves_the_pods_restricted(tmp_path: Path) -> None:
-    found = pods(secured(tmp_path))
-    assert len(found) == 2
-    for document in found:
+    documents = pods(secured(tmp_path))
+    assert len(documents) == 2
+    for document in documents:
         assert list(violations(document["spec"]["template"]["spec"])) == []
         assert document["spec"]["template"]["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
 
@@ -103,7 +103,7 @@ def test_ports_are_the_declared_ones_and_each_is_named_by_a_policy(tmp_path: Pat
 
 
 def test_the_measuring_port_is_not_for_everybody(tmp_path: Path) -> None:
-    """/windows and /metrics tell of every tenant's requests."""
+    """/windows and /metrics have numbers of every tenant's requests."""
     policies = [d for folder in ("picker", "base") for d in kustomized(folder) if d["kind"] == "NetworkPolicy"]
     rules = [rule for policy in policies for rule in policy["spec"]["ingress"]]
     internal = [rule for rule in rules if {"port": "internal"} in rule["ports"]]
@@ -173,9 +173,9 @@ def _names(selector: Document) -> list[str]:
 def test_no_role_can_widen_itself(folder: str) -> None:
     for document in kustomized(folder):
         for rule in document.get("rules") or ():
-            said = {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
-            assert not said & {"*", "escalate", "bind", "impersonate", "secrets", "pods/exec", "pods/attach", "nodes"}
-            assert not {"rbac.authorization.k8s.io", "admissionregistration.k8s.io"} & said
+            words = {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
+            assert not words & {"*", "escalate", "bind", "impersonate", "secrets", "pods/exec", "pods/attach", "nodes"}
+            assert not {"rbac.authorization.k8s.io", "admissionregistration.k8s.io"} & words
 
 
 TAKEN = (

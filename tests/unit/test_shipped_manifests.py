@@ -51,7 +51,7 @@ def test_the_operator_takes_every_shipped_service(file: str, document: dict[str,
     parsed = parse(document["spec"])
     assert isinstance(parsed, Spec), parsed.message
     broken = {**document["spec"], "scalling": {}}
-    assert not isinstance(parse(broken), Spec), "a misspelt field is told"
+    assert not isinstance(parse(broken), Spec), "a misspelt field is refused"
 
 
 def test_fallbacks_of_the_examples_answer_to_the_same_model() -> None:
@@ -67,14 +67,14 @@ def test_fallbacks_of_the_examples_answer_to_the_same_model() -> None:
 
 
 def built(folder: Path) -> list[dict[str, Any]]:
-    """What `kubectl kustomize` prints."""
+    """Return the output of `kubectl kustomize`."""
     done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 
 
 def with_component(component: Path, folder: Path) -> list[dict[str, Any]]:
-    """The base with `component`, from a kustomization beside them (kustomize reads relative paths only)."""
+    """Return the base with `component`, from a kustomization beside them (kustomize reads relative paths only)."""
     shown = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -86,9 +86,9 @@ def with_component(component: Path, folder: Path) -> list[dict[str, Any]]:
 
 
 def restricted(name: str, pod: dict[str, Any]) -> list[str]:
-    """What of a pod's spec Pod Security `restricted` (v1.25 and later) refuses."""
-    said = [f"{name}: {field}" for field in ("hostNetwork", "hostPID", "hostIPC") if pod.get(field)]
-    said += [
+    """Return the fields of a pod's spec that Pod Security `restricted` (v1.25 and later) refuses."""
+    faults = [f"{name}: {field}" for field in ("hostNetwork", "hostPID", "hostIPC") if pod.get(field)]
+    faults += [
         f"{name}: volume {volume['name']}"
         for volume in pod.get("volumes") or ()
         if not {
@@ -106,7 +106,7 @@ def restricted(name: str, pod: dict[str, Any]) -> list[str]:
     whole = pod.get("securityContext") or {}
     for container in [*(pod.get("initContainers") or ()), *pod["containers"]]:
         own = container.get("securityContext") or {}
-        wanted = {
+        requirements = {
             "runAsNonRoot": own.get("runAsNonRoot", whole.get("runAsNonRoot")) is True,
             "runAsUser 0": own.get("runAsUser", whole.get("runAsUser")) != 0,
             "allowPrivilegeEscalation": own.get("allowPrivilegeEscalation") is False,
@@ -117,8 +117,8 @@ def restricted(name: str, pod: dict[str, Any]) -> list[str]:
             in ("RuntimeDefault", "Localhost"),
             "hostPort": not any(port.get("hostPort") for port in container.get("ports") or ()),
         }
-        said += [f"{name}/{container['name']}: {field}" for field, holds in wanted.items() if not holds]
-    return said
+        faults += [f"{name}/{container['name']}: {field}" for field, holds in requirements.items() if not holds]
+    return faults
 
 
 def refused(documents: list[dict[str, Any]]) -> list[str]:
@@ -127,7 +127,7 @@ def refused(documents: list[dict[str, Any]]) -> list[str]:
         for document in documents
         if "template" in (document.get("spec") or {})
     ]
-    return [said for name, pod in pods for said in restricted(name, pod)]
+    return [fault for name, pod in pods for fault in restricted(name, pod)]
 
 
 @pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: str(folder.relative_to(MANIFESTS)))

@@ -46,12 +46,12 @@ def test_every_package_is_pinned_by_hash(name: str) -> None:
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_satisfies_the_project_s_requirements(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [
+    requirements = [
         *project["dependencies"],
         *(one for extra in LOCKS[name] for one in project["optional-dependencies"][extra]),
     ]
     versions = {package.name: package.version for package in locked(lock(name))}
-    for text in wanted:
+    for text in requirements:
         requirement = Requirement(text)
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)], prereleases=True), text
 
@@ -120,11 +120,11 @@ def test_the_audit_of_the_locks_finds_what_an_advisory_names(tmp_path: Path) -> 
     (tmp_path / "b.json").write_text(json.dumps([withdrawn]))
     command = [sys.executable, "-m", "pagefleet_local.supplychain"]
     locks = [str(ROOT / f"images/locks/{name}.txt") for name in LOCKS]
-    told = subprocess.run(
+    audit = subprocess.run(
         [*command, "--advisories", str(tmp_path), *locks], capture_output=True, text=True, check=False
     )
-    assert told.returncode == 1, told.stderr
-    assert f"gateway: aiohttp {version}: TEST-1 made up" in told.stdout
-    assert "TEST-2" not in told.stdout
+    assert audit.returncode == 1, audit.stderr
+    assert f"gateway: aiohttp {version}: TEST-1 made up" in audit.stdout
+    assert "TEST-2" not in audit.stdout
     clean = subprocess.run([*command, *locks], capture_output=True, text=True, check=False)
     assert (clean.returncode, clean.stderr) == (0, "")

@@ -158,14 +158,14 @@ async def test_its_metrics_move_the_autoscaler(stage: Stage) -> None:
     users = [asyncio.create_task(user()) for _ in range(8)]
     shown: dict[str, float] = {}
 
-    async def told() -> None:
-        found = await operator_says(stage.fleet, "pagefleet_requests_", "pagefleet_kv_pages_free_ratio")
-        shown.update({name: max(value, shown.get(name, 0.0)) for name, value in found.items() if "free" not in name})
-        shown.update({name: min(value, shown.get(name, 1.0)) for name, value in found.items() if "free" in name})
+    async def read_levels() -> None:
+        values = await operator_metrics(stage.fleet, "pagefleet_requests_", "pagefleet_kv_pages_free_ratio")
+        shown.update({name: max(value, shown.get(name, 0.0)) for name, value in values.items() if "free" not in name})
+        shown.update({name: min(value, shown.get(name, 1.0)) for name, value in values.items() if "free" in name})
 
     async def followed() -> View:
         while True:
-            await told()
+            await read_levels()
             view = await stage.view()
             if desired(view) == 2 and shown.get("pagefleet_requests_waiting", 0.0) >= 1:
                 return view
@@ -221,12 +221,12 @@ async def test_a_vllm_that_is_short_of_pages_is_rolled_back(stage: Stage) -> Non
     assert [s for s in samples if s.status != 200 or s.truncated or s.error] == []
 
 
-async def operator_says(fleet: Fleet, *prefixes: str) -> dict[str, float]:
+async def operator_metrics(fleet: Fleet, *prefixes: str) -> dict[str, float]:
     """The operator's gauges of the service, by name."""
     async with aiohttp.ClientSession() as session, session.get(f"{fleet.operator}/metrics") as response:
         lines = (await response.text()).splitlines()
-    wanted = (line for line in lines if line.startswith(prefixes) and f'service="{NAME}"' in line)
-    return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in wanted}
+    selected = (line for line in lines if line.startswith(prefixes) and f'service="{NAME}"' in line)
+    return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in selected}
 
 
 def ready(view: View) -> int:

@@ -125,9 +125,9 @@ def http_headers(values: dict[str, str], end: bool) -> proto.HttpHeaders:
 
 
 def metadata(namespace: str, key: str, value: object) -> base_pb2.Metadata:
-    found = base_pb2.Metadata()
-    found.filter_metadata[namespace].update({key: value})
-    return found
+    made = base_pb2.Metadata()
+    made.filter_metadata[namespace].update({key: value})
+    return made
 
 
 def endpoints(answer: proto.ProcessingResponse, common: proto.CommonResponse) -> list[str]:

@@ -78,8 +78,8 @@ def test_no_two_prompts_begin_alike() -> None:
 
 def test_quantiles_leave_failed_requests_out() -> None:
     samples = [sample(float(second)) for second in range(1, 101)] + [sample(0.001, "timeout"), sample(0.002, "timeout")]
-    found = values(samples, "e2e")
-    assert (quantile(found, 0.5), quantile(found, 0.95), quantile(found, 1.0)) == (50, 95, 100)
+    seconds = values(samples, "e2e")
+    assert (quantile(seconds, 0.5), quantile(seconds, 0.95), quantile(seconds, 1.0)) == (50, 95, 100)
     assert quantile([], 0.5) is None
     assert errors([*samples, sample(1, "HTTP 503")]) == {"timeout": 2, "HTTP 503": 1}
 
@@ -119,22 +119,22 @@ def latencies(count: int, seed: int, factor: float = 1.0) -> list[float]:
 
 
 def correlated(count: int, seed: int) -> list[float]:
-    """Latencies of a queue: each is 0.8 of the one before in the logarithm, and noise."""
-    source, level, found = random.Random(seed), 0.0, []
+    """Return latencies of a queue. The logarithm of each is 0.8 of the one before plus noise."""
+    source, level, latencies_made = random.Random(seed), 0.0, []
     for _ in range(count):
         level = 0.8 * level + source.gauss(0, 0.3)
-        found.append(math.exp(level))
-    return found
+        latencies_made.append(math.exp(level))
+    return latencies_made
 
 
 def test_a_real_difference_is_found_and_its_size_is_in_the_interval() -> None:
-    found = difference(latencies(2000, 1), latencies(2000, 2, 1.3), 0.95)
-    assert found.finding is Finding.SLOWER
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < 0.3 < found.high
-    assert found.evidence > 100
-    assert "slower" in sentence("TTFT", found)
+    result = difference(latencies(2000, 1), latencies(2000, 2, 1.3), 0.95)
+    assert result.finding is Finding.SLOWER
+    assert result.low is not None
+    assert result.high is not None
+    assert result.low < 0.3 < result.high
+    assert result.evidence > 100
+    assert "slower" in sentence("TTFT", result)
     assert difference(latencies(2000, 2, 1.3), latencies(2000, 1), 0.95).finding is Finding.FASTER
 
 
@@ -150,25 +150,25 @@ def test_equal_runs_are_rarely_called_different() -> None:
 
 
 def test_too_few_requests_prove_nothing() -> None:
-    found = difference(latencies(50, 1), latencies(50, 2, 9.0), 0.95)
-    assert found.finding is Finding.UNKNOWN
-    assert "too few" in sentence("TTFT", found)
+    result = difference(latencies(50, 1), latencies(50, 2, 9.0), 0.95)
+    assert result.finding is Finding.UNKNOWN
+    assert "too few" in sentence("TTFT", result)
     assert difference([], [], 0.5).finding is Finding.UNKNOWN
 
 
 def test_runs_are_kept_beside_each_other_and_found_by_day(tmp_path: Path) -> None:
-    def kept(day: int, e2e: float) -> store.SavedRun:
+    def saved_run(day: int, e2e: float) -> store.SavedRun:
         run = Run((sample(e2e),), 1.0)
         return store.SavedRun(run, Profile(), "http://x/v1", "m", f"2026-11-{day:02d}T10:00:00+00:00")
 
-    store.save("chat", kept(14, 1.0), tmp_path)
-    store.save("chat", kept(21, 2.0), tmp_path)
+    store.save("chat", saved_run(14, 1.0), tmp_path)
+    store.save("chat", saved_run(21, 2.0), tmp_path)
     assert store.load("chat", tmp_path)[1].run.samples[0].e2e == 2.0
-    name, found = store.load("chat@2026-11-20", tmp_path)
-    assert (found.run.samples[0].e2e, name) == (1.0, "chat of 20261114T100000000000Z")
-    assert found == kept(14, 1.0)
+    name, loaded = store.load("chat@2026-11-20", tmp_path)
+    assert (loaded.run.samples[0].e2e, name) == (1.0, "chat of 20261114T100000000000Z")
+    assert loaded == saved_run(14, 1.0)
     with pytest.raises(CommandError, match="cannot be written"):
-        store.save("chat", kept(14, 3.0), tmp_path)
+        store.save("chat", saved_run(14, 3.0), tmp_path)
     for wrong, message in (
         ("caht", "saved: chat"),
         ("chat@monday", "not a day"),

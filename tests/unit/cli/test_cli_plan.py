@@ -60,9 +60,9 @@ def test_quantised_weights_leave_embeddings_in_sixteen_bits() -> None:
 
 def test_pages_and_users_of_llama_3_8b_on_an_h100() -> None:
     """0.9 x 80e9 - 16,060,522,496 = 55,939,477,504 bytes: 26,674 pages of 2 MiB, 512 of which are 8,192 tokens."""
-    found = plan(llama(), accelerator("h100"), Request("bf16", "bf16", Load(8192, 4096), users=500))
-    assert (found.replica.room, found.replica.page_bytes) == (55_939_477_504, 2 * 1024**2)
-    assert (found.replica.pages, found.replica.users, found.replicas) == (26_674, 52, 10)
+    planned = plan(llama(), accelerator("h100"), Request("bf16", "bf16", Load(8192, 4096), users=500))
+    assert (planned.replica.room, planned.replica.page_bytes) == (55_939_477_504, 2 * 1024**2)
+    assert (planned.replica.pages, planned.replica.users, planned.replicas) == (26_674, 52, 10)
 
 
 def test_a_page_that_is_begun_is_a_whole_page() -> None:
@@ -71,21 +71,21 @@ def test_a_page_that_is_begun_is_a_whole_page() -> None:
 
 def test_decoding_is_bound_by_what_is_read() -> None:
     """One user: weights and 4,096 tokens' cache once a step; two users share the weights."""
-    found = plan(llama(), accelerator("H100"), Request("bf16", "bf16", Load(8192, 4096)))
-    arguments = (llama(), found.replica, 2, found.card, Load(8192, 4096))
+    planned = plan(llama(), accelerator("H100"), Request("bf16", "bf16", Load(8192, 4096)))
+    arguments = (llama(), planned.replica, 2, planned.card, Load(8192, 4096))
     weights, cache = 2 * 8_030_261_248, 4096 * 131072
     assert memory.step_seconds(*arguments, 1) == pytest.approx((weights + cache) / 3350e9)
     assert memory.step_seconds(*arguments, 2) == pytest.approx((weights + 2 * cache) / 3350e9)
-    assert found.tokens_one == pytest.approx(3350e9 / (weights + cache))
+    assert planned.tokens_one == pytest.approx(3350e9 / (weights + cache))
 
 
 def test_tpot_limits_the_batch_to_the_last_step_that_is_fast_enough() -> None:
     load = Load(8192, 4096)
-    found = plan(llama(), accelerator("H100"), Request("bf16", "bf16", load))
-    limit = memory.step_seconds(llama(), found.replica, 2, found.card, load, 7)
-    assert memory.largest_batch(llama(), found.replica, 2, found.card, load, limit) == 7
-    assert memory.largest_batch(llama(), found.replica, 2, found.card, load, limit * 0.999) == 6
-    assert memory.largest_batch(llama(), found.replica, 2, found.card, load, 1e-9) == 0
+    planned = plan(llama(), accelerator("H100"), Request("bf16", "bf16", load))
+    limit = memory.step_seconds(llama(), planned.replica, 2, planned.card, load, 7)
+    assert memory.largest_batch(llama(), planned.replica, 2, planned.card, load, limit) == 7
+    assert memory.largest_batch(llama(), planned.replica, 2, planned.card, load, limit * 0.999) == 6
+    assert memory.largest_batch(llama(), planned.replica, 2, planned.card, load, 1e-9) == 0
 
 
 def test_requests_per_second_become_replicas() -> None:
@@ -128,10 +128,10 @@ def test_more_accelerators_than_kv_heads_hold_heads_twice() -> None:
     """70 B on cards of 24 GB: the fewest that divide 64 heads; 16 for 8 KV heads hold each twice."""
     big = from_sizes(80, 64, 8, 128, 8192, 128256, 70_553_706_496)
     card = Accelerator("card", 12 * GB, 600.0 * GB)
-    found = plan(big, card, Request("bf16", "bf16", Load(4096, 2048)))
-    assert found.replica.accelerators == 16
-    assert found.replica.page_bytes == 2 * 16 * 2 * 80 * 8 * 128 * 2
-    assert any("each is held 2 times" in line for line in warnings(found))
+    planned = plan(big, card, Request("bf16", "bf16", Load(4096, 2048)))
+    assert planned.replica.accelerators == 16
+    assert planned.replica.page_bytes == 2 * 16 * 2 * 80 * 8 * 128 * 2
+    assert any("each is held 2 times" in line for line in warnings(planned))
 
 
 def test_what_does_not_fit_is_said() -> None:
@@ -177,7 +177,7 @@ def test_a_gguf_file_says_its_own_sizes(tmp_path: Path) -> None:
 
 
 def gguf(numbers: dict[str, int], tensors: dict[str, tuple[int, ...]]) -> bytes:
-    """A GGUF file of a llama with zeros for weights."""
+    """Return a GGUF file of a llama with zeros for weights."""
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()

@@ -75,20 +75,25 @@ def shown(renderable: Any) -> str:
 
 
 def test_a_step_under_way_is_marked_with_what_is_left() -> None:
-    seen = progress(service(), NOW)
-    assert [step.place for step in seen.steps] == [Place.PRESENT, *[Place.COMING] * 5]
-    assert (seen.held, seen.remaining, seen.expected, seen.end) == (60, 240, 240, End.UNDER_WAY)
+    shown_progress = progress(service(), NOW)
+    assert [step.place for step in shown_progress.steps] == [Place.PRESENT, *[Place.COMING] * 5]
+    assert (shown_progress.held, shown_progress.remaining, shown_progress.expected, shown_progress.end) == (
+        60,
+        240,
+        240,
+        End.UNDER_WAY,
+    )
     assert progress(service(step=2), NOW).remaining == 540
     assert progress(service(step=1), NOW).remaining is None
-    line = sentence(seen)
+    line = sentence(shown_progress)
     assert "step 1 of 6: 10 % (hold 5m, 200 requests), held 1m00s" in line
     assert f"stable {OLD} 90 %, canary {NEW} 10 %" in line
     assert "next move in 4m00s at the earliest" in line
 
 
 def test_time_that_the_operator_watched_counts_rather_than_the_clock() -> None:
-    seen = progress(service(held=30.0, ticked=at(2), since=at(5000)), NOW)
-    assert seen.held == pytest.approx(32)
+    shown_progress = progress(service(held=30.0, ticked=at(2), since=at(5000)), NOW)
+    assert shown_progress.held == pytest.approx(32)
 
 
 def test_the_picture_has_both_revisions_of_each_signal_with_their_intervals() -> None:
@@ -119,10 +124,10 @@ def test_an_end_is_an_end_of_the_spec_as_it_stands(phase: str, end: End) -> None
 def test_an_object_without_status_is_shown() -> None:
     bare = service()
     del bare["status"], bare["spec"]["rollout"]
-    seen = progress(bare, NOW)
-    assert [step.text for step in seen.steps] == ["10 % (hold 5m)", "50 % (hold 5m)"]  # the default rollout
-    assert "no traffic" in sentence(seen)
-    assert "team-a/chat" in shown(picture(seen))
+    shown_progress = progress(bare, NOW)
+    assert [step.text for step in shown_progress.steps] == ["10 % (hold 5m)", "50 % (hold 5m)"]  # the default rollout
+    assert "no traffic" in sentence(shown_progress)
+    assert "team-a/chat" in shown(picture(shown_progress))
     assert any("is it running?" in reason for reason in waiting(bare, NOW))
     assert log(bare, NOW) == []
     shown(services([bare], datetime.datetime.now(datetime.UTC), wide=True))
@@ -242,7 +247,7 @@ def status_body(message: str, name: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("code", "body", "said"),
+    ("code", "body", "sentence_part"),
     [
         (403, status_body('inferenceservices is forbidden: User "u" cannot list'), 'User "u" cannot list'),
         (404, "404 page not found\n", "the CRD is not installed"),
@@ -253,8 +258,8 @@ def status_body(message: str, name: str = "") -> str:
         (500, "<html>", "answers 500 Reason"),
     ],
 )
-def test_an_answer_of_the_api_server_becomes_a_sentence(code: int, body: str, said: str) -> None:
-    assert said in str(api_error(code, "Reason", body, "chat"))
+def test_an_answer_of_the_api_server_becomes_a_sentence(code: int, body: str, sentence_part: str) -> None:
+    assert sentence_part in str(api_error(code, "Reason", body, "chat"))
 
 
 def test_the_innermost_cause_of_a_lost_connection_is_named() -> None:

@@ -18,7 +18,7 @@ from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 HERE = docs_blocks.of("here")
-NOT_RUN = [block for found in docs_blocks.of("no-run").values() for block in found]
+NOT_RUN = [block for listed in docs_blocks.of("no-run").values() for block in listed]
 
 
 @pytest.mark.parametrize("page", HERE)
@@ -60,7 +60,7 @@ def test_a_wrong_page_is_found(tmp_path: Path) -> None:
 
 
 def parts() -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, spec) of each YAML block that is an InferenceService or a part of one's spec."""
+    """Return (place, spec) of each YAML block that is an InferenceService or a part of one's spec."""
     for page, text in docs_blocks.pages().items():
         for line, language, _, body in fenced(page, text):
             if language != "yaml":
@@ -79,8 +79,8 @@ PARTS = list(parts())
 
 @pytest.mark.parametrize(("where", "spec"), PARTS, ids=[where for where, _ in PARTS])
 def test_every_part_of_a_spec_is_one_that_the_operator_takes(where: str, spec: dict[str, Any]) -> None:
-    found = parse({"model": {"source": "hf://org/model"}, **spec})
-    assert isinstance(found, Spec), f"{where}: {found.message}"
+    listed = parse({"model": {"source": "hf://org/model"}, **spec})
+    assert isinstance(listed, Spec), f"{where}: {listed.message}"
 
 
 @pytest.mark.parametrize("path", sorted((CHECKOUT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
@@ -88,8 +88,8 @@ def test_every_example_is_documented_and_taken(path: Path) -> None:
     assert f"({path.name})" in (CHECKOUT / "examples/README.md").read_text()
     for document in yaml.safe_load_all(path.read_text()):
         assert document["kind"] == "InferenceService"
-        found = parse(document["spec"])
-        assert isinstance(found, Spec), found.message
+        listed = parse(document["spec"])
+        assert isinstance(listed, Spec), listed.message
     assert path.read_text().startswith("# "), "an example begins with what it is for"
 
 

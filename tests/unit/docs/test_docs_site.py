@@ -21,7 +21,7 @@ LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source
 
 
 class Loads(HTMLParser):
-    """Addresses that a browser fetches by itself to show a page; what scripts fetch is in the theme's own bundle."""
+    """Addresses that a browser fetches by itself to show a page. Addresses that scripts fetch are in the theme's own bundle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,9 +48,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def html(site: Path) -> Iterator[tuple[Path, str]]:
-    found = list(site.rglob("*.html"))
-    assert len(found) > 20
-    for path in found:
+    paths = list(site.rglob("*.html"))
+    assert len(paths) > 20
+    for path in paths:
         yield path.relative_to(site), path.read_text()
 
 
@@ -64,10 +64,10 @@ def test_every_page_of_the_repository_is_in_the_site(site: Path) -> None:
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for path, text in html(site):
-        seen = Loads()
-        seen.feed(text)
-        assert [address for address in seen.found if re.match(r"(?:[a-z]+:)?//", address)] == [], path
-        assert "mermaid" not in seen.classes, f"{path}: the theme would fetch mermaid; draw an SVG"
+        loads = Loads()
+        loads.feed(text)
+        assert [address for address in loads.found if re.match(r"(?:[a-z]+:)?//", address)] == [], path
+        assert "mermaid" not in loads.classes, f"{path}: the theme would fetch mermaid; draw an SVG"
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\([\"']?(?:https?:)?//|@import", sheet.read_text()), sheet
 

@@ -29,8 +29,8 @@ def decode(ids: list[int]) -> str:
 
 
 def output(tokens: bytes, finish: str | None = None) -> TokenOutput:
-    said = tuple(TokenLogprobs(token, -0.5, 1, ((token, -0.5), (1, -2.0))) for token in tokens)
-    return TokenOutput("r", tuple(tokens), finish, 1, 0, logprobs=said)
+    entries = tuple(TokenLogprobs(token, -0.5, 1, ((token, -0.5), (1, -2.0))) for token in tokens)
+    return TokenOutput("r", tuple(tokens), finish, 1, 0, logprobs=entries)
 
 
 def run(answer: Answer, *outputs: TokenOutput) -> tuple[str, list[Scored], str | None]:

@@ -115,9 +115,9 @@ def test_a_template_that_changes_the_final_message_cannot_continue_it() -> None:
 def test_an_engine_that_ends_on_a_retry_is_the_last_that_meets_the_request(
     code: str, attempt: str, status: int
 ) -> None:
-    told = last_attempt(ApiError(503, "why", code=code, retry_after=5), attempt)
-    assert (told.status, told.code, told.message) == (status, code, "why")
-    assert told.response().headers["x-pagefleet-error"] == code
-    assert ("Retry-After" in told.response().headers) == (status == 503)
+    error = last_attempt(ApiError(503, "why", code=code, retry_after=5), attempt)
+    assert (error.status, error.code, error.message) == (status, code, "why")
+    assert error.response().headers["x-pagefleet-error"] == code
+    assert ("Retry-After" in error.response().headers) == (status == 503)
     assert ApiError(429, "why", code="queue_full").response().headers["x-pagefleet-error"] == "queue_full"
     assert "x-pagefleet-error" not in ApiError(429, "why", code="rate_limited").response().headers

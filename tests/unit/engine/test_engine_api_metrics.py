@@ -21,7 +21,7 @@ STATS = EngineStats(
 
 
 def quantile(histogram: Histogram, q: float) -> float:
-    """PromQL's histogram_quantile: linear within a bucket. From few samples it is the samples that are uncertain."""
+    """Compute PromQL's histogram_quantile: linear within a bucket. Few samples are uncertain themselves."""
     buckets = [
         (float(sample.labels["le"]), sample.value)
         for family in text_string_to_metric_families(histogram.text())

@@ -10,12 +10,12 @@ from pagefleet_engine.api.answers.text import TextStream
 
 
 def decode(ids: list[int]) -> str:
-    """A byte-level tokenizer: ids are bytes."""
+    """Decode with a byte-level tokenizer: ids are bytes."""
     return bytes(ids).decode(errors="replace")
 
 
 def streamed(data: bytes, sizes: list[int], stops: tuple[str, ...] = ()) -> tuple[list[str], bool]:
-    """Pieces emitted when `data` comes in groups of `sizes`; whether a stop string was met."""
+    """Return the pieces emitted when `data` comes in groups of `sizes`, and whether a stop string ended them."""
     text, pieces, at = TextStream(decode, stops), [], 0
     while at < len(data) and not text.stopped:
         size = sizes[at % len(sizes)]
@@ -27,9 +27,9 @@ def streamed(data: bytes, sizes: list[int], stops: tuple[str, ...] = ()) -> tupl
 
 @pytest.mark.parametrize("sizes", [[1], [2], [3, 1], [7]])
 def test_characters_split_over_tokens_come_whole(sizes: list[int]) -> None:
-    said = "héllo – 世界 \N{SLIGHTLY SMILING FACE} end"
-    pieces, stopped = streamed(said.encode(), sizes)
-    assert "".join(pieces) == said
+    text = "héllo – 世界 \N{SLIGHTLY SMILING FACE} end"
+    pieces, stopped = streamed(text.encode(), sizes)
+    assert "".join(pieces) == text
     assert not stopped
     assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces)
 
@@ -61,18 +61,18 @@ def test_a_stop_string_of_several_byte_characters_is_found() -> None:
 def test_any_grouping_of_tokens_ends_at_the_first_stop_string() -> None:
     rng = random.Random(4)
     for _ in range(2000):
-        said = "".join(rng.choice("abc") for _ in range(rng.randint(1, 30)))
+        text = "".join(rng.choice("abc") for _ in range(rng.randint(1, 30)))
         stops = tuple("".join(rng.choice("abc") for _ in range(rng.randint(1, 4))) for _ in range(rng.randint(1, 3)))
-        pieces, stopped = streamed(said.encode(), [1], stops)
+        pieces, stopped = streamed(text.encode(), [1], stops)
         emitted = "".join(pieces)
-        ends = [said.index(stop) + len(stop) for stop in stops if stop in said]
+        ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
         if not ends:
-            assert (emitted, stopped) == (said, False)
+            assert (emitted, stopped) == (text, False)
             continue
         # One token at a time: the stop string that is complete first ends the answer, at the earliest beginning of any.
-        complete = said[: min(ends)]
+        complete = text[: min(ends)]
         begin = min(complete.index(stop) for stop in stops if stop in complete)
-        assert (emitted, stopped) == (said[:begin], True)
+        assert (emitted, stopped) == (text[:begin], True)
 
 
 def test_a_stop_string_may_be_kept() -> None:

@@ -43,7 +43,7 @@ def calls(made: dict[str, Any]) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize(
-    ("style", "text", "content", "found"),
+    ("style", "text", "content", "expected"),
     [
         (HERMES, "", "", []),
         (HERMES, " hello <b> \n", " hello <b> \n", []),
@@ -62,9 +62,9 @@ def calls(made: dict[str, Any]) -> list[tuple[str, Any]]:
         (LLAMA, "<|python", "<|python", []),
     ],
 )
-def test_calls_are_found(style: Style, text: str, content: str | None, found: list[Any], eager: bool) -> None:
+def test_calls_are_found(style: Style, text: str, content: str | None, expected: list[Any], eager: bool) -> None:
     made = parse([text], style, eager=eager)
-    assert (made["content"], calls(made)) == (content, found)
+    assert (made["content"], calls(made)) == (content, expected)
 
 
 @pytest.mark.parametrize(

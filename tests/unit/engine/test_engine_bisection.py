@@ -34,8 +34,8 @@ def test_every_work_is_computed_once_or_raises_alone(count: int, culprits: set[i
         nonlocal tried
         tried += 1
         names = [work.sequence.request_id for work in part]
-        if found := [name for name in names if int(name) in culprits]:
-            raise ValueError(found)
+        if present := [name for name in names if int(name) in culprits]:
+            raise ValueError(present)
         return names
 
     parts = list(bisected(batch, compute))
@@ -59,11 +59,11 @@ def test_what_ends_with_a_part_is_not_computed_in_the_next() -> None:
             raise MemoryError
         return len(part)
 
-    seen = []
+    parts = []
     for part, result in bisected(batch, compute):
-        seen.append((len(part), result))
+        parts.append((len(part), result))
         batch[2].sequence.runs = False
-    assert seen == [(2, 2), (1, 1)]
+    assert parts == [(2, 2), (1, 1)]
 
 
 def test_what_is_not_an_error_of_a_request_is_not_searched() -> None:
@@ -91,13 +91,13 @@ def test_a_token_that_is_none_ends_its_request_and_is_not_taken(wrong: int) -> N
         scheduler.add(request(name, 5))
     scheduler.add(EngineRequest("c", (1, 2, 3), SamplingParams(4), 0.0, n=3))
     batch = scheduler.schedule(1.0)
-    found = results(batch, 7)
+    tokens = results(batch, 7)
     for index, work in enumerate(batch):
         if work.sequence.request_id == "a":
-            found[index] = ((wrong,),)
+            tokens[index] = ((wrong,),)
         if work.sequence.request_id == "c":
-            found[index] = ((7,), (7,), (wrong,))
-    outputs = scheduler.commit(batch, found)
+            tokens[index] = ((7,), (7,), (wrong,))
+    outputs = scheduler.commit(batch, tokens)
     scheduler.check()
     assert [(one.request_id, one.index, one.token_ids, one.finish_reason) for one in outputs] == [
         ("a", 0, (), "error"), ("b", 0, (7,), None), ("c", 0, (), "error"), ("c", 1, (), "error"), ("c", 2, (), "error"),

@@ -123,8 +123,8 @@ def test_a_static_batch_runs_to_completion_before_the_next_is_admitted() -> None
     scheduler = Scheduler(replace(LIMITS, batching=Batching.STATIC, max_num_seqs=2))
     for name, most in (("a", 2), ("b", 5), ("c", 1)):
         scheduler.add(request(name, 4, most))
-    seen = [set(step(scheduler)[0]) for _ in range(6)]
-    assert seen == [{"a", "b"}, {"a", "b"}, {"b"}, {"b"}, {"b"}, {"c"}]
+    batches = [set(step(scheduler)[0]) for _ in range(6)]
+    assert batches == [{"a", "b"}, {"a", "b"}, {"b"}, {"b"}, {"b"}, {"c"}]
 
 
 def test_a_static_batch_is_whole_even_when_the_budget_is_not_enough_for_its_first_step() -> None:

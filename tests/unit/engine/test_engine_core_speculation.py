@@ -35,7 +35,7 @@ def test_short_texts_are_no_error(tokens: list[int]) -> None:
 def run(
     planner: DraftPlanner, answers: int, cost: Callable[[int], float], chance: float, steps: int = 400
 ) -> list[int]:
-    """The number of draft tokens of each of some steps, whose seconds are `cost` of their number of tokens."""
+    """Run some steps, whose seconds are `cost` of their number of tokens. Return the number of draft tokens of each."""
     made = []
     for _ in range(steps):
         counts = planner.plan(answers, [(chance, 4)] * answers)
@@ -47,7 +47,7 @@ def run(
 
 
 def memory_bound(tokens: int) -> float:
-    """One weight pass for however few tokens, which compute passes at 32."""
+    """Return the seconds of a step: one pass over the weights, or the computation when it takes longer (from 32 tokens)."""
     return max(0.030, 0.001 * tokens)
 
 

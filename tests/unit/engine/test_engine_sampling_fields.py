@@ -19,7 +19,7 @@ NAMES = sorted(entries())
 
 
 def value(entry: Entry) -> Any:
-    """One that is not the default, as a request has it."""
+    """Return a value that is not the default, as a request has it."""
     match entry.kind:
         case Kind.NUMBER:
             return (entry.low + entry.high) / 2 + 0.25
@@ -42,9 +42,9 @@ def read(name: str, given: Any) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_entry_is_read_and_reaches_the_engine(name: str) -> None:
     given = value(entries()[name])
-    found = read(name, given)
-    assert found != getattr(SamplingParams(max_tokens=9), name)
-    sent = SamplingParams(max_tokens=9, **{name: found})
+    parsed = read(name, given)
+    assert parsed != getattr(SamplingParams(max_tokens=9), name)
+    sent = SamplingParams(max_tokens=9, **{name: parsed})
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=SamplingParams) == sent
 
 

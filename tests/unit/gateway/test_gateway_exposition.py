@@ -14,16 +14,16 @@ AWKWARD = 'a "name" with \\ and\na line'
 
 
 def registry(services: int) -> CollectorRegistry:
-    found = CollectorRegistry()
-    requests = Counter("requests", f"What {AWKWARD} means", ("service", "code"), registry=found)
-    times = Histogram("times_seconds", "Times", ("service",), registry=found)
-    Gauge("bare", "No labels", registry=found).set(float("nan"))
-    Counter("plain", "No labels either", registry=found).inc(3)
+    filled = CollectorRegistry()
+    requests = Counter("requests", f"What {AWKWARD} means", ("service", "code"), registry=filled)
+    times = Histogram("times_seconds", "Times", ("service",), registry=filled)
+    Gauge("bare", "No labels", registry=filled).set(float("nan"))
+    Counter("plain", "No labels either", registry=filled).inc(3)
     for number in range(services):
         name = f"{AWKWARD} {number}"
         requests.labels(name, "200").inc(number)
         times.labels(name).observe(number / 10)
-    return found
+    return filled
 
 
 def families(text: str) -> dict[str, tuple[str, str, list[str]]]:
@@ -36,13 +36,13 @@ def families(text: str) -> dict[str, tuple[str, str, list[str]]]:
 
 
 def test_the_page_reads_as_the_librarys_own() -> None:
-    found = registry(20)
-    assert families("".join(pieces(found))) == families(generate_latest(found).decode())
+    filled = registry(20)
+    assert families("".join(pieces(filled))) == families(generate_latest(filled).decode())
 
 
 async def test_a_page_of_500_services_stalls_the_loop_for_less_than_10_ms() -> None:
-    found = registry(500)
-    exposition, longest, done = Exposition(found), 0.0, False
+    filled = registry(500)
+    exposition, longest, done = Exposition(filled), 0.0, False
 
     async def ticks() -> None:
         nonlocal longest
@@ -56,13 +56,13 @@ async def test_a_page_of_500_services_stalls_the_loop_for_less_than_10_ms() -> N
     page = b"".join(await exposition.page())
     done = True
     await watching
-    assert families(page.decode()) == families(generate_latest(found).decode())
+    assert families(page.decode()) == families(generate_latest(filled).decode())
     assert longest < 0.01
 
 
 async def test_scrapes_at_the_same_time_share_a_page_and_one_that_goes_away_ends_nobody_elses() -> None:
-    found = registry(200)
-    exposition = Exposition(found)
+    filled = registry(200)
+    exposition = Exposition(filled)
     first, second = asyncio.create_task(exposition.page()), asyncio.create_task(exposition.page())
     await asyncio.sleep(0)
     first.cancel()

@@ -26,10 +26,10 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def read_until(reader: int, end: bytes) -> bytes:
-    found = b""
-    while not found.endswith(end):
-        found += os.read(reader, 1 << 20)
-    return found
+    data = b""
+    while not data.endswith(end):
+        data += os.read(reader, 1 << 20)
+    return data
 
 
 def test_a_stalled_reader_stalls_no_writer_and_gets_whole_lines_once_it_reads(pipe: tuple[int, int]) -> None:
@@ -44,8 +44,8 @@ def test_a_stalled_reader_stalls_no_writer_and_gets_whole_lines_once_it_reads(pi
     assert time.thread_time() - before < 5
     assert 0.4 * count < len(dropped) < 0.6 * count
     held = count - len(dropped)
-    found = read_until(reader, b"%d %s\n" % (held - 1, line)).splitlines()
-    assert [int(one.split()[0]) for one in found] == list(range(held))
+    lines = read_until(reader, b"%d %s\n" % (held - 1, line)).splitlines()
+    assert [int(one.split()[0]) for one in lines] == list(range(held))
     writer.write(b"later\n")
     assert read_until(reader, b"later\n") == b"later\n"
     writer.close(10)

@@ -43,11 +43,11 @@ def snapshot(*services: Service) -> Snapshot:
     ],
 )
 def test_route(method: str, path: str, body: bytes, expected: Service | tuple[int, str]) -> None:
-    found = route(snapshot(CHAT, TWIN, CODE), method, path, body)
-    if isinstance(found, Refusal):
-        assert (found.status, found.code) == expected
+    routed = route(snapshot(CHAT, TWIN, CODE), method, path, body)
+    if isinstance(routed, Refusal):
+        assert (routed.status, routed.code) == expected
     else:
-        assert found == expected
+        assert routed == expected
 
 
 def key(text: str) -> APIKey:
@@ -166,8 +166,8 @@ def test_an_inference_service_is_read_in_full() -> None:
 def test_time_limits_before_and_between_tokens_are_read() -> None:
     traffic: dict[str, object] = {"firstTokenTimeout": "1m30s", "nextTokenTimeout": "500ms", "timeout": "10m"}
     raw = {"metadata": {"namespace": "n", "name": "s"}, "spec": {"traffic": traffic}}
-    found = service_from(raw)
-    assert (found.first_token_seconds, found.next_token_seconds, found.timeout_seconds) == (90.0, 0.5, 600.0)
+    service = service_from(raw)
+    assert (service.first_token_seconds, service.next_token_seconds, service.timeout_seconds) == (90.0, 0.5, 600.0)
     assert service_from({"spec": {"traffic": {"nextTokenTimeout": 3}}}).next_token_seconds is None
 
 

@@ -51,18 +51,18 @@ def test_what_was_compiled_beside_the_source_makes_no_other_image(checkout: Path
 
 
 def stages() -> dict[str, tuple[str, str]]:
-    """name -> (the stage it starts from, its instructions)."""
+    """Return name -> (the stage it starts from, its instructions)."""
     text = (CHECKOUT / "images/Dockerfile").read_text()
     parts = re.split(r"^FROM (\S+) AS (\S+)$", text, flags=re.MULTILINE)[1:]
     return {parts[at + 1]: (parts[at], parts[at + 2]) for at in range(0, len(parts), 3)}
 
 
 def origin(image: str) -> tuple[str, str]:
-    """Where an image's stages begin, and all their instructions."""
-    found, name, text = stages(), image, ""
-    while name in found:
-        text += found[name][1]
-        name = found[name][0]
+    """Return the image from which an image's stages begin, and all their instructions."""
+    known, name, text = stages(), image, ""
+    while name in known:
+        text += known[name][1]
+        name = known[name][0]
     return name, text
 
 

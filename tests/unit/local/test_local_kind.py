@@ -27,7 +27,7 @@ def test_nothing_is_missing_where_everything_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "daemon", "version", "alerts", "said"),
+    ("programs", "daemon", "version", "alerts", "message"),
     [
         ({"docker": False, "kind": True}, False, (3, 11), True, "docker is not on PATH"),
         (THERE, False, (3, 11), True, "docker does not answer"),
@@ -37,10 +37,10 @@ def test_nothing_is_missing_where_everything_is() -> None:
     ],
 )
 def test_what_is_missing_is_said(
-    found: dict[str, bool], daemon: bool, version: tuple[int, int], alerts: bool, said: str
+    programs: dict[str, bool], daemon: bool, version: tuple[int, int], alerts: bool, message: str
 ) -> None:
-    (told,) = plan.lacking(found, daemon=daemon, version=version, alerts=alerts)
-    assert said in told
+    (problem,) = plan.lacking(programs, daemon=daemon, version=version, alerts=alerts)
+    assert message in problem
 
 
 def test_the_command_refuses_with_everything_that_is_missing(tmp_path: Path) -> None:
@@ -120,11 +120,13 @@ def test_pods_on_this_machine_are_scraped_by_their_address() -> None:
 def test_pods_behind_a_proxy_are_scraped_through_it_and_told_apart() -> None:
     access = NodePorts("127.0.0.1", gateway=1, operator=2)
     access.proxy = "127.0.0.1:8001"
-    found = targets([pod("a", "pagefleet-engine"), pod("b", "pagefleet-engine"), pod("g", "pagefleet-gateway")], access)
-    assert {tuple(one["targets"]) for one in found} == {("127.0.0.1:8001",)}
-    assert [one["labels"]["__metrics_path__"] for one in found] == [
+    scraped = targets(
+        [pod("a", "pagefleet-engine"), pod("b", "pagefleet-engine"), pod("g", "pagefleet-gateway")], access
+    )
+    assert {tuple(one["targets"]) for one in scraped} == {("127.0.0.1:8001",)}
+    assert [one["labels"]["__metrics_path__"] for one in scraped] == [
         "/api/v1/namespaces/team-a/pods/a:8000/proxy/metrics",
         "/api/v1/namespaces/team-a/pods/b:8000/proxy/metrics",
         "/api/v1/namespaces/team-a/pods/g:9002/proxy/metrics",
     ]
-    assert len({one["labels"]["instance"] for one in found}) == 3
+    assert len({one["labels"]["instance"] for one in scraped}) == 3

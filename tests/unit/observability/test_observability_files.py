@@ -48,18 +48,18 @@ def test_every_alert_has_a_case() -> None:
 
 
 def _scenario(case: Case, name: str, series: Series, labels: dict[str, str] | None) -> dict[str, Any]:
-    """A test of promtool: what ALERTS says at the case's time."""
+    """Return a test of promtool: the samples of ALERTS at the case's time."""
     firing = f'ALERTS{{alertname="{case.alert}",alertstate="firing"}}'
-    said = []
+    samples = []
     if labels is not None:
         own = {"alertname": case.alert, "alertstate": "firing", "severity": ABOUT[case.alert].severity.value, **labels}
         written = ",".join(f'{key}="{value}"' for key, value in own.items())
-        said = [{"labels": f"ALERTS{{{written}}}", "value": 1}]
+        samples = [{"labels": f"ALERTS{{{written}}}", "value": 1}]
     return {
         "name": f"{case.alert} {name}",
         "interval": case.interval,
         "input_series": [{"series": key, "values": values} for key, values in series.items()],
-        "promql_expr_test": [{"expr": firing, "eval_time": case.at, "exp_samples": said}],
+        "promql_expr_test": [{"expr": firing, "eval_time": case.at, "exp_samples": samples}],
     }
 
 
@@ -120,7 +120,7 @@ def test_dashboards_are_what_grafana_imports() -> None:
             taken |= cells
         variables = {variable["name"] for variable in document["templating"]["list"]}
         for panel in board.panels:
-            assert panel.text, f"{panel.title} says nothing of itself"
+            assert panel.text, f"{panel.title} has no description"
             for expr, _ in panel.queries:
                 for name in variables - {"datasource"}:
                     assert f"{name}=$" not in expr, "values are quoted"

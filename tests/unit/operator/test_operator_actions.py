@@ -18,7 +18,7 @@ from pagefleet_operator.domain.status.status import AlertRecord, Phase
 
 
 def started(steps: list[dict[str, Any]] | None = None, **rollout: Any) -> Cluster:
-    """A cluster whose first revision serves, and a canary of the second just asked for."""
+    """Return a cluster whose first revision serves, and whose spec just asked for a second one."""
     cluster = Cluster(1)
     cluster.until(lambda status: bool(status.traffic))
     if steps is not None:
@@ -133,16 +133,16 @@ def test_undo_raises_the_earlier_revision_before_it_gets_traffic() -> None:
 
 def test_undo_goes_to_any_stored_revision() -> None:
     cluster = started([])
-    seen = [cluster.status.stable]
+    revisions = [cluster.status.stable]
     for number in (2, 3, 4):
         cluster.edit(number)
-        cluster.until(lambda status: status.stable not in seen)
-        seen.append(cluster.status.stable)
+        cluster.until(lambda status: status.stable not in revisions)
+        revisions.append(cluster.status.stable)
     cluster.act("undo", revision="nothing")
     assert "is not stored" in cluster.status.action.message  # type: ignore[union-attr]
-    cluster.act("undo", revision=seen[0])
+    cluster.act("undo", revision=revisions[0])
     cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK)
-    assert cluster.weights() == {seen[0]: 100}
+    assert cluster.weights() == {revisions[0]: 100}
 
 
 def test_history_has_its_limit_and_the_specs() -> None:

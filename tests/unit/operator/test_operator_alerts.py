@@ -178,7 +178,7 @@ async def test_conflicts_are_tried_again_and_a_failed_write_is_no_200(hook: Hook
 
 
 def certificate(folder: Path, name: str) -> bytes:
-    """A self-signed certificate for 127.0.0.1, with its key, by openssl."""
+    """Write a self-signed certificate for 127.0.0.1 and its key with openssl."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
          "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "tls.key", "-out", folder / "tls.crt"],
@@ -218,11 +218,11 @@ async def test_https_and_a_renewed_certificate(tmp_path: Path) -> None:
 
 
 def tool(package: str, name: str) -> Path:
-    """One of Debian's, where the local fleet's cache has it unpacked."""
-    found = paths.cache() / "debs" / package / "usr/bin" / name
-    if not found.exists():
+    """Return the path of a Debian program that the local fleet's cache has unpacked."""
+    path = paths.cache() / "debs" / package / "usr/bin" / name
+    if not path.exists():
         pytest.skip(f"{name} is not in the cache (pagefleet-local prepare)")
-    return found
+    return path
 
 
 def test_the_shipped_receiver_is_what_alertmanager_reads() -> None:

@@ -42,6 +42,6 @@ def test_bounds_of_numbers_fit_what_an_api_server_compares_by() -> None:
             return own + [bound for sub in node.values() for bound in bounds(sub)]
         return [bound for sub in node for bound in bounds(sub)] if isinstance(node, list) else []
 
-    found = bounds(yaml.safe_load(crd.rendered()))
-    assert len(found) > 50
-    assert all(-(2**63) < bound < 2**63 for bound in found)
+    numbers = bounds(yaml.safe_load(crd.rendered()))
+    assert len(numbers) > 50
+    assert all(-(2**63) < bound < 2**63 for bound in numbers)

@@ -31,7 +31,7 @@ NOW = 3000.0
 
 
 def speed(running: float, rise: float = 0.0) -> float:
-    """Tokens per second of a replica while `rise` requests a second come in addition."""
+    """Return a replica's tokens per second while `rise` requests a second come in addition."""
     return (1 - PROMPT * rise) * running / (BASE + SLOPE * running)
 
 
@@ -48,9 +48,9 @@ def test_the_prompts_of_a_rise_do_not_make_a_replica_slow() -> None:
         for n, (a, b) in enumerate(pairwise(running))
         for t in range(0, 30, 5)
     ]
-    found = throughput.fit(throughput.means(history))
-    assert found is not None
-    assert found.throughput(80) == pytest.approx(speed(80), rel=0.03)
+    fitted = throughput.fit(throughput.means(history))
+    assert fitted is not None
+    assert fitted.throughput(80) == pytest.approx(speed(80), rel=0.03)
     blind = throughput.fit(replace(mean, change=0.0) for mean in throughput.means(history))
     assert blind is not None
     assert abs(blind.throughput(80) / speed(80) - 1) > 0.05, "the trace would show it"
@@ -64,15 +64,15 @@ def test_what_was_never_seen_is_not_surely_generated(spread: int, share: float) 
         throughput.Mean(30.0 * n, 1, r, 0, 0, speed(r) * noise, 0.0, True)
         for n, (r, noise) in enumerate([*points, (40, 1.0), (50, 1.0)])
     ]
-    found = throughput.fit(means)
-    assert found is not None
-    sure = found.throughput(150, 2.0) / found.throughput(150)
+    fitted = throughput.fit(means)
+    assert fitted is not None
+    sure = fitted.throughput(150, 2.0) / fitted.throughput(150)
     assert sure < share if spread < 10 else sure > share
-    assert found.throughput(50, 2.0) / found.throughput(50) > 0.98
+    assert fitted.throughput(50, 2.0) / fitted.throughput(50) > 0.98
 
 
 def asked(load: ServiceLoad, busy: int = 40, ago: float = 0.0, scaling: Scaling | None = None) -> Demand:
-    """8 replicas with 24 to 40 sequences each for half an hour; with `busy` ones until `ago` seconds before now."""
+    """Return the demand of 8 replicas after half an hour of 24 to 40 sequences each, or of `busy` until `ago` seconds before now."""
     running = [24, 36, 40, 30]
     history = []
     for back in range(360, 0, -1):
@@ -111,7 +111,7 @@ def test_a_clear_fall_ends_the_window_but_not_one_that_was_given(ago: float) -> 
 
 
 def readings(running: list[int], serving: list[int], tokens: float = 9000.0) -> list[Sample]:
-    """One every 5 s, the last one now."""
+    """Return readings 5 s apart, the last one of now."""
     count = len(running)
     return [
         Sample(NOW - 5.0 * (count - 1 - n), replicas, replicas, EngineLoad(running=inside, tokens=tokens))
@@ -137,8 +137,8 @@ def test_a_replica_that_is_removed_takes_its_share_along() -> None:
     """From 8 to 4 replicas with 50 requests each: none of them has ended."""
     removed = readings([400, 400, 400, 200, 200, 200], [8, 8, 8, 4, 4, 4])
     past = readings([400] * 300, [8] * 300)
-    found = flow(ServiceLoad(age=0.0, arrivals=(10.0,) * 180), removed, past, 60.0)
-    assert found.tokens == pytest.approx(9000), "nothing is taken off"
+    measured = flow(ServiceLoad(age=0.0, arrivals=(10.0,) * 180), removed, past, 60.0)
+    assert measured.tokens == pytest.approx(9000), "nothing is taken off"
 
 
 @pytest.mark.parametrize("count", [120, 122, 125, 126])
@@ -147,8 +147,8 @@ def test_tokens_of_a_request_are_of_the_time_that_readings_and_arrivals_cover(co
     """10 requests a second of 300 tokens, read for 10 minutes: in the midst of a half-minute, and when the gateway has
     counted arrivals for 5 of them only."""
     past = readings([300] * count, [8] * count, 3000.0)
-    found = flow(ServiceLoad(age=2.0, arrivals=(10.0,) * counted), past[-6:], past, 60.0)
-    assert found.each == pytest.approx(300, rel=0.03)
+    measured = flow(ServiceLoad(age=2.0, arrivals=(10.0,) * counted), past[-6:], past, 60.0)
+    assert measured.each == pytest.approx(300, rel=0.03)
 
 
 def test_noise_of_ten_percent_flaps_nothing() -> None:

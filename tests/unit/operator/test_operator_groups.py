@@ -90,9 +90,9 @@ def test_cost_and_its_ceiling_are_of_all_nodes() -> None:
 def test_each_runtime_is_told_in_its_own_words(runtime: str, worker: bool, expected: dict[str, str]) -> None:
     engine = {"nodes": 2, "runtime": runtime, **({} if runtime == "pagefleet" else {"pipelineParallelSize": 2})}
     flags = node_launch_of(revision_spec(spec(engine)), Node(2, worker)).flags
-    told = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
-    assert expected.items() <= told.items()
-    assert ("--headless" in told) == (runtime == "vllm" and worker)
+    values = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
+    assert expected.items() <= values.items()
+    assert ("--headless" in values) == (runtime == "vllm" and worker)
 
 
 @pytest.mark.parametrize(("runtime", "waits"), [("pagefleet", False), ("vllm", True), ("custom", False)])

@@ -28,9 +28,9 @@ STEP = Status(
 )  # fmt: skip
 
 
-def rollout(**told: object) -> Rollout:
+def rollout(**alert_fields: object) -> Rollout:
     raw = sample()["spec"]
-    raw["rollout"] = {"alerts": {"matchLabels": PAGE, **told}}
+    raw["rollout"] = {"alerts": {"matchLabels": PAGE, **alert_fields}}
     parsed = parse.parse(raw)
     assert isinstance(parsed, Spec)
     return parsed.rollout
@@ -65,16 +65,16 @@ def test_an_alert_rolls_back_without_any_measurement() -> None:
     raw = sample()["spec"]
     raw["rollout"] = {"alerts": {"matchLabels": PAGE}}
     bare = Observation("ns", "chat", "uid", 1, raw, Status())
-    wanted = decide(bare, 1.0).status.stable
+    target = decide(bare, 1.0).status.stable
     pod = PodReading("p", True, False, 0.0, 1.0)  # ready, as the watch says; nothing asked of it
-    seen = replace(
+    observation = replace(
         bare,
         status=replace(
-            STEP, canary=wanted, traffic=(Weight("s", 50), Weight(wanted, 50)), alerts=(replace(FIRING, revision=""),)
+            STEP, canary=target, traffic=(Weight("s", 50), Weight(target, 50)), alerts=(replace(FIRING, revision=""),)
         ),
-        revisions={name: RevisionReading(name, 1, (pod,)) for name in ("s", wanted)},
+        revisions={name: RevisionReading(name, 1, (pod,)) for name in ("s", target)},
     )
-    plan = decide(seen, 20.0)
+    plan = decide(observation, 20.0)
     assert plan.status.rollout.phase is Phase.ROLLED_BACK
     assert plan.status.traffic == (Weight("s", 100),)
 

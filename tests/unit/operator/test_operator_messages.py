@@ -14,7 +14,7 @@ TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 
 def started(**rollout: object) -> Cluster:
-    """A cluster whose first revision serves, and whose spec asks for a second one."""
+    """Return a cluster whose first revision serves, and whose spec asks for a second one."""
     cluster = Cluster(1)
     cluster.until(lambda status: bool(status.traffic))
     cluster.spec["rollout"].update(rollout)

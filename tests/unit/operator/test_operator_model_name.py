@@ -64,8 +64,8 @@ class World:
         for _ in range(2):
             for namespace, name in self.store.names(KIND):
                 self.decide(namespace, name)
-        found = [self.store.find(KIND, *key) or {} for key in self.store.names(KIND)]
-        return [one["metadata"]["name"] for one in found if one["status"].get("modelName") == served]
+        documents = [self.store.find(KIND, *key) or {} for key in self.store.names(KIND)]
+        return [one["metadata"]["name"] for one in documents if one["status"].get("modelName") == served]
 
     def reason(self, namespace: str, name: str) -> str:
         claim = self.decide(namespace, name)

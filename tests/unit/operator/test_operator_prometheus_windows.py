@@ -39,7 +39,7 @@ Series = list[dict[str, Any]]
 
 
 class Kept:
-    """What a Prometheus keeps: the pages of pods as they were scraped, and the queries that it was asked."""
+    """The data of a Prometheus: the metrics pages of pods at each scrape, and the queries that it has answered."""
 
     def __init__(self) -> None:
         self.pages: dict[str, list[tuple[float, str]]] = {}
@@ -48,7 +48,7 @@ class Kept:
         self.client: Prometheus
 
     def matrix(self, query: str) -> Series:
-        found: dict[tuple[Any, ...], list[Any]] = {}
+        values_by_labels: dict[tuple[Any, ...], list[Any]] = {}
         for pod, pages in self.pages.items():
             if pod.split("-")[1] not in query:
                 continue
@@ -56,8 +56,8 @@ class Kept:
                 for name, series in samples(text, _names(text)).items():
                     for one in series:
                         labels = {**one.labels, "pod": pod, "instance": pod, "__name__": name}
-                        found.setdefault(tuple(sorted(labels.items())), []).append([at, str(one.value)])
-        return [{"metric": dict(labels), "values": values} for labels, values in found.items()]
+                        values_by_labels.setdefault(tuple(sorted(labels.items())), []).append([at, str(one.value)])
+        return [{"metric": dict(labels), "values": values} for labels, values in values_by_labels.items()]
 
     async def answer(self, request: web.Request) -> web.Response:
         query = parse_qs(await request.text())["query"][0]
@@ -74,14 +74,14 @@ def _names(text: str) -> Iterator[str]:
 
 @pytest_asyncio.fixture
 async def kept() -> AsyncIterator[tuple[Kept, PrometheusWindows]]:
-    found, app = Kept(), web.Application()
-    app.router.add_post("/api/v1/query", found.answer)
+    stored, app = Kept(), web.Application()
+    app.router.add_post("/api/v1/query", stored.answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with aiohttp.ClientSession() as session:
-        found.client = Prometheus(session, f"http://127.0.0.1:{runner.addresses[0][1]}")
-        yield found, PrometheusWindows(found.client, interval=0.0)
+        stored.client = Prometheus(session, f"http://127.0.0.1:{runner.addresses[0][1]}")
+        yield stored, PrometheusWindows(stored.client, interval=0.0)
     await runner.cleanup()
 
 
@@ -93,11 +93,11 @@ def served(metrics: Metrics, requests: int, seconds: float) -> str:
     return metrics.text().decode()
 
 
-def scraped(kept: Kept, ago: tuple[float, ...] = (40.0, 25.0, 10.0), slow: float = 1.0) -> None:
+def scraped(stored: Kept, ago: tuple[float, ...] = (40.0, 25.0, 10.0), slow: float = 1.0) -> None:
     now = time.time()
     for pod, factor in zip(PODS, (1.0, slow), strict=True):
         metrics = Metrics("m", EngineConfig("file:///m"))
-        kept.pages[pod.name] = [(now - seconds, served(metrics, 5, 0.1 * factor)) for seconds in ago]
+        stored.pages[pod.name] = [(now - seconds, served(metrics, 5, 0.1 * factor)) for seconds in ago]
 
 
 async def read(windows: PrometheusWindows, query: Query = OWN) -> tuple[Slice, ...] | None:
@@ -107,29 +107,29 @@ async def read(windows: PrometheusWindows, query: Query = OWN) -> tuple[Slice, .
 async def test_what_came_between_two_scrapes_of_each_pod(kept: tuple[Kept, PrometheusWindows]) -> None:
     prometheus, windows = kept
     scraped(prometheus, slow=3.0)
-    found = await read(windows)
-    assert found is not None
-    assert [(piece.revision, piece.requests, round(piece.seconds)) for piece in found] == [
+    slices = await read(windows)
+    assert slices is not None
+    assert [(piece.revision, piece.requests, round(piece.seconds)) for piece in slices] == [
         ("aaaa", 5, 15), ("aaaa", 5, 15), ("cccc", 5, 15), ("cccc", 5, 15),
     ]  # fmt: skip
-    assert {sum(piece.edged["itl"].counts.values()) for piece in found} == {5}, "as many as requests, not as tokens"
-    for piece, seconds in zip(found, (0.1, 0.1, 0.3, 0.3), strict=True):
+    assert {sum(piece.edged["itl"].counts.values()) for piece in slices} == {5}, "as many as requests, not as tokens"
+    for piece, seconds in zip(slices, (0.1, 0.1, 0.3, 0.3), strict=True):
         ((low, high),) = piece.edged["ttft"].buckets()
         assert low < seconds <= high
     stable = prometheus.queries[0]
     assert 'namespace="team-a",service="chat",revision="aaaa"}[300s]' in stable
     assert "pagefleet_time_to_first_token_seconds_bucket" in stable
     assert "e2e" not in stable, "what is not judged is not asked for"
-    assert await read(windows) == found, "the same scrapes are counted once"
+    assert await read(windows) == slices, "the same scrapes are counted once"
     assert prometheus.queries[-1].endswith("[30s]"), "and asked for once"
 
 
 async def test_a_revision_that_comes_back_is_not_counted_twice(kept: tuple[Kept, PrometheusWindows]) -> None:
     prometheus, windows = kept
     scraped(prometheus)
-    found = await read(windows)
+    slices = await read(windows)
     assert await windows.read(PODS[:1], ("aaaa",), OWN) is not None
-    assert await read(windows) == found
+    assert await read(windows) == slices
 
 
 async def test_a_restart_and_a_long_silence_are_gaps(kept: tuple[Kept, PrometheusWindows]) -> None:
@@ -141,9 +141,9 @@ async def test_a_restart_and_a_long_silence_are_gaps(kept: tuple[Kept, Prometheu
         (now - 25, served(metrics, 4, 0.1)),
         (now - 10, served(metrics, 2, 0.1)),
     ]
-    found = await read(windows)
-    assert found is not None
-    assert [piece.requests for piece in found if piece.revision == "cccc"] == [2]
+    slices = await read(windows)
+    assert slices is not None
+    assert [piece.requests for piece in slices if piece.revision == "cccc"] == [2]
 
 
 def test_after_a_restart_the_next_requests_count_again() -> None:
@@ -172,25 +172,25 @@ async def test_another_histogram_in_milliseconds(kept: tuple[Kept, PrometheusWin
                                 for le, n in (("50", 0), ("250", number), ("+Inf", number))))
             for number, ago in enumerate((30, 20, 10))
         ]  # fmt: skip
-    found = await read(windows, MESH)
-    assert found is not None
-    assert [piece.requests for piece in found] == [4, 4, 4, 4]
-    assert found[0].edged["e2e"].buckets() == {(0.05, 0.25): 4}
+    slices = await read(windows, MESH)
+    assert slices is not None
+    assert [piece.requests for piece in slices] == [4, 4, 4, 4]
+    assert slices[0].edged["e2e"].buckets() == {(0.05, 0.25): 4}
     assert prometheus.queries[0] == 'request_milliseconds_bucket{workload="chat-aaaa"}[300s]'
 
 
-def nan(kept: Kept) -> None:
-    pages = kept.pages[PODS[1].name]
-    kept.pages[PODS[1].name] = [(at, text.replace('le="+Inf"} 10', 'le="+Inf"} NaN')) for at, text in pages]
+def nan(stored: Kept) -> None:
+    pages = stored.pages[PODS[1].name]
+    stored.pages[PODS[1].name] = [(at, text.replace('le="+Inf"} 10', 'le="+Inf"} NaN')) for at, text in pages]
 
 
-def falling(kept: Kept) -> None:
-    at, text = kept.pages[PODS[0].name][-1]
-    kept.pages[PODS[0].name][-1] = (at, text.replace('le="+Inf"} 15', 'le="+Inf"} 2'))
+def falling(stored: Kept) -> None:
+    at, text = stored.pages[PODS[0].name][-1]
+    stored.pages[PODS[0].name][-1] = (at, text.replace('le="+Inf"} 15', 'le="+Inf"} 2'))
 
 
-def late(kept: Kept) -> None:
-    kept.pages[PODS[1].name] = [(at - LATE_SECONDS, text) for at, text in kept.pages[PODS[1].name]]
+def late(stored: Kept) -> None:
+    stored.pages[PODS[1].name] = [(at - LATE_SECONDS, text) for at, text in stored.pages[PODS[1].name]]
 
 
 BROKEN: list[tuple[str, Callable[[Kept], Any], str]] = [
@@ -218,13 +218,13 @@ async def test_what_is_not_there_is_no_measurement(
     assert await read(windows) is not None
     break_it(prometheus)
     other = PrometheusWindows(prometheus.client, interval=0.0)
-    found = await read(other)
-    assert found is None
+    slices = await read(other)
+    assert slices is None
     assert words in other.silence(OWN)
     chosen = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 10, "Prometheus"),), 0.01, 0, False, 60.0,
                    error_source=Source.PROMETHEUS)  # fmt: skip
-    seen = Observation("ns", "chat", "uid", 1, {}, Status(), silence={"prometheus": other.silence(OWN)})
-    judged = guard.assess(seen, chosen, Comparison("aaaa", "cccc", since=0.0, now=100.0))
+    observation = Observation("ns", "chat", "uid", 1, {}, Status(), silence={"prometheus": other.silence(OWN)})
+    judged = guard.assess(observation, chosen, Comparison("aaaa", "cccc", since=0.0, now=100.0))
     assert judged is not None
     assert judged.outcome is Outcome.INCONCLUSIVE
     assert words in judged.record.message
@@ -250,8 +250,8 @@ def test_pods_that_targets_do_not_name_are_counted() -> None:
         for name in (OURS.ttft, OURS.itl)
     ]
     document = {"status": "success", "data": {"resultType": "matrix", "result": series}}
-    found, reason = scrapes(document, OWN, OURS, {})
+    readings_by_target, reason = scrapes(document, OWN, OURS, {})
     assert reason == ""
-    newest = {target: readings[-1].time for target, readings in found.items()}
+    newest = {target: readings[-1].time for target, readings in readings_by_target.items()}
     assert unscraped(newest, ["p1"], now, LATE_SECONDS) == ""
     assert "p2" in unscraped(newest, ["p1", "p2"], now, LATE_SECONDS)

@@ -14,31 +14,31 @@ from pagefleet_operator.web.own_metrics import Metrics
 
 async def test_a_service_that_is_due_again_while_it_is_worked_on_is_worked_on_again_and_never_twice_at_once() -> None:
     chance, working, done = random.Random(3), set[ServiceKey](), Counter[ServiceKey]()
-    wanted = Counter[ServiceKey]({("ns", f"s{number}"): chance.randint(1, 4) for number in range(200)})
+    expected = Counter[ServiceKey]({("ns", f"s{number}"): chance.randint(1, 4) for number in range(200)})
     all_done = asyncio.Event()
 
     async def work(key: ServiceKey) -> float | None:
         assert key not in working
         working.add(key)
         done[key] += 1
-        if done[key] < wanted[key]:
+        if done[key] < expected[key]:
             queue.add(key, chance.choice((0.0, 0.001, 60.0)))
             queue.add(key, 0.001)  # the sooner one counts
         await asyncio.sleep(chance.choice((0.0, 0.0005, 0.002)))
         working.discard(key)
-        if done == wanted:
+        if done == expected:
             all_done.set()
         return None
 
     queue = Queue(work, Metrics())
-    for key in wanted:
+    for key in expected:
         queue.add(key, chance.random() / 100)
     running = asyncio.create_task(queue.run())
     async with asyncio.timeout(10):
         await all_done.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert done == wanted
+    assert done == expected
 
 
 async def test_a_thousand_waiting_services_are_worked_on_in_the_order_in_which_they_are_due() -> None:

@@ -40,8 +40,11 @@ NOW = 1000.0
 
 
 def spec_of(traffic: dict[str, Any] | None = None, **rollout: Any) -> dict[str, Any]:
-    told = {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "edge", "namespace": "infra"}]}}
-    spec: dict[str, Any] = {"model": {"source": "file:///m", "servedName": "m"}, "traffic": {**told, **(traffic or {})}}
+    defaults = {"provider": "GatewayAPI", "gatewayAPI": {"parentRefs": [{"name": "edge", "namespace": "infra"}]}}
+    spec: dict[str, Any] = {
+        "model": {"source": "file:///m", "servedName": "m"},
+        "traffic": {**defaults, **(traffic or {})},
+    }
     if rollout:
         spec["rollout"] = rollout
     return spec
@@ -57,10 +60,12 @@ def pods(name: str, ready: int = 1) -> RevisionReading:
     return RevisionReading(name, 1, tuple(PodReading(f"{name}-{i}", True, False, 0, 0) for i in range(ready)))
 
 
-def seen(spec: dict[str, Any], found: GatewayApiReading | None, status: Status, **more: Any) -> Observation:
+def observation(spec: dict[str, Any], reading: GatewayApiReading | None, status: Status, **more: Any) -> Observation:
     revisions = {entry.revision: pods(entry.revision) for entry in status.traffic}
     revisions |= {name: pods(name) for name in (status.canary,) if name}
-    return Observation("team-a", "chat", "u-1", 3, spec, status, more.pop("revisions", revisions), None, found, **more)
+    return Observation(
+        "team-a", "chat", "u-1", 3, spec, status, more.pop("revisions", revisions), None, reading, **more
+    )
 
 
 SPLIT = Status(stable="aaaaaaaa", canary="bbbbbbbb", traffic=(Weight("aaaaaaaa", 95), Weight("bbbbbbbb", 5)))
@@ -91,7 +96,7 @@ CASES: dict[str, tuple[dict[str, Any], Features, Status]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_route_is_the_golden_one(name: str) -> None:
     spec, served, status = CASES[name]
-    made = route(seen(spec, GatewayApiReading(served), status), typed(spec), status).manifests
+    made = route(observation(spec, GatewayApiReading(served), status), typed(spec), status).manifests
     text = yaml.safe_dump_all(made, sort_keys=False, width=110)
     golden = FOLDER / f"{name}.yaml"
     if os.environ.get("PAGEFLEET_GOLDEN") == "write":
@@ -125,43 +130,43 @@ def test_a_duration_is_one_of_the_gateway_api(seconds: float, text: str) -> None
     assert milliseconds(seconds) == text
 
 
-def conditions(spec: dict[str, Any], found: GatewayApiReading | None, status: Status = SPLIT) -> dict[str, Any]:
-    stated = route(seen(spec, found, status), typed(spec), status).conditions
+def conditions(spec: dict[str, Any], reading: GatewayApiReading | None, status: Status = SPLIT) -> dict[str, Any]:
+    stated = route(observation(spec, reading, status), typed(spec), status).conditions
     return {kind: (state, reason, message) for kind, state, reason, message in stated}
 
 
 def test_a_missing_crd_names_the_field_and_what_to_install() -> None:
     spec = spec_of()
-    found = GatewayApiReading(Features())
-    state, reason, message = conditions(spec, found)[ACCEPTED]
+    reading = GatewayApiReading(Features())
+    state, reason, message = conditions(spec, reading)[ACCEPTED]
     assert (state, reason) == ("False", "NotInstalled")
     assert message.startswith("spec.traffic.provider: ")
     assert "install the Gateway API's CRDs" in message
-    assert route(seen(spec, found, SPLIT), typed(spec), SPLIT).manifests == ()
-    plan = decide(seen(spec, found, Status()), NOW)
+    assert route(observation(spec, reading, SPLIT), typed(spec), SPLIT).manifests == ()
+    plan = decide(observation(spec, reading, Status()), NOW)
     assert [child["kind"] for child in plan.children] == ["Deployment", "Service", "PodDisruptionBudget"]
     assert "NotInstalled" in [event.reason for event in plan.events]
-    again = decide(seen(spec, found, plan.status), NOW + 5)
+    again = decide(observation(spec, reading, plan.status), NOW + 5)
     assert "NotInstalled" not in [event.reason for event in again.events], "an Event once, not at every decision"
 
 
 def test_an_explicit_pool_is_never_replaced_silently() -> None:
-    told = spec_of()["traffic"]["gatewayAPI"]
-    spec = spec_of({"gatewayAPI": {**told, "backend": "InferencePool"}})
+    gateway_api = spec_of()["traffic"]["gatewayAPI"]
+    spec = spec_of({"gatewayAPI": {**gateway_api, "backend": "InferencePool"}})
     state, _, message = conditions(spec, GatewayApiReading(NEW))[ACCEPTED]
     assert (state, message.split(":")[0]) == ("False", "spec.traffic.gatewayAPI.backend")
-    spec = spec_of({"gatewayAPI": {**told, "backend": "Service"}})
-    made = route(seen(spec, GatewayApiReading(POOLS), SPLIT), typed(spec), SPLIT).manifests
+    spec = spec_of({"gatewayAPI": {**gateway_api, "backend": "Service"}})
+    made = route(observation(spec, GatewayApiReading(POOLS), SPLIT), typed(spec), SPLIT).manifests
     assert [manifest["kind"] for manifest in made] == ["HTTPRoute"]
 
 
 def test_somebody_elses_route_is_left_alone() -> None:
-    found = GatewayApiReading(NEW, LiveObject("chat", "r-1", "somebody", 1))
-    assert conditions(spec_of(), found)[ACCEPTED][:2] == ("False", "NameTaken")
+    reading = GatewayApiReading(NEW, LiveObject("chat", "r-1", "somebody", 1))
+    assert conditions(spec_of(), reading)[ACCEPTED][:2] == ("False", "NameTaken")
     spec = spec_of()
-    assert route(seen(spec, found, SPLIT), typed(spec), SPLIT).manifests == ()
+    assert route(observation(spec, reading, SPLIT), typed(spec), SPLIT).manifests == ()
     plain = {"model": {"source": "file:///m"}}
-    assert route(seen(plain, found, SPLIT), typed(plain), SPLIT).withdrawn == ()
+    assert route(observation(plain, reading, SPLIT), typed(plain), SPLIT).withdrawn == ()
 
 
 def answer(**changes: Any) -> ParentStatus:
@@ -193,10 +198,10 @@ def test_a_pool_that_its_gateway_refuses_is_a_condition() -> None:
     refused = ParentStatus(
         "edge", "infra", "", None, 1, True, False, "InvalidExtensionRef", "no Service pagefleet-gateway"
     )
-    found = GatewayApiReading(
+    reading = GatewayApiReading(
         POOLS, LiveObject("chat", "r", "u-1", 4, (answer(),)), LiveObject("chat", "p", "u-1", 1, (refused,))
     )
-    state, reason, message = conditions(spec_of(), found)[ACCEPTED]
+    state, reason, message = conditions(spec_of(), reading)[ACCEPTED]
     assert (state, reason) == ("False", "InvalidExtensionRef")
     assert "pagefleet-gateway" in message
 
@@ -233,7 +238,7 @@ def test_behind_a_picker_queues_and_limits_have_their_effect() -> None:
 
 def test_a_revision_without_a_ready_pod_leaves_its_share_to_the_other() -> None:
     spec = spec_of()
-    observed = seen(
+    observed = observation(
         spec, GatewayApiReading(NEW), SPLIT, revisions={"aaaaaaaa": pods("aaaaaaaa"), "bbbbbbbb": pods("b", 0)}
     )
     (made,) = route(observed, typed(spec), SPLIT).manifests
@@ -243,20 +248,20 @@ def test_a_revision_without_a_ready_pod_leaves_its_share_to_the_other() -> None:
 
 def test_nothing_serves_nothing_is_routed_to_services() -> None:
     spec = spec_of()
-    assert route(seen(spec, GatewayApiReading(NEW), Status()), typed(spec), Status()).manifests == ()
-    made = route(seen(spec, GatewayApiReading(POOLS), Status()), typed(spec), Status()).manifests
+    assert route(observation(spec, GatewayApiReading(NEW), Status()), typed(spec), Status()).manifests == ()
+    made = route(observation(spec, GatewayApiReading(POOLS), Status()), typed(spec), Status()).manifests
     assert [manifest["kind"] for manifest in made] == ["InferencePool", "HTTPRoute"], "its picker holds requests"
 
 
 def promoted(answers: tuple[ParentStatus, ...]) -> Plan:
-    """Revision aaaaaaaa has lost its traffic to the spec's own, which the route at generation 4 says."""
+    """Decide when revision aaaaaaaa has lost its traffic to the spec's own, which the route has since generation 4."""
     spec = spec_of()
-    wanted = revision_hash(typed(spec).raw)
+    target = revision_hash(typed(spec).raw)
     drained = (DrainRecord("aaaaaaaa", NOW - WEIGHTS_PROPAGATE_SECONDS),)
-    status = Status(stable=wanted, traffic=(Weight(wanted, 100),), route=RouteRecord("Service"), draining=drained)
-    found = GatewayApiReading(NEW, LiveObject("chat", "r", "u-1", 4, answers))
-    revisions = {wanted: pods(wanted), "aaaaaaaa": pods("aaaaaaaa")}
-    return decide(seen(spec, found, status, revisions=revisions), NOW)
+    status = Status(stable=target, traffic=(Weight(target, 100),), route=RouteRecord("Service"), draining=drained)
+    reading = GatewayApiReading(NEW, LiveObject("chat", "r", "u-1", 4, answers))
+    revisions = {target: pods(target), "aaaaaaaa": pods("aaaaaaaa")}
+    return decide(observation(spec, reading, status, revisions=revisions), NOW)
 
 
 def test_nothing_is_deleted_before_the_gateway_has_seen_the_new_split() -> None:
@@ -268,41 +273,41 @@ def test_nothing_is_deleted_before_the_gateway_has_seen_the_new_split() -> None:
 
 def test_the_provider_changed_back_takes_the_route_away_and_then_forgets_it() -> None:
     plain = {"model": {"source": "file:///m"}}
-    wanted = revision_hash(typed(plain).raw)
-    status = Status(stable=wanted, traffic=(Weight(wanted, 100),), route=RouteRecord("InferencePool"))
-    found = GatewayApiReading(POOLS, LiveObject("chat", "r", "u-1", 4), LiveObject("chat", "p", "u-1", 1))
-    first = decide(seen(plain, found, status), NOW)
+    target = revision_hash(typed(plain).raw)
+    status = Status(stable=target, traffic=(Weight(target, 100),), route=RouteRecord("InferencePool"))
+    reading = GatewayApiReading(POOLS, LiveObject("chat", "r", "u-1", 4), LiveObject("chat", "p", "u-1", 1))
+    first = decide(observation(plain, reading, status), NOW)
     assert [(gone.kind, gone.uid) for gone in first.withdrawn] == [("HTTPRoute", "r"), ("InferencePool", "p")]
     assert first.status.route == RouteRecord("InferencePool")
-    after = decide(seen(plain, GatewayApiReading(POOLS), first.status), NOW + 5)
+    after = decide(observation(plain, GatewayApiReading(POOLS), first.status), NOW + 5)
     assert after.withdrawn == ()
     assert after.status.route is None
     assert ACCEPTED not in {condition.type for condition in after.status.conditions}
 
 
 def test_an_invalid_spec_keeps_the_route_and_its_conditions() -> None:
-    said = Condition(ACCEPTED, "True", "Accepted", "fine", 5.0, 2)
-    status = replace(SPLIT, conditions=(said,), route=RouteRecord("Service"))
-    plan = decide(seen({"traffic": 7}, GatewayApiReading(NEW), status), NOW)
-    assert said in plan.status.conditions
+    condition = Condition(ACCEPTED, "True", "Accepted", "fine", 5.0, 2)
+    status = replace(SPLIT, conditions=(condition,), route=RouteRecord("Service"))
+    plan = decide(observation({"traffic": 7}, GatewayApiReading(NEW), status), NOW)
+    assert condition in plan.status.conditions
     assert (plan.routes, plan.withdrawn, plan.status.route) == ((), (), RouteRecord("Service"))
 
 
 def test_a_reading_that_failed_changes_nothing() -> None:
     status = replace(SPLIT, route=RouteRecord("Service"))
     assert conditions(spec_of(), None, status)[ACCEPTED][0] == "Unknown"
-    said = Condition(ACCEPTED, "True", "Accepted", "fine", 5.0, 2)
-    before = replace(status, conditions=(said,))
+    condition = Condition(ACCEPTED, "True", "Accepted", "fine", 5.0, 2)
+    before = replace(status, conditions=(condition,))
     assert conditions(spec_of(), None, before)[ACCEPTED] == ("True", "Accepted", "fine")
-    made = route(seen(spec_of(), None, status), typed(spec_of()), status)
+    made = route(observation(spec_of(), None, status), typed(spec_of()), status)
     assert (made.manifests, made.withdrawn, made.record) == ((), (), RouteRecord("Service"))
 
 
 def test_a_pool_is_deleted_only_when_the_gateway_has_seen_the_route_without_it() -> None:
-    told = spec_of()["traffic"]["gatewayAPI"]
-    spec = spec_of({"gatewayAPI": {**told, "backend": "Service"}})
+    gateway_api = spec_of()["traffic"]["gatewayAPI"]
+    spec = spec_of({"gatewayAPI": {**gateway_api, "backend": "Service"}})
     pool = LiveObject("chat", "p", "u-1", 1)
     behind = GatewayApiReading(POOLS, LiveObject("chat", "r", "u-1", 4, (answer(observed_generation=3),)), pool)
-    assert route(seen(spec, behind, SPLIT), typed(spec), SPLIT).withdrawn == ()
+    assert route(observation(spec, behind, SPLIT), typed(spec), SPLIT).withdrawn == ()
     ahead = replace(behind, route=LiveObject("chat", "r", "u-1", 4, (answer(),)))
-    assert [gone.uid for gone in route(seen(spec, ahead, SPLIT), typed(spec), SPLIT).withdrawn] == ["p"]
+    assert [gone.uid for gone in route(observation(spec, ahead, SPLIT), typed(spec), SPLIT).withdrawn] == ["p"]

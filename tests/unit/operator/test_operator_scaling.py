@@ -218,11 +218,11 @@ def test_sleeping_spares_cost_and_do_not_serve_and_tokens_have_a_price() -> None
     service = Service(scaling={"min": 1, "max": 3, "warmSpares": 2}, cost={"perAcceleratorHour": 3.6})
     plan = service.run(3)
     observation = service.observe()
-    stable, found = service.status.stable, observation.revisions[service.status.stable]
-    assert found.pods[0].ready
-    first = found.pods[0]
+    stable, reading = service.status.stable, observation.revisions[service.status.stable]
+    assert reading.pods[0].ready
+    first = reading.pods[0]
     assert first.load is not None
-    pods = (replace(first, load=replace(first.load, tokens=100.0)), *found.pods[1:])
+    pods = (replace(first, load=replace(first.load, tokens=100.0)), *reading.pods[1:])
     spares = tuple(
         SpareReading(
             PodReading(f"spare-{n}", awake, False, NOW, NOW if awake else None), asleep=not awake, loaded=awake
@@ -231,16 +231,16 @@ def test_sleeping_spares_cost_and_do_not_serve_and_tokens_have_a_price() -> None
     )
     spares += (SpareReading(PodReading("spare-loading", False, False, NOW, None)),)
     metrics = Metrics()
-    metrics.load.planned(replace(observation, revisions={stable: replace(found, pods=pods)}), plan)
+    metrics.load.planned(replace(observation, revisions={stable: replace(reading, pods=pods)}), plan)
     assert 'pagefleet_cost_per_1k_tokens{namespace="ns",service="chat"} 0.01' in metrics.text().decode(), (
         "3.6 / 360,000"
     )
-    metrics.load.planned(replace(observation, revisions={stable: replace(found, spares=spares)}), plan)
+    metrics.load.planned(replace(observation, revisions={stable: replace(reading, spares=spares)}), plan)
     text = metrics.text().decode()
     assert 'pagefleet_cost_per_hour{namespace="ns",service="chat"} 10.8' in text, "a replica, a sleeper, one awake"
     assert 'pagefleet_spares{namespace="ns",service="chat"} 2.0' in text
     assert 'pagefleet_spares_awake{namespace="ns",service="chat"} 1.0' in text
-    assert replace(found, spares=spares).ready == found.ready + 1
+    assert replace(reading, spares=spares).ready == reading.ready + 1
 
 
 def test_min_is_never_above_a_scheduled_max() -> None:
@@ -258,9 +258,9 @@ def test_the_emptiest_then_the_coldest_pod_goes_first() -> None:
         pod("busy", 30, 0), pod("warm", 3, 500), pod("cold", 3, 20), pod("empty", 0, 900), pod("new", 0, 0, ready=False),
         pod("gone", 0, 0, terminating=True), pod("unread", 0, 0, load=None),
     )  # fmt: skip
-    found = {"a": RevisionReading("a", 6, pods), "b": RevisionReading("b", 1, (pod("other", 1, 1),))}
-    costs = deletion_cost.costs(found, {"a": 5, "b": 1})
+    readings = {"a": RevisionReading("a", 6, pods), "b": RevisionReading("b", 1, (pod("other", 1, 1),))}
+    costs = deletion_cost.costs(readings, {"a": 5, "b": 1})
     assert sorted(costs, key=lambda name: costs[name]) == ["new", "empty", "cold", "warm", "busy", "unread"]
     assert all(0 <= value < 2**31 for value in costs.values())
-    assert deletion_cost.costs(found, {"a": 6, "b": 2}) == {}, "nothing shrinks"
-    assert deletion_cost.costs(found, {"b": 1}) == {}, "all of them go"
+    assert deletion_cost.costs(readings, {"a": 6, "b": 2}) == {}, "nothing shrinks"
+    assert deletion_cost.costs(readings, {"b": 1}) == {}, "all of them go"

@@ -74,7 +74,7 @@ async def hang(_: web.Request) -> web.Response:
 
 
 async def endless(request: web.Request) -> web.StreamResponse:
-    """100 MB, which nobody should read to the end."""
+    """Answer 100 MB, which no client should read to the end."""
     response = web.StreamResponse()
     await response.prepare(request)
     try:
@@ -138,11 +138,11 @@ async def test_an_engine_without_metrics_is_not_asked() -> None:
 
 
 def judged(reading: GateReading) -> Outcome:
-    seen = Observation("ns", "chat", "uid", 1, {}, Status(), gates={"queue": reading})
+    observation = Observation("ns", "chat", "uid", 1, {}, Status(), gates={"queue": reading})
     chosen = Guard((), None, 0, False, 60.0, None, (GATE,))
-    found = guard.assess(seen, chosen, Comparison("s", "c", since=None, now=1.0))
-    assert found is not None
-    return found.outcome
+    verdict = guard.assess(observation, chosen, Comparison("s", "c", since=None, now=1.0))
+    assert verdict is not None
+    return verdict.outcome
 
 
 @pytest.mark.parametrize("peer", [18234], indirect=True)
@@ -150,10 +150,10 @@ def judged(reading: GateReading) -> Outcome:
 async def test_a_failing_prometheus_is_inconclusive(peer: Peer, answer: Answer) -> None:
     peer.answer = answer
     gates = PrometheusGates(Prometheus(peer.session, f"http://{ADDRESS}:{peer.port}"))
-    found = await gates.read([GATE], {})
-    assert found["queue"].value is None
-    assert found["queue"].message
-    assert judged(found["queue"]) is Outcome.INCONCLUSIVE
+    readings = await gates.read([GATE], {})
+    assert readings["queue"].value is None
+    assert readings["queue"].message
+    assert judged(readings["queue"]) is Outcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("peer", [18234], indirect=True)
@@ -175,8 +175,8 @@ async def test_a_gate_is_asked_with_its_names_and_held_to_its_bounds(peer: Peer)
 async def test_no_prometheus_and_a_dead_one_are_inconclusive() -> None:
     async with aiohttp.ClientSession() as session:
         for url in ("", f"http://{ADDRESS}:1"):
-            found = await PrometheusGates(Prometheus(session, url)).read([GATE], {})
-            assert judged(found["queue"]) is Outcome.INCONCLUSIVE
+            readings = await PrometheusGates(Prometheus(session, url)).read([GATE], {})
+            assert judged(readings["queue"]) is Outcome.INCONCLUSIVE
 
 
 BAD_WINDOWS: list[tuple[str, Answer, bool]] = [
@@ -196,11 +196,11 @@ BAD_WINDOWS: list[tuple[str, Answer, bool]] = [
 @pytest.mark.parametrize(("answer", "answers"), [bad[1:] for bad in BAD_WINDOWS], ids=[bad[0] for bad in BAD_WINDOWS])
 async def test_a_failing_gateway_is_no_measurement(peer: Peer, answer: Answer, answers: bool) -> None:
     peer.answer = answer
-    found = await GatewayWindows(peer.session).read([ADDRESS], "ns", "chat", judged=True)
-    assert found == (() if answers else None)
-    seen = Observation("ns", "chat", "uid", 1, {}, Status(), slices=found)
+    slices = await GatewayWindows(peer.session).read([ADDRESS], "ns", "chat", judged=True)
+    assert slices == (() if answers else None)
+    observation = Observation("ns", "chat", "uid", 1, {}, Status(), slices=slices)
     chosen = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 10),), 0.01, 0, False, 60.0)
-    judgement = guard.assess(seen, chosen, Comparison("s", "c", since=0.0, now=100.0))
+    judgement = guard.assess(observation, chosen, Comparison("s", "c", since=0.0, now=100.0))
     assert judgement is not None
     assert judgement.outcome is Outcome.INCONCLUSIVE
 
@@ -261,7 +261,7 @@ def test_a_damaged_page_is_no_reading(damage: str) -> None:
 
 def test_thinned_tokens_keep_their_distribution() -> None:
     """Over many scrapes the share of slow tokens stays, though each scrape keeps a few."""
-    metrics, kept, slow = engine(), 0, 0
+    metrics, counted, slow = engine(), 0, 0
     before = parse(served(metrics, 1, 0.1, 1), 0.0)
     assert before is not None
     for number in range(1, 400):
@@ -272,11 +272,11 @@ def test_thinned_tokens_keep_their_distribution() -> None:
         assert after is not None
         piece = difference(before, after, POD, number * (math.sqrt(5) - 1) / 2 % 1.0)
         assert piece is not None
-        kept += sketch.total(piece.latency["itl"])
+        counted += sketch.total(piece.latency["itl"])
         slow += piece.edged["itl"].above(0.1)
         before = after
-    assert kept == pytest.approx(399, abs=2)
-    assert slow / kept == pytest.approx(0.1, abs=0.02)
+    assert counted == pytest.approx(399, abs=2)
+    assert slow / counted == pytest.approx(0.1, abs=0.02)
 
 
 @pytest.mark.parametrize("peer", [ENGINE_PORT], indirect=True)
@@ -285,9 +285,9 @@ async def test_engines_are_read_and_a_silent_one_is_no_measurement(peer: Peer) -
     peer.answer = text(served(metrics, 2, 0.1, 5))
     assert await engines.read([POD], "ns", "chat") == ()
     peer.answer = text(served(metrics, 5, 0.1, 5))
-    found = await engines.read([POD], "ns", "chat")
-    assert found is not None
-    assert [piece.requests for piece in found] == [5]
+    slices = await engines.read([POD], "ns", "chat")
+    assert slices is not None
+    assert [piece.requests for piece in slices] == [5]
     silent = Pod("chat-cccc-1", "127.66.0.2", "cccc")
     assert await engines.read([POD, silent], "ns", "chat") is None
     for answer in (text("", 500), hang, endless):

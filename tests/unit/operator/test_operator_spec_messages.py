@@ -45,10 +45,10 @@ def test_the_message_for_a_text_of_the_wrong_form_states_the_right_one(
 def test_every_pattern_of_the_schema_has_words() -> None:
     def patterns(node: Any) -> set[str]:
         if isinstance(node, list):
-            return {found for sub in node for found in patterns(sub)}
+            return {pattern for sub in node for pattern in patterns(sub)}
         if not isinstance(node, dict):
             return set()
         own = {node["pattern"]} if isinstance(node.get("pattern"), str) else set()
-        return own | {found for sub in node.values() for found in patterns(sub)}
+        return own | {pattern for sub in node.values() for pattern in patterns(sub)}
 
     assert patterns(SPEC) == set(ALLOWED)

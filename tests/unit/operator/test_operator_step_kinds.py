@@ -67,9 +67,9 @@ def test_a_step_is_read_and_described(kind: StepKind) -> None:
     assert isinstance(parsed, Spec), parsed
     assert parsed.rollout.steps == (typed,)
     assert STEP_KINDS[kind].decision(typed, 25) == decision
-    said = STEP_KINDS[kind].headline.format(canary="c1", weight=25, step=" (step 1 of 2)")
-    assert "c1" in said
-    assert "(step 1 of 2)" in said
+    headline = STEP_KINDS[kind].headline.format(canary="c1", weight=25, step=" (step 1 of 2)")
+    assert "c1" in headline
+    assert "(step 1 of 2)" in headline
     (shown,) = progress({"metadata": {"name": "a"}, "spec": {"rollout": {"steps": [raw]}}}, 0.0).steps
     assert (shown.text, shown.hold) == (text, hold)
 

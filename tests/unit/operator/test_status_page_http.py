@@ -80,10 +80,10 @@ async def test_who_is_not_signed_in_is_led_to_the_form(served: Served) -> None:
     assert "role=" not in form
     assert "$" not in form + refused
     async with served.http.post(served.url + "/login", data={"token": "sesame"}, allow_redirects=False) as answer:
-        said = answer.headers["Set-Cookie"]
+        cookie = answer.headers["Set-Cookie"]
         assert (answer.status, answer.headers["Location"]) == (303, "./")
-        assert "HttpOnly; SameSite=Strict" in said
-        assert "sesame" not in said
+        assert "HttpOnly; SameSite=Strict" in cookie
+        assert "sesame" not in cookie
 
 
 def test_a_cookie_ends_with_its_time_and_with_the_token(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_pages_name_only_their_own_files_and_hold_no_inline_script() -> None:
 
 
 async def events(answer: aiohttp.ClientResponse) -> tuple[str, Any]:
-    """The next event of a stream."""
+    """Return the next event of a stream."""
     async with asyncio.timeout(10):
         name = (await answer.content.readline()).decode().strip().removeprefix("event: ")
         data = json.loads((await answer.content.readuntil(b"\n\n")).decode().removeprefix("data: "))

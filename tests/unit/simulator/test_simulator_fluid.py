@@ -25,7 +25,7 @@ OBJECTIVE = Objective(ttft=2.0, tpot=0.1)
 
 @dataclass(frozen=True)
 class Fixed:
-    """Always so many replicas."""
+    """A scaler that always asks for the same number of replicas."""
 
     replicas: int
     name: str = "fixed"

@@ -17,27 +17,27 @@ TRUE = StepTime(base=0.004, prefill=2e-4, decode=1e-3, kv=3e-7)
 
 def measured(count: int, noise: float = 0.0) -> list[Measured]:
     random = np.random.default_rng(3)
-    found = []
+    points = []
     for _ in range(count):
         prefill, decode = float(random.integers(0, 256)), float(random.integers(1, 64))
         kv = decode * float(random.integers(50, 2000))
         seconds = TRUE.seconds(prefill, decode, kv) * (1 + noise * float(random.standard_normal()))
-        found.append(Measured(seconds, prefill, decode, kv))
-    return found
+        points.append(Measured(seconds, prefill, decode, kv))
+    return points
 
 
 @pytest.mark.parametrize(("noise", "tolerance"), [(0.0, 1e-6), (0.05, 0.1)])
 def test_the_fit_finds_what_made_the_times(noise: float, tolerance: float) -> None:
-    found = fit(measured(400, noise))
+    fitted = fit(measured(400, noise))
     for name, value in asdict(TRUE).items():
-        assert getattr(found.step, name) == pytest.approx(value, rel=tolerance), name
-    assert found.error == pytest.approx(noise * 0.8, abs=0.01)
+        assert getattr(fitted.step, name) == pytest.approx(value, rel=tolerance), name
+    assert fitted.error == pytest.approx(noise * 0.8, abs=0.01)
 
 
 def test_no_coefficient_is_negative_where_least_squares_would_make_one_so() -> None:
-    found = fit([Measured(0.01 + 0.001 * d - 1e-7 * d * 100, 0, d, d * 100) for d in range(1, 40)])
-    assert min(asdict(found.step).values()) >= 0
-    assert found.error < 0.05
+    fitted = fit([Measured(0.01 + 0.001 * d - 1e-7 * d * 100, 0, d, d * 100) for d in range(1, 40)])
+    assert min(asdict(fitted.step).values()) >= 0
+    assert fitted.error < 0.05
 
 
 def test_a_fit_of_nothing_is_refused() -> None:
@@ -66,18 +66,18 @@ def metrics(count: int, seconds: float, prompt: int, output: int, usage: float) 
 
 def test_scrapes_give_what_was_counted_between_them() -> None:
     texts = [metrics(10, 1.0, 100, 200, 0.5), metrics(30, 3.0, 300, 500, 0.7), metrics(5, 0.5, 10, 20, 0.1)]
-    found = scrapes(texts, page_size=16)
-    assert len(found) == 1  # the third comes after a restart
-    assert found[0] == Measured(seconds=2.0, prefill=200.0, decode=270.0, kv=pytest.approx(960.0 * 20), count=20.0)
+    points = scrapes(texts, page_size=16)
+    assert len(points) == 1  # the third comes after a restart
+    assert points[0] == Measured(seconds=2.0, prefill=200.0, decode=270.0, kv=pytest.approx(960.0 * 20), count=20.0)
 
 
 @pytest.mark.parametrize("name", profiles.shipped())
 def test_shipped_profiles_say_where_they_come_from(name: str) -> None:
-    found = profiles.load(name)
-    assert found.name == name
-    assert found.source.startswith(("derived, not measured", "measured"))
-    assert found.machine
-    assert parse(json.loads(dump(found))) == found
+    profile = profiles.load(name)
+    assert profile.name == name
+    assert profile.source.startswith(("derived, not measured", "measured"))
+    assert profile.machine
+    assert parse(json.loads(dump(profile))) == profile
 
 
 def test_shipped_rooflines_are_what_the_program_derives() -> None:

@@ -14,21 +14,21 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 def test_burstgpt_begins_at_its_first_request_and_leaves_failures_out() -> None:
-    found = read(DATA / "burstgpt-synthetic.csv")
-    assert found.skipped == 1
-    assert found.trace.arrivals[0] == Arrival(0.0, 472, 18)
-    assert [arrival.at for arrival in found.trace.arrivals] == [0, 40, 56, 113]
+    replay = read(DATA / "burstgpt-synthetic.csv")
+    assert replay.skipped == 1
+    assert replay.trace.arrivals[0] == Arrival(0.0, 472, 18)
+    assert [arrival.at for arrival in replay.trace.arrivals] == [0, 40, 56, 113]
 
 
 def test_burstgpt_rows_of_one_model() -> None:
-    found = read(DATA / "burstgpt-synthetic.csv", model="GPT-4")
-    assert [(one.at, one.prompt, one.output) for one in found.trace.arrivals] == [(0, 417, 276), (57, 50, 12)]
+    replay = read(DATA / "burstgpt-synthetic.csv", model="GPT-4")
+    assert [(one.at, one.prompt, one.output) for one in replay.trace.arrivals] == [(0, 417, 276), (57, 50, 12)]
 
 
 def test_azure_times_have_seven_decimals() -> None:
-    found = read(DATA / "azure-llm-synthetic.csv")
-    assert [round(arrival.at, 4) for arrival in found.trace.arrivals] == [0, 4.3146, 60]
-    assert found.trace.arrivals[2].prompt == 879
+    replay = read(DATA / "azure-llm-synthetic.csv")
+    assert [round(arrival.at, 4) for arrival in replay.trace.arrivals] == [0, 4.3146, 60]
+    assert replay.trace.arrivals[2].prompt == 879
 
 
 def test_azure_2024_times_have_an_offset() -> None:
@@ -41,9 +41,9 @@ def test_azure_2024_times_have_an_offset() -> None:
 
 
 def test_speed_compresses_time() -> None:
-    found = read(DATA / "azure-llm-synthetic.csv", speed=10)
-    assert round(found.trace.arrivals[-1].at, 4) == 6.0
-    assert found.trace.seconds == pytest.approx(7.0)
+    replay = read(DATA / "azure-llm-synthetic.csv", speed=10)
+    assert round(replay.trace.arrivals[-1].at, 4) == 6.0
+    assert replay.trace.seconds == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize(

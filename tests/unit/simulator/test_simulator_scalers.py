@@ -19,12 +19,12 @@ def view(now: float = 100.0, desired: int = 1, pods: tuple[PodView, ...] = (), *
 
     made = sums(pods)
     given = {name: values.pop(name) for name in list(values) if name in Sums.__dataclass_fields__}
-    found = Sums(**{**{name: getattr(made, name) for name in Sums.__dataclass_fields__}, **given})
+    totals = Sums(**{**{name: getattr(made, name) for name in Sums.__dataclass_fields__}, **given})
     return View(
         now=now,
         since=values.pop("since", now - 15),
         desired=desired,
-        sums=found,
+        sums=totals,
         held=int(values.pop("held", 0)),
         concurrency=values.pop("concurrency", 0.0),
         arrivals=(),
@@ -37,7 +37,7 @@ def view(now: float = 100.0, desired: int = 1, pods: tuple[PodView, ...] = (), *
 
 
 def pod(number: int, **values: Any) -> PodView:
-    """A pod with 100 KV pages, of which requests hold `used`."""
+    """Return a pod with 100 KV pages, of which requests hold `used`."""
     own: dict[str, Any] = {"ready": True, "draining": False, "created": 0.0, "ready_since": 0.0}
     free = 100 - values.pop("used", 0)
     reported = {name: values.pop(name) for name in EngineLoad.__dataclass_fields__ if name in values}
