@@ -98,9 +98,7 @@ class Gateway:
         await self._serve_internal()
         if self.settings.picker_port is not None:
             await self._serve_ext_proc(self.settings.picker_port)
-        process = await self.proxy.start(
-            self._closing, lambda token: self.counting.record_first_token(token.request_id, token.seconds)
-        )
+        process = await self.proxy.start(self._closing, self.counting.record_report)
         self._run("access log", self._read_log(process))
         self._run("endpoints", self.proxy.follow())
         self._run("readings", Scrapes(self.state, self.readings).follow())

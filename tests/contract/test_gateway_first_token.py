@@ -16,7 +16,7 @@ import pytest
 from support.gateway.fleet import CANARY, HEADERS, STABLE, TOKENS, Engine, Fleet, running, until
 
 from pagefleet_contract.sketch import bucket_of
-from pagefleet_gateway.measuring.first_tokens import FirstToken
+from pagefleet_gateway.measuring.first_tokens import FirstToken, StreamError
 
 STREAM = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], "stream": True}
 
@@ -57,12 +57,13 @@ async def test_the_window_s_time_to_first_token_is_the_client_s(fleet: Fleet, he
 async def test_a_first_token_is_reported_when_it_passes_and_not_at_the_stream_s_end(fleet: Fleet, headers: str) -> None:
     engine = await fleet.engine(STABLE, headers=headers, first_token=0.4, between=0.4)
     fleet.serve((STABLE, 100))
-    reported: list[FirstToken] = []
-    fleet.gateway.proxy.first_tokens._on_first_token = reported.append
+    reported: list[FirstToken | StreamError] = []
+    fleet.gateway.proxy.first_tokens._on_report = reported.append
     asking = asyncio.create_task(stream(fleet))
     await until(lambda: len(reported) == 1)
     assert not asking.done()
     (token,) = reported
+    assert isinstance(token, FirstToken)
     status, felt, _ = await asking
     assert (status, token.upstream) == (200, engine.pod().address) and felt is not None
     assert token.seconds == pytest.approx(felt, rel=0.05)
@@ -147,8 +148,8 @@ async def test_the_first_token_of_a_mirrored_copy_is_not_reported(fleet: Fleet) 
     await fleet.engine(STABLE, headers="first", first_token=0.3)
     copy: Engine = await fleet.engine(CANARY, headers="first")
     fleet.serve((STABLE, 100), mirror=(CANARY, 100.0))
-    reported: list[FirstToken] = []
-    fleet.gateway.proxy.first_tokens._on_first_token = reported.append
+    reported: list[FirstToken | StreamError] = []
+    fleet.gateway.proxy.first_tokens._on_report = reported.append
     await until(lambda: _asked_copy(fleet, copy), 10.0)
     assert all(token.upstream != copy.pod().address for token in reported) and reported
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pagefleet_gateway.cluster.state import State
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.access_log import Completion, LogLine
+from pagefleet_gateway.measuring.first_tokens import FirstToken, StreamError
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
@@ -24,6 +25,14 @@ class Counting:
 
     def __init__(self, ledger: Ledger, windows: Windows, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._ledger, self._windows, self._metrics, self._clock = ledger, windows, metrics, clock
+
+    def record_report(self, report: FirstToken | StreamError) -> None:
+        """Count what Envoy's filters report."""
+        match report:
+            case FirstToken():
+                self.record_first_token(report.request_id, report.seconds)
+            case StreamError():
+                self._ledger.record_stream_error(report.request_id)
 
     def record_first_token(self, request_id: str, seconds: float) -> None:
         """Count a time to first token at the moment at which the token passes: seconds since the request's last byte."""
