@@ -142,6 +142,7 @@ class Exchange:
             streamed=self.streams,
             tokens=self.tokens,
             error=self.error,
+            whole=not (self.headers_only and self.streams),
             fields={"id": self.id, "path": self.headers.get(":path", ""), "code": self.code},
         )
 
