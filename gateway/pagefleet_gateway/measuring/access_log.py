@@ -95,7 +95,8 @@ def parse(text: bytes) -> LogLine | FailedAttempt | None:
         code=int(_number(fields.get("code"))),
         flags=flags,
         ttft=None if ttft is None else _number(ttft) / 1e6,
-        duration=_number(fields.get("duration_us")) / 1e6,
+        # A client that left within its request has sent no last byte.
+        duration=_number(fields.get("e2e_us") or fields.get("duration_us")) / 1e6,
         attempts=int(_number(fields.get("attempts"))),
         upstream=str(fields.get("upstream") or ""),
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
