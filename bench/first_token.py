@@ -44,6 +44,9 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
         for kind, figures in results.get("truth", {}).items()
     ]
     if ours := results.get("kills"):
+        rows.append(
+            (f"requests whose engine was killed, over {ours['kills']} kills", ours["retried"], ">=", ours["kills"] / 4)
+        )
         rows.append((f"streams lost over {ours['kills']} kills", ours["failed"] + ours["unanswered"], "<=", 0))
     if ours := results.get("latency", {}).get("pagefleet"):
         rows.append(("added latency p95, ms, at 500 requests/s", ours["added"]["p95"], "<=", 5.0))

@@ -177,7 +177,9 @@ class Load:
 def requests(plan: Plan) -> Iterator[bytes]:
     """Yield whole HTTP requests, for ever."""
     if plan.small:
-        bodies = [json.dumps({"model": "m", "prompt": "hi", "max_tokens": 1}).encode()]
+        # Different ones: the gateway tries no body again of which an engine has just died.
+        texts = (f"hi {number}" for number in range(plan.bodies))
+        bodies = [json.dumps({"model": "m", "prompt": text, "max_tokens": 1}).encode() for text in texts]
     else:
         bodies = [arrival.body for arrival in trace(plan.bodies, 100.0, plan.seed)]
     whole = []

@@ -2,7 +2,7 @@
 
     python -m bench.gatewaybench.serve --port 8080 --engines 9101,9102
 
-Everything else is the real one: Envoy, the picker with every scoring input, readings, access log, windows.
+At its end it prints how many requests took more than one attempt. Everything else is the real one: Envoy, the picker with every scoring input, readings, access log, windows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ async def main(port: int, internal: int, engines: list[int], retries: int, worke
     settings = Settings(
         port=port, internal_port=internal, workers=workers, address="127.0.0.1", settle_seconds=0, drain_seconds=1
     )
-    gateway = Gateway(settings, state, lambda _: None)
+    retried = 0
+
+    def emit(line: bytes) -> None:
+        nonlocal retried
+        retried += b'"attempts":1,' not in line
+
+    gateway = Gateway(settings, state, emit)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -42,6 +48,7 @@ async def main(port: int, internal: int, engines: list[int], retries: int, worke
         await gateway.run(stop)
     finally:
         await gateway.close()
+        print("retried", retried, flush=True)
 
 
 if __name__ == "__main__":

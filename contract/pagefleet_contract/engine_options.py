@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 # Every flag that the operator writes, and the field of `.spec` that it writes it from; "" where no field sets it.
 FLAG_FIELDS: Mapping[str, str] = {
@@ -42,7 +43,6 @@ FLAG_FIELDS: Mapping[str, str] = {
 }
 SLOTS_FLAG, STEP_TOKENS_FLAG = "--max-num-seqs", "--max-num-batched-tokens"
 SHARED_FLAGS = (SLOTS_FLAG, STEP_TOKENS_FLAG)  # spec.engine.args may have these instead of their field
-DEFAULT_SLOTS = 64  # sequences of a batch, without the flag and without a GPU
 
 PAGE_SIZES = (16, 32, 64, 128, 256)  # tokens per KV page
 DEFAULT_PAGE_SIZE = PAGE_SIZES[0]
@@ -51,6 +51,19 @@ MIN_CACHE_TOKENS = 64
 
 SPECULATION_METHODS = ("ngram", "draft", "none")
 MAX_DRAFT_TOKENS, DEFAULT_DRAFT_TOKENS = 16, 4  # of one step
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """Our engine's sizes of a step when none are given: sequences, tokens, and tokens of one long prompt."""
+
+    sequences: int
+    tokens: int
+    chunk_tokens: int
+
+
+# By device. A GPU would be idle with the CPU's sizes.
+BATCH_SIZES: Mapping[str, BatchSizes] = {"cpu": BatchSizes(64, 512, 128), "cuda": BatchSizes(256, 8192, 2048)}
 
 MAX_ADAPTERS = 16  # LoRA adapters loaded at the same time
 ADAPTER_NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"  # to be matched in full

@@ -9,6 +9,7 @@ REVISION_HEADER = "x-pagefleet-revision"  # of an answer: the revision that answ
 OUTPUT_TOKENS_HEADER = (
     "x-pagefleet-output-tokens"  # of a whole answer a header, of a stream a trailer: its output tokens
 )
+PROMPT_TOKENS_HEADER = "x-pagefleet-prompt-tokens"  # of an answer: the tokens of its request's prompts
 ERROR_HEADER = "x-pagefleet-error"  # of an answer with 5xx, or 429 with ENGINE_FULL, a header, of a stream that an error ended a trailer: its code
 ATTEMPT_HEADER = "x-envoy-attempt-count"  # of a request at an engine: 1 is the first attempt, 2 the first retry
 ENGINE_FULL = "queue_full"  # the error's code where the engine's queue has no room: another pod may have some

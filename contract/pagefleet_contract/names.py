@@ -20,6 +20,10 @@ ENGINE_POD_SELECTOR = f"{MANAGED_SELECTOR},{SERVICE_LABEL},{REVISION_LABEL}"
 ACTION_ANNOTATION = "pagefleet.io/action"  # on an InferenceService: what a person asks for
 ENGINE_ANNOTATION = "pagefleet.io/engine"  # on a pod: where its engine listens and what its metrics are called
 
+# On a Deployment or LeaderWorkerSet: a digest of what the operator applied, and the pod templates in it.
+APPLIED_ANNOTATION = "pagefleet.io/applied-hash"
+TEMPLATES_ANNOTATION = "pagefleet.io/applied-templates"
+
 SYSTEM_NAMESPACE = "pagefleet-system"
 OPERATOR, GATEWAY, ENGINE = "pagefleet-operator", "pagefleet-gateway", "pagefleet-engine"
 ENGINE_CONTAINER = "engine"  # in an engine pod

@@ -83,6 +83,15 @@ def share_above(histogram: Histogram, bound: float) -> float:
     return above(histogram, bound) + inside * min(1.0, max(0.0, part))
 
 
+def with_lasting(measured: Histogram, ages: Histogram, bound: float) -> dict[int, int]:
+    """Return the latencies together with the ages above `bound` of requests that have no latency yet, or never will.
+
+    Such an age is a lower bound on the latency. Nothing is known of the others, so they are left out.
+    """
+    limit = bucket_of(bound)
+    return merged([measured, {bucket: count for bucket, count in ages.items() if bucket > limit}])
+
+
 def interval(histogram: Histogram, q: float) -> tuple[float, float] | None:
     """An interval of 95 % for the q-quantile in seconds, from the ranks n q +- 1.96 sqrt(n q (1 - q)); None when
     empty."""

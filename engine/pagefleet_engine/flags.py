@@ -18,6 +18,7 @@ from typing import Any
 
 from pagefleet_contract.engine_options import (
     ADAPTER_NAME,
+    BATCH_SIZES,
     MAX_ANSWERS,
     MAX_GPUS_PER_NODE,
     MAX_NODES,
@@ -178,19 +179,18 @@ FLAGS: tuple[Flag, ...] = (
             "cpu": ("auto", "float32", "float16"), "cuda": ("auto", "float32", "float16", "bfloat16", "fp8"),
         },
     ),
-    # A GPU would be idle with the CPU's sizes.
     Flag(
         "--max-num-seqs", "most sequences in one batch; 64, on a GPU 256", positive,
-        defaults={"cpu": EngineConfig.max_num_seqs, "cuda": 256},
+        defaults={device: sizes.sequences for device, sizes in BATCH_SIZES.items()},
     ),
     Flag(
         "--max-num-batched-tokens", "token budget of one step; 512, on a GPU 8192", positive,
-        defaults={"cpu": EngineConfig.max_num_batched_tokens, "cuda": 8192},
+        defaults={device: sizes.tokens for device, sizes in BATCH_SIZES.items()},
     ),
     Flag(
         "--max-chunk-tokens",
         "of one prompt in one step; when not given 128 of one that has more than 512 tokens, on a GPU 2048", positive,
-        defaults={"cpu": EngineConfig.max_chunk_tokens, "cuda": 2048},
+        defaults={device: sizes.chunk_tokens for device, sizes in BATCH_SIZES.items()},
     ),
     Flag("--batching", choices=tuple(mode.value for mode in Batching), default=Batching.CONTINUOUS.value),
     Flag("--no-prefix-caching", kind=Kind.SWITCH),

@@ -24,12 +24,13 @@ from pagefleet_gateway.cluster.scrapes import Scrapes
 from pagefleet_gateway.cluster.state import ServiceKey, State
 from pagefleet_gateway.envoy import process as envoy
 from pagefleet_gateway.fronts.authz import AuthzConnection
+from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
 from pagefleet_gateway.limits.peers import Peers
 from pagefleet_gateway.measuring import access_log
-from pagefleet_gateway.measuring.first_tokens import FirstToken
+from pagefleet_gateway.measuring.counting import Counting
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Ledger
@@ -73,7 +74,10 @@ class Gateway:
         self._rng = rng
         self._refused: OrderedDict[str, Refusal] = OrderedDict()  # by request id, until its log line comes
         self._left: OrderedDict[str, None] = OrderedDict()  # ids of requests that were over before their pick
-        self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}")
+        # The wall clock is read once: when it jumps, slices still follow each other.
+        offset = time.time() - time.monotonic()
+        self.windows = Windows(f"{settings.pod_name}-{secrets.token_hex(4)}", self.ledger, offset)
+        self.counting = Counting(self.ledger, self.windows, self.metrics, time.monotonic)
         self.unsynced_reason: Callable[[], str] = lambda: (
             ""
         )  # why the watch is not ready; set before `start` where there is a watch
@@ -94,11 +98,14 @@ class Gateway:
         await self._serve_internal()
         if self.settings.picker_port is not None:
             await self._serve_ext_proc(self.settings.picker_port)
-        process = await self.proxy.start(self._closing, self._on_first_token)
+        process = await self.proxy.start(
+            self._closing, lambda token: self.counting.record_first_token(token.request_id, token.seconds)
+        )
         self._run("access log", self._read_log(process))
         self._run("endpoints", self.proxy.follow())
         self._run("readings", Scrapes(self.state, self.readings).follow())
         self._run("keyring", self.keyring.follow())
+        self._run("slices", self.counting.follow())
         self._run("quotas", self.peers.follow())
         self._run("sweep", self._sweep())
 
@@ -201,7 +208,7 @@ class Gateway:
     def _on_arrival(self, admitted: Admitted) -> None:
         # GETs, such as lists of models, are no work for an engine.
         if admitted.request.method == "POST":
-            self.windows.record_arrival(admitted.service.key, time.time())
+            self.windows.record_arrival(admitted.service.key, time.monotonic())
 
     def _release_soon(self) -> None:
         # Not at once: a writer of the state must not run the requests that waited for it.
@@ -211,14 +218,17 @@ class Gateway:
         return self._decide(request if self.pools is None else self.pools.with_service_path(request))
 
     def _on_wake(self, key: ServiceKey) -> None:
-        self.metrics.wakeups.labels(*key).inc()
+        self.metrics.record_wakeup(key)
         log.info("%s/%s: a request waits, and the service has no ready pod: sent a wake-up", *key)
 
     async def _serve_authz(self) -> None:
         """Answer Envoy's requests for decisions on the private Unix socket."""
+        guard = HangGuard()
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: AuthzConnection(self._decide, self._rng), str(self.proxy.paths.picker), backlog=1024
+            lambda: AuthzConnection(self._decide, self._rng, guard), str(self.proxy.paths.picker), backlog=1024
         )
+        guard.listen(server.sockets[0].fileno())
+        self._run("hang guard", guard.follow())
         self._closing.callback(server.close)
 
     async def _serve_internal(self) -> None:
@@ -235,12 +245,14 @@ class Gateway:
         # gRPC writes a line for each failed handshake, and not as JSON.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         # Imported here: only gateways that pick for other gateways need gRPC and its 30 MB.
-        from pagefleet_gateway.fronts import ext_proc, ext_proc_server, ext_proc_tls
+        from pagefleet_gateway.fronts import ext_proc, ext_proc_limits, ext_proc_server, ext_proc_tls
 
         settings = self.settings
-        callbacks = ext_proc.Callbacks(self._decide_pooled, self._complete, self._drop)
+        callbacks = ext_proc.Callbacks(
+            self._decide_pooled, self._complete, self._drop, self.counting.record_first_token
+        )
         picker = ext_proc.EndpointPicker(
-            callbacks, ext_proc.Limits(settings.max_request_bytes, settings.picker_exchanges)
+            callbacks, ext_proc_limits.Limits(settings.max_request_bytes, settings.picker_exchanges)
         )
         listen = ext_proc_server.Listen(
             settings.address,
@@ -282,20 +294,13 @@ class Gateway:
                 case None:
                     pass
 
-    def _on_first_token(self, token: FirstToken) -> None:
-        """Take note of an answer's first token at the moment at which it passes."""
-
     def _complete(self, line: access_log.LogLine) -> None:
         """Account for a request that is over."""
-        completion = access_log.complete(line, self.ledger, time.monotonic())
+        completion = self.counting.complete(line)
         answer = Answer(line.code, line.tokens, line.prompt_tokens, line.body_bytes)
         self.picker.charges.settle(line.id, answer)
         self._request_ended.set()
         self.holding.release()
-        if completion is not None:
-            self.metrics.record_completion(completion)
-            if completion.outcome is not None:
-                self.windows.record(completion.outcome, time.time())
         refusal = self._refused.pop(line.id, None)
         if completion is None and refusal is None:
             self._left[line.id] = None
@@ -309,8 +314,7 @@ class Gateway:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            self.ledger.sweep(self.state.pods, time.monotonic())
-            self.windows.sweep(time.time())
+            self.counting.sweep(self.state)
             self.picker.sweep(time.monotonic())
 
     async def _drain(self) -> None:

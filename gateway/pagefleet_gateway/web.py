@@ -55,7 +55,7 @@ def application(
             since = math.nan
         if not math.isfinite(since):
             return _bad_request("`since` must be a Unix time in seconds")
-        document = windows.document(namespace, service, since, time.time())
+        document = windows.document(namespace, service, since, time.monotonic())
         body = msgspec.json.encode(document | {"held": held((namespace, service))})
         return web.Response(body=body, content_type="application/json")
 

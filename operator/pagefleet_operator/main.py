@@ -20,6 +20,7 @@ import aiohttp
 from pagefleet_contract.names import KIND, OPERATOR, OPERATOR_PORT, SYSTEM_NAMESPACE
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.controller import CONFLICT, Queue, Reconciler
+from pagefleet_operator.domain.spec import policy
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import Api, ApiError, Document
@@ -181,6 +182,7 @@ def _sources(session: aiohttp.ClientSession) -> Sources:
         prometheus_windows=PrometheusWindows(prometheus),
         gates=PrometheusGates(prometheus),
         image=os.environ.get("PAGEFLEET_OPERATOR_IMAGE", f"docker.io/pagefleet/operator:{version('pagefleet')}"),
+        policy=policy.from_environment(os.environ),
     )
 
 

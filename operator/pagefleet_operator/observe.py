@@ -17,6 +17,7 @@ from pagefleet_operator.domain.manifests.load_test_job import job_name
 from pagefleet_operator.domain.rollout import alerts
 from pagefleet_operator.domain.spec import parse as spec
 from pagefleet_operator.domain.spec.parse import Spec
+from pagefleet_operator.domain.spec.policy import EVERYTHING, Policy
 from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.gateway_api import GatewayApiReading
@@ -56,7 +57,8 @@ MAX_OWN_PICKERS = 16  # of a namespace: more replicas of a picker are not read
 
 @dataclass(frozen=True)
 class Sources:
-    """The readers of measurements. `image` is the operator's own image, in which load tests run."""
+    """The readers of measurements. `image` is the operator's own image, in which load tests run. `policy` limits what specs
+    may name."""
 
     engines: EngineReadings
     windows: GatewayWindows
@@ -64,6 +66,7 @@ class Sources:
     prometheus_windows: PrometheusWindows
     gates: PrometheusGates
     image: str
+    policy: Policy = EVERYTHING
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ class Gatherer:
             load_test=load_test,
             action=(metadata.get("annotations") or {}).get(ACTION_ANNOTATION, ""),
             image=self._sources.image,
+            policy=self._sources.policy,
             load=self._windows.load(namespace, name),
             memo=self._memos.setdefault((namespace, name), {}) if in_use else {},
             groups=served,

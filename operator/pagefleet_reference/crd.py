@@ -17,7 +17,8 @@ INTRODUCTION = """\
 
 `apiVersion: pagefleet.io/v1alpha1`, `kind: InferenceService`, short name `isvc`. Made from `crds/inferenceservices.yaml`'s
 source. **Bold** fields are required where their parent is given. A dash for a default means that nothing is filled in: what
-then happens is said in the description. The API server refuses unknown fields; the operator refuses fields without
+then happens is said in the description. kubectl from 1.25 on refuses unknown fields, and API
+servers drop those that other clients send; the operator refuses fields without
 behaviour. `[]` stands for each entry of a list.
 """
 

@@ -52,7 +52,7 @@ def idle(now: float, *, ready: int = 2, degraded: bool = False) -> Status:
 def judged(now: float, at: float) -> tuple[SignalRecord, ...]:
     """The three strata as they stand at share `at` of the rollout: intervals narrow, the canary gets a little slower."""
     records = []
-    for number, (stratum, stable) in enumerate((("s", 0.21), ("m", 0.48), ("l", 1.35))):
+    for number, (stratum, stable) in enumerate((("64-180", 0.21), ("512-1447", 0.48), ("4096-11584", 1.35))):
         wave = 0.04 * math.sin(at * 9 + number)
         width, slower = 0.10 + 0.25 * (1 - at), 1.03 + 0.17 * at
         canary = stable * (slower + wave)

@@ -15,7 +15,7 @@ from support.gateway.ext_proc import BODY, World, serving
 
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Service, State
-from pagefleet_gateway.fronts.ext_proc import MIB, Limits
+from pagefleet_gateway.fronts.ext_proc_limits import MIB, Limits
 from pagefleet_gateway.settings import Settings
 
 

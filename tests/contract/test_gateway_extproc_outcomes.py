@@ -15,6 +15,8 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from support.gateway.ext_proc import World, pod, serving
 
+from pagefleet_gateway.measuring.slices import End
+
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
@@ -29,7 +31,7 @@ async def test_the_served_endpoint_tells_which_pods_failed(world: World) -> None
     assert await call.answered(chosen[1]) == {"x-pagefleet-revision": "aaaaaaaa"}
     await call.end()
     (ended,) = world.ended
-    assert ended is not None and ended.outcome is not None and not ended.outcome.failed
+    assert ended is not None and not ended.outcome.failed
     failed = {number for number in (1, 2, 3) if world.ledger.ejected(pod(number), 1.0)}
     assert [f"10.0.0.{number}:8000" for number in failed] == [chosen[0]]
     assert len(world.ledger) == 0
@@ -47,7 +49,7 @@ async def test_output_tokens_are_taken_from_the_engines_headers_or_trailers(worl
             assert (await call.read()).HasField("response_trailers")
         await call.end()
         ended = world.ended[number]
-        assert ended is not None and ended.outcome is not None
+        assert ended is not None
         assert ended.outcome.tokens == (12 if header else 34)
 
 
@@ -59,7 +61,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(world: World) -> No
     await asyncio.wait_for(world.settled.wait(), 10)
     assert len(world.ledger) == 0
     (ended,) = world.ended
-    assert ended is not None and ended.cancelled and ended.outcome is None
+    assert ended is not None and ended.outcome.end is End.LEFT
 
 
 @pytest.mark.parametrize("place", ["header", "trailer"])
@@ -116,7 +118,7 @@ async def test_without_the_answers_body_no_time_to_first_token_is_claimed(world:
     (line,) = world.lines
     (ended,) = world.ended
     assert line.ttft is None and line.streamed
-    assert ended is not None and ended.outcome is not None and ended.outcome.ttft is None
+    assert ended is not None and ended.outcome.ttft is None
 
 
 async def test_an_answer_counts_only_from_a_picked_endpoint(world: World) -> None:
@@ -137,3 +139,14 @@ async def test_an_answer_counts_only_from_a_picked_endpoint(world: World) -> Non
         await asyncio.wait_for(world.settled.wait(), 10)
         assert (len(world.lines), len(world.dropped) - dropped) == (counts, 1 - counts), (served, status)
         assert len(world.ledger) == 0
+
+
+async def test_a_gateway_that_names_no_modes_and_sends_bodies_is_measured_to_the_end(world: World) -> None:
+    call = world.call()
+    chosen = await call.pick(answer="NONE")
+    await call.answered(chosen[0], **STREAM)
+    await call.send(response_body=proto.HttpBody(body=TOKEN))
+    await call.read()
+    await call.end()
+    (line,) = world.lines
+    assert line.ttft is not None and line.flags == {"DC"}, "its end did not come: the client went away"

@@ -73,7 +73,7 @@ def shown(running: Gateway) -> bytes:
 
 def slices(running: Gateway, ahead: float = 10) -> str:
     """The slices that are closed `ahead` seconds from now."""
-    found = running.windows.document("team", "chat", 0, time.time() + ahead)["slices"]
+    found = running.windows.document("team", "chat", 0, time.monotonic() + ahead)["slices"]
     assert isinstance(found, msgspec.Raw)
     return bytes(found).decode()
 

@@ -47,8 +47,7 @@ async def test_the_window_s_time_to_first_token_is_the_client_s(fleet: Fleet, he
     fleet.serve((STABLE, 100))
     status, felt, text = await stream(fleet)
     assert (status, text) == (200, "".join(TOKENS)) and felt is not None
-    (piece,) = await fleet.windows(requests=1)
-    (bucket,) = (int(one) for one in piece["ttft"])  # type: ignore[attr-defined]
+    (bucket,) = (int(one) for one in (await fleet.measured())["ttft"])
     assert bucket_of(felt * 0.95) <= bucket <= bucket_of(felt * 1.05)
     (line,) = fleet.lines
     assert float(str(line["ttft_us"])) / 1e6 == pytest.approx(felt, rel=0.05)
@@ -164,3 +163,12 @@ async def test_a_gateway_that_reads_no_reports_loses_no_answer(fleet: Fleet) -> 
     fleet.serve((STABLE, 100))
     fleet.gateway.proxy.first_tokens.close()
     assert [(await stream(fleet))[0] for _ in range(3)] == [200] * 3
+
+
+async def test_a_stream_whose_engines_all_die_before_a_token_is_a_503(fleet: Fleet) -> None:
+    await fleet.engine(STABLE, headers="role", first_token=0.1, deaths=9)
+    fleet.serve((STABLE, 100))
+    async with fleet.http.post(f"{fleet.url}/team/chat/v1/chat/completions", json=STREAM) as response:
+        assert (response.status, response.content_type) == (503, "application/json")
+        assert (await response.json())["error"]["code"] == "upstream_unavailable"
+        assert response.headers["retry-after"] == "1"

@@ -5,7 +5,11 @@ end so that clients spread, both address families, and readiness only when every
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
+import json
 import sys
+import threading
 import time
 from contextlib import AsyncExitStack
 
@@ -110,3 +114,37 @@ async def test_a_loop_that_hangs_ends_the_process() -> None:
     stdout, stderr = await asyncio.wait_for(process.communicate(), 40)
     assert (process.returncode, stdout) == (1, b"alive\n")
     assert b"in main" in stderr and time.monotonic() - begun < 40
+
+
+async def test_requests_that_wait_in_a_picker_that_hangs_get_503_within_five_seconds() -> None:
+    """One is held because no pod is there, one comes while the loop hangs."""
+    async with running() as fleet:
+        fleet.serve((STABLE, 100), hold_seconds=60.0)
+        answers: list[tuple[int, str, float]] = []
+
+        def ask(wait: float) -> None:
+            time.sleep(wait)
+            begun = time.monotonic()
+            url = http.client.HTTPConnection("127.0.0.1", fleet.gateway.port, timeout=30)
+            with contextlib.closing(url) as connection:
+                connection.request("POST", "/team/chat/v1/chat/completions", json.dumps(BODY))
+                response = connection.getresponse()
+                code = json.loads(response.read())["error"]["code"]
+            answers.append((response.status, code, time.monotonic() - begun))
+
+        threads = [threading.Thread(target=ask, args=(wait,)) for wait in (0.0, 1.5)]
+        for thread in threads:
+            thread.start()
+        await until(lambda: fleet.gateway.holding.held(("team", "chat")) == 1)
+        time.sleep(8.0)  # the loop hangs  # noqa: ASYNC251
+        assert [(status, code) for status, code, _ in answers] == [(503, "picker_unavailable")] * 2
+        assert max(seconds for _, _, seconds in answers) < 5.5
+        for thread in threads:
+            thread.join(1.0)
+        await until(lambda: not fleet.gateway.holding.queued_by_service())
+        await fleet.engine(STABLE)
+
+        async def answers_again() -> bool:
+            return (await fleet.chat())[0] == 200
+
+        await until(answers_again, 5.0)

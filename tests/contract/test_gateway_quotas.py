@@ -17,11 +17,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
-from support.gateway.fleet import STABLE, TOKENS, Fleet, running, until
+from support.gateway.fleet import STABLE, USAGE, Fleet, running, until
 
 KEY = "sk-team-0123456789"
 BODY = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 30}
-TOKENS_OF_A_REQUEST = 3 + len(TOKENS)  # "user: hello" and the answer
+TOKENS_OF_A_REQUEST = USAGE["total_tokens"]  # as the engine reports them
 
 
 @dataclass
@@ -57,7 +57,7 @@ async def pair(folder: Path, **limits: int) -> AsyncIterator[Pair]:
         running(api_keys_file=file, pod_name="one") as one,
         running(api_keys_file=file, pod_name="two") as two,
     ):
-        engine = await one.engine(STABLE, says_tokens="trailer")
+        engine = await one.engine(STABLE, token_report="trailer")
         two.state.put_pod(engine.pod())
         for fleet in (one, two):
             fleet.serve((STABLE, 100))
@@ -82,6 +82,24 @@ async def test_the_real_tokens_of_two_gateways_are_one_quota(tmp_path: Path) -> 
         count, seconds = await both.allowed(both.fleets, 6.0)
         expected = quota + quota * seconds / 60
         assert 0.9 * expected <= count * TOKENS_OF_A_REQUEST <= 1.1 * expected
+
+
+@pytest.mark.parametrize("report", ["usage", "trailer"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_is_settled_with_the_engines_own_numbers(tmp_path: Path, report: str, stream: bool) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(yaml.safe_dump([{"name": "team", "key": KEY, "tokensPerMinute": 100_000}]))
+    async with running(api_keys_file=file) as fleet:
+        await fleet.engine(STABLE, token_report=report)
+        fleet.serve((STABLE, 100))
+        body = {**BODY, "max_tokens": 50_000, "stream": stream, "stream_options": {"include_usage": True}}
+        url, headers = f"{fleet.url}/team/chat/v1/chat/completions", {"authorization": f"Bearer {KEY}"}
+        async with fleet.http.post(url, json=body, headers=headers) as response:
+            assert response.status == 200
+            await response.read()
+        await until(lambda: len(fleet.lines) == 1)
+        (bucket,) = fleet.gateway.picker.limits.buckets.keys.values()
+        assert round(100_000 - bucket.level) == USAGE["total_tokens"]
 
 
 async def test_a_gateway_whose_peer_is_gone_has_the_whole_rate_within_seconds(tmp_path: Path) -> None:

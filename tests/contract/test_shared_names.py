@@ -12,7 +12,7 @@ from support.golden_manifests import child_of, spec_of
 from support.sample_service import sample
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS, EngineMetrics
-from pagefleet_contract.engine_options import DEFAULT_SLOTS, FLAG_FIELDS, MASTER_PORT
+from pagefleet_contract.engine_options import FLAG_FIELDS, MASTER_PORT
 from pagefleet_engine import flags
 from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
@@ -23,7 +23,7 @@ from pagefleet_gateway.cluster.readings import Reading, reading_in
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import leader_worker_set
 from pagefleet_operator.domain.runtimes.flags import drain_seconds
-from pagefleet_operator.domain.runtimes.pagefleet import ADAPTER
+from pagefleet_operator.domain.runtimes.pagefleet import ADAPTER, DEFAULT_SLOTS
 from pagefleet_operator.domain.runtimes.volumes import API_KEYS, CHAT_TEMPLATE
 from pagefleet_operator.domain.spec.schema import engine as schema_engine
 from pagefleet_operator.domain.spec.schema.guard_signals import ENGINE_SIGNALS
@@ -146,7 +146,7 @@ def test_descriptions_name_the_engines_defaults() -> None:
         (schema_engine.KV_CACHE, "dtype", engine.kv_cache_dtype),
         (schema_engine.SCHEDULING, "policy", engine.scheduling_policy),
         (schema_engine.SCHEDULING, "maxSequences", engine.max_num_seqs),
-        (schema_engine.SCHEDULING, "maxSequences", DEFAULT_SLOTS),
+        (schema_engine.SCHEDULING, "maxSequences", DEFAULT_SLOTS[""]),
         (schema_engine.SCHEDULING, "tokensPerStep", engine.max_num_batched_tokens),
         (schema_engine.SCHEDULING, "chunkTokens", engine.max_chunk_tokens),
         (schema_engine.LIMITS, "queued", limits.queued),

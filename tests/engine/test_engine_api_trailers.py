@@ -1,4 +1,4 @@
-"""Protects what the gateway counts an answer's tokens by: the trailer of a stream, the header of a whole answer, and
+"""Protects what the gateway counts an answer's tokens by: the trailer of a stream, the headers of an answer, and
 that a connection stays in step after a trailer. A client that did not ask for trailers gets none.
 """
 
@@ -55,3 +55,15 @@ def test_tokens_follow_a_stream_as_a_trailer_and_the_connection_goes_on(served: 
 def test_a_whole_answer_says_its_tokens_in_a_header(served: Serving) -> None:
     document = {"model": NAME, "prompt": ["hi", "ho"], "max_tokens": 4, "ignore_eos": True}
     assert served.post("/v1/completions", document).headers[NAMED.decode()] == "8"
+
+
+def test_every_answer_has_its_prompts_tokens_in_a_header(served: Serving) -> None:
+    name = "x-pagefleet-prompt-tokens"
+    whole = served.post("/v1/completions", {"model": NAME, "prompt": ["hi", "ho"], "max_tokens": 4})
+    assert int(whole.headers[name]) == json.loads(whole.body)["usage"]["prompt_tokens"] > 0
+    embedded = served.post("/v1/embeddings", {"model": NAME, "input": ["hi", "ho"]})
+    assert int(embedded.headers[name]) == json.loads(embedded.body)["usage"]["prompt_tokens"] > 0
+    one = served.post("/v1/completions", {"model": NAME, "prompt": "hi", "max_tokens": 1})
+    with socket.create_connection(("127.0.0.1", served.port), timeout=TIMEOUT_SECONDS) as connection:
+        head, _ = streamed(connection, asked(3))
+        assert f"{name}: {one.headers[name]}".encode() in head.lower()

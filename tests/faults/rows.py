@@ -136,6 +136,6 @@ ROWS = (
     Row(31, "memory of operator, gateway and engine under load for 30 minutes",
         "memory stays flat; the slope is stated", programs=("soak",)),
     Row(32, "the operator is upgraded and downgraded; a second CRD version is served",
-        "Ready throughout; weights do not change",
+        "Ready throughout; weights do not change; the upgrade replaces no engine pod",
         tests=tests("faults/test_versions.py", control_plane=True), programs=("upgrade",)),
 )  # fmt: skip

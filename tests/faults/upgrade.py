@@ -3,7 +3,8 @@
 
 The old one brings a service up, and another to the middle of a rollout. This one takes over, with its CRD, ends that
 rollout and begins the next. Then the old one is back, with its CRD, on the objects that this one has left (downgrade).
-Prints the differences; exit status 1 when a service was not Ready, a weight moved by itself, or an invariant was broken.
+Prints the differences. The exit status is 1 when a service was not Ready, a weight moved by itself, the upgrade replaced an
+engine pod, or an invariant was broken. (An old operator that comes back writes its own defaults into all pods.)
 """
 
 from __future__ import annotations
@@ -100,7 +101,10 @@ class World:
         await self._still(operator)
         after = await self.pods()
         self.measured[f"{what}: writes"] = len(operator.proxy.committed)
-        self.measured[f"{what}: pods replaced"] = len(set(before) - set(after))
+        replaced = len(set(before) - set(after))
+        self.measured[f"{what}: pods replaced"] = replaced
+        if replaced and code is None:
+            self.problems.append(f"{what}: {replaced} engine pods were replaced")
         for name, were in weights.items():
             view = await self.view(name)
             if not view.is_true("Ready"):

@@ -21,9 +21,9 @@ from pagefleet_contract.names import is_namespace, is_object_name
 from pagefleet_operator.alerts.payload import MAX_STORED, PayloadError, merge, parse
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.status import gateway_slices
 from pagefleet_operator.domain.status.observation import GateReading, Slice
 from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
-from pagefleet_operator.metrics import gateway_windows
 
 NAMES = st.sampled_from(
     ["instance", "sliceSeconds", "slices", "start", "requests", "errors", "revision", "ttft", "stratum"]
@@ -84,7 +84,7 @@ def test_impossible_numbers_promote_no_revision(
         heard = json.loads(text)
         cluster.slices = None  # the virtual gateways measure nothing of their own
         cluster.wait()
-        cluster.slices = None if heard is None else list(gateway_windows.slices(heard))
+        cluster.slices = None if heard is None else list(gateway_slices.slices(heard))
         cluster.apply(decide(cluster.observe(), cluster.now))
         assert cluster.status.stable == stable, "promoted without a measurement"
         assert cluster.weight() <= first, "went on without a measurement"

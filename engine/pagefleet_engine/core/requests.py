@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pagefleet_contract.engine_options import (
+    BATCH_SIZES,
     DEFAULT_DRAFT_TOKENS,
     DEFAULT_PAGE_SIZE,
-    DEFAULT_SLOTS,
     MASTER_PORT,
     MAX_ADAPTERS,
 )
@@ -138,9 +138,9 @@ class EngineConfig:
     num_pages: int | None = None
     kv_memory_fraction: float = 0.9
     kv_cache_dtype: str = "auto"
-    max_num_seqs: int = DEFAULT_SLOTS
-    max_num_batched_tokens: int = 512
-    max_chunk_tokens: int = 128
+    max_num_seqs: int = BATCH_SIZES["cpu"].sequences
+    max_num_batched_tokens: int = BATCH_SIZES["cpu"].tokens
+    max_chunk_tokens: int = BATCH_SIZES["cpu"].chunk_tokens
     long_prompt_tokens: int = 0  # prompts of more go max_chunk_tokens a step
     batching: str = Batching.CONTINUOUS
     prefix_caching: bool = True

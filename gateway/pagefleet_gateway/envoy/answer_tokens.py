@@ -1,8 +1,8 @@
-"""The Envoy filter that counts an answer's output tokens. Pure: builds dicts and Lua.
+"""The Envoy filter that reads an answer's tokens. Pure: builds dicts and Lua.
 
-Our engine sends the number itself (a trailer, or a header of an answer that is not streamed), and then the script ends at
-once. In other engines' answers the script searches the last bytes for the last `completion_tokens` of OpenAI's `usage`. In
-a stream it does so only when the client asked for the usage, because a look at every chunk costs half of what passing it on
+Our engine sends the numbers itself (a trailer, or headers), and then the script ends at once. In other engines' answers the
+script searches the last bytes for the last `completion_tokens` and `prompt_tokens` of OpenAI's `usage` (`output_tokens` and
+`input_tokens` of the Responses API). In a stream it does so only when the client asked for the usage, because a look at every chunk costs half of what passing it on
 does. An answer with neither is not measured.
 """
 
@@ -11,14 +11,14 @@ from __future__ import annotations
 from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER
 from pagefleet_gateway.envoy.clusters import extension
 
-TOKENS_METADATA = "pagefleet.answers"  # namespace of the dynamic metadata: `tokens`, digits
+TOKENS_METADATA = "pagefleet.answers"  # namespace of the dynamic metadata: `tokens` and `prompt`, digits
 TAIL_BYTES = 4096  # of each of the last three chunks: OpenAI's usage comes last, in an event or an object of its own
 USAGE = "x-pagefleet-usage"  # a header from the picker: the client asked for a last event with the usage
 
 SCRIPT = f"""
-local function tokens_in(text)
+local function last(text, name)
   local tokens = nil
-  for number in string.gmatch(text, '"completion_tokens"%s*:%s*(%d+)') do tokens = number end
+  for number in string.gmatch(text, '"' .. name .. '"%s*:%s*(%d+)') do tokens = number end
   return tokens
 end
 
@@ -41,8 +41,11 @@ function envoy_on_response(handle)
       one, two, three = two, three, chunk:getBytes(0, size)
     end
   end
-  local tokens = tokens_in(one .. two .. three)
-  if tokens ~= nil then handle:streamInfo():dynamicMetadata():set("{TOKENS_METADATA}", "tokens", tokens) end
+  local text, metadata = one .. two .. three, handle:streamInfo():dynamicMetadata()
+  local tokens = last(text, "completion_tokens") or last(text, "output_tokens")
+  local prompt = last(text, "prompt_tokens") or last(text, "input_tokens")
+  if tokens ~= nil then metadata:set("{TOKENS_METADATA}", "tokens", tokens) end
+  if prompt ~= nil then metadata:set("{TOKENS_METADATA}", "prompt", prompt) end
 end
 """
 

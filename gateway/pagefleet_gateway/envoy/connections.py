@@ -12,6 +12,7 @@ from pagefleet_contract.headers import (
     ERROR_HEADER,
     FALLBACK_HEADER,
     OUTPUT_TOKENS_HEADER,
+    PROMPT_TOKENS_HEADER,
     REQUEST_ID_HEADER,
     RESERVED_PREFIXES,
 )
@@ -47,6 +48,8 @@ LOG_FIELDS = {
     "content_type": "%RESP(CONTENT-TYPE)%",
     "tokens_trailer": f"%TRAILER({OUTPUT_TOKENS_HEADER})%",
     "tokens_header": f"%RESP({OUTPUT_TOKENS_HEADER})%",
+    "prompt_header": f"%RESP({PROMPT_TOKENS_HEADER})%",
+    "prompt_usage": f"%DYNAMIC_METADATA({TOKENS_METADATA}:prompt)%",
     "tokens_usage": f"%DYNAMIC_METADATA({TOKENS_METADATA}:tokens)%",
     "error": f"%TRAILER({ERROR_HEADER})%",
 }

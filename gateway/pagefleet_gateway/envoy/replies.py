@@ -46,6 +46,15 @@ REPLIES = (
         retry=True,
     ),
     _Reply(
+        502,  # Envoy's status for a pod whose connection ended within an answer that has not begun for the client
+        503,
+        "server_error",
+        "upstream_unavailable",
+        f"the engine pods ended their connections before a first token, retries included; retry in {RETRY_AFTER_SECONDS} s",
+        upstream=True,
+        retry=True,
+    ),
+    _Reply(
         504,
         504,
         "server_error",

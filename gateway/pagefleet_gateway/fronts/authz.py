@@ -20,6 +20,7 @@ from pagefleet_gateway.envoy.answer_tokens import USAGE
 from pagefleet_gateway.envoy.clusters import DESTINATION, MIRROR, MIRROR_CLUSTER, MIRRORS, PICKER_HEALTH
 from pagefleet_gateway.envoy.replies import REFUSED_503
 from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
+from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.measuring.trace_context import new_traceparent
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
@@ -32,8 +33,9 @@ Decide = Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
 class AuthzConnection(asyncio.Protocol):
     """One connection from Envoy; requests on it come one after the other."""
 
-    def __init__(self, decide: Decide, rng: random.Random) -> None:
-        self._decide, self._rng = decide, rng
+    def __init__(self, decide: Decide, rng: random.Random, guard: HangGuard) -> None:
+        self._decide, self._rng, self._guard = decide, rng, guard
+        self._descriptor = -1
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._pending: asyncio.Future[Pick | Refusal] | None = None
@@ -42,9 +44,12 @@ class AuthzConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not isinstance: uvloop's transports are not asyncio's classes.
         self._transport = cast(asyncio.Transport, transport)
+        self._descriptor = self._transport.get_extra_info("socket").fileno()
+        self._guard.remember(self._descriptor)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._guard.forget(self._descriptor)
         if self._pending is not None:
             self._pending.cancel()  # Envoy gave up because its client went away
 

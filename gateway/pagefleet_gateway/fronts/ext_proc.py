@@ -19,6 +19,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
+from pagefleet_gateway.fronts.ext_proc_limits import Buffers, Limits, buffers_full, too_large, too_many_exchanges
 from pagefleet_gateway.fronts.ext_proc_messages import (
     body_pieces,
     error_of,
@@ -36,44 +37,17 @@ from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
 
 _ids = itertools.count(1)
-MIB = 1024 * 1024
-BUSY_RETRY_AFTER_SECONDS = 1
 
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What the front asks and reports. `drop` ends a request whose answer came from no picked endpoint."""
+    """What the front asks and reports. `drop` ends a request whose answer came from no picked endpoint. `first_token` gets
+    a request's id and its seconds to the first token, when the token passes."""
 
     decide: Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
     complete: Callable[[LogLine], object]
     drop: Callable[[str], object]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """`buffered_bytes` bounds the requests' bodies that all exchanges hold together until their decision."""
-
-    request_bytes: int
-    exchanges: int = 4096
-    buffered_bytes: int = 512 * MIB
-
-
-@dataclass
-class Buffers:
-    """The bytes of requests' bodies that are held now."""
-
-    limit: int
-    held: int = 0
-
-    def take(self, count: int) -> bool:
-        """Count bytes as held; False when they are more than the limit leaves."""
-        if self.held + count > self.limit:
-            return False
-        self.held += count
-        return True
-
-    def release(self, count: int) -> None:
-        self.held -= count
+    first_token: Callable[[str, float], object] = lambda _, __: None
 
 
 @dataclass
@@ -119,9 +93,13 @@ class Exchange:
                 return [proto.ProcessingResponse(response_headers=proto.HeadersResponse(response=common))]
             case "response_body":
                 body = message.response_body
+                if self.headers_only:  # a gateway that did not name its modes sends bodies all the same
+                    self.headers_only = self.ended = False
                 self.ended |= body.end_of_stream
                 if self.streams and self.first_token is None and self.tokens_sought.feed(body.body):
                     self.first_token = time.monotonic() - self.began
+                    if self.pick is not None and self.served in [pod.address for pod in self.pick.choices]:
+                        self.callbacks.first_token(self.id, self.first_token)
                 pieces = body_pieces(body.body, body.end_of_stream) if self.duplex[1] else [proto.CommonResponse()]
                 return [proto.ProcessingResponse(response_body=proto.BodyResponse(response=piece)) for piece in pieces]
             case "response_trailers":
@@ -197,9 +175,9 @@ class Exchange:
 
     async def _request_body(self, part: proto.HttpBody) -> list[proto.ProcessingResponse]:
         if len(self.body) + len(part.body) > self.limits.request_bytes:
-            return self._refuse(_too_large(self.limits.request_bytes))
+            return self._refuse(too_large(self.limits.request_bytes))
         if not self.buffers.take(len(part.body)):
-            return self._refuse(_buffers_full(self.limits.buffered_bytes))
+            return self._refuse(buffers_full(self.limits.buffered_bytes))
         self.body += part.body
         if self.duplex[0]:
             return await self._decide_in_full_duplex() if part.end_of_stream else []
@@ -253,25 +231,6 @@ def _in_body(common: proto.CommonResponse, metadata: struct_pb2.Struct) -> proto
     return proto.ProcessingResponse(request_body=proto.BodyResponse(response=common), dynamic_metadata=metadata)
 
 
-def _too_large(limit: int) -> Refusal:
-    message = f"the request's body is larger than {limit / MIB:g} MiB, the limit of this gateway"
-    return Refusal(413, "invalid_request_error", "request_too_large", message)
-
-
-def _busy(code: str, message: str) -> Refusal:
-    text = f"{message}; retry in {BUSY_RETRY_AFTER_SECONDS} s"
-    return Refusal(503, "server_error", code, text, retry_after=BUSY_RETRY_AFTER_SECONDS)
-
-
-def _buffers_full(limit: int) -> Refusal:
-    message = f"the requests that this endpoint picker holds have {limit / MIB:g} MiB of bodies, which is its limit"
-    return _busy("picker_buffers_full", message)
-
-
-def _too_many_exchanges(limit: int) -> Refusal:
-    return _busy("picker_busy", f"this endpoint picker has {limit} requests open, which is its limit")
-
-
 class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]  # generated, without types
     """One stream per HTTP request."""
 
@@ -285,7 +244,7 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]  
     ) -> AsyncIterator[proto.ProcessingResponse]:
         exchange = Exchange(self._callbacks, self.limits, self.buffers)
         if self.exchanges >= self.limits.exchanges:
-            exchange.refusal = _too_many_exchanges(self.limits.exchanges)
+            exchange.refusal = too_many_exchanges(self.limits.exchanges)
             try:
                 yield immediate_response(exchange.refusal)
             finally:

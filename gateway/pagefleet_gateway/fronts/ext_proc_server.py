@@ -9,8 +9,9 @@ from pathlib import Path
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 
-from pagefleet_gateway.fronts.ext_proc import MIB, EndpointPicker
+from pagefleet_gateway.fronts.ext_proc import EndpointPicker
 from pagefleet_gateway.fronts.ext_proc_health import Health
+from pagefleet_gateway.fronts.ext_proc_limits import MIB
 from pagefleet_gateway.fronts.ext_proc_tls import Certificates
 
 SPARE_STREAMS = 128  # beyond the exchanges: health checks, and exchanges that are refused by name

@@ -6,19 +6,20 @@ Pure except for the ledger, where it closes tickets. Never judges a revision: it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from pagefleet_contract.headers import ENGINE_DIED, ENGINE_FULL
 from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.measuring.slices import End, Outcome
 from pagefleet_gateway.measuring.trace_context import trace_id
-from pagefleet_gateway.measuring.windows import Outcome
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.routing import Refusal
 
 # Envoy's response flags. Downstream: the client went away or broke the protocol, which is no revision's failure.
 CANCELLED = frozenset({"DC", "DR", "DPE"})
+PROMPT_FIELDS = ("prompt_header", "prompt_usage")  # a line has a prompt's tokens in one of them
 TOKEN_FIELDS = (
     "tokens_trailer",
     "tokens_header",
@@ -28,6 +29,7 @@ TOKEN_FIELDS = (
 UNREACHED = frozenset({"UF", "UH", "UC", "UR", "UO", "LR", "UPE"})
 # Upstream: the pod ended the connection after the request had been sent to it.
 CUT = frozenset({"UC", "UR", "UPE"})
+TIMED_OUT = frozenset({"UT", "SI", "DT", "UMSDR"})  # a time limit of the gateway ended the request
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,7 @@ class Completion:
     service: str
     revision: str  # the one that answered, or the picked one when none did
     code: int
-    cancelled: bool
-    outcome: Outcome | None  # None: it does not count in the windows
+    outcome: Outcome
     api_key: str = ""  # the name of the client's API key
 
 
@@ -98,7 +99,8 @@ def parse(text: bytes) -> LogLine | FailedAttempt | None:
         upstream=str(fields.get("upstream") or ""),
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
         fields=fields,
-        tokens=_tokens(fields),
+        tokens=_tokens(fields, TOKEN_FIELDS),
+        prompt_tokens=_tokens(fields, PROMPT_FIELDS),
         body_bytes=int(_number(fields.get("bytes_sent"))),
         trace_id=_trace_id(fields),
         error=error,
@@ -122,20 +124,19 @@ def record_attempt(attempt: FailedAttempt, ledger: Ledger, now: float) -> None:
 def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     """Close the request's ticket, record which pods failed, and return how it counts; None for a refused request.
 
-    When another revision had to answer, the picked one has failed the request. It then counts there as an error. It does
-    not count at the other revision, whose latency would include the failed attempt's time. A pod whose engine was full has
-    not failed: where another revision answered for that reason alone, the request counts nowhere.
+    A request counts at the picked revision, whatever became of it: the draw was random, and its result was not. An
+    attempt that failed counts at the revision of its pod. A pod whose engine was full has not failed.
     """
     full = ledger.take_full(line.id)
     ticket = ledger.close(line.id)
     if ticket is None:
         return None
     answered = _answering_pod(ticket, line)
-    cancelled = bool(line.flags & CANCELLED)
-    failed_pods = [pod for pod in _failed_pods(ticket, line, cancelled) if pod.uid not in full]
+    end = _end(ticket, line, answered)
+    failed_pods = [pod for pod in _failed_pods(ticket, line, end is End.LEFT) if pod.uid not in full]
     for pod in failed_pods:
         ledger.outliers.record_failure(pod.uid, now)
-    if answered is not None and answered not in failed_pods and not cancelled and line.code:
+    if answered is not None and answered not in failed_pods and end is not End.LEFT and line.code:
         record = ledger.outliers.record_error if line.code >= 500 else ledger.outliers.record_success
         record(answered.uid, now)
     ledger.retries.settle(ticket.service.key, max(line.attempts - 1, 0), answered=0 < line.code < 500)
@@ -143,46 +144,85 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
         ledger.deaths.record_death(ticket.content, answered.uid, now)
     elif 200 <= line.code < 300 and not line.flags:
         ledger.deaths.record_answer(ticket.content)
-    answered_elsewhere = answered is not None and answered.revision != ticket.revision
-    only_full = answered_elsewhere and not failed_pods and line.code < 500
-    failed = (answered_elsewhere and not only_full) or line.code >= 500 or bool(line.flags - CANCELLED)
-    counts = not cancelled and not only_full and (failed or not 400 <= line.code < 500)
-    service = ticket.service
-    ttft = line.ttft - ticket.held_seconds if line.streamed and line.ttft is not None else None
-    if ttft is not None and not failed and answered is ticket.choices[0]:
-        ledger.backlogs.record_first_token(answered, ticket.uncached_tokens, ttft)
-    outcome = Outcome(
-        namespace=service.namespace,
-        service=service.name,
-        revision=ticket.revision,
-        stratum=ticket.stratum,
-        ended=line.started + line.duration,
-        failed=failed,
-        ttft=ttft,
-        e2e=line.duration - ticket.held_seconds,
-        tokens=line.tokens,
-    )
-    revision = answered.revision if answered else ticket.revision
+    outcome = _outcome(ticket, line, end, now)
+    earlier = ticket.choices[: _attempts(ticket, line) - 1]
+    outcome = replace(outcome, retried=tuple(pod.revision for pod in earlier if pod.uid not in full))
+    if outcome.ttft is not None and end is End.ANSWERED and answered is not None and answered is ticket.choices[0]:
+        ledger.backlogs.record_first_token(answered, ticket.uncached_tokens, outcome.ttft)
     return Completion(
-        namespace=service.namespace,
-        service=service.name,
-        revision=revision,
+        namespace=ticket.service.namespace,
+        service=ticket.service.name,
+        revision=answered.revision if answered else ticket.revision,
         code=line.code,
-        cancelled=cancelled,
-        outcome=outcome if counts else None,
+        outcome=outcome,
         api_key=ticket.api_key,
     )
+
+
+def lost(ticket: Ticket, now: float) -> Outcome:
+    """Return the outcome of a request whose line has not come."""
+    return Outcome(ticket.group, End.LOST, now - ticket.opened, waiting=ticket.waiting, forced=ticket.forced)
+
+
+def _outcome(ticket: Ticket, line: LogLine, end: End, now: float) -> Outcome:
+    """Return how a request counts. Its first token counts here only if no message reported it before."""
+    ttft = ticket.first_token
+    if ttft is None and line.streamed and line.ttft is not None and end in (End.ANSWERED, End.LEFT):
+        ttft = max(0.0, line.ttft - ticket.held_seconds)
+    return Outcome(
+        group=ticket.group,
+        end=end,
+        age=now - ticket.opened,
+        e2e=max(0.0, line.duration - ticket.held_seconds),
+        ttft=ttft,
+        booked=ticket.first_token is not None,
+        waiting=ticket.waiting and ttft is None,
+        tokens=line.tokens,
+        timed_out=_timed_out(line),
+        forced=ticket.forced,
+        fallback=ticket.fallback,
+    )
+
+
+def _end(ticket: Ticket, line: LogLine, answered: Pod | None) -> End:
+    """Return how a request ended. An engine that has already failed the request is not excused by a client that leaves."""
+    if line.code >= 500 or (line.error and not 400 <= line.code < 500):
+        return End.FAILED
+    if line.flags & CANCELLED:
+        return End.LEFT
+    if line.flags:
+        return End.FAILED
+    if answered is not None and answered.revision != ticket.revision:
+        return End.ELSEWHERE
+    return End.REFUSED if 400 <= line.code < 500 else End.ANSWERED
+
+
+def _timed_out(line: LogLine) -> bool:
+    return bool(line.flags & TIMED_OUT) or line.code == 504 or _silent(line)
+
+
+def _silent(line: LogLine) -> bool:
+    """Whether an attempt's own limit ended it. A limit of the whole request is not the pod's failure."""
+    return str(line.fields.get("details") or "").startswith("upstream_per_try")
+
+
+def _attempts(ticket: Ticket, line: LogLine) -> int:
+    return max(1, min(line.attempts, len(ticket.choices)))
 
 
 def rendered(line: LogLine, completion: Completion | None, refusal: Refusal | None = None) -> bytes:
     """Return the line of the gateway's own log: Envoy's fields and the picker's decision, or its refusal's code."""
     document: dict[str, object] = {"request_id": line.id, "trace_id": line.trace_id}
-    document |= {name: value for name, value in line.fields.items() if name not in (*TOKEN_FIELDS, *document, "id")}
+    document |= {
+        name: value
+        for name, value in line.fields.items()
+        if name not in (*TOKEN_FIELDS, *PROMPT_FIELDS, *document, "id")
+    }
     document["output_tokens"] = line.tokens
     if completion is not None:
         document |= {"namespace": completion.namespace, "service": completion.service, "revision": completion.revision}
-        if completion.outcome is not None:
-            document |= {"stratum": completion.outcome.stratum, "picked": completion.outcome.revision}
+        group = completion.outcome.group
+        document |= {"stratum": group.stratum, "picked": group.revision, "end": completion.outcome.end.value}
         if completion.api_key:
             document["key"] = completion.api_key
     elif refusal is not None:
@@ -195,9 +235,9 @@ def rendered(line: LogLine, completion: Completion | None, refusal: Refusal | No
     return msgspec.json.encode(document) + b"\n"
 
 
-def _tokens(fields: Mapping[str, object]) -> int | None:
-    """Return the output tokens that our engine reports, else those of OpenAI's `usage`."""
-    for name in TOKEN_FIELDS:
+def _tokens(fields: Mapping[str, object], names: tuple[str, ...]) -> int | None:
+    """Return the tokens that our engine reports, else those of OpenAI's `usage`."""
+    for name in names:
         value = fields.get(name)
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
             return int(value)
@@ -218,10 +258,8 @@ def _answering_pod(ticket: Ticket, line: LogLine) -> Pod | None:
 
 def _failed_pods(ticket: Ticket, line: LogLine, cancelled: bool) -> list[Pod]:
     """Return the pods of the attempts before the last; with the last one's if it was not reached, not ready or too slow."""
-    tried = max(1, min(line.attempts, len(ticket.choices)))
-    # Not every timeout: a long answer that the service's `traffic.timeout` cut off is not the pod's failure.
-    silent = str(line.fields.get("details") or "").startswith("upstream_per_try")
-    last_failed = not cancelled and (bool(line.flags & UNREACHED) or line.code == 503 or silent)
+    tried = _attempts(ticket, line)
+    last_failed = not cancelled and (bool(line.flags & UNREACHED) or line.code == 503 or _silent(line))
     return list(ticket.choices[: tried if last_failed else tried - 1])
 
 

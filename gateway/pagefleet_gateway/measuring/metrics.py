@@ -1,20 +1,28 @@
-"""The gateway's Prometheus metrics. Counts, and decides nothing."""
+"""The gateway's Prometheus metrics. Counts, and decides nothing.
+
+The label sets of a service or a revision that is gone are removed GONE_SECONDS later, so that every scraper has read
+their last values. Revisions that come and go therefore take no memory for ever.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring.access_log import Completion
 from pagefleet_gateway.measuring.exposition import Exposition, pieces
-from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.measuring.slices import End
+from pagefleet_gateway.picking.backlog import RevisionKey
+from pagefleet_gateway.picking.ledger import Ledger, Ticket
 
 _LABELS = ("namespace", "service", "revision")
+GONE_SECONDS = 300.0
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -25,7 +33,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(_InFlight(ledger, holding))
         self.page = Exposition(self.registry).page
-        self.wakeups = Counter(
+        self._ledger = ledger
+        self._codes: dict[RevisionKey, set[str]] = {}  # the label sets that there are
+        self._gone: dict[RevisionKey, float] = {}  # since when
+        self._wakeups = Counter(
             "pagefleet_gateway_wakeups",
             "Wake-ups: a request had to wait for a pod of a service that had none",
             _LABELS[:2],
@@ -39,7 +50,7 @@ class Metrics:
         )
         self._ttft = self._times(
             "pagefleet_gateway_ttft_seconds",
-            "Time from a request's first byte to its answer's first byte, streamed answers only",
+            "Time from a request's last byte to the first token, streamed answers only",
         )
         self._e2e = self._times(
             "pagefleet_gateway_e2e_seconds", "Time from a request's first byte to its answer's last byte"
@@ -94,12 +105,22 @@ class Metrics:
         return Histogram(name, text, _LABELS, registry=self.registry, buckets=_BUCKETS)
 
     def record_completion(self, completion: Completion) -> None:
-        labels = (completion.namespace, completion.service, completion.revision)
-        self._requests.labels(*labels, str(completion.code)).inc()
-        if completion.outcome is not None and not completion.outcome.failed:
-            self._e2e.labels(*labels).observe(completion.outcome.e2e)
-            if completion.outcome.ttft is not None:
-                self._ttft.labels(*labels).observe(completion.outcome.ttft)
+        key, outcome = (completion.namespace, completion.service, completion.revision), completion.outcome
+        self._count(key, completion.code)
+        if outcome.end is End.ANSWERED:
+            self._e2e.labels(*key).observe(outcome.e2e)
+        if outcome.ttft is not None and not outcome.booked:
+            self._ttft.labels(*key).observe(outcome.ttft)
+
+    def record_first_token(self, ticket: Ticket) -> None:
+        if ticket.first_token is not None:
+            key = (ticket.service.namespace, ticket.service.name, ticket.revision)
+            self._codes.setdefault(key, set())
+            self._ttft.labels(*key).observe(ticket.first_token)
+
+    def record_wakeup(self, key: ServiceKey) -> None:
+        self._codes.setdefault((*key, ""), set())
+        self._wakeups.labels(*key).inc()
 
     def record_key_request(self, key: str, code: int, tokens: int | None) -> None:
         self._key_requests.labels(key, str(code)).inc()
@@ -108,7 +129,30 @@ class Metrics:
 
     def record_refusal(self, namespace: str, service: str, code: int) -> None:
         """Count a request that the picker refused; it was sent to no revision."""
-        self._requests.labels(namespace, service, "", str(code)).inc()
+        self._count((namespace, service, ""), code)
+
+    def retain(self, services: Iterable[Service], pods: Collection[Pod], now: float) -> None:
+        """Remove the label sets of services and revisions that have been gone for GONE_SECONDS.
+
+        A revision is there while it has a pod, a weight or a request in flight.
+        """
+        there: set[RevisionKey] = {("", "", ""), *self._ledger.by_revision()}
+        there.update((pod.namespace, pod.service, pod.revision) for pod in pods)
+        for service in services:
+            there.update((*service.key, revision) for revision in ("", *(name for name, _ in service.weights)))
+        self._gone = {key: self._gone.get(key, now) for key in self._codes if key not in there}
+        for key in [key for key, since in self._gone.items() if now - since >= GONE_SECONDS]:
+            for code in self._codes.pop(key):
+                self._requests.remove(*key, code)
+            for family in (self._ttft, self._e2e):
+                family.remove(*key)
+            if not key[2]:
+                self._wakeups.remove(*key[:2])
+            del self._gone[key]
+
+    def _count(self, key: RevisionKey, code: int) -> None:
+        self._codes.setdefault(key, set()).add(str(code))
+        self._requests.labels(*key, str(code)).inc()
 
     def text(self) -> bytes:
         """Return the whole page in one step. A scrape gets `page`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagefleet_gateway.cluster.state import Pod, Service
 from pagefleet_gateway.picking.backlog import Backlogs, RevisionKey
@@ -16,9 +16,23 @@ from pagefleet_gateway.picking.outliers import Outliers
 from pagefleet_gateway.picking.retry_budget import RetryBudgets
 
 
+@dataclass(frozen=True, order=True)
+class Group:
+    """Requests that are measured together."""
+
+    namespace: str
+    service: str
+    revision: str
+    stratum: str
+
+
 @dataclass(frozen=True)
 class Ticket:
-    """A request in flight. `choices` are Envoy's ordered pods: attempt n goes to choices[n - 1]."""
+    """A request in flight. `choices` are Envoy's ordered pods: attempt n goes to choices[n - 1].
+
+    `opened` is the steady time of the pick. `first_token` is the time to the first token in seconds, None before it.
+    A request that a header has sent to the canary is `forced`. A `fallback` answers in another service's place.
+    """
 
     service: Service
     revision: str
@@ -30,10 +44,24 @@ class Ticket:
     api_key: str = ""  # the name of the client's API key
     uncached_tokens: int = 0  # tokens of its prompt that its first choice had probably not cached
     content: Content | None = None  # its service and its body's hash
+    opened: float = 0.0
+    streams: bool = False  # the client asked for a stream
+    first_token: float | None = None
+    forced: bool = False
+    fallback: bool = False
     # The pod that got a mirrored copy. Nobody reports a copy's end, so it counts as long as the request itself. After that
     # the next reading of the pod's metrics shows it among the requests of others.
     copy: Pod | None = None
     copy_tokens: int = 0  # the work that the copy causes
+
+    @property
+    def group(self) -> Group:
+        return Group(self.service.namespace, self.service.name, self.revision, self.stratum)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the request waits for the first token of a stream."""
+        return self.streams and self.first_token is None
 
 
 class Ledger:
@@ -46,6 +74,7 @@ class Ledger:
         self._requests: Counter[str] = Counter()  # in flight, by the first choice's uid
         self._full: dict[str, set[str]] = {}  # by request, the pods that had no room for it
         self._tokens: Counter[str] = Counter()  # in flight, by the first choice's uid
+        self._opened: Counter[Group] = Counter()  # since `take_opened`, without those that a header has forced
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -53,6 +82,8 @@ class Ledger:
     def open(self, request_id: str, ticket: Ticket) -> None:
         self.close(request_id)
         self._tickets[request_id] = ticket
+        if not ticket.forced:
+            self._opened[ticket.group] += 1
         for uid, tokens in _work(ticket):
             self._requests[uid] += 1
             self._tokens[uid] += tokens
@@ -79,6 +110,28 @@ class Ledger:
     def ticket(self, request_id: str) -> Ticket | None:
         return self._tickets.get(request_id)
 
+    def tickets(self) -> Iterator[Ticket]:
+        """Return the requests in flight."""
+        return iter(self._tickets.values())
+
+    def take_opened(self) -> Counter[Group]:
+        """Return how many requests were sent to a pod since the last call, by group."""
+        opened, self._opened = self._opened, Counter()
+        return opened
+
+    def record_first_token(self, request_id: str, seconds: float) -> Ticket | None:
+        """Record the seconds from a request's last byte to the first token of its stream.
+
+        Return the ticket with this time, less the time in the gateway's queue. Return None for a request without a ticket,
+        for one that asked for no stream, and for every time but the first.
+        """
+        ticket = self._tickets.get(request_id)
+        if ticket is None or not ticket.waiting:
+            return None
+        ticket = replace(ticket, first_token=max(0.0, seconds - ticket.held_seconds))
+        self._tickets[request_id] = ticket
+        return ticket
+
     def in_flight(self, pod: Pod) -> int:
         """Return the number of requests in flight on a pod."""
         return self._requests[pod.uid]
@@ -96,10 +149,10 @@ class Ledger:
     def ejected(self, pod: Pod, now: float) -> bool:
         return self.outliers.ejected(pod.uid, self._requests[pod.uid], now)
 
-    def sweep(self, pods: Iterable[Pod], now: float) -> None:
-        """Forget pods that are not among `pods`, and requests whose log line can no longer come."""
-        for request_id in [key for key, ticket in self._tickets.items() if ticket.deadline < now]:
-            self.close(request_id)
+    def sweep(self, pods: Iterable[Pod], now: float) -> list[Ticket]:
+        """Forget pods that are not among `pods`, and requests whose log line can no longer come. Return these."""
+        expired = [key for key, ticket in self._tickets.items() if ticket.deadline < now]
+        lost = [ticket for ticket in map(self.close, expired) if ticket is not None]
         self._full = {key: uids for key, uids in self._full.items() if key in self._tickets}
         alive = tuple(pods)
         uids = {pod.uid for pod in alive}
@@ -108,6 +161,7 @@ class Ledger:
             del self._requests[uid], self._tokens[uid]
         self.outliers.retain(uids)
         self.deaths.sweep(now)
+        return lost
 
 
 def _work(ticket: Ticket) -> Iterator[tuple[str, int]]:

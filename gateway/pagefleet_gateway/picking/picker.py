@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pagefleet_contract.strata import stratum
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey, Snapshot, State
 from pagefleet_gateway.envoy.stream_timeout import NO_STREAM_TIMEOUT, StreamTimeout, stream_timeout
@@ -64,6 +65,7 @@ class Pick:
     api_key: str = ""  # the name of the client's API key; the key itself does not reach the engine
     engine_key: str = field(default="", repr=False)  # what the engine gets in its place, "" for none
     include_usage: bool = False  # the end of its streamed answer has the number of its tokens
+    forced: bool = False  # `rollout.route.header` has sent it to the canary
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ class Picker:
         return Ticket(
             service=service,
             revision=pick.revision,
-            stratum=stratum(len(admitted.request.body)),
+            stratum=stratum(uncached),
             choices=pick.choices,
             deadline=now + (pick.timeout_seconds or REQUEST_SECONDS) + LOG_LINE_SECONDS,
             tokens=uncached + cost.output_tokens,
@@ -209,6 +211,10 @@ class Picker:
             api_key=admitted.api_key,
             uncached_tokens=uncached,
             content=known,
+            opened=now,
+            streams=cost.streams,
+            forced=pick.forced,
+            fallback=bool(pick.fallback),
             copy=pick.mirror,
             copy_tokens=copied + cost.output_tokens,
         )
@@ -262,6 +268,7 @@ class Picker:
             if cost.streams
             else NO_STREAM_TIMEOUT,
             include_usage=cost.streams and cost.include_usage,
+            forced=forced,
         )
 
     def _mirror(
@@ -312,10 +319,3 @@ def candidates(own: Sequence[Pod], other: Sequence[Pod], attempts: int) -> list[
     chosen = list(own[:attempts])
     chosen.extend(other[: attempts - len(chosen)])
     return [chosen[index % len(chosen)] for index in range(attempts)] if chosen else []
-
-
-def stratum(body_bytes: int) -> str:
-    """Return the prompt-length class of a request, by its body's size: s < 1 KiB, m < 8 KiB, l above."""
-    if body_bytes < 1024:
-        return "s"
-    return "m" if body_bytes < 8192 else "l"

@@ -33,7 +33,7 @@ GUARD = Row(
         Panel(
             "Quantile by signal and stratum",
             ((f"max by (revision, signal, stratum) (pagefleet_guard_seconds{{{OF}}})", EACH),),
-            "The guard's quantile (0.95 unless set otherwise) of stable and canary; strata are lengths of prompts.",
+            "The guard's quantile (0.95 unless set otherwise) of stable and canary; strata are ranges of new prompt tokens.",
             unit="s",
             width=12,
         ),

@@ -16,13 +16,18 @@ from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
 @dataclass(frozen=True)
 class Report:
-    """The decisions that the conditions report. `limit` (reason, message) is why the load's replicas are not there."""
+    """The decisions that the conditions report.
+
+    `limit` (reason, message) is why the load's replicas are not there. `older` (revision, field) is the stable revision
+    when it runs with the defaults of an earlier operator, and a field that differs.
+    """
 
     stage: Stage
     replicas: Mapping[str, int]
     invalid: Problem | None
     problem: Problem | None
     limit: tuple[str, str] | None = None
+    older: tuple[str, str] | None = None
 
     @property
     def cause(self) -> Problem | None:
@@ -53,6 +58,7 @@ def state(turn: Turn, report: Report) -> tuple[Condition, ...]:
         _rolled_back(report.stage),
         _scaling(turn, report),
         _degraded(report),
+        *_defaults(report),
     ]
     observation = turn.observation
     before = {condition.type: condition for condition in observation.status.conditions}
@@ -147,6 +153,18 @@ def _scaling(turn: Turn, report: Report) -> NewCondition:
     if report.replicas and not any(report.replicas.values()):
         return ("Scaling", FALSE, "Idle", "scaled to zero")
     return ("Scaling", FALSE, "Stable", "every revision has the replicas it should have")
+
+
+def _defaults(report: Report) -> list[NewCondition]:
+    """Only where it applies: an operator's new defaults reach a service with its next revision."""
+    if report.older is None:
+        return []
+    revision, field = report.older
+    message = (
+        f"revision {revision} keeps the defaults of the operator that made it ({field}); to roll the present ones out as "
+        "a canary, change spec.engine.refresh"
+    )
+    return [("DefaultsCurrent", FALSE, "OlderDefaults", message)]
 
 
 def _degraded(report: Report) -> NewCondition:

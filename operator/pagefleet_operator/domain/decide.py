@@ -13,6 +13,7 @@ from pagefleet_operator.domain.base.revision import snapshot
 from pagefleet_operator.domain.manifests import workload
 from pagefleet_operator.domain.manifests.disruption_budget import disruption_budget
 from pagefleet_operator.domain.manifests.load_test_job import load_test_job
+from pagefleet_operator.domain.manifests.retained import with_templates
 from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
 from pagefleet_operator.domain.rollout import carrying_capacity, draining, invalid_spec, machine
@@ -22,11 +23,12 @@ from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
 from pagefleet_operator.domain.scaling.spares import Spares
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
+from pagefleet_operator.domain.spec.policy import refusals
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status import budget
 from pagefleet_operator.domain.status.condition import Problem
 from pagefleet_operator.domain.status.journal import Journal
-from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.stage import Stage
 from pagefleet_operator.domain.status.status import Condition, Phase, RevisionRecord, ScalingRecord
@@ -65,6 +67,9 @@ def _planned(observation: Observation, now: float) -> Plan:
             plan = _hold(Turn(observation, now, journal), Problem("InvalidSpec", parsed.message))
             return routing.keep(plan, observation.status)
         case Spec():
+            if refused := refusals(observation.policy, parsed.raw):
+                problem = Problem("NotAllowed", SpecErrors(tuple(refused)).message)
+                return routing.keep(_hold(Turn(observation, now, journal), problem), observation.status)
             turn = SpecTurn(observation, now, journal, parsed, target_of(parsed.raw, observation.status))
             return routing.add(turn, _move(turn))
 
@@ -113,7 +118,8 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
     problem = workload.problem(decisions.history, in_use, served=observation.groups)
     problem = problem or conditions.problem_of(turn, stage)
     _announce(turn, decisions.invalid or problem)
-    report = conditions.Report(stage, replicas, decisions.invalid, problem, decisions.limit)
+    older = _older_defaults(observation, decisions)
+    report = conditions.Report(stage, replicas, decisions.invalid, problem, decisions.limit, older)
     stated = conditions.state(turn, report)
     status = replace(
         observation.status,
@@ -165,11 +171,27 @@ def _children(observation: Observation, decisions: Decisions) -> Iterable[Mappin
         made = workload.workload(child, decisions.replicas[record.hash], served=observation.groups)
         if made is None:
             continue  # a deleted revision is known by its Deployment or LeaderWorkerSet: no other child without one
-        yield made
+        reading = observation.revisions.get(record.hash) or RevisionReading(record.hash, None)
+        yield with_templates(made, reading.templates)
         yield service(child)
         yield disruption_budget(child)
         if spare_replicas := decisions.spares.replicas.get(record.hash):
-            yield spare_deployment(child, spare_replicas)
+            spare = spare_deployment(child, spare_replicas, reading.templates)
+            yield with_templates(spare, reading.spare_templates)
+
+
+def _older_defaults(observation: Observation, decisions: Decisions) -> tuple[str, str] | None:
+    """The stable revision and the first field in which an operator's earlier defaults differ; None when none does."""
+    stable = decisions.stage.stable
+    record, reading = _find(decisions.history, stable), observation.revisions.get(stable)
+    if record is None or reading is None or not record.spec:
+        return None
+    field = workload.older_defaults(_child(observation, record), reading, served=observation.groups)
+    return (stable, field) if field else None
+
+
+def _find(history: Iterable[RevisionRecord], revision: str) -> RevisionRecord | None:
+    return next((record for record in history if record.hash == revision), None)
 
 
 def _child(observation: Observation, record: RevisionRecord) -> Child:
@@ -215,7 +237,7 @@ def _load_test_job(turn: SpecTurn, stage: Stage, history: Iterable[RevisionRecor
     if record.phase is not Phase.LOAD_TEST or record.step >= len(steps):
         return None
     entry = steps[record.step]
-    canary = next((one for one in history if one.hash == stage.canary), None)
+    canary = _find(history, stage.canary)
     if entry.kind is not StepKind.LOAD_TEST or canary is None or canary.load_test or not canary.spec:
         return None
     child = _child(turn.observation, canary)

@@ -14,7 +14,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pagefleet_contract.names import API_VERSION, KIND, OPERATOR, REVISION_LABEL
+from pagefleet_contract.names import (
+    API_VERSION,
+    APPLIED_ANNOTATION,
+    KIND,
+    MANAGED_SELECTOR,
+    OPERATOR,
+    REVISION_LABEL,
+    TEMPLATES_ANNOTATION,
+)
+from pagefleet_operator.domain.manifests import disputes, ownership, retained
+from pagefleet_operator.domain.manifests.disputes import Disputes
 from pagefleet_operator.domain.scaling.deletion_cost import ANNOTATION
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.plan import Event, Plan
@@ -24,7 +34,7 @@ from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
 
 MANAGER = OPERATOR
-APPLIED = "pagefleet.io/applied-hash"
+CHANGED, LOST = "changed", "lost"
 CONFLICT, NOT_FOUND = 409, 404
 REFUSALS = (400, 403, 422)  # because of its content, an admission webhook or a quota: a user has to fix it
 log = logging.getLogger(__name__)
@@ -37,7 +47,8 @@ class Applier:
         self, api: Api, versions: Versions, store: Store, may_write: Callable[[], None] = lambda: None
     ) -> None:
         self._api, self._versions, self._store, self._may_write = api, versions, store, may_write
-        self._last_refusals: dict[tuple[str, str], str] = {}  # by uid and reason
+        self._last_answers: dict[tuple[str, str, str], str] = {}  # by uid, reason and child
+        self._disputes = Disputes()
 
     async def apply(self, service: Document, plan: Plan) -> None:
         """Carry out a plan. Raises ApiError or aiohttp.ClientError for the first write that failed, after trying the rest."""
@@ -80,7 +91,7 @@ class Applier:
             if revision in without_workload:
                 continue
             try:
-                await self._child(manifest, live)
+                await self._child(service, manifest, live)
             except ApiError as error:
                 log.error("%s cannot be applied: %s", kind, error)
                 failures.append(error)
@@ -88,7 +99,7 @@ class Applier:
                     without_workload.add(revision)
                 if error.status in REFUSALS:
                     message = f"the API server refuses the {kind} of revision {revision}: {error.message}"
-                    await self._refused(service, "ChildRefused", message)
+                    await self._once(service, "ChildRefused", message)
         return failures
 
     async def _split(self, service: Document, plan: Plan, failures: list[Exception]) -> bool:
@@ -102,12 +113,12 @@ class Applier:
         moved = False
         for manifest in plan.routes:
             try:
-                moved |= await self._route(dict(manifest))
+                moved |= await self._route(service, dict(manifest))
             except ApiError as error:
                 log.error("%s cannot be applied: %s", manifest["kind"], error)
                 failures.append(error)
                 message = f"spec.traffic: the API server refuses the {manifest['kind']}: {error.message}"
-                await self._refused(service, "RouteRefused", message)
+                await self._once(service, "RouteRefused", message)
                 return True
         for gone in () if moved else plan.withdrawn:
             path = paths.named(gone.api_version, gone.kind, service["metadata"]["namespace"], gone.name)
@@ -115,20 +126,24 @@ class Applier:
             await self._api.delete(path, gone.uid)
         return moved
 
-    async def _refused(self, service: Document, reason: str, message: str) -> None:
-        """Write an Event about a refusal, which no later decision can see. The same refusal is reported once."""
-        key = service["metadata"]["uid"], reason
-        if self._last_refusals.get(key) != message:
-            self._last_refusals[key] = message
+    async def _once(self, service: Document, reason: str, message: str, child: str = "") -> None:
+        """Write an Event about an answer of the API server, which no later decision can see. The same text is written once."""
+        key = service["metadata"]["uid"], reason, child
+        if self._last_answers.get(key) != message:
+            self._last_answers[key] = message
             await self._event(service, Event("Warning", reason, message))
 
-    async def _route(self, manifest: dict[str, Any]) -> bool:
+    async def _route(self, service: Document, manifest: dict[str, Any]) -> bool:
         _stamp(manifest)
         live = await self._api.find(paths.of(manifest))
-        if live is not None and not drifted(manifest, live):
+        cause, field = (CHANGED, "") if live is None else self._cause(manifest, live)
+        if not cause:
             return False
         self._may_write()
-        await self._api.apply(paths.of(manifest), manifest, MANAGER)
+        stored = await self._api.apply(paths.of(manifest), manifest, MANAGER)
+        if live is not None and field:
+            await self._note_repair(service, live, field)
+        await self._note_rewritten(service, manifest, stored)
         return True
 
     def _takes_weight_away(self, service: Document, plan: Plan) -> bool:
@@ -147,21 +162,60 @@ class Applier:
             for item in self._store.children(kind.name, namespace, name)
         }
 
-    async def _child(self, manifest: dict[str, Any], live: Mapping[tuple[str, str], Document]) -> None:
+    async def _child(
+        self, service: Document, manifest: dict[str, Any], live: Mapping[tuple[str, str], Document]
+    ) -> None:
         manifest["apiVersion"] = await self._versions.of(manifest["kind"])
         _stamp(manifest)
         kind, metadata = manifest["kind"], manifest["metadata"]
-        existing = live.get((kind, metadata["name"]))
-        if existing is None or drifted(manifest, existing):
-            if existing is not None:  # the version that the decision was based on, or no write
-                metadata["resourceVersion"] = existing["metadata"]["resourceVersion"]
-            self._may_write()
-            try:
-                self._store.upsert(kind, await self._api.apply(paths.of(manifest), manifest, MANAGER))
-            except ApiError as error:
-                if error.status in (CONFLICT, NOT_FOUND):
-                    await self._refresh(kind, metadata["namespace"], metadata["name"], paths.of(manifest))
-                raise
+        existing, field = live.get((kind, metadata["name"])), ""
+        if existing is not None:
+            cause, field = self._cause(manifest, existing)
+            if not cause:
+                return
+            # The version that the decision was based on, or no write.
+            metadata["resourceVersion"] = existing["metadata"]["resourceVersion"]
+        self._may_write()
+        try:
+            stored = await self._api.apply(paths.of(manifest), manifest, MANAGER)
+        except ApiError as error:
+            if error.status in (CONFLICT, NOT_FOUND):
+                await self._refresh(kind, metadata["namespace"], metadata["name"], paths.of(manifest))
+            raise
+        self._store.upsert(kind, stored)
+        if existing is not None and field:
+            await self._note_repair(service, existing, field)
+        await self._note_rewritten(service, manifest, stored)
+
+    def _cause(self, desired: Document, live: Document) -> tuple[str, str]:
+        """Why a live object is applied now, as `drift` states it; ("", "") when it is not. A field that somebody else
+        changes over and over is written back less and less often."""
+        kind, field = drift(desired, live)
+        waits = kind == LOST and not self._disputes.may_repair(live["metadata"]["uid"], time.monotonic())
+        return ("", "") if waits else (kind, field)
+
+    async def _note_repair(self, service: Document, live: Document, field: str) -> None:
+        """Count a repair that was written. When the next one has to wait, an Event says so once."""
+        if self._disputes.repaired(live["metadata"]["uid"], time.monotonic()).repairs != disputes.FREE_REPAIRS:
+            return
+        name, other = live["metadata"]["name"], ownership.overwriter(live, MANAGER)
+        message = (
+            f"{live['kind']} {name}: {field} is changed by {other} again and again; the operator writes it back "
+            f"at most once in {disputes.FIRST_PAUSE:g} s from now on, later once in {disputes.MAX_PAUSE:g} s: "
+            f"exempt objects with the label {MANAGED_SELECTOR} from {other}"
+        )
+        await self._once(service, "ChildDisputed", message, name)
+
+    async def _note_rewritten(self, service: Document, applied: Document, stored: Document) -> None:
+        """Write an Event when the API server has stored other values than were applied. Applying again cannot change that."""
+        field = ownership.rewritten(applied["spec"], stored.get("spec") or {}, "spec")
+        if field:
+            message = (
+                f"{applied['kind']} {applied['metadata']['name']}: {field}: an admission webhook rewrites it whenever the "
+                "operator writes the object, and the operator leaves it so; exempt objects with the label "
+                f"{MANAGED_SELECTOR} from that webhook if this is not meant"
+            )
+            await self._once(service, "ChildRewritten", message, applied["metadata"]["name"])
 
     async def _job(self, manifest: dict[str, Any]) -> None:
         """Create a Job once: its name identifies the attempt, and its template cannot change."""
@@ -249,26 +303,31 @@ class Applier:
 
 
 def _stamp(manifest: dict[str, Any]) -> None:
-    """Write the manifest's digest into it, so that leaving a field out one day counts as drift too."""
+    """Write the manifest's digest into it, so that leaving a field out one day counts as drift too. A workload also gets
+    its pod templates, from which later decisions take them."""
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
-    manifest["metadata"] = {**manifest["metadata"], "annotations": {APPLIED: digest}}
+    templates = retained.annotation(manifest)
+    annotations = {APPLIED_ANNOTATION: digest, **({TEMPLATES_ANNOTATION: templates} if templates else {})}
+    manifest["metadata"] = {**manifest["metadata"], "annotations": annotations}
 
 
-def drifted(desired: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Whether the live object differs from what we would apply, or was last applied from something else."""
-    applied = (live["metadata"].get("annotations") or {}).get(APPLIED)
-    return applied != desired["metadata"]["annotations"][APPLIED] or not contains(live.get("spec"), desired["spec"])
+def drift(desired: Mapping[str, Any], live: Mapping[str, Any]) -> tuple[str, str]:
+    """Why the live object has to be applied: (kind, field); ("", "") when it has not.
+
+    `CHANGED`: it was last applied from something else. `LOST`: somebody else has changed a field that is ours.
+    """
+    applied = (live["metadata"].get("annotations") or {}).get(APPLIED_ANNOTATION)
+    if applied != desired["metadata"]["annotations"][APPLIED_ANNOTATION]:
+        return CHANGED, ""
+    fields = ownership.our_fields(live, MANAGER)
+    ours = {"metadata": {"annotations": desired["metadata"]["annotations"]}, "spec": desired["spec"]}
+    if fields is None:  # an API server without a record of who wrote what
+        path = ownership.rewritten(desired["spec"], live.get("spec") or {}, "spec")
+    else:
+        path = ownership.lost(ours, fields) or _scaled(desired["spec"], live.get("spec") or {})
+    return (LOST, path) if path else ("", "")
 
 
-def contains(live: Any, desired: Any) -> bool:
-    """Whether every field of `desired` is in `live`. Fields that defaults or others added do not matter."""
-    if isinstance(desired, Mapping):
-        return isinstance(live, Mapping) and all(contains(live.get(key), value) for key, value in desired.items())
-    if isinstance(desired, list):
-        return (
-            isinstance(live, list)
-            and len(live) == len(desired)
-            and all(contains(one, other) for one, other in zip(live, desired, strict=True))
-        )
-    # The API server leaves false and empty out, and keeps quantities as they were written.
-    return bool(live == desired) or (live is None and desired in (False, "", 0))
+def _scaled(desired: Mapping[str, Any], live: Mapping[str, Any]) -> str:
+    """The field of the replicas when it differs: API servers before 1.22 do not record who wrote to /scale."""
+    return "spec.replicas" if "replicas" in desired and desired["replicas"] != live.get("replicas") else ""

@@ -11,6 +11,7 @@ from typing import Any
 
 from pagefleet_contract.names import AWAKE_GATE, GATEWAY, REVISION_LABEL, SPARE_LABEL
 from pagefleet_operator.domain.analysis.loadtest import parse_result
+from pagefleet_operator.domain.manifests import retained
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
 from pagefleet_operator.domain.status.observation import (
     LoadTestReading,
@@ -33,6 +34,7 @@ def revisions(
     grouped_sets = {revision_of(item) for item in deployments if item.get("kind") == GROUPED}
     replicas = {revision_of(item): int(item.get("spec", {}).get("replicas", 1)) for item in deployments}
     refusals = {revision_of(item): refusal(item) for item in deployments}
+    templates = {revision_of(item): retained.applied(item) for item in deployments}
     grouped: dict[str, list[PodReading]] = {name: [] for name in replicas}
     for pod in pods:
         grouped.setdefault(owners[pod.name], []).append(pod)
@@ -43,6 +45,7 @@ def revisions(
             tuple(sorted(members, key=lambda pod: pod.name)),
             grouped=name in grouped_sets,
             refused=refusals.get(name, ""),
+            templates=templates.get(name),
         )
         for name, members in grouped.items()
         if name in replicas or any(not pod.terminating for pod in members)
@@ -63,6 +66,7 @@ def with_spares(
             spare_replicas=int(item.get("spec", {}).get("replicas", 1)),
             spare_uid=item["metadata"]["uid"],
             spare_refused=refusal(item),
+            spare_templates=retained.applied(item),
         )
     for name, spare in sorted(spares, key=lambda entry: entry[1].pod.name):
         if name in result:

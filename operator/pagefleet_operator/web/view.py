@@ -9,6 +9,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
 
+from pagefleet_contract import strata
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.spec import parse
 from pagefleet_operator.domain.spec.parse import Spec
@@ -19,7 +20,6 @@ from pagefleet_operator.domain.status.status import Phase, RolloutRecord, Signal
 from pagefleet_operator.web.snapshot import PodNow, Point, Snapshot
 
 STALE_SECONDS = 60.0
-STRATA = {"s": "short prompts", "m": "medium prompts", "l": "long prompts", "": "all prompts"}
 
 
 class State(StrEnum):
@@ -176,7 +176,7 @@ def _signal(record: SignalRecord, quantile: float) -> dict[str, Any]:
     return {
         **asdict(record),
         "title": title(record.signal),
-        "slice": STRATA.get(record.stratum, record.stratum),
+        "slice": strata.title(record.stratum),
         "percentile": f"p{round(quantile * 100, 2):g}",
         "message": sentence("; ".join(text for text in (record.message, _source(record)) if text)),
     }
@@ -195,7 +195,7 @@ def _series(points: tuple[Point, ...]) -> list[dict[str, Any]]:
         series.setdefault((point.signal, point.stratum), []).append(numbers)
     return [
         {"signal": signal, "stratum": stratum, "title": title(signal),
-         "slice": STRATA.get(stratum, stratum), "points": numbers}
+         "slice": strata.title(stratum), "points": numbers}
         for (signal, stratum), numbers in series.items()
     ]  # fmt: skip
 

@@ -15,7 +15,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as proto
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 
 from pagefleet_gateway.cluster.state import Pod, Service, State
-from pagefleet_gateway.fronts.ext_proc import Callbacks, EndpointPicker, Limits
+from pagefleet_gateway.fronts.ext_proc import Callbacks, EndpointPicker
+from pagefleet_gateway.fronts.ext_proc_limits import Limits
 from pagefleet_gateway.fronts.ext_proc_server import Listen, serve
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.picking.ledger import Ledger

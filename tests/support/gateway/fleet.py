@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -29,6 +30,7 @@ FIRST = {
 }
 FAILED = b'data: {"error": {"message": "no page left", "type": "server_error", "param": null, "code": 500}}\n\n'
 USAGE = {"prompt_tokens": 7, "total_tokens": 7 + len(TOKENS), "completion_tokens": len(TOKENS)}
+PROMPT_TOKENS = "x-pagefleet-prompt-tokens"
 
 
 @dataclass
@@ -129,11 +131,14 @@ class Engine:
             return web.json_response({"error": error}, status=self.status, headers=headers)
         if not body.get("stream"):
             await asyncio.sleep(self.first_token)
-            headers = {"x-pagefleet-output-tokens": str(len(TOKENS))} if self.token_report == "trailer" else {}
+            headers = {}
+            if self.token_report == "trailer":
+                headers = {"x-pagefleet-output-tokens": str(len(TOKENS)), PROMPT_TOKENS: str(USAGE["prompt_tokens"])}
             usage = {"usage": USAGE} if self.token_report == "usage" else {}
             return web.json_response(completion("".join(TOKENS)) | usage, headers=headers)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         if self.token_report == "trailer":
+            response.headers[PROMPT_TOKENS] = str(USAGE["prompt_tokens"])
             response.headers["trailer"] = "x-pagefleet-output-tokens"
         writer = await response.prepare(request) if self.headers != "late" else None
         if await self.prompt(request, response):
@@ -225,6 +230,18 @@ class Fleet:
     async def windows(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
         """Return the closed slices of revisions once they hold at least `requests` requests."""
         return [piece for piece in await self.slices(seconds, requests) if piece["revision"]]
+
+    async def measured(self, requests: int = 1) -> dict[str, Any]:
+        """All closed slices of revisions as one, once they hold `requests` requests: counts and histograms are added."""
+        whole: dict[str, Any] = {}
+        for piece in await self.windows(requests=requests):
+            for name, value in piece.items():
+                if isinstance(value, dict):
+                    histogram = whole.setdefault(name, {})
+                    histogram.update({bucket: histogram.get(bucket, 0) + count for bucket, count in value.items()})
+                elif isinstance(value, int):
+                    whole[name] = whole.get(name, 0) + value
+        return whole
 
     async def slices(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
         """Return all closed slices, arrivals too."""

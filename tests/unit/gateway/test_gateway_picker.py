@@ -13,7 +13,7 @@ from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.measuring.access_log import LogLine, complete, parse
 from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.picker import Pick, Picker, Request, stratum
+from pagefleet_gateway.picking.picker import Pick, Picker, Request
 from pagefleet_gateway.picking.request_cost import request_cost
 from pagefleet_gateway.picking.routing import Refusal
 
@@ -240,33 +240,6 @@ def test_a_fallback_is_one_step_and_only_when_it_is_needed() -> None:
     assert isinstance(refused, Refusal) and refused.code == "no_ready_pod" and refused.service == ("team", "chat")
 
 
-def test_what_a_log_line_counts_as() -> None:
-    def outcome(**fields: object) -> tuple[bool, bool | None]:
-        world = World(pod("1", "a"), weights=(("a", 100),))
-        world.pick()
-        ended = world.end(1, upstream="10.0.0.1:8000", **fields)
-        counted = ended.outcome  # type: ignore[attr-defined]
-        return counted is not None, counted.failed if counted else None
-
-    assert outcome() == (True, False)
-    assert outcome(code=500) == (True, True)
-    assert outcome(code=200, flags="UPE") == (True, True)  # truncated
-    assert outcome(code=504, flags="UT") == (True, True)
-    assert outcome(code=400) == (False, None)
-    assert outcome(code=429) == (False, None)
-    assert outcome(code=0, flags="DC") == (False, None)
-    assert outcome(code=200, flags="DR") == (False, None)
-
-
-def test_a_revision_that_another_had_to_answer_for_has_failed() -> None:
-    world = World(pod("1", "a"), pod("2", "b"), weights=(("a", 100), ("b", 1)), retries=1)
-    while world.pick().revision != "a":
-        pass
-    ended = world.end(world.count, attempts=2, upstream="10.0.0.2:8000")
-    assert ended.revision == "b"  # type: ignore[attr-defined]
-    assert ended.outcome.revision == "a" and ended.outcome.failed  # type: ignore[attr-defined]
-
-
 def test_tickets_end_once_and_leave_nothing_behind() -> None:
     world = World(pod("1", "a"), weights=(("a", 100),))
     world.pick()
@@ -282,6 +255,5 @@ def test_tickets_end_once_and_leave_nothing_behind() -> None:
     assert len(world.ledger) == 0 and world.ledger.in_flight(pod("1", "a")) == 0
 
 
-def test_stratum_and_lines_that_are_none() -> None:
-    assert [stratum(size) for size in (0, 1023, 1024, 8191, 8192)] == ["s", "s", "m", "m", "l"]
+def test_lines_that_are_none() -> None:
     assert parse(b"[2026] warning") is None and parse(b"{}") is None and parse(b'{"id": "a"') is None

@@ -1,4 +1,5 @@
-"""Protects /windows: a request counts once, in the slice it ended in; a closed slice never changes."""
+"""Protects /windows: an event counts once, in the slice in which the gateway learns of it; a closed slice never changes;
+a wall clock that jumps moves no slice; memory is bounded however many strata there are."""
 
 from __future__ import annotations
 
@@ -9,9 +10,13 @@ from typing import Any
 import msgspec
 
 from pagefleet_contract.sketch import bucket_of
-from pagefleet_gateway.measuring.windows import Outcome, Windows
+from pagefleet_contract.strata import STRATA
+from pagefleet_gateway.measuring.slices import End, Outcome
+from pagefleet_gateway.measuring.windows import Windows
+from pagefleet_gateway.picking.ledger import Group
 
-ONE = Outcome("team", "chat", "a", "s", ended=1001.0, failed=False, ttft=0.2, e2e=0.9)
+GROUP = Group("team", "chat", "a", "0-63")
+ONE = Outcome(GROUP, End.ANSWERED, age=0.9, e2e=0.9, ttft=0.2)
 
 
 def slices(windows: Windows, now: float, since: float = 0.0) -> list[dict[str, object]]:
@@ -23,55 +28,60 @@ def shown(windows: Windows, service: str, now: float, since: float = 0.0) -> Any
     return msgspec.json.decode(msgspec.json.encode(windows.document("team", service, since, now)))
 
 
-def test_a_slice_shows_two_seconds_after_its_end_and_holds_what_was_measured() -> None:
+def test_a_slice_shows_at_its_end_and_holds_what_was_measured() -> None:
     windows = Windows("gateway-1")
-    windows.record(ONE, 1001.1)
-    windows.record(replace(ONE, failed=True, ttft=None), 1001.2)
-    windows.record(replace(ONE, ttft=None, e2e=0.0), 1001.3)
-    assert slices(windows, 1003.9) == []
-    assert slices(windows, 1004.0) == [
+    windows.record_end(ONE, 1001.1)
+    windows.record_end(replace(ONE, end=End.FAILED, ttft=None), 1001.2)
+    windows.record_end(replace(ONE, ttft=None, e2e=0.0), 1001.3)
+    assert slices(windows, 1001.9) == []
+    assert slices(windows, 1002.0) == [
         {
             "start": 1000,
             "revision": "a",
-            "stratum": "s",
+            "stratum": "0-63",
+            "started": 0,
             "requests": 3,
             "errors": 1,
             "ttft": {str(bucket_of(0.2)): 1},
             "e2e": {"0": 1, str(bucket_of(0.9)): 1},
+            "unmeasuredRunning": {str(bucket_of(0.9)): 1},
         }
     ]
-    assert shown(windows, "chat", 1004.0)["instance"] == "gateway-1"
+    document = shown(windows, "chat", 1004.0)
+    assert (document["instance"], document["version"], document["now"]) == ("gateway-1", 2, 1004.0)
     assert slices(windows, 1004.0, since=1002) == []
     assert shown(windows, "absent", 1004.0)["slices"] == []
 
 
-def test_a_late_request_counts_in_the_present_slice_not_in_a_closed_one() -> None:
+def test_a_closed_slice_never_changes() -> None:
     windows = Windows("g")
-    windows.record(ONE, 1001.0)
-    before = slices(windows, 1004.0)
-    windows.record(ONE, 1004.5)
-    assert slices(windows, 1005.0) == before
-    assert [piece["start"] for piece in slices(windows, 1008.0)] == [1000, 1004]
+    windows.record_end(ONE, 1001.0)
+    before = slices(windows, 1002.0)
+    windows.record_end(ONE, 1002.5)
+    assert slices(windows, 1003.0) == before
+    assert [piece["start"] for piece in slices(windows, 1008.0)] == [1000, 1002]
 
 
-def test_a_clock_that_steps_back_changes_no_closed_slice() -> None:
+def test_a_steady_clock_that_stands_still_or_steps_back_changes_no_closed_slice() -> None:
     windows = Windows("g")
-    windows.record(ONE, 1001.0)
+    windows.record_end(ONE, 1001.0)
     before = slices(windows, 1010.0)
-    windows.record(ONE, 1001.0)
+    windows.record_end(ONE, 1001.0)
     assert slices(windows, 1001.0) == before
     assert [piece["start"] for piece in slices(windows, 1014.0)] == [1000, 1010]
 
 
-def test_a_request_from_the_future_counts_now() -> None:
-    windows = Windows("g")
-    windows.record(replace(ONE, ended=5000.0), 1001.0)
-    assert [piece["start"] for piece in slices(windows, 1004.0)] == [1000]
+def test_slices_are_named_by_unix_time_through_one_offset() -> None:
+    windows = Windows("g", offset=1_700_000_000.25)
+    windows.record_end(ONE, 7.0)
+    document = shown(windows, "chat", 9.0)
+    assert document["now"] == 1_700_000_009.25
+    assert [piece["start"] for piece in document["slices"]] == [1_700_000_006]
 
 
 def test_slices_are_kept_for_an_hour() -> None:
     windows = Windows("g")
-    windows.record(ONE, 1001.0)
+    windows.record_end(ONE, 1001.0)
     windows.sweep(4599.0)
     assert len(slices(windows, 4600.0)) == 1
     windows.sweep(4601.0)
@@ -84,7 +94,7 @@ def test_an_hour_of_a_service_takes_little_memory_whether_anybody_reads_it_or_no
     try:
         for second in range(3600):
             windows.record_arrival(("team", "chat"), second)
-            windows.record(replace(ONE, ended=second, ttft=0.1 + second / 9000, e2e=1 + second / 900), second)
+            windows.record_end(replace(ONE, ttft=0.1 + second / 9000, e2e=1 + second / 900), second)
             if second % 10 == 0:
                 windows.sweep(second)
         taken, _ = tracemalloc.get_traced_memory()
@@ -92,3 +102,22 @@ def test_an_hour_of_a_service_takes_little_memory_whether_anybody_reads_it_or_no
         tracemalloc.stop()
     assert taken < 1800 * 600, f"{taken / 1800:.0f} bytes a slice"
     assert len(slices(windows, 3602.0)) == 2 * 1800
+
+
+def test_many_strata_stay_within_the_bound_and_the_newest_slices_stay() -> None:
+    """The service that stores most gives up its oldest slices; a small one beside it loses none."""
+    windows = Windows("g", max_bytes=200_000)
+    small = replace(ONE, group=Group("team", "small", "a", STRATA[0]))
+    for second in range(1200):
+        for revision in ("a", "b"):
+            for stratum in STRATA:
+                windows.record_end(replace(ONE, group=Group("team", "chat", revision, stratum)), second)
+        if second % 100 == 0:
+            windows.record_end(small, second)
+        windows.sweep(second)
+    text = msgspec.json.encode(windows.document("team", "chat", 0.0, 1202.0))
+    assert 150_000 < len(text) < 220_000
+    starts = sorted({piece["start"] for piece in slices(windows, 1202.0)})
+    assert starts[-1] == 1198
+    assert starts == list(range(int(str(starts[0])), 1200, 2)), "no gap: only the oldest are gone"
+    assert len(shown(windows, "small", 1202.0)["slices"]) == 12

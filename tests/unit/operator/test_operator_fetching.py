@@ -341,7 +341,7 @@ async def test_a_tenant_s_own_picker_is_bounded_in_bytes_and_in_what_is_retained
         started[0] += 1
         histogram = {str(bucket): 1 for bucket in range(300)}
         entry = {"start": started[0], "requests": 300, "errors": 0, "revision": "aaaa", "ttft": histogram}
-        return web.json_response({"instance": "g", "now": 1.0, "sliceSeconds": 1.0, "slices": [entry]})
+        return web.json_response({"instance": "g", "now": time.time(), "sliceSeconds": 1.0, "slices": [entry]})
 
     pods.answer = answer
     for _ in range(20):

@@ -12,6 +12,7 @@ from support.golden_manifests import child_of, spec_of
 
 from pagefleet_contract.engine_metrics import Engine, engine_of
 from pagefleet_contract.names import ENGINE_ANNOTATION
+from pagefleet_engine import flags
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.runtimes.catalog import slots_of
@@ -173,6 +174,10 @@ def test_a_users_variable_replaces_the_runtimes() -> None:
 
 def test_slots_are_known_where_they_are_said() -> None:
     assert slots_of(revision_spec({"engine": {"runtime": "vllm"}})) is None
+    gpus = {"accelerator": {"name": "nvidia.com/gpu", "count": 1}}
+    assert slots_of(revision_spec({"resources": {}})) == flags.BY_NAME["--max-num-seqs"].defaults["cpu"] == 64
+    assert slots_of(revision_spec({"resources": gpus})) == flags.BY_NAME["--max-num-seqs"].defaults["cuda"] == 256
+    assert slots_of(revision_spec({"resources": {"accelerator": {"name": "example.com/npu"}}})) is None
     assert slots_of(revision_spec({"engine": {"runtime": "vllm", "args": ["--max-num-seqs", "7"]}})) == 7
     assert slots_of(revision_spec({"engine": {"runtime": "sglang", "args": ["--max-running-requests=9"]}})) == 9
     assert slots_of(revision_spec({"engine": {"runtime": "custom", "scheduling": {"maxSequences": 3}}})) == 3

@@ -22,12 +22,12 @@ from pagefleet_operator.domain.spec.scaling import Policy, Scaling
 from pagefleet_operator.domain.spec.schedule import Entry, bounds
 from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
+from pagefleet_operator.domain.status.gateway_slices import slices
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading, Slice
 from pagefleet_operator.domain.status.sample import Sample
 from pagefleet_operator.domain.status.status import ScaleStep
 from pagefleet_operator.kube.readings import refusal
 from pagefleet_operator.metrics.engine_readings import parse, rated
-from pagefleet_operator.metrics.gateway_windows import slices
 from pagefleet_operator.metrics.history import Past
 from pagefleet_operator.metrics.wake_ups import keys
 

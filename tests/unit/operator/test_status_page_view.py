@@ -124,7 +124,9 @@ def test_a_page_is_json_and_has_every_stratum_over_time() -> None:
     status = fleet.rollout(NOW)
     page = view.page(fleet.document("a", "chat", status), snapshots(status, [NOW - 10, NOW - 5, NOW]), NOW)
     assert json.loads(json.dumps(page)) == page
-    assert [series["slice"] for series in page["series"]] == ["short prompts", "medium prompts", "long prompts"]
+    assert [series["slice"] for series in page["series"]] == [
+        "64-180 new prompt tokens", "512-1447 new prompt tokens", "4096-11584 new prompt tokens"
+    ]  # fmt: skip
     assert all(len(series["points"]) == 3 for series in page["series"])
     assert page["series"][0]["points"][-1][1] == status.rollout.verdicts[0].stable_p95
     assert [entry["kind"] for entry in page["decisions"]] == ["StepAdvanced", "CanaryStarted", "ScaledUp"]

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11, StreamWriter
 
-from pagefleet_contract.headers import ERROR_HEADER, OUTPUT_TOKENS_HEADER
+from pagefleet_contract.headers import ERROR_HEADER, OUTPUT_TOKENS_HEADER, PROMPT_TOKENS_HEADER
 from pagefleet_engine.api.answers.shapes import event
 
 DONE = b"data: [DONE]\n\n"
@@ -28,9 +28,10 @@ class SlowReader(ConnectionResetError):
 class Events:
     """One stream. Events that the client does not read wait in bounded buffers; after `write_timeout` s it is cut off."""
 
-    def __init__(self, request: web.Request, write_timeout: float) -> None:
+    def __init__(self, request: web.Request, write_timeout: float, prompt_tokens: int) -> None:
         self._request, self._timeout = request, write_timeout
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+        headers[PROMPT_TOKENS_HEADER] = str(prompt_tokens)
         self._trailers = request.version >= HttpVersion11 and "trailers" in request.headers.get("TE", "").lower()
         if self._trailers:
             headers["Trailer"] = OUTPUT_TOKENS_HEADER

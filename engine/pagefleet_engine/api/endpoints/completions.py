@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER
+from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER, PROMPT_TOKENS_HEADER
 from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.answers.answer import Piece
 from pagefleet_engine.api.answers.events import Events
@@ -55,7 +55,8 @@ class Completions:
         generation = Generation(plan, self._client, self._tokenizer, self._words, self._metrics, style)
         try:
             if parameters.stream:
-                return await Stream(generation, shape, Events(request, self._write_timeout)).run()
+                events = Events(request, self._write_timeout, generation.usage.prompt)
+                return await Stream(generation, shape, events).run()
             got: list[list[Piece]] = [[] for _ in generation.answers]
             async with aclosing(generation.pieces()) as batches:
                 async for batch in batches:
@@ -63,6 +64,7 @@ class Completions:
                         got[at].append(piece)
             whole = shapes.answer(await run_in_thread(generation.entries(), lambda: _whole(generation, shape, got)))
             whole.headers[OUTPUT_TOKENS_HEADER] = str(generation.usage.completion)
+            whole.headers[PROMPT_TOKENS_HEADER] = str(generation.usage.prompt)
             return whole
         finally:
             used = generation.usage

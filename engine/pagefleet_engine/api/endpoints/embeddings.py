@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
+from pagefleet_contract.headers import PROMPT_TOKENS_HEADER
 from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.backend.engine import EngineClient, EngineDied, RequestFailed
 from pagefleet_engine.api.backend.models import Models
@@ -46,7 +47,9 @@ class Embeddings:
         ]
         tokens = sum(len(one.prompt_token_ids) for one in requests)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return shapes.answer({"object": "list", "data": data, "model": asked.model, "usage": usage})
+        whole = shapes.answer({"object": "list", "data": data, "model": asked.model, "usage": usage})
+        whole.headers[PROMPT_TOKENS_HEADER] = str(tokens)
+        return whole
 
     async def _requests(self, asked: Embedding, arrival: float, timeout: float | None) -> tuple[EngineRequest, ...]:
         adapter = self._models.adapter(asked.model)

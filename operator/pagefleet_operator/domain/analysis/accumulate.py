@@ -9,17 +9,18 @@ from __future__ import annotations
 import copy
 import math
 from bisect import bisect_left
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis.paired import Block, PairedTest
+from pagefleet_operator.domain.analysis.waits import NO_WAITS, InFlight, Waits
 from pagefleet_operator.domain.base.edged import Pair, common, of_sketch
 from pagefleet_operator.domain.status.observation import Slice
 
-MIN_BLOCK_SECONDS, MAX_BLOCK_SECONDS, BLOCK_REQUESTS = 4.0, 60.0, 10
+MIN_BLOCK_SECONDS, MAX_BLOCK_SECONDS, BLOCK_REQUESTS = 4.0, 30.0, 5
 PERIOD_SECONDS = 10.0  # the stable's failures excuse the canary's within such a period
 START = attrgetter("start")
 SETTLED_SECONDS = 20.0  # slices of a gateway that answers so much later than the others can still change the order
@@ -54,13 +55,15 @@ class Side:
     buckets: dict[tuple[float, float], int] = field(default_factory=dict)  # of measurements with edges of their own
     edges: tuple[float, ...] | None = None
     fine: dict[int, int] = field(default_factory=dict)  # the part of `latency` that is in no bucket of those
-    count: int = 0
+    count: int = 0  # requests that came
+    unmeasured: dict[int, int] = field(default_factory=dict)  # by age
 
     def add(self, signal: str, piece: Slice) -> None:
         """Count a slice's measurements of one signal."""
         histogram, edged = piece.latency.get(signal, {}), piece.edged.get(signal)
-        self.count += sketch.total(histogram)
+        self.count += sketch.total(histogram) if piece.started is None else piece.started
         _add_onto(self.latency, histogram)
+        _add_onto(self.unmeasured, piece.unmeasured.get(signal, {}))
         if edged is None:
             _add_onto(self.fine, histogram)
             return
@@ -73,14 +76,15 @@ class Side:
         return {**of_sketch(self.fine), **self.buckets}
 
     def copied(self) -> Side:
-        return Side(dict(self.latency), dict(self.buckets), self.edges, dict(self.fine), self.count)
+        own = dict(self.latency), dict(self.buckets), self.edges, dict(self.fine), self.count, dict(self.unmeasured)
+        return Side(*own)
 
 
 class StratumSums:
     """One signal in one stratum: all measurements of both revisions, and the test on closed blocks.
 
-    A block is closed after four seconds with ten requests of each revision, or after a minute. Its end depends on how
-    many requests came, never on how slow they were.
+    A block is closed after MIN_BLOCK_SECONDS with BLOCK_REQUESTS requests of each revision, or after MAX_BLOCK_SECONDS.
+    Its end depends on how many requests came, never on how slow they were.
     """
 
     def __init__(self, test: SignalTest) -> None:
@@ -88,29 +92,51 @@ class StratumSums:
         self.test = PairedTest(test.quantile, test.increase, test.ceiling)
         self.stable: dict[int, int] = {}
         self.canary: dict[int, int] = {}
+        self.unmeasured: tuple[dict[int, int], dict[int, int]] = ({}, {})  # requests that ended so, by age
         self.has_canary = False  # whether the canary has slices at all
         self.edged = False  # whether some slice has buckets of its own
         self._sides = (Side(), Side())
+        self._in_flight = (InFlight(), InFlight())
+        self._at_begin: tuple[Histogram, Histogram] = ({}, {})  # in flight when the open block began, by age
         self._begin: float | None = None
 
     def add(self, piece: Slice, of_canary: bool) -> None:
         """Close the open block if it is complete, then count a slice in the next."""
         if self._begin is not None and self._block_ends(piece.start):
             stable, canary = self._sides
-            self.test.add(Block(stable.latency, canary.latency, _pair(stable, canary)))
+            waits = self._waits(0, stable), self._waits(1, canary)
+            self.test.add(Block(stable.latency, canary.latency, _pair(stable, canary), waits))
             self._sides, self._begin = (Side(), Side()), None
-        self._begin = piece.start if self._begin is None else self._begin
+        if self._begin is None:
+            self._begin = piece.start
+            self._at_begin = self._in_flight[0].total(), self._in_flight[1].total()
         self._sides[of_canary].add(self._signal, piece)
+        self._in_flight[of_canary].update(piece, self._signal)
         self.has_canary |= of_canary
         self.edged |= self._signal in piece.edged
         _add_onto(self.canary if of_canary else self.stable, piece.latency.get(self._signal, {}))
+        _add_onto(self.unmeasured[of_canary], piece.unmeasured.get(self._signal, {}))
+
+    def skip(self, piece: Slice, of_canary: bool) -> None:
+        """Note the requests in flight at the end of a slice that does not count."""
+        self._in_flight[of_canary].update(piece, self._signal)
+
+    def ages(self, of_canary: bool) -> dict[int, int]:
+        """The ages of the requests without a measurement: in flight now, or ended without one."""
+        return sketch.merged([self.unmeasured[of_canary], self._in_flight[of_canary].total()])
 
     def copied(self) -> StratumSums:
         result = copy.copy(self)
         result.test = self.test.copied()
         result.stable, result.canary = dict(self.stable), dict(self.canary)
+        result.unmeasured = dict(self.unmeasured[0]), dict(self.unmeasured[1])
         result._sides = (self._sides[0].copied(), self._sides[1].copied())
+        result._in_flight = (self._in_flight[0].copied(), self._in_flight[1].copied())
         return result
+
+    def _waits(self, place: int, side: Side) -> Waits:
+        begin, end = self._at_begin[place], self._in_flight[place].total()
+        return Waits(begin, end, side.unmeasured) if begin or end or side.unmeasured else NO_WAITS
 
     def _block_ends(self, start: float) -> bool:
         begin = self._begin or 0.0
@@ -127,6 +153,9 @@ class FailureCounts:
     canary: int = 0
     canary_failed: int = 0
     starts: tuple[float, ...] = ()
+    canary_retried: int = 0  # of the failures: attempts whose request was tried again
+    stable_client_errors: int = 0  # 4xx, which are in none of the other counts
+    canary_client_errors: int = 0
 
 
 class Accumulator:
@@ -145,7 +174,10 @@ class Accumulator:
     def add(self, piece: Slice) -> None:
         """Queue a slice of the scope; the slices of one time are counted together."""
         scope = self._scope
-        if piece.start < scope.begin or piece.revision not in (scope.stable, scope.canary) or not piece.possible:
+        if piece.revision not in (scope.stable, scope.canary) or not piece.possible:
+            return
+        if piece.start < scope.begin:
+            self._skip(piece)
             return
         if self._pending and piece.start != self._pending[0].start:
             self.flush()
@@ -159,25 +191,38 @@ class Accumulator:
                 self._count(piece, of_canary=False)
         for piece in pending:
             if piece.revision == self._scope.canary:
-                before, self._canary_requests = self._canary_requests, self._canary_requests + piece.requests
+                # By those that came: a canary that never answers is not warming up for ever.
+                before, self._canary_requests = self._canary_requests, self._canary_requests + piece.arrived
                 if before >= self._scope.warm_up:
                     self._count(piece, of_canary=True)
+                else:
+                    self._skip(piece)
+
+    def _skip(self, piece: Slice) -> None:
+        for sums in self._sums(piece.stratum) if piece.in_flight or piece.stratum in self.strata else ():
+            sums.skip(piece, piece.revision == self._scope.canary)
+
+    def _sums(self, stratum: str) -> Iterable[StratumSums]:
+        tests = self.strata.get(stratum)
+        if tests is None:
+            tests = self.strata[stratum] = {test: StratumSums(test) for test in self._scope.tests}
+        return tests.values()
 
     def _count(self, piece: Slice, *, of_canary: bool) -> None:
-        tests = self.strata.get(piece.stratum)
-        if tests is None:
-            tests = self.strata[piece.stratum] = {test: StratumSums(test) for test in self._scope.tests}
-        for sums in tests.values():
+        for sums in self._sums(piece.stratum):
             sums.add(piece, of_canary)
         period = self.periods.setdefault(math.floor(piece.start / PERIOD_SECONDS), FailureCounts())
         if of_canary:
             period.canary += piece.requests
             period.canary_failed += piece.errors
+            period.canary_retried += piece.retried
+            period.canary_client_errors += piece.client_errors
             if piece.errors:
                 period.starts = (*period.starts, piece.start)
         else:
             period.stable += piece.requests
             period.stable_failed += piece.errors
+            period.stable_client_errors += piece.client_errors
 
     def strata_of(self, test: SignalTest) -> dict[str, StratumSums]:
         """A signal's sums by stratum, in order, where the canary has been measured."""

@@ -3,6 +3,8 @@
 Each stratum of prompt length is compared with the same stratum of the stable, and their evidence is multiplied, so
 that a shift in the mix of prompts alone convicts no revision. In the end the canary's own quantile must lie above the
 bound: one outlier, however large, never decides, and no block adds more than a quarter of the evidence that convicts.
+
+A request that has waited for longer than the bound counts as slow before it ends (`waits`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pagefleet_operator.domain.analysis.accumulate import SignalTest, StratumSum
 from pagefleet_operator.domain.analysis.paired import PairedTest, evidence
 from pagefleet_operator.domain.analysis.sequential import Evidence
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
+from pagefleet_operator.domain.analysis.waits import InFlight, Waits, decided
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, SignalRecord, VerdictRecord
@@ -36,14 +39,16 @@ def judge_concurrent(guard: LatencyGuard, strata: Mapping[str, StratumSums], lev
     """Compare the canary with the concurrent stable, at error level `level`, after `elapsed` seconds of traffic."""
     needed = math.log(1 / level)
     tests = [sums.test for sums in strata.values()]
-    signals = [_signal(guard, stratum, signal.stable, signal.canary, signal.test) for stratum, signal in strata.items()]
+    signals = [_signal(guard, stratum, *_known(guard, signal), signal.test) for stratum, signal in strata.items()]
     record = _record(guard, tests, signals, evidence(tests))
     edge, accepted = _edge(strata)
     record = record if edge is None else replace(record, bound_seconds=edge)
     shown = tuple(replace(signal, outcome=_outcome_of(signal, guard, needed)) for signal in signals)
     log = math.log(record.evidence) if record.evidence > 0 else -math.inf
     if log >= needed and _is_slower(guard, signals):
-        return make_verdict(Outcome.REGRESSED, record, _sentence(guard, record, accepted), None, REGRESSION, shown)
+        lasting = record.samples - sum(sketch.total(signal.canary) for signal in strata.values())
+        sentence = _sentence(guard, record, accepted) + _unanswered(guard, lasting)
+        return make_verdict(Outcome.REGRESSED, record, sentence, None, REGRESSION, shown)
     if record.samples < guard.min_requests:
         wait = (guard.min_requests - record.samples) * elapsed / record.samples if record.samples else None
         message = f"{record.signal}: {record.samples} of the {guard.min_requests} requests needed"
@@ -80,16 +85,17 @@ def judge_after_promotion(
         recorded = {int(b): n for b, n in known[stratum].items() if b.isdecimal() and isinstance(n, int) and n > 0}
         count = sketch.total(recorded)
         canary_interval = [piece for piece in canary if piece.stratum == stratum]
-        signals.append(_signal(guard, stratum, recorded, _merged(guard, canary_interval), None))
+        signals.append(_signal(guard, stratum, recorded, _merged(guard, canary_interval, recorded), None))
         if count < sequential.min_samples(guard.quantile, level / 2):
             continue
         value = sketch.rank(recorded, sequential.upper_rank(count, guard.quantile, level / 2))
         if value is None:
             continue
         bounds.append((1 + guard.max_increase) * value)
+        in_flight = InFlight()
         for piece in canary_interval:
-            hits = _count_above(guard.signal, piece, bounds[-1])
-            total = total.plus(hits, sketch.total(piece.latency.get(guard.signal, {})))
+            hits, count = _count_above(guard.signal, piece, bounds[-1], in_flight)
+            total = total.plus(hits, count)
             blind |= _is_above_last_edge(guard.signal, piece, bounds[-1])
             if hits:
                 minutes.add(math.floor(piece.start / 60))
@@ -111,10 +117,33 @@ def judge_after_promotion(
     return make_verdict(Outcome.PASSED, record, _sentence(guard, record), signals=tuple(signals))
 
 
-def _count_above(signal: str, piece: Slice, bound: float) -> int:
-    """Count the requests that certainly lie above the bound."""
-    edged = piece.edged.get(signal)
-    return sketch.above(piece.latency.get(signal, {}), bound) if edged is None else edged.above(bound)
+def _count_above(signal: str, piece: Slice, bound: float, in_flight: InFlight) -> tuple[int, int]:
+    """Count the requests of a slice that certainly lie above the bound, and all that it decides about.
+
+    `in_flight` are the requests at the slice's beginning; afterwards, those at its end.
+    """
+    measured, edged = piece.latency.get(signal, {}), piece.edged.get(signal)
+    if edged is not None:
+        return edged.above(bound), sketch.total(measured)
+    begin = in_flight.total()
+    in_flight.update(piece, signal)
+    count, hits = decided(measured, Waits(begin, in_flight.total(), piece.unmeasured.get(signal, {})), bound)
+    return round(hits), round(count)
+
+
+def _known(guard: LatencyGuard, sums: StratumSums) -> tuple[Histogram, Histogram]:
+    """The latencies of the stable and of the canary, with those of requests that are slow already but not measured."""
+    value = sketch.quantile(sums.stable, guard.quantile)
+    if value is None:
+        return sums.stable, sums.canary
+    stable = sketch.with_lasting(sums.stable, sums.ages(of_canary=False), value)
+    limit = (1 + guard.max_increase) * (sketch.quantile(stable, guard.quantile) or value)
+    return stable, sketch.with_lasting(sums.canary, sums.ages(of_canary=True), limit)
+
+
+def _unanswered(guard: LatencyGuard, count: int) -> str:
+    answer = "first token" if guard.signal == "ttft" else "whole answer"
+    return f"; {count} of them have waited for longer without a {answer}" if count > 0 else ""
 
 
 def _is_above_last_edge(signal: str, piece: Slice, bound: float) -> bool:
@@ -122,8 +151,16 @@ def _is_above_last_edge(signal: str, piece: Slice, bound: float) -> bool:
     return edged is not None and (len(edged.bounds) < 2 or edged.bounds[-2] < bound)
 
 
-def _merged(guard: LatencyGuard, slices: Sequence[Slice]) -> Histogram:
-    return sketch.merged([piece.latency.get(guard.signal, {}) for piece in slices])
+def _merged(guard: LatencyGuard, slices: Sequence[Slice], recorded: Histogram) -> Histogram:
+    """The latencies of slices, with those of requests that are slow already but not measured."""
+    measured = sketch.merged([piece.latency.get(guard.signal, {}) for piece in slices])
+    value, in_flight = sketch.quantile(recorded, guard.quantile), InFlight()
+    if value is None:
+        return measured
+    for piece in slices:
+        in_flight.update(piece, guard.signal)
+    ages = sketch.merged([*(piece.unmeasured.get(guard.signal, {}) for piece in slices), in_flight.total()])
+    return sketch.with_lasting(measured, ages, (1 + guard.max_increase) * value)
 
 
 def _signal(

@@ -11,6 +11,9 @@ Statistics 2021, section 3), and by Ville's inequality the mixture exceeds 1/alp
 any time. Hits are drawn without replacement, which is less dispersed than the binomial, so the ratio stays a
 supermartingale (Hoeffding, JASA 1963, theorem 4). The uncertainty of b costs nothing: any earlier-known b is valid.
 
+A request in flight, or one that ended without a measurement, is a hit in the block in which its age passes the bound
+(`waits`). The block's requests are those that it decides about.
+
 Where the measurement has buckets of its own (`edged`), b is one of their edges. A stable request that may lie above it
 is a hit, and a canary request only when it certainly lies above (1 + increase) x b, which only ever lowers the evidence.
 
@@ -30,6 +33,7 @@ from dataclasses import dataclass
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
+from pagefleet_operator.domain.analysis.waits import NO_WAITS, Waits, decided
 from pagefleet_operator.domain.base.edged import Pair
 
 ODDS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
@@ -41,20 +45,24 @@ MAX_EXPONENT = 700.0  # exp of more overflows a double
 
 @dataclass(frozen=True)
 class Block:
-    """Some seconds of both revisions. `pair` has the same counts in the measurement's own buckets, if it has any."""
+    """Some seconds of both revisions. `pair` has the same counts in the measurement's own buckets, if it has any.
+
+    `waits` are the requests without a measurement, of the stable and of the canary.
+    """
 
     stable: Histogram
     canary: Histogram
     pair: Pair | None = None
+    waits: tuple[Waits, Waits] = (NO_WAITS, NO_WAITS)
 
 
 @dataclass(frozen=True)
 class BlockCounts:
-    """Requests and hits of a block."""
+    """Requests and hits of a block. The bucket that holds the bound is split, so the canary's are not whole numbers."""
 
-    stable: int
-    canary: int
-    stable_hits: int
+    stable: float
+    canary: float
+    stable_hits: float
     canary_hits: float
 
 
@@ -77,17 +85,23 @@ class PairedTest:
 
     def add(self, block: Block) -> None:
         """Judge a block by the stable's requests before it, then learn from its own stable requests."""
-        stable, canary = sketch.total(block.stable), sketch.total(block.canary)
         self.threshold = self._estimate()
-        if self.threshold is not None and stable and canary:
-            limit = (1 + self._increase) * self.threshold
-            self.bound = limit if block.pair is None else block.pair.edge(limit)
-            self.blind = self.bound is None
-            if self.bound is not None:
-                counts = _count_block(block, stable, canary, self.threshold, self.bound)
-                self._add_counts(counts)
-                self.logs = [log + self._ratio(counts, odds) for log, odds in zip(self.logs, ODDS, strict=True)]
-        self._learn(_by_end(block), stable)
+        if self.threshold is not None:
+            self._judge(block, self.threshold)
+        self._learn(_by_end(block), sketch.total(block.stable))
+
+    def _judge(self, block: Block, threshold: float) -> None:
+        limit = (1 + self._increase) * threshold
+        bound = limit if block.pair is None else block.pair.edge(limit)
+        if bound is None:
+            if block.stable and block.canary:
+                self.bound, self.blind = None, True
+            return
+        counts = _count_block(block, threshold, bound)
+        if counts.stable and counts.canary:
+            self.bound, self.blind = bound, False
+            self._add_counts(counts)
+            self.logs = [log + self._ratio(counts, odds) for log, odds in zip(self.logs, ODDS, strict=True)]
 
     @property
     def odds(self) -> float:
@@ -152,11 +166,14 @@ class PairedTest:
                     del self._sum[end]
 
 
-def _count_block(block: Block, stable: int, canary: int, threshold: float, bound: float) -> BlockCounts:
+def _count_block(block: Block, threshold: float, bound: float) -> BlockCounts:
     if block.pair is not None:
-        hits = float(block.pair.canary_above(bound))
-        return BlockCounts(stable, canary, block.pair.stable_above(threshold), hits)
-    return BlockCounts(stable, canary, sketch.above(block.stable, threshold), sketch.share_above(block.canary, bound))
+        stable, canary = sketch.total(block.stable), sketch.total(block.canary)
+        return BlockCounts(stable, canary, block.pair.stable_above(threshold), float(block.pair.canary_above(bound)))
+    stable_waits, canary_waits = block.waits
+    stable_count, stable_hits = decided(block.stable, stable_waits, threshold)
+    canary_count, canary_hits = decided(block.canary, canary_waits, bound, sketch.share_above)
+    return BlockCounts(stable_count, canary_count, stable_hits, canary_hits)
 
 
 def _by_end(block: Block) -> dict[float, int]:

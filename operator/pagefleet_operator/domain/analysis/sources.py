@@ -66,7 +66,7 @@ def count_requests(observation: Observation, guard: Guard, revision: str, since:
         names |= {name_of(entry.source, entry.histogram) for entry in guard.latency}
         names.add(name_of(guard.error_source))
     counts = [
-        sum(piece.requests for piece in slices if piece.revision == revision and piece.start >= since)
+        sum(piece.requests - piece.retried for piece in slices if piece.revision == revision and piece.start >= since)
         for name, slices in available_slices(observation).items()
         if name in names
     ]

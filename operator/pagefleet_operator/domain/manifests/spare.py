@@ -12,13 +12,14 @@ from typing import Any
 from pagefleet_contract.names import AWAKE_GATE, SPARE_LABEL
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.manifests.deployment import deployment
+from pagefleet_operator.domain.manifests.retained import Templates, with_templates
 
 SPARE = {SPARE_LABEL: "true"}
 
 
-def spare_deployment(child: Child, replicas: int) -> dict[str, Any]:
-    """Build the Deployment of a revision's warm spares."""
-    spare = deployment(child, replicas)
+def spare_deployment(child: Child, replicas: int, templates: Templates | None = None) -> dict[str, Any]:
+    """Build the Deployment of a revision's warm spares. `templates` are those that the revision's replicas run with."""
+    spare = with_templates(deployment(child, replicas), templates)
     metadata, spec = spare["metadata"], spare["spec"]
     metadata |= {"name": f"{child.name}-spare", "labels": {**child.labels, **SPARE}}
     spec["selector"] = {"matchLabels": {**child.selector, **SPARE}}

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import revision_spec
+from pagefleet_operator.domain.manifests import retained
 from pagefleet_operator.domain.manifests.deployment import deployment
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, VERSION, leader_worker_set
 from pagefleet_operator.domain.status.condition import Problem
+from pagefleet_operator.domain.status.observation import RevisionReading
 from pagefleet_operator.domain.status.status import RevisionRecord
 
 UNAVAILABLE = "MultiNodeUnavailable"
@@ -19,6 +21,12 @@ def workload(child: Child, replicas: int, *, served: bool) -> Mapping[str, objec
     if child.spec.nodes == 1:
         return deployment(child, replicas)
     return leader_worker_set(child, replicas) if served else None
+
+
+def older_defaults(child: Child, reading: RevisionReading, *, served: bool) -> str:
+    """The first field in which a running revision has other defaults than it would get today; "" when none has."""
+    made = workload(child, 0, served=served) if reading.templates else None
+    return "" if made is None else retained.difference(made, reading.templates)
 
 
 def problem(known: Iterable[RevisionRecord], in_use: Iterable[str], *, served: bool) -> Problem | None:

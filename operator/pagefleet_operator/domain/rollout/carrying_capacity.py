@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
-from pagefleet_operator.domain.status.stage import Stage
+from pagefleet_operator.domain.status.stage import Stage, watched_seconds
 from pagefleet_operator.domain.status.status import Phase
-from pagefleet_operator.domain.status.turn import Turn
+from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
 
 def desired_replicas(observation: Observation, revision: str) -> int:
@@ -43,10 +43,32 @@ def percent_carried(reading: RevisionReading, needed: int) -> int:
     return 100 if 2 * reading.ready >= needed else 100 * reading.ready // needed
 
 
+def canary_needs(turn: Turn, stage: Stage, percent: int) -> int:
+    """Count the ready pods that the canary needs for `percent` of all traffic.
+
+    They are counted from the replicas that the stable should have: with those that are ready now, a stable whose readiness
+    fails would let a tiny canary take everything.
+    """
+    stable = max(turn.reading(stage.stable).ready, desired_replicas(turn.observation, stage.stable))
+    return max(1, math.ceil(stable * percent / 100))
+
+
 def canary_can_carry(turn: Turn, stage: Stage, percent: int) -> bool:
-    """Whether the canary has the ready pods for `percent` of the traffic that the stable serves."""
-    canary, stable = turn.reading(stage.canary), turn.reading(stage.stable)
-    return canary.ready >= max(1, math.ceil(stable.ready * percent / 100))
+    """Whether the canary has the ready pods for `percent` of all traffic."""
+    return turn.reading(stage.canary).ready >= canary_needs(turn, stage, percent)
+
+
+def shortage(turn: SpecTurn, stage: Stage, percent: int) -> str:
+    """Why the rollout is given up when the canary has been too small for `percent` of all traffic for longer than the guard's
+    deadline; "" while it is not. A stable with fewer ready pods than the canary is nothing to go back to."""
+    deadline, canary = turn.rollout.guard.deadline, turn.reading(stage.canary)
+    if watched_seconds(stage.record, turn.now) <= deadline or turn.reading(stage.stable).ready < canary.ready:
+        return ""
+    fault = next((f": {pod.fault.message}" for pod in canary.pods if pod.fault), "")
+    return (
+        f"revision {stage.canary} has {canary.ready} of the {canary_needs(turn, stage, percent)} ready pods that "
+        f"{percent} % of the traffic needs, for more than {deadline:g} s (spec.rollout.guard.deadline){fault}"
+    )
 
 
 def raise_for_rollback(turn: Turn, stage: Stage, replicas: Mapping[str, int], maximum: int) -> dict[str, int]:

@@ -7,16 +7,17 @@ from dataclasses import replace
 from pagefleet_operator.domain.analysis import judging
 from pagefleet_operator.domain.analysis.baseline import record_baseline
 from pagefleet_operator.domain.analysis.verdict import Outcome
-from pagefleet_operator.domain.rollout import alerts, rollback
+from pagefleet_operator.domain.rollout import alerts, carrying_capacity, rollback
 from pagefleet_operator.domain.status.stage import Stage, all_traffic_to, begin_phase, watched_seconds
 from pagefleet_operator.domain.status.status import Phase, PreviousRecord, RolloutRecord
 from pagefleet_operator.domain.status.turn import SpecTurn
 
 
 def promote(turn: SpecTurn, stage: Stage) -> Stage:
-    """Move all traffic to the canary when it has as many ready pods as the stable."""
-    if turn.reading(stage.canary).ready < max(1, turn.reading(stage.stable).ready):
-        return stage
+    """Move all traffic to the canary when it has as many ready pods as the stable should have."""
+    if not carrying_capacity.canary_can_carry(turn, stage, 100):
+        shortage = carrying_capacity.shortage(turn, stage, 100)
+        return rollback.reject(turn, stage, "CapacityShortage", shortage) if shortage else stage
     text = f"revision {stage.canary} is promoted: it is stable now and gets all traffic instead of {stage.stable}"
     turn.journal.note("Promoted", text)
     watched = turn.rollout.watch > 0

@@ -9,7 +9,15 @@ from pagefleet_operator.domain.status.stage import MAX_REJECTIONS, Stage, all_tr
 from pagefleet_operator.domain.status.status import Phase, Rejection
 from pagefleet_operator.domain.status.turn import Turn
 
-MEASURED_REASONS = ("LatencyRegression", "ErrorRate", "FreePages", "Gate", "LoadTest", "DeadlineExceeded")
+MEASURED_REASONS = (
+    "LatencyRegression",
+    "ErrorRate",
+    "ClientErrors",
+    "FreePages",
+    "Gate",
+    "LoadTest",
+    "DeadlineExceeded",
+)
 
 
 def reject(turn: Turn, stage: Stage, reason: str, message: str) -> Stage:

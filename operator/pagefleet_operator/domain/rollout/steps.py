@@ -51,7 +51,9 @@ def advance(turn: SpecTurn, stage: Stage, verdict: Verdict | None) -> Stage:
     if step >= len(steps) or PHASES[steps[step].kind] is not stage.record.phase:
         # A person has edited the steps under the rollout: this one has another kind now, or is gone.
         return enter(turn, stage, step)
-    stage = _apply_weight(turn, stage)
+    stage, weight = _apply_weight(turn, stage), weight_of(turn.rollout, step)
+    if weight > stage.weight(stage.canary) and (shortage := carrying_capacity.shortage(turn, stage, weight)):
+        return rollback.reject(turn, stage, "CapacityShortage", shortage)
     if steps[step].kind is StepKind.LOAD_TEST:
         return _await_load_test(turn, stage, steps[step])
     return _await_hold(turn, stage, steps[step], verdict)

@@ -28,7 +28,8 @@ class Adapter:
     pod's place in its group. `images` are the default images by the accelerator's resource name ("" without one); None
     stands for an engine whose image is chosen by `launch`. `owned_flags` are flags that only the operator writes, with the
     field that sets each ("" where no field does). `shared_flags` may stand in engine.args instead of their field.
-    `slots_flag` sets how many sequences a replica runs at once, `slots` is the number without the flag (None: unknown).
+    `slots_flag` sets how many sequences a replica runs at once, `slots` is the number without the flag,
+    by the accelerator's resource name ("" without one; not known for others).
     `unsupported` names fields that are refused; of a field with values, only these values are refused.
     `required` names fields that must be given, `own_fields` those that no other engine has.
     `reads_packages`: whether model sources may be python:// URIs. `metrics` are the names of its metrics; None: the spec
@@ -43,7 +44,7 @@ class Adapter:
     owned_flags: Mapping[str, str] = field(default_factory=dict)
     shared_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     slots_flag: str = ""
-    slots: int | None = None
+    slots: Mapping[str, int] = field(default_factory=dict)
     unsupported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     own_fields: tuple[str, ...] = ()

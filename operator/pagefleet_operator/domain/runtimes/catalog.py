@@ -42,4 +42,4 @@ def slots_of(spec: RevisionSpec) -> int | None:
         name, _, value = argument.partition("=")
         if adapter.slots_flag and name == adapter.slots_flag and (value or following).isdigit():
             return int(value or following)
-    return adapter.slots
+    return adapter.slots.get(spec.accelerator_name)

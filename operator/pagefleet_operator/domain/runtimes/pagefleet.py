@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pagefleet_contract.engine_metrics import OURS
-from pagefleet_contract.engine_options import DEFAULT_SLOTS, FLAG_FIELDS, MASTER_PORT, SHARED_FLAGS, SLOTS_FLAG
+from pagefleet_contract.engine_options import BATCH_SIZES, FLAG_FIELDS, MASTER_PORT, SHARED_FLAGS, SLOTS_FLAG
 from pagefleet_operator.domain.base.child import Child
-from pagefleet_operator.domain.base.revision_spec import RevisionSpec
+from pagefleet_operator.domain.base.revision_spec import NVIDIA, RevisionSpec
 from pagefleet_operator.domain.runtimes.adapter import Adapter
 from pagefleet_operator.domain.runtimes.flags import drain_seconds, flags
 from pagefleet_operator.domain.runtimes.launch import TEMPORARY, Launch, plain, threads
 from pagefleet_operator.domain.runtimes.node import INDEX, LEADER, Node, NodeLaunch
 from pagefleet_operator.domain.runtimes.volumes import CACHE_FOLDER
 
+# The engine's own default, by the accelerator's resource name. A device that the engine finds by itself is not known here.
+DEFAULT_SLOTS = {"": BATCH_SIZES["cpu"].sequences, NVIDIA: BATCH_SIZES["cuda"].sequences}
 OWNED = {flag: f"spec.{field}" if field else "" for flag, field in FLAG_FIELDS.items() if flag not in SHARED_FLAGS}
 SHARED = {flag: tuple(FLAG_FIELDS[flag].split(".")) for flag in SHARED_FLAGS}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from pagefleet_contract.sketch import quantile
+from pagefleet_contract import sketch
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 
@@ -37,19 +37,19 @@ def service_load(slices: Collection[Slice], held: int, now: float, whole: bool) 
 
     `now` is the time by the gateways' clock. `whole` says that every gateway has answered; without it the load is older
     than any limit. For a gateway of an older version, which counts no arrivals, the requests that ended count instead.
+    The time to first token includes requests that have waited for longer than most already.
     """
     end = math.floor((now - CLOSED_AFTER) / SLICE_SECONDS) * SLICE_SECONDS + SLICE_SECONDS
     counts = [0.0] * STEPS
     counting = _counting(slices)
-    latency: dict[int, int] = {}
+    recent: list[Slice] = []
     tokens, tokens_reported = 0, False
     for piece in slices:
         step = math.floor((end - piece.start - piece.seconds) / STEP)
         if 0 <= step < STEPS:
             counts[STEPS - 1 - step] += _arrivals(piece, counting)
         if end - RECENT_SECONDS <= piece.start:
-            for bucket, count in piece.latency.get("ttft", {}).items():
-                latency[bucket] = latency.get(bucket, 0) + count
+            recent.append(piece)
             tokens_reported = tokens_reported or piece.tokens is not None
             tokens += piece.tokens or 0
     return ServiceLoad(
@@ -57,9 +57,23 @@ def service_load(slices: Collection[Slice], held: int, now: float, whole: bool) 
         held=held,
         arrivals=tuple(count / STEP for count in counts),
         step=STEP,
-        ttft=quantile(latency, 0.95) if sum(latency.values()) >= MIN_SAMPLES else None,
+        ttft=_ttft(recent),
         tokens=tokens / RECENT_SECONDS if tokens_reported else None,
     )
+
+
+def _ttft(recent: Collection[Slice]) -> float | None:
+    """The 95th percentile of the time to first token. `recent` are in the order of time; None for too few requests."""
+    latency, ages = Counter[int](), Counter[int]()
+    in_flight: dict[tuple[str, str, str], Mapping[int, int]] = {}  # of the newest slice of each gateway and group
+    for piece in recent:
+        latency.update(piece.latency.get("ttft", {}))
+        ages.update(piece.unmeasured.get("ttft", {}))
+        in_flight[piece.instance, piece.revision, piece.stratum] = piece.in_flight.get("ttft", {})
+    for waiting in in_flight.values():
+        ages.update(waiting)
+    known = sketch.with_lasting(latency, ages, sketch.quantile(latency, 0.95) or 0.0)
+    return sketch.quantile(known, 0.95) if sketch.total(known) >= MIN_SAMPLES else None
 
 
 def _counting(slices: Collection[Slice]) -> set[str]:

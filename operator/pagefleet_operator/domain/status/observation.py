@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from pagefleet_operator.domain.base.edged import Edged
+from pagefleet_operator.domain.spec.policy import EVERYTHING, Policy
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.gateway_api import FallbackReading, GatewayApiReading
 from pagefleet_operator.domain.status.model_names import NameReading
@@ -75,7 +77,8 @@ class RevisionReading:
     `replicas` is the number in its Deployment or LeaderWorkerSet, None without one. Of a LeaderWorkerSet `pods` are the
     groups' leaders: a leader is Ready when its whole group computes. `spares` are not among `pods`. `spare_replicas`
     and `spare_uid` are of the spares' Deployment, None and "" without one. `spare_refused` is the reason why no more
-    spares can be created.
+    spares can be created. `templates` and `spare_templates` are the pod templates that were applied to the workload and
+    to the spares' Deployment (`manifests.retained`), None where there is no record of them.
     """
 
     hash: str
@@ -89,6 +92,8 @@ class RevisionReading:
     spare_replicas: int | None = None
     spare_uid: str = ""
     spare_refused: str = ""
+    templates: Mapping[str, Any] | None = field(default=None, repr=False)
+    spare_templates: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def own_ready(self) -> int:
@@ -107,6 +112,11 @@ class Slice:
 
     `latency` maps a signal name ("ttft", "e2e") to a log-bucket histogram {bucket index: count}. `edged` has the same
     counts in the buckets of the measurement where those differ (an engine's); `latency` then has their upper ends.
+
+    `in_flight` maps a signal to the requests that had not been measured at the slice's end, by age. `unmeasured` has
+    those that ended in the slice without a measurement, by age: their clients left, or they failed. `requests` and
+    `errors` contain the `retried` attempts: those that failed before another attempt. Errors of the client (4xx),
+    requests that their clients left, and those that a header has forced to the canary are in neither.
     """
 
     instance: str
@@ -120,12 +130,28 @@ class Slice:
     edged: Mapping[str, Edged] = field(default_factory=dict)
     arrivals: int | None = None  # requests that came in; only in slices of revision ""
     tokens: int | None = None  # output tokens of the requests that ended
+    started: int | None = None  # requests sent to the revision; None: not counted
+    in_flight: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    unmeasured: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    retried: int = 0
+    client_errors: int = 0
+
+    @property
+    def arrived(self) -> int:
+        """Requests that came to the revision, or those that ended where nobody counts them earlier."""
+        return self.requests if self.started is None else self.started
 
     @cached_property
     def possible(self) -> bool:
         """Whether the numbers can be true: no negative count, and no more errors than requests."""
-        tables = (*self.latency.values(), *(one.counts for one in self.edged.values()))
-        return 0 <= self.errors <= self.requests and all(min(one.values(), default=0) >= 0 for one in tables)
+        tables = (
+            *self.latency.values(),
+            *self.in_flight.values(),
+            *self.unmeasured.values(),
+            *(one.counts for one in self.edged.values()),
+        )
+        counts = 0 <= self.retried <= self.errors <= self.requests and self.client_errors >= 0
+        return counts and all(min(one.values(), default=0) >= 0 for one in tables)
 
 
 @dataclass(frozen=True)
@@ -178,4 +204,5 @@ class Observation:
     image: str = ""
     load: ServiceLoad | None = None  # None when no gateway answered
     memo: MutableMapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    policy: Policy = EVERYTHING  # the operator's own limits on what specs may name
     groups: bool = False  # whether the cluster serves LeaderWorkerSets; read only when a revision needs one

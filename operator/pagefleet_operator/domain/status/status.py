@@ -69,7 +69,7 @@ class SignalRecord:
     """One signal of the guard in one stratum, for people: seconds, requests, intervals of 95 %."""
 
     signal: str  # ttft | tpot | e2e | itl | queue | errors | free pages | the name of a PromQL gate
-    stratum: str  # prompt length "s" | "m" | "l", "" for all
+    stratum: str  # by the prompt's new tokens ("512-1447"), "" for all
     outcome: str
     stable_samples: int = 0
     canary_samples: int = 0
@@ -181,7 +181,7 @@ class Rejection:
     """A revision that was given up. `verdict` is the evidence at that time, where a measurement was the cause."""
 
     hash: str
-    reason: str  # LatencyRegression | ErrorRate | FreePages | Gate | LoadTest | Alert | Aborted | Undone | ...
+    reason: str  # LatencyRegression | ErrorRate | ClientErrors | FreePages | Gate | LoadTest | Alert | Aborted | ...
     message: str
     time: float
     verdict: VerdictRecord | None = None

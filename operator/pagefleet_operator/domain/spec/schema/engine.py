@@ -7,6 +7,7 @@ every service when the operator is upgraded. Descriptions say what the engine do
 from __future__ import annotations
 
 from pagefleet_contract.engine_options import (
+    BATCH_SIZES,
     DEFAULT_DRAFT_TOKENS,
     MAX_ADAPTERS,
     MAX_ANSWERS,
@@ -112,7 +113,12 @@ KV_CACHE = record(
         "pages": integer(
             f"Pages in all, of {MIN_CACHE_TOKENS} tokens at least; sized from the memory when omitted.", 2, 1 << 24
         ),
-        "memoryFraction": number("Share of the memory for weights and pages.", 0.05, 1.0),
+        "memoryFraction": number(
+            "Share of the memory, less the weights, that pages take; 0.9 when omitted. Runtimes vllm, sglang and tgi on GPUs: share of "
+            "the GPU's memory for weights and pages together. vllm on a CPU: share of spec.resources.memory for pages.",
+            0.05,
+            1.0,
+        ),
         "dtype": choice("Precision of keys and values; auto when omitted.", ("auto", "float32", "float16")),
         "prefixCaching": {
             "type": "boolean",
@@ -121,6 +127,13 @@ KV_CACHE = record(
     },
 )
 
+
+def _sizes(name: str) -> str:
+    """The engine's own size on each device, for people."""
+    cpu, cuda = (getattr(BATCH_SIZES[device], name) for device in ("cpu", "cuda"))
+    return f"{cpu:,} when omitted, with NVIDIA GPUs {cuda:,}"
+
+
 SCHEDULING = record(
     "How steps are filled.",
     {
@@ -128,10 +141,13 @@ SCHEDULING = record(
             "priority: a request's `priority` decides, then its arrival; fcfs: its arrival alone. priority when omitted.",
             ("fcfs", "priority"),
         ),
-        "maxSequences": integer("Most sequences in one step. 64 when omitted.", 1, 4096),
-        "tokensPerStep": integer("Most tokens of one step. 512 when omitted.", 1, 1 << 20),
+        "maxSequences": integer(f"Most sequences in one step. {_sizes('sequences')}.", 1, 4096),
+        "tokensPerStep": integer(f"Most tokens of one step. {_sizes('tokens')}.", 1, 1 << 20),
         "chunkTokens": integer(
-            "Most tokens of one prompt in a step. 128 when omitted, and only of a prompt of more than 512.", 1, 1 << 20
+            f"Most tokens of one prompt in a step. {_sizes('chunk_tokens')}, and then only of a prompt of more than "
+            "512, with NVIDIA GPUs of more than 2,048.",
+            1,
+            1 << 20,
         ),
     },
 )
@@ -153,6 +169,11 @@ ENGINE = record(
             64,
         ),
         "image": text("The engine's image; the runtime's own for the accelerator when omitted.", longest=512),
+        "refresh": text(
+            "Any text, such as a date. A changed one makes a new revision, which takes the defaults of the operator as it "
+            "is now: image, flags, probes, details of the pod. Running revisions keep theirs when the operator is upgraded.",
+            longest=63,
+        ),
         "args": array("More flags for the engine, as they stand.", text("A flag.", longest=1024), 64),
         "env": array(
             "Environment variables of the engine.",

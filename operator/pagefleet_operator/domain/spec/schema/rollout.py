@@ -117,7 +117,9 @@ ROLLOUT = record(
         "route": record(
             "Which requests are routed to the canary.",
             {
-                "header": table("A request with one of these headers is routed to the canary, whatever the weight."),
+                "header": table(
+                    "A request with all of these headers, each with its value, is routed to the canary, whatever the weight."
+                ),
                 "stickyBy": text(
                     "header/<name>: requests with the same value stay with one revision.",
                     pattern=STICKY_BY,

@@ -1,0 +1,60 @@
+"""Counts the events of requests, in an order that keeps the windows true.
+
+The open slice is closed before an event changes the ledger. The slice that is over then ended with this request in
+flight, and the next one has the event. Never influences a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pagefleet_gateway.cluster.state import State
+from pagefleet_gateway.measuring import access_log
+from pagefleet_gateway.measuring.access_log import Completion, LogLine
+from pagefleet_gateway.measuring.metrics import Metrics
+from pagefleet_gateway.measuring.windows import Windows
+from pagefleet_gateway.picking.ledger import Ledger
+
+TICK_SECONDS = 0.5  # a slice is closed so late at most
+
+
+class Counting:
+    """Writes the ledger, the windows and the metrics; `clock` is steady."""
+
+    def __init__(self, ledger: Ledger, windows: Windows, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._ledger, self._windows, self._metrics, self._clock = ledger, windows, metrics, clock
+
+    def record_first_token(self, request_id: str, seconds: float) -> None:
+        """Count a time to first token at the moment at which the token passes: seconds since the request's last byte."""
+        now = self._clock()
+        self._windows.tick(now)
+        ticket = self._ledger.record_first_token(request_id, seconds)
+        if ticket is not None:
+            self._windows.record_first_token(ticket, now)
+            self._metrics.record_first_token(ticket)
+
+    def complete(self, line: LogLine) -> Completion | None:
+        """Count a request that is over; None for a refused one."""
+        now = self._clock()
+        self._windows.tick(now)
+        completion = access_log.complete(line, self._ledger, now)
+        if completion is not None:
+            self._metrics.record_completion(completion)
+            self._windows.record_end(completion.outcome, now)
+        return completion
+
+    def sweep(self, state: State) -> None:
+        """Forget what is gone: pods, revisions, old slices, and requests whose log line can no longer come."""
+        now = self._clock()
+        self._windows.tick(now)
+        for ticket in self._ledger.sweep(state.pods, now):
+            self._windows.record_end(access_log.lost(ticket, now), now)
+        self._windows.sweep(now)
+        self._metrics.retain(state.snapshot.services.values(), state.pods, now)
+
+    async def follow(self) -> None:
+        """Close slices in time, also while nothing happens: requests in flight grow older."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._windows.tick(self._clock())

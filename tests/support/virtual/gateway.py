@@ -1,0 +1,173 @@
+"""A gateway in virtual time: the shipped picker, ledger, access-log reader and windows, without Envoy and without a clock.
+
+Events happen at the times that a test gives them. Clients arrive, leave and read as `Clients` says, and an engine answers
+after the seconds that a revision's draw gives.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pagefleet_gateway.cluster.state import Pod, Service, State
+from pagefleet_gateway.holding.holding import Holding
+from pagefleet_gateway.measuring import access_log
+from pagefleet_gateway.measuring.access_log import Completion, LogLine
+from pagefleet_gateway.measuring.counting import Counting
+from pagefleet_gateway.measuring.metrics import Metrics
+from pagefleet_gateway.measuring.windows import Windows
+from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.picker import Pick, Picker, Request
+from pagefleet_operator.domain.status.gateway_slices import slices
+from pagefleet_operator.domain.status.observation import Slice
+
+PATH, NAMESPACE, NAME = "/team/chat/v1/completions", "team", "chat"
+STABLE, CANARY = "s", "c"
+
+
+class VirtualGateway:
+    """`pods` of each revision; requests are named r1, r2, ... in the order in which they were sent."""
+
+    def __init__(self, seed: int = 7, offset: float = 0.0, pods: int = 2, **service: object) -> None:
+        self.state, self.ledger = State(), Ledger()
+        self.picker = Picker(self.state, self.ledger, random.Random(seed))
+        self.windows = Windows(f"gateway-{seed}", self.ledger, offset)
+        self.now = 0.0
+        self.holding = Holding(self.picker, lambda: self.now, lambda _: None)
+        self.metrics = Metrics(self.ledger, self.holding)
+        self.counting = Counting(self.ledger, self.windows, self.metrics, lambda: self.now)
+        self.pods = [
+            Pod(f"{revision}{index}", f"pod-{revision}{index}", NAMESPACE, NAME, revision, f"10.0.{place}.{index}:8000")
+            for place, revision in enumerate((STABLE, CANARY))
+            for index in range(pods)
+        ]
+        self.state.replace_pods(self.pods)
+        self.state.confirm(self.pods)
+        options: dict[str, object] = {"weights": ((STABLE, 50), (CANARY, 50)), "canary": CANARY, **service}
+        self.state.put_service(Service(NAMESPACE, NAME, "smol", **options))  # type: ignore[arg-type]
+        self.count = 0
+        self.windows.tick(0.0)
+
+    def send(self, now: float, prompt: str = "x" * 400, *, stream: bool = True, **headers: str) -> tuple[str, Pick]:
+        """Send a request; return its id and where it goes."""
+        self.count += 1
+        self.windows.tick(now)
+        body = json.dumps({"prompt": prompt, "stream": stream}).encode()
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        pick = self.picker.decide(Request(f"r{self.count}", "POST", PATH, names, body), now)
+        if not isinstance(pick, Pick):
+            raise TypeError(f"refused: {pick}")
+        return f"r{self.count}", pick
+
+    def first_token(self, request: str, seconds: float, now: float) -> None:
+        self.now = now
+        self.counting.record_first_token(request, seconds)
+
+    def end(self, request: str, now: float, **fields: object) -> Completion:
+        """End a request with a log line; by default a good answer of its first choice."""
+        ticket = self.ledger.ticket(request)
+        assert ticket is not None
+        line = {
+            "id": request, "start": "0", "code": 200, "flags": "-", "attempts": 1, "upstream": ticket.choices[0].address,
+            "duration_us": 1e6 * (now - ticket.opened), "content_type": "text/event-stream" if ticket.streams else "",
+        }  # fmt: skip
+        parsed = access_log.parse(json.dumps(line | fields).encode())
+        assert isinstance(parsed, LogLine)
+        self.now = now
+        completion = self.counting.complete(parsed)
+        assert completion is not None
+        return completion
+
+    def leave(self, request: str, now: float) -> None:
+        """The client goes away."""
+        self.end(request, now, code=0, flags="DC", duration_us=None)
+
+    def document(self, now: float, since: float = 0.0) -> dict[str, object]:
+        """The answer of /windows, as it arrives."""
+        answer: dict[str, object] = msgspec.json.decode(
+            msgspec.json.encode(self.windows.document(NAMESPACE, NAME, since, now) | {"held": 0})
+        )
+        return answer
+
+    def slices(self, now: float) -> list[Slice]:
+        """The slices as the operator reads them."""
+        return list(slices(self.document(now)))
+
+
+@dataclass(order=True)
+class _Event:
+    time: float
+    number: int
+    act: Callable[[float], None] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Seconds after which a client leaves if no token has come (None: never), seconds that reading takes, and headers.
+
+    `burden` is by how much longer a request with headers takes its engine.
+    """
+
+    patience: Callable[[random.Random], float | None] = lambda _: None
+    reading: Callable[[random.Random], float] = lambda _: 0.5
+    headers: Callable[[random.Random], dict[str, str]] = lambda _: {}
+    burden: float = 1.0
+
+
+class Traffic:
+    """Poisson arrivals at `rate` per second; `ttft` draws the time to the first token of a revision's answer."""
+
+    def __init__(
+        self, gateway: VirtualGateway, ttft: dict[str, Callable[[random.Random], float]], rate: float, seed: int,
+        clients: Clients | None = None,
+    ) -> None:  # fmt: skip
+        self.gateway, self._ttft, self._rate, self._clients = gateway, ttft, rate, clients or Clients()
+        self._random = random.Random(seed)
+        self._events: list[_Event] = []
+        self._number = 0
+        self.now = 0.0
+        self._at(self._random.expovariate(rate), self._arrive)
+
+    def stop(self) -> None:
+        """Let nobody come any more."""
+        self._rate = 0.0
+
+    def run(self, until: float) -> None:
+        """Play all events up to a time, and close the slices as the gateway's own timer does."""
+        while self._events and self._events[0].time <= until:
+            event = heapq.heappop(self._events)
+            self._advance(event.time)
+            event.act(event.time)
+        self._advance(until)
+
+    def _advance(self, time: float) -> None:
+        while self.now + 0.5 < time:
+            self.now += 0.5
+            self.gateway.windows.tick(self.now)
+        self.now = time
+
+    def _at(self, time: float, act: Callable[[float], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._events, _Event(time, self._number, act))
+
+    def _arrive(self, now: float) -> None:
+        if not self._rate:
+            return
+        self._at(now + self._random.expovariate(self._rate), self._arrive)
+        headers = self._clients.headers(self._random)
+        request, pick = self.gateway.send(now, f"{self._random.random()}" * 20, **headers)
+        wait = self._ttft[pick.revision](self._random) * (self._clients.burden if headers else 1.0)
+        patience, reading = self._clients.patience(self._random), self._clients.reading(self._random)
+        if patience is not None and patience < wait:
+            self._at(now + patience, lambda time: self.gateway.leave(request, time))
+            return
+        self._at(now + wait, lambda time: self.gateway.first_token(request, wait, time))
+        self._at(now + wait + reading, lambda time: self._end(request, time))
+
+    def _end(self, request: str, now: float) -> None:
+        self.gateway.end(request, now)

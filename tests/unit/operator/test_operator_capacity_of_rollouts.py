@@ -1,0 +1,150 @@
+"""Protects the pods that traffic needs before it moves: a canary is compared with what the stable should have, not with what is
+ready of it, it is given up when it stays too small, and the exact bounds of steps, promotion, rollback, watch and failures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.rule_examples import spec
+
+from pagefleet_operator.domain.analysis import errors
+from pagefleet_operator.domain.analysis.accumulate import FailureCounts
+from pagefleet_operator.domain.analysis.verdict import Outcome
+from pagefleet_operator.domain.rollout import carrying_capacity, promotion, steps
+from pagefleet_operator.domain.spec.parse import Spec, parse
+from pagefleet_operator.domain.status.journal import Journal
+from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
+from pagefleet_operator.domain.status.stage import Stage, stage_of
+from pagefleet_operator.domain.status.status import (
+    AlertRecord,
+    Phase,
+    PreviousRecord,
+    RevisionRecord,
+    RolloutRecord,
+    Status,
+    Weight,
+)
+from pagefleet_operator.domain.status.turn import SpecTurn
+
+NOW = 1_000_000.0
+DEADLINE = 600.0
+ROLLOUT = {"steps": [{"weight": 50, "hold": "1s"}], "guard": {"deadline": "10m"}}
+
+
+def pods(ready: int, waiting: int = 0, fault: PodFault | None = None) -> tuple[PodReading, ...]:
+    return tuple(
+        PodReading(
+            f"p{index}",
+            ready=index < ready,
+            terminating=False,
+            created=NOW - 60,
+            ready_since=NOW - 30 if index < ready else None,
+            fault=None if index < ready else fault,
+        )
+        for index in range(ready + waiting)
+    )
+
+
+def placed(
+    phase: Phase, stable: tuple[int, int], ready: int, *, held: float = 0.0, fault: PodFault | None = None, **more: Any
+) -> tuple[SpecTurn, Stage]:
+    """A rollout of revision b over a. `stable` is (ready, desired), `ready` the canary's ready pods; `held` are the seconds in this phase."""
+    record = RolloutRecord(phase, since=NOW - held, started=NOW - held, held=held, ticked=NOW, **more.pop("record", {}))
+    fields = {"stable": "a", "canary": "b", "traffic": (Weight("a", 90), Weight("b", 10)), **more}
+    status = Status(
+        rollout=record,
+        revisions=(
+            RevisionRecord("a", NOW - 100, {"model": {}}, desired=stable[1]),
+            RevisionRecord("b", NOW - 90, {"model": {}}, desired=ready),
+        ),
+        **fields,
+    )
+    revisions = {
+        "a": RevisionReading("a", stable[1], pods(stable[0])),
+        "b": RevisionReading("b", ready, pods(ready, 1, fault)),
+    }
+    parsed = parse(spec({"rollout": ROLLOUT}))
+    assert isinstance(parsed, Spec)
+    observation = Observation("team-a", "chat", "uid", 1, {}, status, revisions)
+    return SpecTurn(observation, NOW, Journal(NOW), parsed, "b"), stage_of(status)
+
+
+@pytest.mark.parametrize(
+    ("ready", "desired", "canary", "promoted"),
+    [(10, 10, 9, False), (10, 10, 10, True), (0, 10, 1, False), (0, 10, 9, False), (3, 10, 3, False), (0, 0, 1, True)],
+)
+def test_a_canary_is_promoted_when_it_has_the_pods_that_the_stable_should_have(
+    ready: int, desired: int, canary: int, promoted: bool
+) -> None:
+    turn, stage = placed(Phase.PROMOTING, (ready, desired), canary, record={"step": 1})
+    after = promotion.promote(turn, stage)
+    assert (after.stable == "b") == promoted
+    assert after.weight("b") == (100 if promoted else 10)
+
+
+@pytest.mark.parametrize(
+    ("ready", "desired", "canary", "in_force"),
+    [(3, 3, 1, False), (3, 3, 2, True), (0, 10, 1, False), (1, 10, 4, False), (0, 10, 5, True), (1, 1, 0, False)],
+)
+def test_a_steps_weight_needs_its_part_of_the_stables_pods_rounded_up(
+    ready: int, desired: int, canary: int, in_force: bool
+) -> None:
+    turn, stage = placed(Phase.STEP, (ready, desired), canary)
+    assert carrying_capacity.canary_can_carry(turn, stage, 50) == in_force
+    assert steps.advance(turn, stage, None).weight("b") == (50 if in_force else 10)
+
+
+@pytest.mark.parametrize(("phase", "percent", "needed"), [(Phase.STEP, 50, 5), (Phase.PROMOTING, 100, 10)])
+def test_a_shortage_of_capacity_is_given_up_after_the_deadline(phase: Phase, percent: int, needed: int) -> None:
+    def after(held: float, stable: int = 10) -> Stage:
+        fault = PodFault("Unschedulable", "0/3 nodes have 1 nvidia.com/gpu")
+        record = {"step": 1} if phase is Phase.PROMOTING else {}
+        turn, stage = placed(phase, (stable, 10), 3, held=held, fault=fault, record=record)
+        return promotion.promote(turn, stage) if record else steps.advance(turn, stage, None)
+
+    assert after(DEADLINE).canary == "b"
+    given_up = after(DEADLINE + 1)
+    [rejection] = given_up.rejected
+    assert (rejection.hash, rejection.reason) == ("b", "CapacityShortage")
+    assert rejection.message == (
+        f"revision b has 3 of the {needed} ready pods that {percent} % of the traffic needs, for more than 600 s "
+        "(spec.rollout.guard.deadline): 0/3 nodes have 1 nvidia.com/gpu"
+    )
+    assert given_up.weight("a") == 100
+    worse = after(DEADLINE + 1, stable=2)
+    assert (worse.canary, worse.rejected) == ("b", ()), (
+        "the stable has fewer ready pods: there is nothing to go back to"
+    )
+
+
+def test_a_rollback_moves_everything_from_exactly_half_of_the_replicas_on() -> None:
+    def carried(ready: int, needed: int) -> int:
+        return carrying_capacity.percent_carried(RevisionReading("a", needed, pods(ready)), needed)
+
+    assert [carried(ready, 4) for ready in range(4)] == [0, 25, 100, 100]
+    assert [carried(ready, 5) for ready in range(4)] == [0, 20, 40, 100]
+
+
+@pytest.mark.parametrize(("starts", "outcome"), [((1.0,), Outcome.PASSED), ((1.0, 2.0), Outcome.REGRESSED)])
+def test_failures_convict_only_when_they_lie_in_two_slices(starts: tuple[float, ...], outcome: Outcome) -> None:
+    counts = FailureCounts(canary=200, canary_failed=100, stable=0, stable_failed=0, starts=starts)
+    verdict = errors.judge(0.01, [counts], 0.01)
+    assert (verdict.outcome is Outcome.REGRESSED) == (outcome is Outcome.REGRESSED)
+
+
+@pytest.mark.parametrize("alerting", [False, True])
+def test_an_alert_that_pauses_keeps_the_watch_after_promotion_open(alerting: bool) -> None:
+    alert = AlertRecord("f", "Bad", NOW, "a", NOW, {"severity": "page"})
+    turn, stage = placed(
+        Phase.WATCHING, (1, 1), 1, held=120.0, canary="", traffic=(Weight("a", 100),),
+        previous=PreviousRecord("b", NOW - 120), alerts=(alert,) if alerting else (),
+    )  # fmt: skip
+    rollout = replace(turn.rollout, watch=60.0, alerts_pause=True, alert_labels={"severity": "page"})
+    turn = replace(turn, target="a", spec=replace(turn.spec, rollout=rollout))
+    after = promotion.watch(turn, stage)
+    assert after.record.phase is (Phase.WATCHING if alerting else Phase.IDLE)
+    assert after.previous == stage.previous
+    ended = [event.reason for event in turn.journal.events]
+    assert ended == ([] if alerting else ["WatchEnded"])

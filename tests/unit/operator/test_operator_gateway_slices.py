@@ -1,0 +1,132 @@
+"""Protects the reading of /windows: requests in flight and those without a measurement belong to the signal that they lack,
+a document of an older gateway reads as before, and impossible numbers are no slices. Also what the scaler makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pagefleet_contract.sketch import bucket_of, upper
+from pagefleet_operator.domain.analysis import errors
+from pagefleet_operator.domain.analysis.accumulate import FailureCounts
+from pagefleet_operator.domain.analysis.verdict import Outcome
+from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
+from pagefleet_operator.domain.status.gateway_slices import slices
+from pagefleet_operator.domain.status.observation import Slice
+
+PIECE: dict[str, Any] = {
+    "start": 100, "revision": "c", "stratum": "64-180", "started": 9, "requests": 4, "errors": 2, "retried": 1,
+    "clientErrors": 3, "timeouts": 1, "forced": 5, "ttft": {"500": 2}, "e2e": {"600": 2},
+    "waiting": {"520": 1}, "running": {"610": 2}, "leftWaiting": {"530": 1}, "leftRunning": {"640": 1},
+    "unmeasuredWaiting": {"530": 2}, "unmeasuredRunning": {"650": 1},
+}  # fmt: skip
+
+
+def read(*pieces: dict[str, Any], **document: Any) -> list[Slice]:
+    answer = {"version": 2, "instance": "g", "now": 104.0, "sliceSeconds": 2, "slices": list(pieces), **document}
+    return list(slices(answer))
+
+
+def test_what_lacks_a_measurement_is_read_by_the_signal_that_it_lacks() -> None:
+    (piece,) = read(PIECE)
+    assert piece.in_flight == {"ttft": {520: 1}, "e2e": {520: 1, 610: 2}}
+    assert piece.unmeasured == {"ttft": {530: 3}, "e2e": {530: 3, 640: 1, 650: 1}}
+    assert (piece.started, piece.arrived, piece.retried, piece.client_errors) == (9, 9, 1, 3)
+    assert piece.latency == {"ttft": {500: 2}, "e2e": {600: 2}} and piece.possible
+
+
+def test_an_older_gateway_s_document_reads_as_before() -> None:
+    old = {"start": 100, "revision": "c", "stratum": "s", "requests": 4, "errors": 2, "ttft": {"500": 2}, "e2e": {}}
+    (piece,) = read(old, version=1)
+    assert (piece.in_flight, piece.unmeasured, piece.started, piece.arrived) == ({}, {}, None, 4)
+    assert (piece.retried, piece.client_errors) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["waiting", "leftWaiting", "retried", "clientErrors", "started"])
+@pytest.mark.parametrize("value", [-1, {"5": -1}, {"x": 1}, "many", None, {"99999": 1}])
+def test_numbers_that_cannot_be_count_as_none(name: str, value: object) -> None:
+    (piece,) = read(PIECE | {name: value})
+    assert piece.possible
+    if name == "waiting":
+        assert "ttft" not in piece.in_flight
+
+
+def test_a_slice_cannot_have_more_retried_attempts_than_errors() -> None:
+    (piece,) = read(PIECE | {"retried": 100})
+    assert piece.retried == piece.errors == 2
+    assert not replace(piece, retried=3).possible
+    assert not replace(piece, client_errors=-1).possible
+    assert not replace(piece, in_flight={"ttft": {5: -1}}).possible
+
+
+def of_seconds(start: float, ttft: list[float], waiting: list[float] | None = None) -> Slice:
+    latency, ages = dict[int, int](), dict[int, int]()
+    for values, histogram in ((ttft, latency), (waiting or [], ages)):
+        for value in values:
+            histogram[bucket_of(value)] = histogram.get(bucket_of(value), 0) + 1
+    return Slice(
+        "g", start, 2.0, "a", "0-63", len(ttft), 0, {"ttft": latency}, in_flight={"ttft": ages} if ages else {}
+    )
+
+
+def test_the_scaler_s_time_to_first_token_includes_requests_that_still_wait() -> None:
+    answered = [of_seconds(2.0 * index, [0.2] * 10) for index in range(20)]
+    load = service_load(answered, 0, 44.0, whole=True)
+    assert load.ttft == pytest.approx(upper(bucket_of(0.2)))
+    stuck = [of_seconds(40.0, [0.2] * 10, [0.1] * 5 + [20.0] * 30)]
+    load = service_load([*answered, *stuck], 0, 46.0, whole=True)
+    assert load.ttft == pytest.approx(upper(bucket_of(20.0))), "30 of 240 requests have waited for 20 s"
+    load = service_load(thinned([*answered, *stuck, of_seconds(42.0, [0.2] * 10)], 42.0), 0, 48.0, whole=True)
+    assert load.ttft == pytest.approx(upper(bucket_of(0.2))), "they wait no longer"
+
+
+def test_a_service_that_answers_nobody_has_a_time_to_first_token() -> None:
+    silent = [of_seconds(2.0 * index, [], [2.0 * index] * 25) for index in range(10)]
+    assert service_load(silent, 0, 24.0, whole=True).ttft == pytest.approx(upper(bucket_of(18.0)))
+    few = [of_seconds(2.0 * index, [], [2.0 * index] * 5) for index in range(10)]
+    assert service_load(few, 0, 24.0, whole=True).ttft is None
+
+
+def periods(stable: tuple[int, int], canary: tuple[int, int], count: int = 30) -> list[FailureCounts]:
+    """Periods with (requests, 4xx) of both revisions."""
+    one = FailureCounts(stable[0], 0, canary[0], 0, (), 0, stable[1], canary[1])
+    return [replace(one, starts=()) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("stable", "canary", "count", "convicted"),
+    [
+        ((90, 0), (0, 10), 30, True),  # it refuses every request
+        ((90, 1), (7, 3), 30, True),
+        ((50, 0), (25, 25), 30, True),
+        ((90, 0), (0, 10), 5, False),  # for less than a minute
+        ((45, 45), (5, 5), 100, False),  # bad clients of both
+        ((90, 2), (9, 1), 100, False),  # several times as often, and still few
+        ((98, 2), (94, 6), 100, False),
+        ((0, 0), (5, 5), 100, False),  # nothing to compare with
+    ],
+)
+def test_an_excess_of_4xx_convicts_only_when_it_is_unmistakable(
+    stable: tuple[int, int], canary: tuple[int, int], count: int, convicted: bool
+) -> None:
+    verdict = errors.judge(0.01, periods(stable, canary, count), 0.0025)
+    assert (verdict.outcome is Outcome.REGRESSED) is convicted, verdict.record.message
+    shown = [signal for signal in verdict.signals if signal.signal == "clientErrors"]
+    assert [signal.outcome for signal in shown] == ["Regressed" if convicted else "Passed"]
+    assert verdict.reason == ("ClientErrors" if convicted else "")
+
+
+def test_no_4xx_is_no_signal_and_one_bad_minute_no_conviction() -> None:
+    assert [one.signal for one in errors.judge(0.01, periods((90, 0), (10, 0)), 0.0025).signals] == ["errors"]
+    burst = [*periods((90, 0), (10, 0)), *periods((90, 0), (0, 5000), 3)]
+    assert errors.judge(0.01, burst, 0.0025).outcome is Outcome.PASSED
+
+
+def test_failed_attempts_that_were_retried_are_errors_and_named() -> None:
+    counts = [FailureCounts(90, 0, 20, 4, (10.0 * number,), 3) for number in range(20)]
+    verdict = errors.judge(0.01, counts, 0.0025)
+    assert verdict.reason == "ErrorRate"
+    assert "80 of 400 canary requests failed" in verdict.record.message
+    assert "60 of them attempts that were retried on another pod" in verdict.record.message
