@@ -118,7 +118,7 @@ async def _stalls(quick: bool) -> dict[str, object]:
     figures: dict[str, object] = {}
     async with _gateway() as gateway:
         await _fill(gateway)
-        figures["idle"] = await _beside(lambda: asyncio.sleep(1.0))
+        figures["sweeps"] = await _beside(lambda: asyncio.sleep(7.0))  # slices close, what is gone is forgotten
         figures["scrape"] = await _beside(lambda: _scrapes(gateway, 3 if quick else 20))
         for name, text in BODIES.items():
             figures[f"body: {name}"] = await _beside(lambda text=text: _picks(gateway, text, 3 if quick else 20))

@@ -98,9 +98,7 @@ class Gateway:
         await self._serve_internal()
         if self.settings.picker_port is not None:
             await self._serve_ext_proc(self.settings.picker_port)
-        process = await self.proxy.start(
-            self._closing, lambda token: self.counting.record_first_token(token.request_id, token.seconds)
-        )
+        process = await self.proxy.start(self._closing, self.counting.record_report)
         self._run("access log", self._read_log(process))
         self._run("endpoints", self.proxy.follow())
         self._run("readings", Scrapes(self.state, self.readings).follow())
@@ -269,9 +267,7 @@ class Gateway:
         self._closing.push_async_callback(server.stop, 1.0)
 
     def _drop(self, request_id: str) -> None:
-        """End a request of another gateway whose answer came from no picked pod: it counts nowhere but here."""
-        self.ledger.close(request_id)
-        self.metrics.outcomes_dropped.inc()
+        self.counting.drop(request_id)
         self._request_ended.set()
         self.holding.release()
 

@@ -17,7 +17,7 @@ from pagefleet_gateway.envoy.clusters import Paths
 from pagefleet_gateway.envoy.connections import EnvoyLimits
 from pagefleet_gateway.envoy.endpoints import Endpoints
 from pagefleet_gateway.envoy.module import library
-from pagefleet_gateway.measuring.first_tokens import FirstToken, FirstTokens
+from pagefleet_gateway.measuring.first_tokens import FirstToken, FirstTokens, StreamError
 from pagefleet_gateway.settings import STOP_SECONDS, Settings
 
 START_SECONDS = 60.0  # for Envoy to become live
@@ -48,15 +48,15 @@ class Proxy:
         """Have the private folder removed at the gateway's end."""
         closing.callback(self._folder.cleanup)
 
-    async def start(self, closing: AsyncExitStack, on_first_token: Callable[[FirstToken], object]) -> Process:
-        """Start Envoy. The picker must listen already. Raises GatewayError when Envoy does not become live."""
+    async def start(self, closing: AsyncExitStack, on_report: Callable[[FirstToken | StreamError], object]) -> Process:
+        """Start Envoy; `on_report` gets what its filters report. The picker must listen already. Raises GatewayError when Envoy does not become live."""
         try:
             library.require_release(envoy.version())
             filters = await asyncio.to_thread(library.compile_library)
         except library.LibraryError as error:
             raise GatewayError(str(error)) from error
         self._write_configuration()
-        self.first_tokens = FirstTokens(self.paths.first_tokens, on_first_token)
+        self.first_tokens = FirstTokens(self.paths.first_tokens, on_report)
         closing.callback(self.first_tokens.close)
         self.process = await envoy.start(self.paths.bootstrap, self._settings.workers, filters.parent)
         closing.push_async_callback(envoy.stop, self.process, STOP_SECONDS)

@@ -16,7 +16,7 @@ import pytest
 from support.gateway.fleet import CANARY, HEADERS, STABLE, TOKENS, Engine, Fleet, running, until
 
 from pagefleet_contract.sketch import bucket_of
-from pagefleet_gateway.measuring.first_tokens import FirstToken
+from pagefleet_gateway.measuring.first_tokens import FirstToken, StreamError
 
 STREAM = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], "stream": True}
 
@@ -57,12 +57,13 @@ async def test_the_window_s_time_to_first_token_is_the_client_s(fleet: Fleet, he
 async def test_a_first_token_is_reported_when_it_passes_and_not_at_the_stream_s_end(fleet: Fleet, headers: str) -> None:
     engine = await fleet.engine(STABLE, headers=headers, first_token=0.4, between=0.4)
     fleet.serve((STABLE, 100))
-    reported: list[FirstToken] = []
-    fleet.gateway.proxy.first_tokens._on_first_token = reported.append
+    reported: list[FirstToken | StreamError] = []
+    fleet.gateway.proxy.first_tokens._on_report = reported.append
     asking = asyncio.create_task(stream(fleet))
     await until(lambda: len(reported) == 1)
     assert not asking.done()
     (token,) = reported
+    assert isinstance(token, FirstToken)
     status, felt, _ = await asking
     assert (status, token.upstream) == (200, engine.pod().address) and felt is not None
     assert token.seconds == pytest.approx(felt, rel=0.05)
@@ -132,6 +133,8 @@ async def test_a_slow_upload_is_no_part_of_the_time_to_first_token(fleet: Fleet)
         assert response.status == 200 and b"[DONE]" in await response.read()
     await until(lambda: len(fleet.lines) == 1)
     assert 0.2 <= float(str(fleet.lines[0]["ttft_us"])) / 1e6 < 0.5
+    measured = await fleet.measured()
+    assert max(int(bucket) for name in ("ttft", "e2e") for bucket in measured[name]) < bucket_of(0.6)
 
 
 async def test_a_client_that_leaves_before_the_first_token_ends_the_engine_s_work(fleet: Fleet) -> None:
@@ -147,8 +150,8 @@ async def test_the_first_token_of_a_mirrored_copy_is_not_reported(fleet: Fleet) 
     await fleet.engine(STABLE, headers="first", first_token=0.3)
     copy: Engine = await fleet.engine(CANARY, headers="first")
     fleet.serve((STABLE, 100), mirror=(CANARY, 100.0))
-    reported: list[FirstToken] = []
-    fleet.gateway.proxy.first_tokens._on_first_token = reported.append
+    reported: list[FirstToken | StreamError] = []
+    fleet.gateway.proxy.first_tokens._on_report = reported.append
     await until(lambda: _asked_copy(fleet, copy), 10.0)
     assert all(token.upstream != copy.pod().address for token in reported) and reported
 
@@ -172,3 +175,17 @@ async def test_a_stream_whose_engines_all_die_before_a_token_is_a_503(fleet: Fle
         assert (response.status, response.content_type) == (503, "application/json")
         assert (await response.json())["error"]["code"] == "upstream_unavailable"
         assert response.headers["retry-after"] == "1"
+
+
+async def test_a_first_token_of_another_revision_is_no_time_of_the_picked_one(fleet: Fleet) -> None:
+    """The canary's only engine dies, and the stable revision answers."""
+    await fleet.engine(STABLE, headers="first", first_token=0.2)
+    await fleet.engine(CANARY, headers="first", first_token=0.2, deaths=9)
+    fleet.serve((STABLE, 1), (CANARY, 99))
+    asked = 0
+    while not any(line["attempts"] == 2 for line in fleet.lines):
+        assert (await stream(fleet))[0] == 200
+        asked += 1
+        await until(lambda: len(fleet.lines) == asked)  # noqa: B023
+    measured = await fleet.windows(requests=len(fleet.lines))
+    assert all(not piece.get("ttft") for piece in measured if piece["revision"] == CANARY)

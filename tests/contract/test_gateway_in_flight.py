@@ -97,3 +97,13 @@ async def test_what_the_canary_alone_refuses_is_counted(fleet: Fleet) -> None:
     await ask(fleet)
     whole = await shown(fleet, "clientErrors")
     assert (whole["clientErrors"], whole["requests"], whole["errors"]) == (1, 0, 0)
+
+
+async def test_a_stream_that_ends_with_an_error_event_has_failed_although_its_status_is_200(fleet: Fleet) -> None:
+    """As vLLM and others report an error after the first token. Text that only quotes such an event is no error."""
+    await fleet.engine(CANARY, headers="role", breaks=True, between=0.05)
+    fleet.serve((CANARY, 100))
+    assert b"no page left" in await ask(fleet)
+    whole = await fleet.measured(requests=1)
+    assert (whole["requests"], whole["errors"], whole["e2e"]) == (1, 1, {})
+    assert list(whole["ttft"].values()) == [1], "its first token was felt all the same"

@@ -1,8 +1,8 @@
-"""Reads the first tokens that Envoy's filters report, at the moment at which they pass. Decides nothing.
+"""Reads what Envoy's filters report of an answer while it passes: its first token, and an error event. Decides nothing.
 
-Envoy writes one line for each first token into a named pipe: `<request id> <microseconds> <address>`, the time since the
-request's last byte and the pod that answered. A line that finds the pipe full is lost, and then the request's access-log
-line is the first to have its time.
+Envoy writes one line for each into a named pipe: `<request id> <microseconds> <address>`, the time since the request's
+last byte and the pod that answered, or `<request id> error <address>`. A line that finds the pipe full is lost. For a first
+token the request's access-log line is then the first to have its time.
 """
 
 from __future__ import annotations
@@ -32,11 +32,21 @@ class FirstToken:
     upstream: str  # ip:port of the pod that sent it
 
 
-def parse(line: bytes) -> FirstToken | None:
+@dataclass(frozen=True)
+class StreamError:
+    """An event after the first token of an answer that is an error: the engine gave the answer up within a 200."""
+
+    request_id: str
+    upstream: str
+
+
+def parse(line: bytes) -> FirstToken | StreamError | None:
     """Read one line; None when it is none (a piece of a longer one)."""
     try:
-        request_id, microseconds, upstream = line.decode("ascii").split(" ")
-        return FirstToken(request_id, int(microseconds) / 1e6, upstream)
+        request_id, word, upstream = line.decode("ascii").split(" ")
+        if word == "error":
+            return StreamError(request_id, upstream)
+        return FirstToken(request_id, int(word) / 1e6, upstream)
     except ValueError:
         return None
 
@@ -44,8 +54,8 @@ def parse(line: bytes) -> FirstToken | None:
 class FirstTokens:
     """The reader of the pipe: create it before Envoy starts, and close it after Envoy has ended."""
 
-    def __init__(self, pipe: Path, on_first_token: Callable[[FirstToken], object]) -> None:
-        self._on_first_token = on_first_token
+    def __init__(self, pipe: Path, on_report: Callable[[FirstToken | StreamError], object]) -> None:
+        self._on_report = on_report
         self._rest = b""
         os.mkfifo(pipe, 0o600)
         # For writing too: a pipe without a writer would end the reading.
@@ -71,8 +81,8 @@ class FirstTokens:
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-MAX_LINE_BYTES:]
         for line in lines:
-            token = parse(line)
-            if token is None:
+            report = parse(line)
+            if report is None:
                 log.warning("dropped a line of Envoy's first tokens that is none: %r", line[:80])
             else:
-                self._on_first_token(token)
+                self._on_report(report)

@@ -47,6 +47,7 @@ class Ticket:
     opened: float = 0.0
     streams: bool = False  # the client asked for a stream
     first_token: float | None = None
+    stream_error: bool = False  # its stream held an error of the engine
     forced: bool = False
     fallback: bool = False
     # The pod that got a mirrored copy. Nobody reports a copy's end, so it counts as long as the request itself. After that
@@ -131,6 +132,12 @@ class Ledger:
         ticket = replace(ticket, first_token=max(0.0, seconds - ticket.held_seconds))
         self._tickets[request_id] = ticket
         return ticket
+
+    def record_stream_error(self, request_id: str) -> None:
+        """Record that the engine gave up a request's answer within its stream."""
+        ticket = self._tickets.get(request_id)
+        if ticket is not None:
+            self._tickets[request_id] = replace(ticket, stream_error=True)
 
     def in_flight(self, pod: Pod) -> int:
         """Return the number of requests in flight on a pod."""

@@ -41,6 +41,7 @@ class Engine:
     revision: str
     first_token: float = 0.0  # seconds until the answer's first token
     headers: str = "late"  # one of HEADERS, or "error"
+    breaks: bool = False  # its streams hold an error event after the second token, and end as usual
     deaths: int = 0  # requests whose engine dies in the midst of the prompt, after its headers if it sends them first
     between: float = 0.0  # seconds between tokens
     status: int = 200
@@ -149,6 +150,9 @@ class Engine:
         for index, token in enumerate(TOKENS):
             if index and self.between:
                 await asyncio.sleep(self.between)
+            if self.breaks and index == 2:
+                await response.write(FAILED)
+                break
             if self.truncate and index and request.transport is not None:
                 request.transport.abort()
                 return response

@@ -35,6 +35,8 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     loaded.read_events.argtypes = (ctypes.POINTER(Events), Text, ctypes.POINTER(Text))
     loaded.close_events.argtypes = (ctypes.POINTER(Events),)
     loaded.failure_status.argtypes = (Text,)
+    loaded.holds_error_event.argtypes = (Text,)
+    loaded.holds_error_event.restype = ctypes.c_bool
     return loaded
 
 
@@ -173,3 +175,28 @@ def test_changed_sources_have_another_library(monkeypatch: pytest.MonkeyPatch, t
     assert library.module_name() == before
     (tmp_path / "events.c").write_text("changed")
     assert library.module_name() != before
+
+
+@pytest.mark.parametrize(
+    ("chunk", "error"),
+    [
+        (b'data: {"error": {"message": "no"}}\n\n', True),
+        (b'data:{"error":"no"}\n\n', True),
+        (b'data: {"choices": []}\n\ndata: {"error": 1}\n\n', True),
+        (event(delta(content="a")), False),
+        (event(delta(content='data: {"error": "quoted"}')), False),
+        (event(delta(content='\n\ndata:{"error"')), False),
+        (b'{"error": 1}', False),
+        (b'data:  {"error": 1}', False),
+        (b'data: {"error', False),
+        (b"", False),
+    ],
+)
+def test_an_error_event_after_the_first_token_is_found(code: ctypes.CDLL, chunk: bytes, error: bool) -> None:
+    assert code.holds_error_event(Text(chunk, len(chunk))) is error
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_end_the_search(code: ctypes.CDLL, chunk: bytes) -> None:
+    found = code.holds_error_event(Text(chunk, len(chunk)))
+    assert found == (b'data:{"error"' in chunk or b'data: {"error"' in chunk)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 
 import pytest
 
@@ -191,3 +192,15 @@ def test_gone_keys_and_services_are_forgotten() -> None:
     limits.retain_keys([])
     limits.retain_services([])
     assert not limits.buckets.keys and not limits.buckets.values
+
+
+def test_fifty_thousand_values_take_little_memory_however_long_they_are() -> None:
+    limits = RateLimits()
+    tracemalloc.start()
+    try:
+        for number in range(5000):
+            limits.take(SERVICE, {"x-tenant": f"{number}" + "x" * 50_000}, 1, 0.0)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken * 10 < 32 * 2**20  # 50,000 of them

@@ -12,6 +12,7 @@ from pagefleet_contract.sketch import bucket_of, upper
 from pagefleet_operator.domain.analysis import errors
 from pagefleet_operator.domain.analysis.accumulate import FailureCounts
 from pagefleet_operator.domain.analysis.verdict import Outcome
+from pagefleet_operator.domain.analysis.waits import InFlight
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.status.gateway_slices import slices
 from pagefleet_operator.domain.status.observation import Slice
@@ -87,6 +88,22 @@ def test_a_service_that_answers_nobody_has_a_time_to_first_token() -> None:
     assert service_load(silent, 0, 24.0, whole=True).ttft == pytest.approx(upper(bucket_of(18.0)))
     few = [of_seconds(2.0 * index, [], [2.0 * index] * 5) for index in range(10)]
     assert service_load(few, 0, 24.0, whole=True).ttft is None
+
+
+def test_requests_in_flight_are_those_of_the_gateways_that_still_report() -> None:
+    in_flight = InFlight()
+    assert in_flight.total() == {}
+    in_flight.update(replace(of_seconds(0.0, [], [1.0]), instance="gone"), "ttft")
+    in_flight.update(replace(of_seconds(2.0, [], [3.0]), instance="here"), "ttft")
+    assert in_flight.total() == {bucket_of(1.0): 1, bucket_of(3.0): 1}
+    in_flight.update(replace(of_seconds(30.0, [], [3.0, 5.0]), instance="here"), "ttft")
+    assert in_flight.total() == {bucket_of(1.0): 1, bucket_of(3.0): 1, bucket_of(5.0): 1}
+    later = in_flight.copied()
+    later.update(replace(of_seconds(32.0, [], [7.0]), instance="here"), "ttft")
+    assert later.total() == {bucket_of(7.0): 1}
+    later.update(replace(of_seconds(34.0, [7.0]), instance="here"), "ttft")
+    assert later.total() == {}
+    assert len(in_flight.total()) == 3, "a copy is a copy"
 
 
 def periods(stable: tuple[int, int], canary: tuple[int, int], count: int = 30) -> list[FailureCounts]:

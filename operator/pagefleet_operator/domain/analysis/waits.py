@@ -10,6 +10,7 @@ known of it, and it counts for neither side. Pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.status.observation import Slice
 
+SILENT_SECONDS = 30.0
 Above = Callable[[Histogram, float], float]
 
 
@@ -43,25 +45,32 @@ def decided(measured: Histogram, waits: Waits, bound: float, above: Above = sket
 
 
 class InFlight:
-    """The requests in flight of one revision in one stratum, as each gateway reported them last."""
+    """The requests in flight of one revision in one stratum, as each gateway reported them last.
+
+    A gateway with requests in flight reports them in every slice. One that has reported nothing for SILENT_SECONDS while
+    others have is gone, and its requests with it.
+    """
 
     def __init__(self) -> None:
-        self._by_instance: dict[str, Histogram] = {}
+        self._by_instance: dict[str, tuple[float, Histogram]] = {}  # the slice's start, and the ages
+        self._newest = -math.inf
 
     def update(self, piece: Slice, signal: str) -> None:
         """Take over a slice's end. A gateway sends no slice for a group in which nothing is in flight any more and
         nothing has ended, so a missing slice changes nothing."""
+        self._newest = max(self._newest, piece.start)
         ages = piece.in_flight.get(signal, {})
         if ages:
-            self._by_instance[piece.instance] = ages
+            self._by_instance[piece.instance] = (piece.start, ages)
         else:
             self._by_instance.pop(piece.instance, None)
 
     def total(self) -> Histogram:
-        ages = list(self._by_instance.values())
-        return ages[0] if len(ages) == 1 else sketch.merged(ages)
+        """Return the ages at the newest slice's end."""
+        present = [ages for start, ages in self._by_instance.values() if start >= self._newest - SILENT_SECONDS]
+        return present[0] if len(present) == 1 else sketch.merged(present)
 
     def copied(self) -> InFlight:
         result = InFlight()
-        result._by_instance = dict(self._by_instance)
+        result._by_instance, result._newest = dict(self._by_instance), self._newest
         return result

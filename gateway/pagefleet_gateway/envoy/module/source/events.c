@@ -3,6 +3,7 @@
  * that only name the role and events that only give usage are none. `data: [DONE]` ends the wait, as does data that is no
  * JSON or has none of the shapes below: an answer that is not understood is not ours to hold.
  */
+#define _GNU_SOURCE
 #include "events.h"
 
 #include <stdlib.h>
@@ -184,6 +185,17 @@ enum event read_events(Events *events, Text chunk, Text *data) {
     at = stop + 1;
   }
   return NOTHING;
+}
+
+bool holds_error_event(Text chunk) {
+  /* Within a string of an answer the quotes would be escaped, so only an event's own object can begin like this. */
+  const char mark[] = "{\"error\"", *at = chunk.at, *end = chunk.at + chunk.length;
+  while ((at = memmem(at, (size_t)(end - at), mark, sizeof mark - 1)) != NULL) {
+    const char *before = at > chunk.at && at[-1] == ' ' ? at - 1 : at;
+    if (before - chunk.at >= 5 && !memcmp(before - 5, "data:", 5)) return true;
+    at++;
+  }
+  return false;
 }
 
 void close_events(Events *events) {

@@ -19,6 +19,9 @@ typedef struct {
 /* Read a chunk up to its first event that is not NOTHING. `data`: that event's data, valid until the next call. */
 enum event read_events(Events *events, Text chunk, Text *data);
 
+/* Whether an event of a chunk is an error. One that two chunks divide is not found. */
+bool holds_error_event(Text chunk);
+
 /* Free what `events` holds. */
 void close_events(Events *events);
 

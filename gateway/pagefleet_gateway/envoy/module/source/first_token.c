@@ -8,7 +8,7 @@
  *                Then passes everything on, and reports the token to the gateway by one line in a pipe.
  *
  * A stream (text/event-stream) is held until events.c finds a token in it. An error as its first event becomes an answer
- * with the error's status. Every other 200 (JSON, a compressed stream) is held until its first body byte. An answer that
+ * with the error's status. An error in a later event is reported to the gateway, which counts the stream as failed. Every other 200 (JSON, a compressed stream) is held until its first body byte. An answer that
  * ends, or that has filled HOLD_BYTES, is passed on as it is.
  */
 #define _GNU_SOURCE
@@ -33,7 +33,7 @@ typedef struct {
   int pipe; /* to the gateway */
 } Filter;
 
-enum state { PASSING, HOLDING_EVENTS, HOLDING_BYTES, FAILED };
+enum state { PASSING, HOLDING_EVENTS, HOLDING_BYTES, FAILED, FOLLOWING_EVENTS };
 
 typedef struct {
   const Filter *filter;
@@ -58,21 +58,43 @@ static void arrive(void *envoy, const Stream *stream) {
   envoy_dynamic_module_callback_http_set_filter_state_bytes(envoy, ARRIVED, (Text){(const char *)&now, sizeof now});
 }
 
-/* Report "<request id> <microseconds since the request's last byte> <engine's address>". A line below PIPE_BUF bytes is
- * written whole or not at all, and a full pipe loses it: the access log has the time as well, at the answer's end. */
-static void report(void *envoy, const Stream *stream) {
-  Text arrived, id, address = {NULL, 0};
+/* Write "<request id> <word> <engine's address>". A line below PIPE_BUF bytes is written whole or not at all, and a full
+ * pipe loses it. */
+static void report(void *envoy, const Stream *stream, const char *word) {
+  Text id, address = {NULL, 0};
   char line[MAX_ID + MAX_ADDRESS + 32];
-  int64_t then;
-  if (!envoy_dynamic_module_callback_http_get_filter_state_bytes(envoy, ARRIVED, &arrived) || arrived.length != sizeof then) return;
-  memcpy(&then, arrived.at, sizeof then);
   if (!header(envoy, REQUEST_HEADERS, TEXT("x-request-id"), &id) || id.length > MAX_ID) return;
   if (!envoy_dynamic_module_callback_http_filter_get_attribute_string(envoy, UPSTREAM_ADDRESS, &address) ||
       address.length > MAX_ADDRESS)
     return;
-  int length = snprintf(line, sizeof line, "%.*s %lld %.*s\n", (int)id.length, id.at, (long long)(microseconds() - then),
-                        (int)address.length, address.at);
+  int length = snprintf(line, sizeof line, "%.*s %s %.*s\n", (int)id.length, id.at, word, (int)address.length, address.at);
   (void)!write(stream->filter->pipe, line, (size_t)length);
+}
+
+/* Report the microseconds since the request's last byte. If the line is lost: the access log has the time as well, at the
+ * answer's end. */
+static void report_token(void *envoy, const Stream *stream) {
+  Text arrived;
+  char word[24];
+  int64_t then;
+  if (!envoy_dynamic_module_callback_http_get_filter_state_bytes(envoy, ARRIVED, &arrived) || arrived.length != sizeof then) return;
+  memcpy(&then, arrived.at, sizeof then);
+  snprintf(word, sizeof word, "%lld", (long long)(microseconds() - then));
+  report(envoy, stream, word);
+}
+
+/* Report an error event after the first token, once. The stream goes on as it is. */
+static void follow(void *envoy, Stream *stream) {
+  Text chunks[MAX_CHUNKS];
+  size_t count = envoy_dynamic_module_callback_http_get_body_chunks_size(envoy, RECEIVED_RESPONSE);
+  if (count == 0 || count > MAX_CHUNKS || !envoy_dynamic_module_callback_http_get_body_chunks(envoy, RECEIVED_RESPONSE, chunks))
+    return;
+  for (size_t index = 0; index < count; index++)
+    if (holds_error_event(chunks[index])) {
+      report(envoy, stream, "error");
+      stream->state = PASSING;
+      return;
+    }
 }
 
 /* Replace the stream by its error, as one JSON object. The rest of the stream is dropped. */
@@ -174,15 +196,18 @@ int envoy_dynamic_module_on_http_filter_response_headers(void *envoy, const void
 int envoy_dynamic_module_on_http_filter_response_body(void *envoy, const void *module, bool end) {
   Stream *stream = (Stream *)module;
   Text data = {NULL, 0};
-  if (stream->state == PASSING) return BODY_CONTINUE;
+  if (stream->state == FOLLOWING_EVENTS) follow(envoy, stream);
+  if (stream->state == PASSING || stream->state == FOLLOWING_EVENTS) return BODY_CONTINUE;
   if (stream->state == FAILED) {
     envoy_dynamic_module_callback_http_drain_body(envoy, RECEIVED_RESPONSE, SIZE_MAX);
     return BODY_CONTINUE;
   }
   enum event event = find_event(envoy, stream, &data);
   if (event == NOTHING && !end && stream->held < HOLD_BYTES) return BODY_HOLD_UNTIL_WATERMARK;
-  stream->state = event == FAILURE ? FAILED : PASSING;
-  if (event == TOKEN) report(envoy, stream);
+  bool follows = event == TOKEN && stream->state == HOLDING_EVENTS;
+  if (event == TOKEN) report_token(envoy, stream);
+  stream->state = event == FAILURE ? FAILED : follows ? FOLLOWING_EVENTS : PASSING;
+  if (follows) follow(envoy, stream); /* the chunks that came with the token */
   if (event == FAILURE) answer_failure(envoy, data);
   close_events(&stream->events);
   return BODY_CONTINUE;
