@@ -20,6 +20,7 @@ PREFIX, VLLM_PREFIX = "pagefleet_", "vllm:"
 RUNNING = "pagefleet_num_requests_running"
 WAITING = "pagefleet_num_requests_waiting"
 WAITING_TOKENS = "pagefleet_num_tokens_waiting"
+MAX_SEQUENCES = "pagefleet_max_num_seqs"
 KV_USAGE = "pagefleet_kv_cache_usage_perc"
 KV_PAGES = "pagefleet_kv_pages"
 KV_PAGES_FREE = "pagefleet_kv_pages_free"  # blank ones only
@@ -46,6 +47,7 @@ NUMBERS = {
     "waiting": "Requests that wait.",
     "running": "Requests in the batch.",
     "waitingTokens": "Tokens of the prompts that wait.",
+    "maxSequences": "Requests that can be in the batch at once.",
     "kvUsage": "Share of the KV cache in use, 0 to 1.",
     "kvPages": "KV pages in all.",
     "kvPagesFree": "KV pages that are blank: neither in use nor with a reusable prefix.",
@@ -78,6 +80,7 @@ class EngineMetrics:
     waiting: str = ""
     running: str = ""
     waitingTokens: str = ""  # noqa: N815 - the spec's name
+    maxSequences: str = ""  # noqa: N815
     kvUsage: str = ""  # noqa: N815
     kvPages: str = ""  # noqa: N815
     kvPagesFree: str = ""  # noqa: N815
@@ -96,6 +99,7 @@ OURS = EngineMetrics(
     waiting=WAITING,
     running=RUNNING,
     waitingTokens=WAITING_TOKENS,
+    maxSequences=MAX_SEQUENCES,
     kvPages=KV_PAGES,
     kvPagesFree=KV_PAGES_FREE,
     kvPagesCached=KV_PAGES_CACHED,

@@ -38,7 +38,7 @@ def counted(fleet: Fleet, name: str, labels: str = "") -> float:
 
 
 @pytest.mark.parametrize("headers", ["late", "first", "role"])
-@pytest.mark.parametrize("bodies", ["FULL_DUPLEX_STREAMED", "STREAMED"])
+@pytest.mark.parametrize("bodies", ["FULL_DUPLEX_STREAMED", "STREAMED", "NONE"])
 async def test_a_streams_first_token_is_the_clients_where_the_answers_body_comes(
     tmp_path: Path, headers: str, bodies: str
 ) -> None:

@@ -133,6 +133,8 @@ async def test_a_slow_upload_is_no_part_of_the_time_to_first_token(fleet: Fleet)
         assert response.status == 200 and b"[DONE]" in await response.read()
     await until(lambda: len(fleet.lines) == 1)
     assert 0.2 <= float(str(fleet.lines[0]["ttft_us"])) / 1e6 < 0.5
+    measured = await fleet.measured()
+    assert max(int(bucket) for name in ("ttft", "e2e") for bucket in measured[name]) < bucket_of(0.6)
 
 
 async def test_a_client_that_leaves_before_the_first_token_ends_the_engine_s_work(fleet: Fleet) -> None:
@@ -173,3 +175,17 @@ async def test_a_stream_whose_engines_all_die_before_a_token_is_a_503(fleet: Fle
         assert (response.status, response.content_type) == (503, "application/json")
         assert (await response.json())["error"]["code"] == "upstream_unavailable"
         assert response.headers["retry-after"] == "1"
+
+
+async def test_a_first_token_of_another_revision_is_no_time_of_the_picked_one(fleet: Fleet) -> None:
+    """The canary's only engine dies, and the stable revision answers."""
+    await fleet.engine(STABLE, headers="first", first_token=0.2)
+    await fleet.engine(CANARY, headers="first", first_token=0.2, deaths=9)
+    fleet.serve((STABLE, 1), (CANARY, 99))
+    asked = 0
+    while not any(line["attempts"] == 2 for line in fleet.lines):
+        assert (await stream(fleet))[0] == 200
+        asked += 1
+        await until(lambda: len(fleet.lines) == asked)  # noqa: B023
+    measured = await fleet.windows(requests=len(fleet.lines))
+    assert all(not piece.get("ttft") for piece in measured if piece["revision"] == CANARY)

@@ -77,5 +77,7 @@ async def test_a_full_canary_has_no_error_where_stable_answers(fleet: Fleet) -> 
     assert await codes(fleet, 20) == {200: 20}
     assert len(full.requests) == 10 and len(free.requests) == 20
     slices = await fleet.windows(requests=10)
-    assert {str(one["revision"]) for one in slices} == {STABLE} and not any(one["errors"] for one in slices)
+    assert not any(one["errors"] or one.get("retried") for one in slices)
+    canary = [one for one in slices if one["revision"] == CANARY]
+    assert not any(one["requests"] for one in canary)  # what it did not answer is neither good nor bad
     assert ejected(fleet) == 0

@@ -175,12 +175,13 @@ def test_a_request_is_slow_once_however_long_it_waits_and_however_it_ends() -> N
         pieces = traffic.gateway.slices(traffic.now)
         bound = (0.5, 2.0, 8.0)[seed % 3]
         once = {revision: totals(pieces, revision, "ttft", bound) for revision in (STABLE, CANARY)}
+        limit = sketch.bucket_of(bound)
         for revision, (count, hits) in once.items():
-            own = [piece for piece in pieces if piece.revision == revision]
-            latency = sketch.merged([piece.latency.get("ttft", {}) for piece in own])
-            left = sketch.merged([piece.unmeasured.get("ttft", {}) for piece in own])
-            assert hits == sketch.above(latency, bound) + sketch.above(left, bound)
-            assert count == sketch.total(latency) + sketch.above(left, bound)
+            felt = [
+                (sketch.bucket_of(seconds), answered) for name, seconds, answered in traffic.felt if name == revision
+            ]
+            assert hits == sum(bucket > limit for bucket, _ in felt)
+            assert count == hits + sum(bucket <= limit and answered for bucket, answered in felt)
 
 
 def test_a_first_token_that_passed_before_the_bound_is_not_slow_although_the_answer_goes_on() -> None:

@@ -26,8 +26,8 @@ from pagefleet_gateway.envoy.stream_timeout import HEADER as STREAM_TIMEOUT
 from pagefleet_gateway.envoy.timeouts import envoy_duration
 from pagefleet_gateway.envoy.tracing import Collector, tracing_config
 
-# One JSON line per request, for the picker. Times are microseconds: the duration from the request's first byte, the time to
-# the first token from its last. The answer is held until its first token, so that is when its first byte goes to the client.
+# One JSON line per request, for the picker. Times are microseconds: the duration from the request's first byte, the times to
+# the first token and to the answer's end from its last. The answer is held until its first token, so that is when its first byte goes to the client.
 LOG_FIELDS = {
     "id": "%REQ(X-REQUEST-ID)%",
     "traceparent": "%REQ(TRACEPARENT)%",
@@ -40,6 +40,7 @@ LOG_FIELDS = {
     "flags": "%RESPONSE_FLAGS%",
     "details": "%RESPONSE_CODE_DETAILS%",
     "ttft_us": "%COMMON_DURATION(DS_RX_END:DS_TX_BEG:us)%",
+    "e2e_us": "%COMMON_DURATION(DS_RX_END:DS_TX_END:us)%",
     "duration_us": "%COMMON_DURATION(DS_RX_BEG:DS_TX_END:us)%",
     "bytes_received": "%BYTES_RECEIVED%",
     "bytes_sent": "%BYTES_SENT%",

@@ -63,6 +63,7 @@ class LogLine:
     body_bytes: int | None = None  # of the answer; None: not known
     trace_id: str | None = None
     error: str = ""  # the code of the error that ended its answer, where the engine reports it
+    whole: bool = True  # False: it was reported before its answer's end, so its end is not known
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def parse(text: bytes) -> LogLine | FailedAttempt | None:
         code=int(_number(fields.get("code"))),
         flags=flags,
         ttft=None if ttft is None else _number(ttft) / 1e6,
-        duration=_number(fields.get("duration_us")) / 1e6,
+        # A client that left within its request has sent no last byte.
+        duration=_number(fields.get("e2e_us") or fields.get("duration_us")) / 1e6,
         attempts=int(_number(fields.get("attempts"))),
         upstream=str(fields.get("upstream") or ""),
         streamed=str(fields.get("content_type") or "").startswith("text/event-stream"),
@@ -173,7 +175,7 @@ def _outcome(ticket: Ticket, line: LogLine, end: End, now: float) -> Outcome:
         group=ticket.group,
         end=end,
         age=now - ticket.opened,
-        e2e=max(0.0, line.duration - ticket.held_seconds),
+        e2e=max(0.0, line.duration - ticket.held_seconds) if line.whole else None,
         ttft=ttft,
         booked=ticket.first_token is not None,
         waiting=ticket.waiting and ttft is None,

@@ -15,7 +15,7 @@ from pagefleet_gateway.measuring.access_log import Completion, LogLine
 from pagefleet_gateway.measuring.first_tokens import FirstToken, StreamError
 from pagefleet_gateway.measuring.metrics import Metrics
 from pagefleet_gateway.measuring.windows import Windows
-from pagefleet_gateway.picking.ledger import Ledger
+from pagefleet_gateway.picking.ledger import Ledger, Ticket
 
 TICK_SECONDS = 0.5  # a slice is closed so late at most
 
@@ -30,7 +30,10 @@ class Counting:
         """Count what Envoy's filters report."""
         match report:
             case FirstToken():
-                self.record_first_token(report.request_id, report.seconds)
+                # A token of another revision than the picked one is no time of either.
+                ticket = self._ledger.ticket(report.request_id)
+                if ticket is not None and report.upstream in _addresses(ticket):
+                    self.record_first_token(report.request_id, report.seconds)
             case StreamError():
                 self._ledger.record_stream_error(report.request_id)
 
@@ -53,6 +56,12 @@ class Counting:
             self._windows.record_end(completion.outcome, now)
         return completion
 
+    def drop(self, request_id: str) -> None:
+        """End a request whose answer came from no picked pod: it counts nowhere but as dropped."""
+        self._windows.tick(self._clock())
+        self._ledger.close(request_id)
+        self._metrics.outcomes_dropped.inc()
+
     def sweep(self, state: State) -> None:
         """Forget what is gone: pods, revisions, old slices, and requests whose log line can no longer come."""
         now = self._clock()
@@ -67,3 +76,8 @@ class Counting:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._windows.tick(self._clock())
+
+
+def _addresses(ticket: Ticket) -> set[str]:
+    """Return the addresses of the picked revision's pods."""
+    return {pod.address for pod in ticket.choices if pod.revision == ticket.revision}

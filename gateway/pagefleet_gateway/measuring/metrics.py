@@ -107,7 +107,7 @@ class Metrics:
     def record_completion(self, completion: Completion) -> None:
         key, outcome = (completion.namespace, completion.service, completion.revision), completion.outcome
         self._count(key, completion.code)
-        if outcome.end is End.ANSWERED:
+        if outcome.end is End.ANSWERED and outcome.e2e is not None:
             self._e2e.labels(*key).observe(outcome.e2e)
         if outcome.ttft is not None and not outcome.booked:
             self._ttft.labels(*key).observe(outcome.ttft)

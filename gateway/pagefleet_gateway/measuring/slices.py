@@ -25,14 +25,14 @@ class End(Enum):
 class Outcome:
     """A request that ended. Times in seconds; `age` is the time since its pick.
 
-    `ttft` is None for a request without a first token; `booked` says that it was counted when the token passed.
+    `ttft` is None for a request without a first token, `e2e` where its answer's end was not seen; `booked` says that it was counted when the token passed.
     `waiting`: the end came before the first token of a stream.
     """
 
     group: Group
     end: End
     age: float
-    e2e: float = 0.0
+    e2e: float | None = 0.0
     ttft: float | None = None
     booked: bool = False
     waiting: bool = False
@@ -49,7 +49,7 @@ class Outcome:
     @property
     def tpot(self) -> float | None:
         """Seconds per output token after the first; None when it did not stream or its tokens are not known."""
-        if self.ttft is None or self.tokens is None or self.tokens < 2:
+        if self.ttft is None or self.e2e is None or self.tokens is None or self.tokens < 2:
             return None
         return max(self.e2e - self.ttft, 0.0) / (self.tokens - 1)
 
@@ -114,7 +114,8 @@ class SliceCounts:
         match outcome.end:
             case End.ANSWERED:
                 self.requests += 1
-                self.e2e[_bucket(outcome.e2e)] += 1
+                if outcome.e2e is not None:
+                    self.e2e[_bucket(outcome.e2e)] += 1
                 if outcome.tpot is not None:
                     self.tpot[_bucket(outcome.tpot)] += 1
                 if outcome.waiting:  # a stream was requested, and the answer was none

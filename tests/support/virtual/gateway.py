@@ -130,6 +130,9 @@ class Traffic:
         self._random = random.Random(seed)
         self._events: list[_Event] = []
         self._number = 0
+        self.felt: list[
+            tuple[str, float, bool]
+        ] = []  # by revision: seconds that a client waited, and whether it got a token
         self.now = 0.0
         self._at(self._random.expovariate(rate), self._arrive)
 
@@ -163,7 +166,9 @@ class Traffic:
         request, pick = self.gateway.send(now, f"{self._random.random()}" * 20, **headers)
         wait = self._ttft[pick.revision](self._random) * (self._clients.burden if headers else 1.0)
         patience, reading = self._clients.patience(self._random), self._clients.reading(self._random)
-        if patience is not None and patience < wait:
+        leaves = patience is not None and patience < wait
+        self.felt.append((pick.revision, min(wait, patience) if patience is not None else wait, not leaves))
+        if patience is not None and leaves:
             self._at(now + patience, lambda time: self.gateway.leave(request, time))
             return
         self._at(now + wait, lambda time: self.gateway.first_token(request, wait, time))

@@ -174,7 +174,7 @@ def test_a_users_variable_replaces_the_runtimes() -> None:
 
 def test_slots_are_known_where_they_are_said() -> None:
     assert slots_of(revision_spec({"engine": {"runtime": "vllm"}})) is None
-    gpus = {"accelerator": {"name": "nvidia.com/gpu", "count": 1}}
+    gpus: dict[str, Any] = {"accelerator": {"name": "nvidia.com/gpu", "count": 1}}
     assert slots_of(revision_spec({"resources": {}})) == flags.BY_NAME["--max-num-seqs"].defaults["cpu"] == 64
     assert slots_of(revision_spec({"resources": gpus})) == flags.BY_NAME["--max-num-seqs"].defaults["cuda"] == 256
     assert slots_of(revision_spec({"resources": {"accelerator": {"name": "example.com/npu"}}})) is None

@@ -12,9 +12,11 @@ import pytest
 
 from pagefleet_contract.engine_metrics import NUMBERS
 from pagefleet_contract.sketch import bucket_of
+from pagefleet_engine.api.observability.metrics import Metrics as EnginePage
+from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.runtimes.catalog import slots_of
-from pagefleet_operator.domain.scaling import throughput
+from pagefleet_operator.domain.scaling import capacity, throughput
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.scaling.policies import limited, turns
 from pagefleet_operator.domain.scaling.signals import SIGNALS
@@ -209,3 +211,21 @@ def test_a_quotas_refusal_has_no_pods_name() -> None:
     failed = {"status": {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}}
     assert refusal(failed) == "exceeded quota: gpus, requested: a=1, used: a=4, limited: a=4"
     assert refusal({"status": {"conditions": [{"type": "ReplicaFailure", "status": "False"}]}}) == ""
+
+
+def test_the_slots_that_engines_report_come_before_the_runtimes_default() -> None:
+    """An engine without --max-num-seqs has another default on each device, and an image may have one of its own."""
+    page = EnginePage("m", EngineConfig("file:///m", max_num_seqs=200)).text().decode()
+    read = parse(page)
+    assert read is not None
+    assert read.load.slots == 200
+    cuda = {"resources": {"accelerator": {"name": "nvidia.com/gpu", "count": 1}}}
+
+    def reading(*loads: EngineLoad | None) -> RevisionReading:
+        pods = (PodReading(f"p{i}", True, False, 0.0, 0.0, load=load) for i, load in enumerate(loads))
+        return RevisionReading("a", len(loads), tuple(pods))
+
+    assert capacity.slots(reading(read.load, None, EngineLoad(1, 2)), cuda) == 200
+    assert capacity.slots(reading(None, EngineLoad(1, 2)), cuda) == 256
+    assert capacity.slots(reading(), {"model": {}}) == 64
+    assert capacity.slots(reading(), None) is None

@@ -41,6 +41,8 @@ class Metrics:
         self.running = gauge(engine_metrics.RUNNING, "Sequences in the running batch")
         self.waiting = gauge(engine_metrics.WAITING, "Sequences queued")
         self.waiting_tokens = gauge(engine_metrics.WAITING_TOKENS, "Tokens of queued sequences")
+        self.slots = gauge(engine_metrics.MAX_SEQUENCES, "Sequences that the running batch can have")
+        self.slots.set(config.max_num_seqs)
         self.usage = gauge(engine_metrics.KV_USAGE, "Share of KV pages held by requests, 0 to 1")
         self.pages = gauge(engine_metrics.KV_PAGES, "KV pages in all")
         self.pages_free = gauge(engine_metrics.KV_PAGES_FREE, "KV pages free and blank")

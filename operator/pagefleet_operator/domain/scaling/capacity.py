@@ -18,7 +18,7 @@ from pagefleet_operator.domain.scaling.autoscale import Recommendation
 from pagefleet_operator.domain.scaling.policies import bounded
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.spec.scaling import Scaling, in_force
-from pagefleet_operator.domain.status.observation import Observation
+from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.domain.status.stage import Stage, reading_of
 from pagefleet_operator.domain.status.status import Phase, ScalingRecord
@@ -96,8 +96,19 @@ def _recommended(
         limit = "Refused" if reading.refused else ""
         return Recommendation(bounded(scaling.min, scaling), record, limit=limit, limit_message=reading.refused)
     desired = last.desired if last is not None and (last.desired or revision == status.stable) else None
-    reading = replace(reading, slots=slots_of(revision_spec(last.spec)) if last is not None else None)
+    reading = replace(reading, slots=slots(reading, last.spec if last is not None else None))
     return autoscale.recommend(reading, load, desired, record, scaling, now)
+
+
+def slots(reading: RevisionReading, snapshot: Mapping[str, object] | None) -> int | None:
+    """The sequences that a replica runs at once: as its engines report them, else by the spec or the runtime's default.
+
+    The engines' own number comes first, because an image may have another default than the runtime's table.
+    """
+    reported = [pod.load.slots for pod in reading.pods if pod.load is not None and pod.load.slots]
+    if reported:
+        return min(reported)
+    return None if snapshot is None else slots_of(revision_spec(snapshot))
 
 
 def _share_of_load(stage: Stage, observation: Observation, revision: str) -> ServiceLoad | None:

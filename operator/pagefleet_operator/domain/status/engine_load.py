@@ -12,6 +12,7 @@ GAUGES = {
     "running": "running",
     "waiting": "waiting",
     "waiting_tokens": "waitingTokens",
+    "slots": "maxSequences",
     "kv_pages_cached": "kvPagesCached",
 }
 RATES = ("preemptions", "tokens")  # engines report these as counters; a load has their growth per second
@@ -29,6 +30,7 @@ class EngineLoad:
     running: int = 0  # requests
     waiting: int = 0  # requests queued in the engine
     waiting_tokens: int | None = None  # prompt tokens of the queued requests
+    slots: int | None = None  # requests that can run at once
     kv_pages_total: int | None = None
     kv_pages_free: int | None = None
     kv_pages_cached: int | None = None
