@@ -267,9 +267,7 @@ class Gateway:
         self._closing.push_async_callback(server.stop, 1.0)
 
     def _drop(self, request_id: str) -> None:
-        """End a request of another gateway whose answer came from no picked pod: it counts nowhere but here."""
-        self.ledger.close(request_id)
-        self.metrics.outcomes_dropped.inc()
+        self.counting.drop(request_id)
         self._request_ended.set()
         self.holding.release()
 

@@ -150,3 +150,17 @@ async def test_a_gateway_that_names_no_modes_and_sends_bodies_is_measured_to_the
     await call.end()
     (line,) = world.lines
     assert line.ttft is not None and line.flags == {"DC"}, "its end did not come: the client went away"
+
+
+@pytest.mark.parametrize("before", [ROLE, TOKEN])
+async def test_an_error_event_within_a_200_is_the_revisions_failure(world: World, before: bytes) -> None:
+    call = world.call()
+    chosen = await call.pick(answer="STREAMED")
+    await call.answered(chosen[0], **STREAM)
+    for piece, end in ((before, False), (b'data: {"error": {"message": "no page left"}}\n\n', True)):
+        await call.send(response_body=proto.HttpBody(body=piece, end_of_stream=end))
+        await call.read()
+    await call.end()
+    (line,), (ended,) = world.lines, world.ended
+    assert ended is not None and ended.outcome.failed
+    assert (line.ttft is None) is (before == ROLE)

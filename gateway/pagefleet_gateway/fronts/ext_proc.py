@@ -31,12 +31,13 @@ from pagefleet_gateway.fronts.ext_proc_messages import (
     subset_of,
     tokens_of,
 )
-from pagefleet_gateway.fronts.first_token import FirstToken
+from pagefleet_gateway.fronts.first_token import FirstToken, holds_error
 from pagefleet_gateway.measuring.access_log import LogLine
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_gateway.picking.routing import Refusal
 
 _ids = itertools.count(1)
+ERROR_EVENT = "error_event"  # the error of a stream that had an error as an event
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Exchange:
                 if self.headers_only:  # a gateway that did not name its modes sends bodies all the same
                     self.headers_only = self.ended = False
                 self.ended |= body.end_of_stream
+                if self.streams and not self.error and holds_error(body.body):
+                    self.error = ERROR_EVENT
                 if self.streams and self.first_token is None and self.tokens_sought.feed(body.body):
                     self.first_token = time.monotonic() - self.began
                     if self.pick is not None and self.served in [pod.address for pod in self.pick.choices]:

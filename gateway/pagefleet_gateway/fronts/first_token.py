@@ -1,7 +1,7 @@
 """Finds the first token in a streamed answer: the first event with content or a tool call. Pure.
 
 The pieces come as the network cut them. An event that only opens an answer (a role, an empty delta, a comment) is no token.
-An event that is not OpenAI's counts as one: nobody knows better. Source: OpenAI API, streaming of completions, chat
+An error is none either. An event that is not OpenAI's counts as one: nobody knows better. Source: OpenAI API, streaming of completions, chat
 completions and responses; WHATWG HTML, server-sent events.
 """
 
@@ -26,6 +26,11 @@ class FirstToken:
         return len(self._rest) > MAX_LINE_BYTES or any(_is_token(line) for line in lines)
 
 
+def holds_error(piece: bytes) -> bool:
+    """Return whether a piece has an event that is an error: the engine gave the answer up within a 200."""
+    return b'data: {"error"' in piece or b'data:{"error"' in piece
+
+
 def _is_token(line: bytes) -> bool:
     if not line.startswith(b"data:"):
         return False
@@ -40,6 +45,8 @@ def _is_token(line: bytes) -> bool:
         return True
     if not isinstance(event, dict):
         return True
+    if "error" in event:
+        return False
     choices = event.get("choices")
     if isinstance(choices, list):
         return any(isinstance(choice, dict) and _has_content(choice) for choice in choices)

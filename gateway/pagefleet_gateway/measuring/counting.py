@@ -56,6 +56,12 @@ class Counting:
             self._windows.record_end(completion.outcome, now)
         return completion
 
+    def drop(self, request_id: str) -> None:
+        """End a request whose answer came from no picked pod: it counts nowhere but as dropped."""
+        self._windows.tick(self._clock())
+        self._ledger.close(request_id)
+        self._metrics.outcomes_dropped.inc()
+
     def sweep(self, state: State) -> None:
         """Forget what is gone: pods, revisions, old slices, and requests whose log line can no longer come."""
         now = self._clock()

@@ -25,6 +25,7 @@ def event(document: object) -> bytes:
         (b"data: [DONE]\n\n", False),
         (event({"choices": [], "usage": {}}), False),
         (event({"choices": [{"text": ""}]}), False),
+        (event({"error": {"message": "no page left"}}), False),
         (event({"type": "response.created", "response": {}}), False),
         (event(CONTENT), True),
         (event(TOOL), True),
