@@ -1,5 +1,5 @@
 """Protects the operator on a real API server: children and their owner, silence when idle, repair of drift, a canary,
-rollback by alert, refusal of what it must refuse."""
+rollback by alert, refusal of what it must refuse, and no revision from an edit that changes only the writing."""
 
 from __future__ import annotations
 
@@ -134,3 +134,25 @@ async def test_a_users_labels_survive(plane: Plane) -> None:
     deployment = await plane.kubectl.get("deployment", name, NAMESPACE)
     assert deployment is not None
     assert deployment["metadata"]["labels"]["team"] == "a"
+
+
+async def test_an_edit_of_the_writing_alone_makes_no_revision(plane: Plane) -> None:
+    """250m is 0.25, 2Gi is 2048Mi, and an empty list is none: the Deployment is not even written."""
+    state = await ready(plane, "written")
+    name = f"written-{state.stable}"
+    before = await plane.kubectl.get("deployment", name, NAMESPACE)
+    document = service("written", env=[])
+    document["spec"]["resources"] |= {"cpu": "0.25", "memory": "2048Mi"}
+    await plane.kubectl.apply(document)
+    edited = await settled(
+        plane,
+        "written",
+        "the edit is decided on",
+        lambda v: v.status["observedGeneration"] == v.document["metadata"]["generation"] > 1,
+    )
+    assert edited.document["spec"]["resources"]["memory"] == "2048Mi"
+    assert (edited.stable, edited.canary, edited.weights) == (state.stable, "", {state.stable: 100})
+    after = await plane.kubectl.get("deployment", name, NAMESPACE)
+    assert before is not None
+    assert after is not None
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]

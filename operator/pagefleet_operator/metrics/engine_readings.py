@@ -130,6 +130,7 @@ class EngineReadings:
             try:
                 page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, metrics_page.MAX_BYTES))
             except FetchError as error:
+                account.receive(error.received)
                 return Unread(f"{url} {error}")
         account.receive(len(page))
         with account.spending():

@@ -71,6 +71,7 @@ class EngineWindows:
             try:
                 page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, MAX_BYTES))
             except FetchError as error:
+                account.receive(error.received)
                 return f"{error} (at {url})"
         account.receive(len(page))
         try:

@@ -16,11 +16,18 @@ PLAIN = "identity"  # the content coding that is none
 
 
 class FetchError(Exception):
-    """There is no document. The message continues a sentence that names who was asked: "answers 503"."""
+    """There is no document. The message continues a sentence that names who was asked: "answers 503". `received` are the bytes
+    that were read all the same."""
+
+    received = 0
 
 
 class TooLongError(FetchError):
     """The body is longer than its purpose allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"answers with more than {limit} bytes")
+        self.received = limit
 
 
 @dataclass(frozen=True)
@@ -84,4 +91,4 @@ async def _body(response: aiohttp.ClientResponse, limit: int) -> bytes:
                 break
         else:
             return bytes(content)
-    raise TooLongError(f"answers with more than {limit} bytes")
+    raise TooLongError(limit)

@@ -180,6 +180,7 @@ class GatewayWindows:
             document = await long_json.load(text, "slices", account)
             return await _answer(document, account)
         except TooLongError as error:
+            account.receive(error.received)
             start = max(known.start, self._clock() - known.skew - LATEST_SECONDS)
             self._newest.setdefault(key, {})[address] = replace(known, start=start)
             log.warning("gateway %s: %s; only its latest %g s are read", address, error, LATEST_SECONDS)

@@ -89,6 +89,12 @@ def test_engines_hold_the_compiled_operations(image: str) -> None:
     assert "COPY --from=operations /compiled/" in stages()["own-engine"][1]
 
 
+def test_the_gateway_holds_its_compiled_filters() -> None:
+    assert "COPY --from=own-gateway /opt/pagefleet/" in origin("gateway")[1]
+    assert "COPY --from=filters /compiled/" in stages()["own-gateway"][1]
+    assert "python3 -m pagefleet_gateway.envoy.module.library" in stages()["filters"][1]
+
+
 def test_a_library_of_the_checkout_never_enters_the_build() -> None:
     copied = re.findall(r"^COPY (.+) \S+$", stages()["operations"][1], flags=re.MULTILINE)
     package = str(Path(OPERATIONS).parent)

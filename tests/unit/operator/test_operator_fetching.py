@@ -28,6 +28,7 @@ from pagefleet_operator.kube.store import Store
 from pagefleet_operator.metrics import gateway_windows, long_json, metrics_page
 from pagefleet_operator.metrics.accounts import (
     BASE_SECONDS,
+    BYTE_SECONDS,
     MAX_ASKED,
     PERIOD_SECONDS,
     POD_SECONDS,
@@ -241,6 +242,15 @@ async def test_a_service_that_uses_up_its_time_is_unread_and_has_time_again(pods
     assert accounts.open(("ns", "chat"), 1).overdrawn == ""
     reading = await EngineReadings(pods.session).read(ADDRESS, account=accounts.open(("ns", "chat"), 1))
     assert isinstance(reading, EngineReading)
+
+
+async def test_an_endless_page_is_charged_for_what_was_received(pods: Pods) -> None:
+    pods.answer = lambda _: web.Response(text="x" * (metrics_page.MAX_BYTES + 1))
+    account = Accounts().open(("ns", "chat"), 1)
+    before = account.time.left
+    assert isinstance(await EngineReadings(pods.session).read(ADDRESS, account=account), Unread)
+    await EngineWindows(pods.session).read([Pod("chat-1", ADDRESS, "aaaa")], "ns", "chat", account=account)
+    assert before - account.time.left == pytest.approx(2 * metrics_page.MAX_BYTES * BYTE_SECONDS)
 
 
 def test_many_services_of_a_tenant_share_its_time() -> None:

@@ -98,7 +98,8 @@ class Probes:
 class Engine:
     """`runtime` is the name as it is given, known or not; `runtimes.catalog` has what each runtime is.
 
-    `pipeline_parallel_size` is the number of groups of layers. `refresh` stands in no pod: it makes another revision. The fields from `command` on are of runtime custom only.
+    `pipeline_parallel_size` is the number of groups of layers. `refresh` stands in no pod: it makes another revision. The
+    fields from `command` on are of runtime custom only.
     """
 
     runtime: str = OURS

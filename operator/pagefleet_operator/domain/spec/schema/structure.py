@@ -40,7 +40,7 @@ def filled(value: Any, schema: Mapping[str, Any]) -> Any:
         return [filled(item, schema["items"]) for item in value]
     if schema.get("type") != "object" or not isinstance(value, dict):
         return value
-    for name, sub in (schema.get("properties") or {}).items():
+    for name, sub in schema.get("properties", {}).items():
         if name in value:
             value[name] = filled(value[name], sub)
         elif "default" in sub:
@@ -68,7 +68,7 @@ def at(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def _has_defaults(schema: Mapping[str, Any]) -> bool:
-    subs = (schema.get("properties") or {}).values()
+    subs = schema.get("properties", {}).values()
     return any("default" in sub or (sub.get("type") == "object" and _has_defaults(sub)) for sub in subs)
 
 
@@ -109,7 +109,7 @@ def _bounds(value: float, schema: Mapping[str, Any], path: str) -> Iterator[Spec
 
 
 def _object(value: Mapping[Any, object], schema: Mapping[str, Any], path: str) -> Iterator[SpecError]:
-    properties = schema.get("properties") or {}
+    properties = schema.get("properties", {})
     for name in schema.get("required") or ():
         if name not in value:
             yield SpecError(f"{path}.{name}", "is required")
