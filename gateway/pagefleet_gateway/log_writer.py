@@ -48,6 +48,11 @@ class LogWriter:
             self._changed.notify()
         self._thread.join(seconds)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still writes, or waits for lines."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
         while batch := self._next():
             rest = memoryview(batch)

@@ -52,6 +52,7 @@ class Engine:
     token_report: str = ""  # trailer: as our engine; usage: as others; "": none
     left: int = 0  # requests whose client went away
     requests: list[web.Request] = field(default_factory=list)
+    gate: asyncio.Semaphore | None = None  # each token after the first waits for it
     port: int = 0
     runner: web.AppRunner | None = None
 
@@ -150,6 +151,8 @@ class Engine:
         for index, token in enumerate(TOKENS):
             if index and self.between:
                 await asyncio.sleep(self.between)
+            if index and self.gate is not None:
+                await self.gate.acquire()
             if self.breaks and index == 2:
                 await response.write(FAILED)
                 break

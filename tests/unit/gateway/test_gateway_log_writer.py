@@ -63,6 +63,10 @@ def test_the_end_writes_what_is_queued_and_waits_for_no_stalled_reader(pipe: tup
     before = time.monotonic()
     stalled.close(0.1)
     assert time.monotonic() - before < 5
+    # Its thread must be over before the pipe's descriptor can become another test's.
+    os.close(reader)
+    stalled.close(10)
+    assert not stalled.alive
 
 
 def test_a_reader_that_is_gone_ends_nothing(pipe: tuple[int, int]) -> None:
