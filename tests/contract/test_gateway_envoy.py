@@ -7,7 +7,6 @@ before the first byte, refusals in OpenAI's shape, headers that a client may not
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import time
 from collections import Counter
