@@ -64,21 +64,21 @@ def verdicts(traffic: Traffic, until: float, chosen: Guard = DEFAULT) -> list[tu
     return shown
 
 
-@pytest.mark.parametrize("patience", [None, 10.0, 60.0])
+@pytest.mark.parametrize("limit", [None, 10.0, 60.0])
 @pytest.mark.parametrize(("share", "seconds"), [(10, 150.0), (20, 90.0), (50, 80.0)])
 def test_a_canary_a_hundred_times_slower_is_convicted_while_its_clients_wait(
-    patience: float | None, share: int, seconds: float
+    limit: float | None, share: int, seconds: float
 ) -> None:
     """Its answers take 20 s and more: were only requests counted that have ended, the demo's share of 20 % took 235 s."""
     for seed in range(3):
-        clients = Clients(patience=lambda _: patience)
+        clients = Clients(leave_after=lambda _: limit)
         now, verdict = verdicts(world(seed, share, (usual, lambda r: 100 * usual(r)), clients), 300.0)[-1]
         assert verdict.reason == "LatencyRegression"
         assert now <= seconds, f"{now:.0f} s"
 
 
 def test_a_canary_that_never_answers_anybody_is_convicted_although_no_request_of_it_ever_ends_well() -> None:
-    traffic = world(1, 20, (usual, lambda _: math.inf), Clients(patience=lambda _: 10.0))
+    traffic = world(1, 20, (usual, lambda _: math.inf), Clients(leave_after=lambda _: 10.0))
     now, verdict = verdicts(traffic, 300.0)[-1]
     assert (verdict.reason, now <= 90.0) == ("LatencyRegression", True)
     assert "have waited for longer without a first token" in verdict.record.message
@@ -94,7 +94,7 @@ def test_a_canary_that_hangs_for_some_requests_is_convicted(share: float) -> Non
     def hangs(source: random.Random) -> float:
         return math.inf if source.random() < share else usual(source)
 
-    now, verdict = verdicts(world(2, 50, (usual, hangs), Clients(patience=lambda _: 30.0)), 900.0)[-1]
+    now, verdict = verdicts(world(2, 50, (usual, hangs), Clients(leave_after=lambda _: 30.0)), 900.0)[-1]
     assert verdict.reason == "LatencyRegression", f"after {now:.0f} s: {verdict.record.message}"
 
 
@@ -103,13 +103,13 @@ def leaves(*choices: float | None) -> Callable[[random.Random], float | None]:
 
 
 CLIENTS = {
-    "leave after 1 s": Clients(patience=leaves(1.0)),
-    "leave after 10 s": Clients(patience=leaves(10.0)),
-    "some leave after 1 s, some after 10 s, some never": Clients(patience=leaves(1.0, 10.0, None)),
-    "leave at any time": Clients(patience=lambda source: source.expovariate(0.5)),
+    "leave after 1 s": Clients(leave_after=leaves(1.0)),
+    "leave after 10 s": Clients(leave_after=leaves(10.0)),
+    "some leave after 1 s, some after 10 s, some never": Clients(leave_after=leaves(1.0, 10.0, None)),
+    "leave at any time": Clients(leave_after=lambda source: source.expovariate(0.5)),
     "read slowly": Clients(reading=lambda source: source.choice([0.1, 60.0])),
     "force heavy requests on the canary in storms": Clients(
-        patience=leaves(0.5, None),
+        leave_after=leaves(0.5, None),
         headers=lambda source: {"x_canary": "1"} if source.random() < 0.7 else {},
         burden=20.0,
     ),
@@ -168,7 +168,7 @@ def test_the_share_of_slow_requests_of_two_identical_revisions_is_the_same_whate
 def test_a_request_is_slow_once_however_long_it_waits_and_however_it_ends() -> None:
     """Its age passes the bound in one slice; what comes later, the first token too, is no second one."""
     for seed in range(10):
-        traffic = world(seed, 50, (slow, slow), Clients(patience=leaves(1.5, 30.0, None)))
+        traffic = world(seed, 50, (slow, slow), Clients(leave_after=leaves(1.5, 30.0, None)))
         traffic.run(120.0)
         traffic.stop()
         traffic.run(400.0)

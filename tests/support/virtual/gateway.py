@@ -113,7 +113,7 @@ class Clients:
     `burden` is by how much longer a request with headers takes its engine.
     """
 
-    patience: Callable[[random.Random], float | None] = lambda _: None
+    leave_after: Callable[[random.Random], float | None] = lambda _: None
     reading: Callable[[random.Random], float] = lambda _: 0.5
     headers: Callable[[random.Random], dict[str, str]] = lambda _: {}
     burden: float = 1.0
@@ -165,11 +165,11 @@ class Traffic:
         headers = self._clients.headers(self._random)
         request, pick = self.gateway.send(now, f"{self._random.random()}" * 20, **headers)
         wait = self._ttft[pick.revision](self._random) * (self._clients.burden if headers else 1.0)
-        patience, reading = self._clients.patience(self._random), self._clients.reading(self._random)
-        leaves = patience is not None and patience < wait
-        self.felt.append((pick.revision, min(wait, patience) if patience is not None else wait, not leaves))
-        if patience is not None and leaves:
-            self._at(now + patience, lambda time: self.gateway.leave(request, time))
+        limit, reading = self._clients.leave_after(self._random), self._clients.reading(self._random)
+        leaves = limit is not None and limit < wait
+        self.felt.append((pick.revision, min(wait, limit) if limit is not None else wait, not leaves))
+        if limit is not None and leaves:
+            self._at(now + limit, lambda time: self.gateway.leave(request, time))
             return
         self._at(now + wait, lambda time: self.gateway.first_token(request, wait, time))
         self._at(now + wait + reading, lambda time: self._end(request, time))

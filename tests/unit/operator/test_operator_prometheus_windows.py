@@ -38,7 +38,7 @@ PODS = (Pod("chat-aaaa-1", "", "aaaa"), Pod("chat-cccc-1", "", "cccc"))
 Series = list[dict[str, Any]]
 
 
-class Kept:
+class StubPrometheus:
     """The data of a Prometheus: the metrics pages of pods at each scrape, and the queries that it has answered."""
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ def _names(text: str) -> Iterator[str]:
 
 
 @pytest_asyncio.fixture
-async def kept() -> AsyncIterator[tuple[Kept, PrometheusWindows]]:
-    stored, app = Kept(), web.Application()
+async def pair() -> AsyncIterator[tuple[StubPrometheus, PrometheusWindows]]:
+    stored, app = StubPrometheus(), web.Application()
     app.router.add_post("/api/v1/query", stored.answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
@@ -93,7 +93,7 @@ def served(metrics: Metrics, requests: int, seconds: float) -> str:
     return metrics.text().decode()
 
 
-def scraped(stored: Kept, ago: tuple[float, ...] = (40.0, 25.0, 10.0), slow: float = 1.0) -> None:
+def scraped(stored: StubPrometheus, ago: tuple[float, ...] = (40.0, 25.0, 10.0), slow: float = 1.0) -> None:
     now = time.time()
     for pod, factor in zip(PODS, (1.0, slow), strict=True):
         metrics = Metrics("m", EngineConfig("file:///m"))
@@ -104,8 +104,8 @@ async def read(windows: PrometheusWindows, query: Query = OWN) -> tuple[Slice, .
     return await windows.read(PODS, ("aaaa", "cccc"), query)
 
 
-async def test_what_came_between_two_scrapes_of_each_pod(kept: tuple[Kept, PrometheusWindows]) -> None:
-    prometheus, windows = kept
+async def test_what_came_between_two_scrapes_of_each_pod(pair: tuple[StubPrometheus, PrometheusWindows]) -> None:
+    prometheus, windows = pair
     scraped(prometheus, slow=3.0)
     slices = await read(windows)
     assert slices is not None
@@ -124,16 +124,16 @@ async def test_what_came_between_two_scrapes_of_each_pod(kept: tuple[Kept, Prome
     assert prometheus.queries[-1].endswith("[30s]"), "and asked for once"
 
 
-async def test_a_revision_that_comes_back_is_not_counted_twice(kept: tuple[Kept, PrometheusWindows]) -> None:
-    prometheus, windows = kept
+async def test_a_revision_that_comes_back_is_not_counted_twice(pair: tuple[StubPrometheus, PrometheusWindows]) -> None:
+    prometheus, windows = pair
     scraped(prometheus)
     slices = await read(windows)
     assert await windows.read(PODS[:1], ("aaaa",), OWN) is not None
     assert await read(windows) == slices
 
 
-async def test_a_restart_and_a_long_silence_are_gaps(kept: tuple[Kept, PrometheusWindows]) -> None:
-    prometheus, windows = kept
+async def test_a_restart_and_a_long_silence_are_gaps(pair: tuple[StubPrometheus, PrometheusWindows]) -> None:
+    prometheus, windows = pair
     scraped(prometheus)
     metrics, now = Metrics("m", EngineConfig("file:///m")), time.time()
     prometheus.pages[PODS[1].name] = [
@@ -162,8 +162,8 @@ def test_after_a_restart_the_next_requests_count_again() -> None:
     assert past.slices[-1].requests == 1
 
 
-async def test_another_histogram_in_milliseconds(kept: tuple[Kept, PrometheusWindows]) -> None:
-    prometheus, windows = kept
+async def test_another_histogram_in_milliseconds(pair: tuple[StubPrometheus, PrometheusWindows]) -> None:
+    prometheus, windows = pair
     now = time.time()
     for pod in PODS:
         labels = f'workload="chat-{pod.revision}"'
@@ -179,41 +179,41 @@ async def test_another_histogram_in_milliseconds(kept: tuple[Kept, PrometheusWin
     assert prometheus.queries[0] == 'request_milliseconds_bucket{workload="chat-aaaa"}[300s]'
 
 
-def nan(stored: Kept) -> None:
+def nan(stored: StubPrometheus) -> None:
     pages = stored.pages[PODS[1].name]
     stored.pages[PODS[1].name] = [(at, text.replace('le="+Inf"} 10', 'le="+Inf"} NaN')) for at, text in pages]
 
 
-def falling(stored: Kept) -> None:
+def falling(stored: StubPrometheus) -> None:
     at, text = stored.pages[PODS[0].name][-1]
     stored.pages[PODS[0].name][-1] = (at, text.replace('le="+Inf"} 15', 'le="+Inf"} 2'))
 
 
-def late(stored: Kept) -> None:
+def late(stored: StubPrometheus) -> None:
     stored.pages[PODS[1].name] = [(at - LATE_SECONDS, text) for at, text in stored.pages[PODS[1].name]]
 
 
-BROKEN: list[tuple[str, Callable[[Kept], Any], str]] = [
-    ("no canary", lambda kept: kept.pages.pop(PODS[1].name), "no series of it (revision cccc)"),
-    ("empty", lambda kept: kept.pages.clear(), "no series of it (revision aaaa)"),
+BROKEN: list[tuple[str, Callable[[StubPrometheus], Any], str]] = [
+    ("no canary", lambda pair: pair.pages.pop(PODS[1].name), "no series of it (revision cccc)"),
+    ("empty", lambda pair: pair.pages.clear(), "no series of it (revision aaaa)"),
     ("late", late, "no fresh samples of pod chat-cccc-1 (the newest is 10"),
     ("NaN", nan, "cannot be read"),
     ("falling", falling, "cannot be read"),
-    ("no JSON", lambda kept: setattr(kept, "instead", "gone"), "does not answer"),
-    ("a vector", lambda kept: setattr(kept, "instead", '{"status": "success", "data": {"resultType": "vector", "result": []}}'),
+    ("no JSON", lambda pair: setattr(pair, "instead", "gone"), "does not answer"),
+    ("a vector", lambda pair: setattr(pair, "instead", '{"status": "success", "data": {"resultType": "vector", "result": []}}'),
      "a vector, not samples over time"),
-    ("an error", lambda kept: setattr(kept, "instead", '{"status": "error", "error": "query timed out"}'), "query timed out"),
-    ("not series", lambda kept: setattr(kept, "instead", '{"status": "success", "data": {"resultType": "matrix", "result": [1, null]}}'),
+    ("an error", lambda pair: setattr(pair, "instead", '{"status": "error", "error": "query timed out"}'), "query timed out"),
+    ("not series", lambda pair: setattr(pair, "instead", '{"status": "success", "data": {"resultType": "matrix", "result": [1, null]}}'),
      "cannot be read"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("break_it", "words"), [one[1:] for one in BROKEN], ids=[one[0] for one in BROKEN])
 async def test_what_is_not_there_is_no_measurement(
-    kept: tuple[Kept, PrometheusWindows], break_it: Callable[[Kept], Any], words: str
+    pair: tuple[StubPrometheus, PrometheusWindows], break_it: Callable[[StubPrometheus], Any], words: str
 ) -> None:
     """Also when there was a good answer before; when Prometheus is well again, so is the measurement."""
-    prometheus, windows = kept
+    prometheus, windows = pair
     scraped(prometheus)
     assert await read(windows) is not None
     break_it(prometheus)
