@@ -288,8 +288,9 @@ def test_the_provider_changed_back_takes_the_route_away_and_then_forgets_it() ->
 def test_an_invalid_spec_keeps_the_route_and_its_conditions() -> None:
     condition = Condition(ACCEPTED, "True", "Accepted", "fine", 5.0, 2)
     status = replace(SPLIT, conditions=(condition,), route=RouteRecord("Service"))
-    plan = decide(observation({"traffic": 7}, GatewayApiReading(NEW), status), NOW)
-    assert condition in plan.status.conditions
+    plan = decide(replace(observation({"traffic": 7}, GatewayApiReading(NEW), status), generation=9), NOW)
+    assert replace(condition, observed_generation=9) in plan.status.conditions
+    assert {condition.observed_generation for condition in plan.status.conditions} == {9}
     assert (plan.routes, plan.withdrawn, plan.status.route) == ((), (), RouteRecord("Service"))
 
 

@@ -54,8 +54,14 @@ def add(turn: SpecTurn, plan: Plan) -> Plan:
 
 
 def keep(plan: Plan, before: Status) -> Plan:
-    """Keep the stored conditions of KINDS: while the spec cannot be used, the route stays as it is."""
-    stored = tuple(condition for condition in before.conditions if condition.type in KINDS)
+    """Keep the stored conditions of KINDS: while the spec cannot be used, the route stays as it is.
+
+    They hold in this generation too, because nothing of it is used.
+    """
+    generation = plan.status.observed_generation
+    stored = tuple(
+        replace(condition, observed_generation=generation) for condition in before.conditions if condition.type in KINDS
+    )
     return replace(plan, status=replace(plan.status, conditions=(*plan.status.conditions, *stored)))
 
 
