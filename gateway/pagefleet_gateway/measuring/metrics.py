@@ -53,7 +53,7 @@ class Metrics:
             "Time from a request's last byte to the first token, streamed answers only",
         )
         self._e2e = self._times(
-            "pagefleet_gateway_e2e_seconds", "Time from a request's first byte to its answer's last byte"
+            "pagefleet_gateway_e2e_seconds", "Time from a request's last byte to its answer's last byte"
         )
         self._key_requests = Counter(
             "pagefleet_gateway_key_requests",
