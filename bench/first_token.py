@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.firsttokenbench.cost import latency, streams
 from bench.firsttokenbench.kills import kills
 from bench.firsttokenbench.truth import truth
+from bench.gatewaybench.show import show
 from bench.harness.parts import Verdict, measure, options
 
 PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {
@@ -55,21 +56,6 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
         cost = systems["pagefleet"]["ms"]["p95"] - systems["unheld"]["ms"]["p95"]
         rows.append((f"time between tokens p95 that holding adds, ms, {count} streams", round(cost, 3), "<=", 1.0))
     return rows
-
-
-def show(part: str, figures: Mapping[str, Any]) -> None:
-    if part == "streams":
-        for count, systems in figures.items():
-            show(f"{count} streams", systems)
-        return
-    print(f"\n{part}")
-    for name, value in figures.items():
-        if isinstance(value, Mapping) and "added" in value:
-            own = ", ".join(f"{share} {value['ms'][share]:.2f}" for share in ("p50", "p95", "p99"))
-            above = ", ".join(f"{share} {value['added'][share]:+.2f}" for share in ("p50", "p95", "p99"))
-            print(f"  {name:<19} {own} ms; added {above} ms; {value['cores']} cores, {value['failed']} failed")
-        else:
-            print(f"  {name:<19} {value}")
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.gatewaybench.churn import churn
 from bench.gatewaybench.rollback import rollback
+from bench.gatewaybench.show import show
 from bench.gatewaybench.simulation import compare
 from bench.gatewaybench.split import split
 from bench.gatewaybench.stalls import stalls
@@ -83,21 +84,6 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
         rows.append(("rollback: write to last canary request p99, ms", results["rollback"]["ms"]["p99"], "<=", 1000.0))
         rows.append(("failed during rollbacks", results["rollback"]["failed"], "<=", 0))
     return rows
-
-
-def show(part: str, figures: Mapping[str, Any]) -> None:
-    if part == "streams":
-        for count, systems in figures.items():
-            show(f"{count} streams", systems)
-        return
-    print(f"\n{part}")
-    for name, value in figures.items():
-        if isinstance(value, Mapping) and "added" in value:
-            added = ", ".join(f"{share} {value['added'][share]:+.2f}" for share in ("p50", "p95", "p99"))
-            own = ", ".join(f"{share} {value['ms'][share]:.2f}" for share in ("p50", "p95", "p99"))
-            print(f"  {name:<19} {own} ms; added {added} ms; {value['cores']} cores, {value['failed']} failed")
-        else:
-            print(f"  {name:<19} {value}")
 
 
 def main() -> int:

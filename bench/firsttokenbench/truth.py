@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import aiohttp
 import uvloop
 from bench.gatewaybench.stub import HEADERS
 from bench.gatewaybench.systems import ROOT, environment
+from bench.gatewaybench.traffic import engines
 
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Pod, Service, State
@@ -25,20 +23,6 @@ GATEWAY_PORT = 19380
 FIRST_MS = 400
 RATE = 40.0  # requests a second
 PATH = "/team/chat/v1/completions"
-
-
-@contextlib.contextmanager
-def stubs(headers: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "bench.gatewaybench.stub", "--ports", ",".join(map(str, PORTS))]
-    command += ["--first-ms", str(FIRST_MS), "--headers", headers]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
-    try:
-        if process.stdout is None or process.stdout.readline().strip() != b"serving":
-            raise RuntimeError("the stub engines did not start")
-        yield
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 async def client(requests: int) -> dict[str, float]:
@@ -104,7 +88,8 @@ async def _compared(requests: int) -> dict[str, object]:
 def truth(quick: bool) -> dict[str, object]:
     shown: dict[str, object] = {}
     for headers in HEADERS:
-        with stubs(headers), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        arguments = ("--first-ms", str(FIRST_MS), "--headers", headers)
+        with engines(PORTS, *arguments), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             shown[headers] = runner.run(_compared(80 if quick else 600))
     return shown
 

@@ -19,7 +19,8 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import aiohttp
-from bench.gatewaybench.systems import ROOT, environment
+from bench.gatewaybench.systems import environment
+from bench.gatewaybench.traffic import engines
 from kubernetes.aio import client, config
 
 from pagefleet_contract.names import API_VERSION, GROUP, KIND, PLURAL, REVISION_LABEL, SERVICE_LABEL, VERSION
@@ -115,19 +116,6 @@ def gateway(kubeconfig: Path, folder: Path) -> Iterator[None]:
         process.wait(60)
 
 
-@contextmanager
-def stub(hosts: list[str]) -> Iterator[None]:
-    command = [sys.executable, "-m", "bench.gatewaybench.stub", "--ports", "8000", "--hosts", ",".join(hosts)]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
-    try:
-        if process.stdout is None or process.stdout.readline().strip() != b"serving":
-            raise RuntimeError("the stub engines did not start")
-        yield
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
 class Load:
     """Clients of one service at a time; records when the canary's requests began, and the failures."""
 
@@ -158,7 +146,8 @@ async def _measure(services: int, served: int, rounds: int, kubeconfig: Path) ->
         cluster = Cluster(api)
         await cluster.fill(services, served)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        stack.enter_context(stub([f"127.110.{kind}.{index + 1}" for kind in (0, 1) for index in range(served)]))
+        hosts = ",".join(f"127.110.{kind}.{index + 1}" for kind in (0, 1) for index in range(served))
+        stack.enter_context(engines((8000,), "--hosts", hosts))
         stack.enter_context(gateway(kubeconfig, folder))
         http = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)))
         await _answering(http, served)

@@ -20,9 +20,9 @@ Figures = dict[str, object]
 
 
 @contextmanager
-def engines(ports: Sequence[int] = ENGINE_PORTS) -> Iterator[subprocess.Popen[bytes]]:
-    """Stub engines in one process, until the block ends."""
-    command = [sys.executable, "-m", "bench.gatewaybench.stub", "--ports", ",".join(map(str, ports))]
+def engines(ports: Sequence[int] = ENGINE_PORTS, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Stub engines in one process, until the block ends. `arguments`: further ones of stub.py."""
+    command = [sys.executable, "-m", "bench.gatewaybench.stub", "--ports", ",".join(map(str, ports)), *arguments]
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
     try:
         if process.stdout is None or process.stdout.readline().strip() != b"serving":

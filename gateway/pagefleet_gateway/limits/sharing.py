@@ -45,13 +45,14 @@ class Sharing:
     def ask(self, now: float) -> Rows:
         """Return the buckets that are asked for: scope, name, limit, level and demand of each."""
         rows: list[tuple[float, list[object]]] = []
+        active = set[bytes]()
         for scope, name, bucket in self._limits.buckets.active():
+            active.add(name)
             bucket.fill(now, self._limits.pods)
             row: list[object] = [scope, name.hex(), bucket.per_minute, bucket.level, bucket.demand]
             rows.append((bucket.demand / bucket.per_minute, row))
         rows.sort(key=lambda row: -row[0])
-        alive = {name for _, name, _ in self._limits.buckets.active()}
-        self._reports = {name: reports for name, reports in self._reports.items() if name in alive}
+        self._reports = {name: reports for name, reports in self._reports.items() if name in active}
         return [row for _, row in rows[:MAX_BUCKETS]]
 
     def answer(self, peer: str, rows: object, now: float) -> Rows:

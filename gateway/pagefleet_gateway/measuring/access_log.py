@@ -112,9 +112,7 @@ def parse(text: bytes) -> LogLine | FailedAttempt | None:
 def record_attempt(attempt: FailedAttempt, ledger: Ledger, now: float) -> None:
     """Record the request that a pod had when its engine died, or for which its engine had no room."""
     ticket = ledger.ticket(attempt.id)
-    pod = None
-    if ticket is not None:
-        pod = next((pod for pod in ticket.choices if pod.address == attempt.upstream), None)
+    pod = None if ticket is None else _pod_at(ticket, attempt.upstream)
     if ticket is None or pod is None:
         return
     if attempt.flags & CUT or attempt.error == ENGINE_DIED:
@@ -133,7 +131,7 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     ticket = ledger.close(line.id)
     if ticket is None:
         return None
-    answered = _answering_pod(ticket, line)
+    answered = _pod_at(ticket, line.upstream)
     end = _end(ticket, line, answered)
     failed_pods = [pod for pod in _failed_pods(ticket, line, end is End.LEFT) if pod.uid not in full]
     for pod in failed_pods:
@@ -254,8 +252,9 @@ def _trace_id(fields: Mapping[str, object]) -> str | None:
     return trace_id(parent) if isinstance(parent, str) else None
 
 
-def _answering_pod(ticket: Ticket, line: LogLine) -> Pod | None:
-    return next((pod for pod in ticket.choices if pod.address == line.upstream), None)
+def _pod_at(ticket: Ticket, address: str) -> Pod | None:
+    """Return the pod among a request's choices that has the address."""
+    return next((pod for pod in ticket.choices if pod.address == address), None)
 
 
 def _failed_pods(ticket: Ticket, line: LogLine, cancelled: bool) -> list[Pod]:

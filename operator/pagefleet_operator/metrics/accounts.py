@@ -15,7 +15,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import aiohttp
+
 from pagefleet_operator.kube.store import ServiceKey
+from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
 
 PERIOD_SECONDS = 2.0  # between two decisions about a busy service
 BASE_SECONDS, POD_SECONDS = 0.05, 0.004  # a service's time in a period, and what each of its pods adds
@@ -84,6 +87,24 @@ class Account:
             yield
         finally:
             self.charge(self.clock() - began)
+
+
+class UnaskedError(FetchError):
+    """The service has no time left, so its pod is not asked."""
+
+
+async def fetch_charged(session: aiohttp.ClientSession, question: Question, account: Account) -> bytes:
+    """The body of a pod's answer, charged to the pod's service. Raises FetchError, and UnaskedError without a request."""
+    async with account.tenant.places:
+        if account.overdrawn:
+            raise UnaskedError(f"is {account.overdrawn}")
+        try:
+            body = await fetch(session, question)
+        except FetchError as error:
+            account.receive(error.received)
+            raise
+    account.receive(len(body))
+    return body
 
 
 async def taking_turns(items: Iterable[T], account: Account) -> AsyncIterator[T]:

@@ -12,8 +12,8 @@ import aiohttp
 from pagefleet_contract.engine_metrics import OURS, SLEEPING, Engine, EngineMetrics, selector
 from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
 from pagefleet_operator.metrics import metrics_page
-from pagefleet_operator.metrics.accounts import Account, unlimited
-from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
+from pagefleet_operator.metrics.accounts import Account, fetch_charged, unlimited
+from pagefleet_operator.metrics.fetching import FetchError, Question
 
 TIMEOUT_SECONDS = 2.0
 FRESH_SECONDS = 1.0  # a pod is asked at most this often
@@ -124,15 +124,10 @@ class EngineReadings:
 
     async def _fetch(self, server: str, metrics: EngineMetrics, account: Account) -> EngineReading | Unread:
         url = f"{server}{metrics.path}"
-        async with account.tenant.places:
-            if account.overdrawn:
-                return Unread(f"{url} is {account.overdrawn}")
-            try:
-                page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, metrics_page.MAX_BYTES))
-            except FetchError as error:
-                account.receive(error.received)
-                return Unread(f"{url} {error}")
-        account.receive(len(page))
+        try:
+            page = await fetch_charged(self._session, Question(url, TIMEOUT_SECONDS, metrics_page.MAX_BYTES), account)
+        except FetchError as error:
+            return Unread(f"{url} {error}")
         with account.spending():
             reading = parse(page.decode(errors="replace"), metrics)
         return reading or Unread(f"{url} lacks a number that the engine should report")

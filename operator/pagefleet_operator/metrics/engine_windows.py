@@ -11,9 +11,9 @@ import aiohttp
 from pagefleet_contract.engine_metrics import HISTOGRAMS
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.kube.store import ServiceKey
-from pagefleet_operator.metrics.accounts import Account, unlimited
+from pagefleet_operator.metrics.accounts import Account, UnaskedError, fetch_charged, unlimited
 from pagefleet_operator.metrics.cumulative import Counts, Past, Pod, counts, names
-from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
+from pagefleet_operator.metrics.fetching import FetchError, Question
 from pagefleet_operator.metrics.metrics_page import MAX_BYTES, samples
 
 TIMEOUT_SECONDS = 2.0
@@ -65,15 +65,12 @@ class EngineWindows:
         if metrics is None:
             return "has an engine that reports no metrics"
         url = f"http://{pod.address}:{pod.engine.port}{metrics.path}"
-        async with account.tenant.places:
-            if account.overdrawn:
-                return f"is {account.overdrawn}"
-            try:
-                page = await fetch(self._session, Question(url, TIMEOUT_SECONDS, MAX_BYTES))
-            except FetchError as error:
-                account.receive(error.received)
-                return f"{error} (at {url})"
-        account.receive(len(page))
+        try:
+            page = await fetch_charged(self._session, Question(url, TIMEOUT_SECONDS, MAX_BYTES), account)
+        except UnaskedError as error:
+            return str(error)
+        except FetchError as error:
+            return f"{error} (at {url})"
         try:
             with account.spending():
                 text = page.decode(errors="replace")
