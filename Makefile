@@ -30,10 +30,11 @@ operations: $(STAMP) ## compile the engine's CPU operations and the gateway's fi
 	@$(BIN)/python -m pagefleet_kernels.compile
 	@$(BIN)/python -m pagefleet_gateway.envoy.module.library
 
+# HOGS: so many busy loops run beside the fleet (nightly: HOGS=2 and HOGS=6). Every check and every time limit stays.
 .PHONY: demo
 demo: $(STAMP) ## a real fleet on this machine doing its main job, then torn down
-	$(call say,"make demo: a real one-node Kubernetes; our images; a canary; two rollbacks; a burst (root needed)")
-	@$(ROOT) $(BIN)/pagefleet-local demo
+	$(call say,"make demo: a real one-node Kubernetes; our images; a canary; four rollbacks; a burst (root needed)")
+	@$(ROOT) $(BIN)/pagefleet-local demo $(if $(HOGS),--hogs $(HOGS))
 
 .PHONY: up
 up: $(STAMP) ## the same fleet, left running for play
@@ -128,6 +129,11 @@ flood: $(STAMP) ## a storm of alerts against the operator's webhook, with kills 
 .PHONY: mutations
 mutations: $(STAMP) ## any value in any field of live objects, and put back (root needed)
 	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.mutations
+
+# Resumable; no root and no cluster. MUTATION: options and packages, as in `make mutation MUTATION="rollout --jobs 1"`.
+.PHONY: mutation
+mutation: $(STAMP) ## which small change of the operator's decisions does no test notice? (an hour)
+	@PYTHONPATH=tests $(BIN)/python -m mutation.main $(MUTATION)
 
 .PHONY: reliability
 reliability: $(STAMP) ## docs/reliability.md from what the above have kept

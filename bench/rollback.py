@@ -3,10 +3,10 @@
     python bench/rollback.py [PART ...] [--quick] [--check] [--json bench/results/rollback.json]
 
 Parts: alert (with 500 InferenceServices: from an alert's POST to the last request that its canary got, over 200 rollbacks
-with open streams), capacity (aborts when the good revision is at zero replicas), onset (from a regression's onset to the
-rollback, in virtual time). alert and capacity need root: a real etcd, kube-apiserver, controller-manager and scheduler, the
-operator and the gateway as they are shipped, stub engines. About twenty minutes, four with `--quick`. `--check` exits 1 when
-a target is missed. All of it shares the machine, and the program says how busy that was with other things.
+with open streams), capacity (aborts when the good revision is at zero replicas). Both need root: a real etcd,
+kube-apiserver, controller-manager and scheduler, the operator and the gateway as they are shipped, stub engines. About
+twenty minutes, four with `--quick`. `--check` exits 1 when a target is missed. All of it shares the machine, and the program
+says how busy that was with other things. bench/rollout_guard.py measures the time from a regression's onset to its verdict.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.harness.parts import Verdict, measure, options
-from bench.rollbackbench import alerts, capacity, onset
+from bench.rollbackbench import alerts, capacity
 
 NO_ROOT: Mapping[str, Any] = {"skipped": "the control plane needs root"}
 
@@ -40,11 +40,7 @@ def aborts(quick: bool) -> Mapping[str, Any]:
     return asyncio.run(capacity.measure(3 if quick else 20))
 
 
-def regression(quick: bool) -> Mapping[str, Any]:
-    return onset.measure(10 if quick else 100)
-
-
-PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {"alert": alert, "capacity": aborts, "onset": regression}
+PARTS: dict[str, Callable[[bool], Mapping[str, Any]]] = {"alert": alert, "capacity": aborts}
 
 
 def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:

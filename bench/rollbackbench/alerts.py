@@ -51,6 +51,7 @@ def spec(sequences: int) -> dict[str, Any]:
         "scaling": {"min": 1, "max": 1},
         "rollout": {
             "steps": [{"weight": 50, "hold": "1h"}],
+            "guard": {},  # no gateway measures anything here
             "alerts": {"matchLabels": {"severity": "page"}, "onAlert": "rollback"},
         },
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from pagefleet_contract.names import RECORD_SELECTOR, SERVICE_LABEL
 from pagefleet_local.demo.load import ask
 from pagefleet_local.demo.stage import sample
 from pagefleet_local.fleet.kubectl import Kubectl, until
@@ -98,6 +99,8 @@ class Field:
 
     async def remove(self, name: str) -> None:
         await self.kubectl.run("delete", "isvc", name, "-n", NAMESPACE, "--ignore-not-found")
+        own = f"{RECORD_SELECTOR},{SERVICE_LABEL}={name}"  # the next service of this name begins as a new one
+        await self.kubectl.run("delete", "controllerrevisions", "-n", NAMESPACE, "-l", own)
 
         async def gone() -> bool:
             return not await self.pods(name)

@@ -24,6 +24,17 @@ ENGINE_ANNOTATION = "pagefleet.io/engine"  # on a pod: where its engine listens 
 APPLIED_ANNOTATION = "pagefleet.io/applied-hash"
 TEMPLATES_ANNOTATION = "pagefleet.io/applied-templates"
 
+# The record of a revision: a ControllerRevision, and its annotations. It outlives the InferenceService, so it has no owner.
+RECORD = "pagefleet-revision-record"
+RECORD_SELECTOR = f"{MANAGED_SELECTOR},{NAME_LABEL}={RECORD}"
+RECORDED_FOR_ANNOTATION = "pagefleet.io/recorded-for"  # the uid of the InferenceService that it was written for
+CREATED_ANNOTATION = "pagefleet.io/created"
+ROLE_ANNOTATION, ROLE_SINCE_ANNOTATION = "pagefleet.io/role", "pagefleet.io/role-since"
+REJECTED_ANNOTATION, REJECTED_AT_ANNOTATION = "pagefleet.io/rejected", "pagefleet.io/rejected-at"
+REJECTED_MESSAGE_ANNOTATION = "pagefleet.io/rejected-message"
+DELETED_ANNOTATION = "pagefleet.io/service-deleted"  # when its InferenceService was first missed
+RECORDS_ANNOTATION = "pagefleet.io/records"  # on an exported InferenceService: the number of its records
+
 SYSTEM_NAMESPACE = "pagefleet-system"
 OPERATOR, GATEWAY, ENGINE = "pagefleet-operator", "pagefleet-gateway", "pagefleet-engine"
 ENGINE_CONTAINER = "engine"  # in an engine pod

@@ -102,3 +102,15 @@ def interval(histogram: Histogram, q: float) -> tuple[float, float] | None:
     low = rank(histogram, math.floor(count * q - margin))
     high = rank(histogram, min(count, math.ceil(count * q + margin) + 1))
     return None if low is None or high is None else (low, high)
+
+
+def coarse(histogram: Histogram, most: int) -> dict[int, int]:
+    """Merge into `most` buckets at most. A count moves up only, so a bound read from them is never too low."""
+    result, width = dict(histogram), 1
+    while len(result) > most:
+        width *= 2
+        result = {}
+        for bucket, count in histogram.items():
+            place = -(-bucket // width) * width
+            result[place] = result.get(place, 0) + count
+    return dict(sorted(result.items()))

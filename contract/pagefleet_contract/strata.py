@@ -23,6 +23,18 @@ def stratum(uncached_tokens: float) -> str:
     return STRATA[max(0, bisect_right(LOWER_ENDS, uncached_tokens) - 1)]
 
 
+QUEUED = " queued"
+FREE_STRATA, QUEUED_STRATA = STRATA, tuple(name + QUEUED for name in STRATA)
+
+
+def load_stratum(tokens: float, queued: bool) -> str:
+    """Return the load stratum of a request by the tokens that its pod computes until its first token.
+
+    `queued`: some of them are of other requests. Their number is an estimate, so such requests are compared with their like.
+    """
+    return stratum(tokens) + QUEUED if queued else stratum(tokens)
+
+
 def title(name: str) -> str:
     """Return the stratum for people; the name itself for one that this version does not know."""
     if name in STRATA:

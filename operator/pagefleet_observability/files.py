@@ -12,10 +12,17 @@ from typing import Any
 import yaml
 
 from pagefleet_observability.dashboards import DASHBOARDS
-from pagefleet_observability.rules import alerts, recordings
+from pagefleet_observability.rules import alerts, canaries, recordings
 from pagefleet_observability.rules.rule import RUNBOOKS, Alert
 
-GROUPS = (recordings.REQUEST_RULES, recordings.ENGINE_RULES, alerts.REVISIONS, alerts.SERVICES, alerts.SYSTEM)
+GROUPS = (
+    recordings.REQUEST_RULES,
+    recordings.ENGINE_RULES,
+    canaries.CANARIES,
+    alerts.REVISIONS,
+    alerts.SERVICES,
+    alerts.SYSTEM,
+)
 ALERTS = tuple(rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert))
 HEADER = "# Made by `python -m pagefleet_observability` from operator/pagefleet_observability; edit that.\n"
 

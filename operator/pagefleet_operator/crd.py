@@ -40,7 +40,7 @@ CONDITION = record(
     "A condition, as in metav1.",
     {
         "type": text(
-            "Ready, Progressing, Analysed, RolledBack, Scaling, Degraded; where they apply RouteAccepted and others."
+            "Ready, Progressing, Analysed, RolledBack, Regressed, Guarded, Scaling, Degraded; where they apply RouteAccepted and others."
         ),
         "status": text("True, False or Unknown.", longest=16),
         "reason": text("CamelCase reason."),
@@ -85,8 +85,9 @@ STATUS = record(
             {"revision": text("Its hash."), "since": _time("When it stopped being the stable revision.")},
         ),
         "baseline": array(
-            "Latencies of the previous revision, for the watch after promotion.", _object("A histogram."), 64
+            "Latencies of the previous and of the stable revision, for the watch.", _object("A histogram."), 160
         ),
+        "watch": _object("The evidence against the stable revision in normal operation, while there is some."),
         "draining": array("Revisions that have lost their traffic.", _object("A revision, and since when."), 64),
         "spares": _object("Warm spares of the stable revision: how many are desired, asleep and awake."),
         "replicas": integer("Ready replicas of all revisions.", 0, 100000),
@@ -100,6 +101,7 @@ COLUMNS = (
     ("Canary", "string", ".status.canary"),
     ("Weight", "string", ".status.traffic[1].weight"),
     ("Verdict", "string", ".status.rollout.verdict.outcome"),
+    ("Guarded", "string", ".status.conditions[?(@.type=='Guarded')].status"),
     ("Replicas", "integer", ".status.replicas"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )

@@ -26,6 +26,8 @@ from pagefleet_operator.kube.apply import Applier
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.leader_election import Leadership
 from pagefleet_operator.kube.lists import Lists
+from pagefleet_operator.kube.records.retention import Retention
+from pagefleet_operator.kube.records.writing import RecordWriter
 from pagefleet_operator.kube.spares import SpareOrders
 from pagefleet_operator.kube.store import ObjectKey, Store
 from pagefleet_operator.kube.versions import Versions
@@ -107,8 +109,10 @@ async def operate(
         metrics.leader.set_function(lambda: float(leadership.leads.is_set()))
         wakes = Wakes(session, gatherer.gateways, lambda key: queue.add(key))
         page = StatusPage(store, _page_token(), leadership.leads.is_set)
-        applier = Applier(api, versions, store, leadership.check)
-        spares = SpareOrders(api, store, session, leadership.check, lambda key: queue.add(key))
+        leading = api.fenced(leadership.check)
+        records = RecordWriter(leading, store)
+        applier = Applier(leading, versions, store, gatherer.routes, records.write)
+        spares = SpareOrders(leading, store, session, leadership.check, lambda key: queue.add(key))
         reconciler = Reconciler(gatherer, applier, metrics, wakes.note, page.decided, spares.carry_out)
         queue = Queue(reconciler.reconcile, metrics)
         intake = Intake(
@@ -142,6 +146,7 @@ async def operate(
             server.measure_lag(),
             leadership.run(),
             wakes.run(),
+            Retention(leading, store, leadership.leads.is_set).run(lists.synced),
         )
         others = [asyncio.create_task(work) for work in working]
         if secure is not None:

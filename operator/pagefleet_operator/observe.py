@@ -34,8 +34,9 @@ from pagefleet_operator.domain.status.observation import (
 from pagefleet_operator.domain.status.status import Phase, Status
 from pagefleet_operator.kube import gateway_api, group_members, leader_worker_sets, paths, readings
 from pagefleet_operator.kube.client import Api, ApiError, Document
-from pagefleet_operator.kube.gateway_api import GatewayApis
+from pagefleet_operator.kube.gateway_api import GatewayApis, RouteObjects
 from pagefleet_operator.kube.leader_worker_sets import Groups
+from pagefleet_operator.kube.records.reading import Records, announced
 from pagefleet_operator.kube.store import ServiceKey, Store, served_name
 from pagefleet_operator.kube.versions import Versions
 from pagefleet_operator.metrics.accounts import Account, Accounts
@@ -92,7 +93,9 @@ class Gatherer:
         self._api, self._store, self._sources, self._system = api, store, sources, system
         self._engines, self._windows = sources.engines, sources.windows
         self._measure = Measures(sources.engine_windows, sources.prometheus_windows)
-        self._gateway_apis, self._groups = GatewayApis(api), Groups(api, versions, store)
+        self.routes = RouteObjects(api)
+        self._gateway_apis, self._groups = GatewayApis(api, self.routes), Groups(api, versions, store)
+        self._records = Records(api, store)
         self._past, self._accounts = Past(), Accounts()
         self._memos: dict[tuple[str, str], dict[str, object]] = {}
         self._gateway_pods: dict[str, tuple[float, list[str]]] = {}
@@ -115,7 +118,8 @@ class Gatherer:
         metadata = service["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         raw, listed = service.get("spec") or {}, self._store.children("Pod", namespace, name)
-        grouped = leader_worker_sets.needed(raw, service.get("status") or {}, listed)
+        records = await self._records.read(service)
+        grouped = leader_worker_sets.needed(raw, service.get("status") or {}, records, listed)
         served = await self._groups.read(namespace, name) if grouped else False
         workloads = [item for kind in WORKLOADS for item in self._store.children(kind, namespace, name)]
         pods = _pods(listed)
@@ -125,16 +129,18 @@ class Gatherer:
         guard = parsed.rollout.guard if isinstance(parsed, Spec) else None
         urgent = alerts.decides(status, raw, parsed.rollout if isinstance(parsed, Spec) else None)
         in_use = bool(status.canary) or status.rollout.phase is Phase.WATCHING
+        watched = isinstance(parsed, Spec) and parsed.rollout.watch_limits is not None
         judged = in_use and not urgent
         account = self._accounts.open((namespace, name), len(pods.engines))
         if not in_use:
             self._measure.forget(namespace, name)
+        if not in_use and not watched:
             self._memos.pop((namespace, name), None)
         pod_readings, spare_readings, slices, measured, gates, load_test = await asyncio.gather(
             asyncio.gather(*(self._read(item, pods.workers, urgent, account) for item in pods.replicas)),
             asyncio.gather(*(self._spare(item, urgent, account) for item in pods.spares)),
             self._slices((namespace, name), account if routed else None, judged=judged)
-            if judged or (_scales_by_load(raw) and not urgent)
+            if judged or ((watched or _scales_by_load(raw)) and not urgent)
             else _none(),
             self._measure.read(parsed.rollout, pods.engines, status, (namespace, name), account)
             if judged and isinstance(parsed, Spec)
@@ -167,8 +173,11 @@ class Gatherer:
             image=self._sources.image,
             policy=self._sources.policy,
             load=self._windows.load(namespace, name),
-            memo=self._memos.setdefault((namespace, name), {}) if in_use else {},
+            memo=self._memos.setdefault((namespace, name), {}) if in_use or watched else {},
             groups=served,
+            created=readings.seconds(metadata["creationTimestamp"]),
+            records=records,
+            announced_records=announced(metadata),
         )
 
     def _model_name(self, service: Document) -> NameReading:

@@ -34,11 +34,13 @@ def document(namespace: str, name: str, status: Status, version: int = 1) -> dic
     }
 
 
-def idle(now: float, *, ready: int = 2, degraded: bool = False) -> Status:
+def idle(now: float, *, ready: int = 2, degraded: bool = False, guarded: bool = True) -> Status:
     conditions = [
         Condition("Ready", "True" if ready else "False", "Serving" if ready else "NoReplicas", "", now, 1),
         Condition("Degraded", "True" if degraded else "False", "ModelNotFound" if degraded else "AsExpected",
                   "spec.model.source: there is no such repository" if degraded else "", now, 1),
+        Condition("Guarded", "True" if guarded else "False", "Guarded" if guarded else "NoGuard",
+                  "" if guarded else "spec.rollout.guard judges nothing", now, 1),
     ]  # fmt: skip
     return Status(
         stable=STABLE,

@@ -136,6 +136,16 @@ def test_a_service_shows_its_evidence_and_follows(browser: WebDriver, operator: 
     operator.publish("team-00", "chat", fleet.rollout(time.time()), seed=3)
 
 
+def test_a_service_without_a_guard_shows_it(browser: WebDriver, operator: Operator) -> None:
+    opened(browser, "#/team-05/service-0025")
+    until(browser, "!document.querySelector('.trouble')")
+    operator.publish("team-05", "service-0025", fleet.idle(time.time(), guarded=False), seed=25)
+    until(browser, "document.querySelector('.trouble')")
+    assert text(browser, ".trouble") == "NoGuard spec.rollout.guard judges nothing"
+    operator.publish("team-05", "service-0025", fleet.idle(time.time()), seed=25)
+    until(browser, "!document.querySelector('.trouble')")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("where", ["#/", "#/team-00/chat", "#/team-07/service-0007"])
 def test_there_is_no_accessibility_finding(browser: WebDriver, axe: str, scheme: str, where: str) -> None:

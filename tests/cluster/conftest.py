@@ -15,13 +15,18 @@ from support.cluster.plane import CHECKOUT, OPERATOR_USER, PORT, TOKEN, Operator
 from support.cluster.status_node import StatusNode
 from support.recording import Recording
 
+from pagefleet_local.base import paths
 from pagefleet_local.base.certificates import Authority
-from pagefleet_local.fleet.install import install_crd
+from pagefleet_local.demo.narration import Narrator
+from pagefleet_local.fleet.install import Fleet, install_crd
 from pagefleet_local.fleet.kubectl import Kubectl
-from pagefleet_local.lifecycle.up import Cluster
+from pagefleet_local.lifecycle import cleanup
+from pagefleet_local.lifecycle.fleet_up import fleet_up
+from pagefleet_local.lifecycle.up import Cluster, Options, healthy
 from pagefleet_operator.kube.client import Api
 
 HERE = Path(__file__).parent
+RAN_BEFORE = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,3 +76,20 @@ async def plane(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
             serving.cancel()
             (end,) = await asyncio.gather(serving, return_exceptions=True)
             assert isinstance(end, asyncio.CancelledError), f"the node or the recording ended: {end!r}"
+
+
+@pytest.fixture(scope="module")
+def narrator() -> Narrator:
+    return Narrator()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(request: pytest.FixtureRequest, narrator: Narrator) -> AsyncIterator[Fleet]:
+    """Yield the fleet of `make up`. It stays for the next file that needs it, and is taken down after the last one, unless it
+    ran before the tests."""
+    ran_before = request.config.stash.setdefault(RAN_BEFORE, healthy(Options()))
+    yield await fleet_up(narrator.say)
+    users = [item.path for item in request.session.items if "fleet" in getattr(item, "fixturenames", ())]
+    if not ran_before and request.path == users[-1]:
+        cleanup.down(paths.layout())
+        assert cleanup.leftovers(paths.layout()) == []

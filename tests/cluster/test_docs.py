@@ -17,6 +17,8 @@ from support import docs_blocks
 from support.cluster.plane import TOKEN, Plane
 from support.docs_blocks import CHECKOUT, fenced, play
 
+from pagefleet_contract.names import RECORD_SELECTOR
+
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 ON_PLANE = docs_blocks.of("plane")
 
@@ -24,10 +26,16 @@ ON_PLANE = docs_blocks.of("plane")
 @pytest.mark.parametrize("page", ON_PLANE)
 async def test_commands_run_on_the_control_plane(page: str, plane: Plane, tmp_path: Path) -> None:
     environment = {"KUBECONFIG": str(plane.kubectl.kubeconfig), "OPERATOR": plane.operator_url, "TOKEN": TOKEN}
-    await plane.kubectl.run("delete", "isvc", "--all", "-n", "default")
+    await emptied(plane)
     # In a thread: the node of this control plane lives in this event loop.
     await asyncio.to_thread(play, ON_PLANE[page], tmp_path, environment)
+    await emptied(plane)
+
+
+async def emptied(plane: Plane) -> None:
+    """Delete every service of the namespace, and what is known of them."""
     await plane.kubectl.run("delete", "isvc", "--all", "-n", "default")
+    await plane.kubectl.run("delete", "controllerrevisions", "-n", "default", "-l", RECORD_SELECTOR)
 
 
 def services() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -27,26 +27,8 @@ from pagefleet_local.fleet.install import Fleet, install
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_local.fleet.view import View
 from pagefleet_local.kind import plan
-from pagefleet_local.lifecycle import cleanup
-from pagefleet_local.lifecycle.fleet_up import fleet_up
-from pagefleet_local.lifecycle.up import Options, healthy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
-
-
-@pytest.fixture(scope="module")
-def narrator() -> Narrator:
-    return Narrator()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def fleet(narrator: Narrator) -> AsyncIterator[Fleet]:
-    """Yield the fleet of `make up`. Take it down afterwards unless it ran before."""
-    ran_before = healthy(Options())
-    yield await fleet_up(narrator.say)
-    if not ran_before:
-        cleanup.down(paths.layout())
-        assert cleanup.leftovers(paths.layout()) == []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -201,7 +183,7 @@ async def test_logs_exec_and_port_forward(stage: Stage) -> None:
 async def test_kubectl_get_isvc_shows_the_columns(stage: Stage) -> None:
     table = (await stage.kubectl.run("get", "isvc", "-n", NAMESPACE)).out
     header = table.splitlines()[0].split()
-    assert header == ["NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "REPLICAS", "AGE"]
+    assert header == ["NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "GUARDED", "REPLICAS", "AGE"]
 
 
 async def test_the_gateway_asks_for_what_its_role_names_and_for_nothing_else(stage: Stage) -> None:

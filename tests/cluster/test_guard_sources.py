@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from support.cluster.plane import Plane
-from support.cluster.services import NAMESPACE, service, settled, view
+from support.cluster.services import NAMESPACE, removed, service, settled, view
 from support.engine.measured import MeasuredEngine
 
 from pagefleet_contract.names import ENGINE_PORT, REVISION_LABEL, SERVICE_LABEL
@@ -60,7 +60,7 @@ async def engines(plane: Plane) -> AsyncIterator[Engines]:
     running = Engines(plane)
     yield running
     await running.close()
-    await plane.kubectl.run("delete", "isvc", NAME, "-n", NAMESPACE, "--ignore-not-found")
+    await removed(plane, NAME)
     await until(running.gone, timeout=60, what="its pods are gone", interval=0.3)
 
 

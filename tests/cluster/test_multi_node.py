@@ -47,7 +47,7 @@ def wide(number: int = 8, replicas: int = 1) -> Document:
     document = service(NAME, args=[f"--max-num-seqs={number}"], nodes=2)
     document["spec"]["model"]["quantization"] = "none"
     document["spec"]["scaling"] = {"min": replicas, "max": replicas}
-    document["spec"]["rollout"] = {"steps": [{"weight": 50, "hold": "2s"}]}
+    document["spec"]["rollout"] = {"steps": [{"weight": 50, "hold": "2s"}], "guard": {}}
     return document
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from support.cluster.plane import Plane
-from support.cluster.services import NAMESPACE, ready, service, settled, view
+from support.cluster.services import NAMESPACE, ready, removed, service, settled, view
 
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_operator import crd
@@ -75,7 +75,7 @@ async def test_a_rule_across_fields_refuses_or_is_stated_by_the_operator(
             plane, "odd", f"{kind} is stated", lambda v: words in v.condition(kind).get("message", "")
         )
         message = state.condition(kind)["message"]
-        await plane.kubectl.run("delete", "isvc", "odd", "-n", NAMESPACE)
+        await removed(plane, "odd")
     assert field in message
     assert words in message
 

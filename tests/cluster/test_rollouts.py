@@ -22,7 +22,7 @@ def revision(name: str, number: int, steps: list[dict[str, Any]]) -> Document:
     """The service `name` with one revision for each number. No gateway runs here, so nothing is measured: without a guard
     each step passes by its time."""
     document = service(name, args=[f"--max-num-seqs={number}"])
-    document["spec"]["rollout"] = {"steps": steps, "alerts": ALERTS}
+    document["spec"]["rollout"] = {"steps": steps, "guard": {}, "alerts": ALERTS}
     return document
 
 

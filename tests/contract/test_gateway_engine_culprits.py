@@ -45,15 +45,16 @@ class Mortal(Engine):
 
 
 async def mortals(fleet: Fleet, count: int) -> list[Mortal]:
-    made = []
-    for _ in range(count):
-        fleet.hosts += 1
-        made.append(Mortal(f"127.0.0.{fleet.hosts}", STABLE))
-        await made[-1].start()
-        fleet.stack.push_async_callback(made[-1].stop)
-        fleet.state.put_pod(made[-1].pod())
-    await until(lambda: len(fleet.serving()) == count)
-    return made
+    return await join(fleet, [Mortal(f"127.0.0.{11 + number}", STABLE) for number in range(count)])
+
+
+async def join(fleet: Fleet, engines: list[Any]) -> list[Any]:
+    for engine in engines:
+        await engine.start()
+        fleet.stack.push_async_callback(engine.stop)
+        fleet.state.put_pod(engine.pod())
+    await until(lambda: len(fleet.serving()) == len(engines))
+    return engines
 
 
 async def known(fleet: Fleet, response: ClientResponse) -> dict[str, Any]:
@@ -114,6 +115,42 @@ async def test_a_request_that_was_only_near_is_retried_and_cleared(fleet: Fleet)
     await until(lambda: len(fleet.lines) == 9)
     others[0].die()
     assert await asyncio.gather(*(say(fleet, "hello") for _ in range(4))) == [(200, "")] * 4
+
+
+@dataclass
+class Cutting(Engine):
+    """An engine that dies of whatever it has first, and whose answers to retries wait."""
+
+    cuts: bool = False
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if self.cuts and request.headers["x-envoy-attempt-count"] == "1" and request.transport is not None:
+            request.transport.abort()
+            await asyncio.sleep(10)
+        if self.cuts and self.gate is not None:
+            await self.gate.acquire()
+        return await super().answer(request)
+
+
+async def test_a_body_that_many_send_keeps_its_retries_when_an_engine_dies(fleet: Fleet) -> None:
+    engines = await join(
+        fleet, [Cutting(f"127.0.0.{number}", STABLE, gate=asyncio.Semaphore(0)) for number in (81, 82, 83)]
+    )
+    fleet.serve((STABLE, 100))
+    assert await say(fleet, "hello") == (200, "")
+    for engine in engines:
+        engine.cuts = True
+    body = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], "stream": False}
+    known_by, deaths = content(("team", "chat"), json.dumps(body).encode()), fleet.gateway.ledger.deaths
+    first = asyncio.create_task(say(fleet, "hello"))
+    await until(lambda: deaths.count(known_by) == 1)
+    second = asyncio.create_task(say(fleet, "hello"))
+    await until(lambda: sum(len(engine.requests) for engine in engines) == 5)  # both have been tried again
+    for engine in engines:
+        for _ in range(2):
+            engine.gate.release()
+    assert await asyncio.gather(first, second) == [(200, "")] * 2
+    assert deaths.count(known_by) == 0
 
 
 async def test_a_request_that_ends_real_engines_meets_two_and_no_third(fleet: Fleet, tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from collections.abc import AsyncIterator
 import pytest
 from support.gateway.fleet import CANARY, HEADERS, STABLE, TOKENS, Engine, Fleet, running, until
 
+from pagefleet_contract import sketch
 from pagefleet_contract.sketch import bucket_of
 from pagefleet_gateway.measuring.first_tokens import FirstToken, StreamError
+from pagefleet_gateway.picking.expected import MIN_MEASUREMENTS, Load
 
 STREAM = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], "stream": True}
 
@@ -69,6 +71,33 @@ async def test_a_first_token_is_reported_when_it_passes_and_not_at_the_stream_s_
     assert token.seconds == pytest.approx(felt, rel=0.05)
     await until(lambda: len(fleet.lines) == 1)
     assert [token.request_id] == [line["request_id"] for line in fleet.lines]
+
+
+async def test_a_canary_s_first_tokens_are_compared_with_what_the_stable_revision_would_take(fleet: Fleet) -> None:
+    """The stable revision teaches, one request after the other. The canary then takes four times as long."""
+    stable = await fleet.engine(STABLE, first_token=0.05)
+    await fleet.engine(CANARY, first_token=0.2)
+    fleet.serve((STABLE, 100), canary=CANARY)
+    for _ in range(MIN_MEASUREMENTS):
+        await stream(fleet)
+    times = fleet.gateway.ledger.expected_times
+    await until(lambda: times.seconds(("team", "chat"), Load(10.0, 0.0)) is not None)
+    for _ in range(5):
+        await stream(fleet)
+    fleet.serve((CANARY, 100), canary=CANARY)
+    for _ in range(5):
+        await stream(fleet)
+    pieces = await fleet.adjusted(requests=MIN_MEASUREMENTS + 10)
+    relative = {
+        revision: sketch.merged(
+            [one.relative for piece in pieces if piece.revision == revision for one in piece.load.values()]
+        )
+        for revision in (STABLE, CANARY)
+    }
+    assert [sketch.total(relative[revision]) for revision in (STABLE, CANARY)] == [5, 5]
+    ratio = (sketch.quantile(relative[CANARY], 0.5) or 0.0) / (sketch.quantile(relative[STABLE], 0.5) or 1.0)
+    assert 1.5 < ratio < 8.0
+    assert {name for piece in pieces for name in piece.pods} == {stable.pod().name}
 
 
 @pytest.mark.parametrize("headers", HEADERS)

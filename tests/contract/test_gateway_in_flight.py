@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.gateway.fleet import CANARY, STABLE, Fleet, running, until
+from support.gateway.fleet import CANARY, FAILED, STABLE, Fleet, running, until
 
 from pagefleet_contract.sketch import bucket_of
 
@@ -107,3 +107,20 @@ async def test_a_stream_that_ends_with_an_error_event_has_failed_although_its_st
     whole = await fleet.measured(requests=1)
     assert (whole["requests"], whole["errors"], whole["e2e"]) == (1, 1, {})
     assert list(whole["ttft"].values()) == [1], "its first token was felt all the same"
+
+
+async def test_an_error_event_that_two_reads_divide_is_found_wherever_they_divide_it(fleet: Fleet) -> None:
+    """The engine sends the second part when the client has the first, so Envoy reads the two one after the other."""
+    engine = await fleet.engine(CANARY, pieces=(FAILED, b""))
+    fleet.serve((CANARY, 100))
+    for cut in range(1, len(FAILED)):
+        engine.pieces, engine.gate = (FAILED[:cut], FAILED[cut:]), asyncio.Semaphore(0)
+        url = f"{fleet.url}/team/chat/v1/chat/completions"
+        async with fleet.http.post(url, data=json.dumps(STREAM)) as response:
+            received = b""
+            while not received.endswith(b"\n\n" + FAILED[:cut]):
+                received += await response.content.readany()
+            engine.gate.release()
+            assert (await response.read()).startswith(FAILED[cut:])
+    await until(lambda: len(fleet.lines) == len(FAILED) - 1)
+    assert [cut for cut, line in enumerate(fleet.lines, 1) if line["end"] != "failed"] == []

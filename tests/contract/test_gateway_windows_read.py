@@ -6,45 +6,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import aiohttp
-import msgspec
 import pytest
 import pytest_asyncio
-from aiohttp import web
+from support.gateway.two_windows import ADDRESSES, BEGIN, KEY, Gateways, serving
 
-from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
-from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_operator.metrics.gateway_windows import GatewayWindows
-
-ADDRESSES, KEY, BEGIN = ("127.66.1.1", "127.66.1.2"), ("team", "chat"), 1_800_000_000
-
-
-class Gateways:
-    """Two of them. A test sets their steady clock; each has an offset of its own from it."""
-
-    def __init__(self) -> None:
-        self.now = float(BEGIN)
-        self.windows = {address: Windows(address) for address in ADDRESSES}
-
-    def restart(self, address: str, offset: float) -> None:
-        """Start another gateway at an address, on a machine whose clock is `offset` seconds ahead."""
-        self.windows[address] = Windows(f"{address}-{offset}", offset=offset)
-
-    async def show(self, request: web.Request) -> web.Response:
-        windows = self.windows[request.host.partition(":")[0]]
-        answer = windows.document(*KEY, float(request.query["since"]), self.now)
-        return web.Response(body=msgspec.json.encode(answer | {"held": 0}), content_type="application/json")
 
 
 @pytest_asyncio.fixture
 async def gateways() -> AsyncIterator[Gateways]:
-    found, app = Gateways(), web.Application()
-    app.router.add_get("/windows", found.show)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    for address in ADDRESSES:
-        await web.TCPSite(runner, address, GATEWAY_INTERNAL_PORT).start()
-    yield found
-    await runner.cleanup()
+    async with serving() as started:
+        yield started
 
 
 @pytest.mark.parametrize("judged", [True, False])

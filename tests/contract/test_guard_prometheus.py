@@ -31,7 +31,7 @@ from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
 
 GUARD = Guard(
-    (LatencyGuard("ttft", 0.95, 0.15, 0.99, 100, "Prometheus"),), 0.05, 5, False, 60.0, error_source=Source.PROMETHEUS
+    (LatencyGuard("ttft", 0.95, 0.15, 0.99, 100, "Prometheus"),), 0.05, 5, "hold", 60.0, error_source=Source.PROMETHEUS
 )
 PODS = (Pod("chat-aaaa-1", "", "aaaa"), Pod("chat-cccc-1", "", "cccc"), Pod("chat-dddd-1", "", "dddd"))
 (WANTED,) = of_prometheus(GUARD, "team-a", "chat")

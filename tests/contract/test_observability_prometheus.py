@@ -4,23 +4,18 @@ engines fill the panels of what they tell, and no others."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import yaml
-from aiohttp import web
 from support.piece_metrics import gateway_metrics
+from support.prometheus import Asked, Text, prometheus, served
 
 from pagefleet_engine.api.observability.metrics import Metrics as EngineMetrics
 from pagefleet_engine.core.requests import EngineConfig, EngineStats
-from pagefleet_local.assets import debian
 from pagefleet_local.fleet.kubectl import until
 from pagefleet_observability.dashboards import DASHBOARDS
 from pagefleet_operator.domain.status.plan import Plan
@@ -36,8 +31,6 @@ from pagefleet_operator.web.own_metrics import Metrics as OperatorMetrics
 
 MONITORING = Path(__file__).resolve().parents[2] / "manifests/monitoring"
 DATA = Path(__file__).resolve().parents[1] / "data"
-Text = Callable[[], bytes]
-Asked = Callable[[str], Awaitable[list[dict[str, Any]]]]
 # Panels of the dashboard of engines: no other engine tells the same.
 OURS_ONLY = {
     "Pages by state", "Slots without a token", "Prefix cache hits", "Speculation: accepted draft tokens", "Waiting tokens",
@@ -104,52 +97,6 @@ def config(ports: dict[str, int]) -> dict[str, Any]:
         "rule_files": [str(MONITORING / "rules.yaml")],
         "scrape_configs": jobs,
     }
-
-
-@asynccontextmanager
-async def served(text: Text) -> AsyncIterator[int]:
-    """Yield the port of a /metrics that answers `text`."""
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=text(), headers={"Content-Type": "text/plain; version=0.0.4"})
-
-    app = web.Application()
-    app.router.add_get("/metrics", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def prometheus(folder: Path, configuration: dict[str, Any]) -> AsyncIterator[Asked]:
-    """Run a Prometheus, and yield a function that queries it."""
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with (folder / "log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            debian.tool("prometheus"), "--config.file=prometheus.yaml", f"--web.listen-address={address}",
-            "--storage.tsdb.path=data", cwd=folder, stdout=log, stderr=log,
-        )  # fmt: skip
-        try:
-            async with aiohttp.ClientSession() as session:
-
-                async def asked(query: str) -> list[dict[str, Any]]:
-                    async with session.get(f"http://{address}/api/v1/query", params={"query": query}) as response:
-                        answer = json.loads(await response.text())
-                    assert answer["status"] == "success", (query, answer)
-                    series: list[dict[str, Any]] = answer["data"]["result"]
-                    return series
-
-                yield asked
-        finally:
-            process.kill()
-            await process.wait()
 
 
 def labels(sample: dict[str, Any]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import gc
 import gzip
 import http.client
 import json
+import os
 import socket
 import threading
 import time
@@ -39,27 +40,43 @@ def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield running
 
 
+def waits(pid: int) -> dict[str, float]:
+    """Return the seconds for which each thread of a process was ready to run and had no processor (schedstat, second field)."""
+    seconds = {}
+    for folder in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has ended
+            seconds[folder.name] = int((folder / "schedstat").read_text().split()[1]) / 1e9
+    return seconds
+
+
+def waited(now: dict[str, float], before: dict[str, float], thread: int) -> float:
+    """Return for how long a thread waited between two readings, and the longest wait of the others beside it."""
+    longer = {name: seconds - before.get(name, 0.0) for name, seconds in now.items()}
+    return longer.pop(str(thread), 0.0) + max(longer.values(), default=0.0)
+
+
 @contextmanager
 def watched(served: Serving) -> Iterator[list[float]]:
     """Ask /health again and again on a connection that stays open, and yield the seconds of each answer.
 
-    The seconds leave out the time in which either process was ready to run and had no processor, because other work on the
-    machine had it.
+    The seconds leave out the time for which the thread that answers or the one that asks was ready to run and had no
+    processor, because other work on the machine had it. Another thread of the same process may have waited with Python's
+    lock in its hands, so that they waited too: the longest such wait is left out as well.
     """
     durations: list[float] = []
     done = threading.Event()
 
-    def waited() -> float:
-        files = (f"/proc/{served.process.pid}/schedstat", "/proc/thread-self/schedstat")
-        return sum(int(Path(file).read_text().split()[1]) for file in files) / 1e9
-
     def ask() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+        threads = {served.process.pid: served.process.pid, os.getpid(): threading.get_native_id()}
         while not done.is_set():
-            began, before = time.monotonic(), waited()
+            # Read before the clock. A wait between the two would be in the time, and in no difference of these.
+            before = {pid: waits(pid) for pid in threads}
+            began = time.monotonic()
             connection.request("GET", "/health")
             connection.getresponse().read()
-            durations.append(time.monotonic() - began - (waited() - before))
+            took = time.monotonic() - began
+            durations.append(took - sum(waited(waits(pid), before[pid], thread) for pid, thread in threads.items()))
             time.sleep(0.002)
         connection.close()
 

@@ -217,7 +217,7 @@ def _service() -> Document:
             "scaling": {"min": 1, "max": 1},
             "rollout": {
                 "steps": [{"weight": 50, "hold": "1h"}],
-                "guard": {"latency": []},
+                "guard": {},
                 "alerts": {"matchLabels": {"severity": "page"}},
             },
         },

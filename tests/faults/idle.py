@@ -81,7 +81,7 @@ def _service(name: str) -> dict[str, Any]:
             "model": {"source": "file:///model"},
             "resources": {"cpu": "10m", "memory": "16Mi"},
             "scaling": {"min": 1, "max": 3},
-            "rollout": {"steps": [{"pause": {}}], "alerts": {"matchLabels": {"severity": "page"}}},
+            "rollout": {"steps": [{"pause": {}}], "guard": {}, "alerts": {"matchLabels": {"severity": "page"}}},
         },
     }
 

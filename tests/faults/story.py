@@ -133,7 +133,7 @@ class Story:
         document["spec"]["traffic"] = {"retries": RETRIES}
         document["spec"]["rollout"] = {
             "steps": [{"weight": 50}],
-            "guard": {"latency": []},
+            "guard": {},
             "alerts": {"matchLabels": {"severity": "page"}},
         }
         await self.api.create(f"{GROUP}/namespaces/{self.namespace}/inferenceservices", document)

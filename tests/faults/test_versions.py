@@ -55,7 +55,7 @@ async def test_a_service_of_the_next_version_is_served_and_stays(ground: Ground,
         "model": {"source": "file:///model"},
         "resources": {"cpu": "10m", "memory": "16Mi"},
         "scaling": {"min": 1, "max": 1},
-        "rollout": {"steps": [{"weight": 50}], "guard": {"latency": []}},
+        "rollout": {"steps": [{"weight": 50}], "guard": {}},
     }
     path = f"{NEXT}/namespaces/{NAMESPACE}/inferenceservices"
     document = {

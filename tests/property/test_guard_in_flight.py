@@ -23,7 +23,7 @@ from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
 
 Draw = Callable[[random.Random], float]
-DEFAULT = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 200),), 0.01, 5, False, 600.0)
+DEFAULT = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 200),), 0.01, 5, "hold", 600.0)
 RATE = 5.0  # requests/s, as in the demo
 
 

@@ -21,7 +21,7 @@ from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, Status
 
 GUARD = Guard(
-    (LatencyGuard("ttft", 0.95, 0.15, 0.99, 100), LatencyGuard("e2e", 0.9, 0.1, 0.95, 50)), 0.02, 20, False, 600.0
+    (LatencyGuard("ttft", 0.95, 0.15, 0.99, 100), LatencyGuard("e2e", 0.9, 0.1, 0.95, 50)), 0.02, 20, "hold", 600.0
 )
 SECONDS, REVISIONS, STRATA = 2.0, ("s", "c"), ("s", "l")
 

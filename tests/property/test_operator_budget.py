@@ -138,7 +138,7 @@ def _promoted(before: str, status: Status) -> bool:
 def test_a_canary_is_rolled_out_with_specs_of_the_largest_size() -> None:
     """Ten revisions of 48 KiB: each is promoted, the status stays within its budget, and the oldest cannot be gone back to."""
     cluster = Cluster(5)
-    cluster.spec["rollout"] = {"steps": [{"weight": 50, "hold": "10s"}], "historyLimit": 50}
+    cluster.spec["rollout"] = {"steps": [{"weight": 50, "hold": "10s"}], "guard": {}, "historyLimit": 50}
     for number in range(10):
         cluster.spec.update(snapshot(MAX_SNAPSHOT_BYTES - 1000, "x"))
         cluster.spec["engine"]["env"].append({"name": "REVISION", "value": str(number)})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_operator.kube import lease
-from pagefleet_operator.kube.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, Move, Watch
+from pagefleet_operator.kube.lease import LEASE_SECONDS, MARGIN_SECONDS, RENEW_SECONDS, Lease, Move, Watch
 
 
 @dataclass
@@ -64,6 +64,7 @@ class Candidate:
 )
 def test_never_two_writers(offsets: tuple[float, float, float], steps: list[tuple[float, int, str]]) -> None:
     server, time = Server(), 0.0
+    over = [0.0, 0.0, 0.0]  # when the last write that each may have begun is over
     candidates = [Candidate(f"operator-{index}", offset) for index, offset in enumerate(offsets)]
     for passed, who, what in steps:
         time += passed
@@ -72,6 +73,11 @@ def test_never_two_writers(offsets: tuple[float, float, float], steps: list[tupl
         if what in ("write", "both"):
             candidates[who].write(server)
         assert sum(candidate.may_write(time) for candidate in candidates) <= 1
+        for index, candidate in enumerate(candidates):
+            if candidate.may_write(time):
+                assert all(time >= end - 1e-6 for other, end in enumerate(over) if other != index)
+                over[index] = time + lease.write_seconds(candidate.renewed, time + candidate.offset)
+                assert over[index] >= time + MARGIN_SECONDS - 1e-6
 
 
 @given(start=st.floats(-1e6, 1e6), phase=st.floats(0.0, RENEW_SECONDS))

@@ -253,13 +253,16 @@ def test_a_good_canary_is_promoted_and_a_bad_one_is_not() -> None:
 
 def test_without_measurements_nothing_is_promoted_and_the_deadline_decides() -> None:
     """Row 18 of docs/reliability.md: held for ever, or rolled back at the deadline where that is asked for."""
-    for choice, phase in (("hold", Phase.STEP), ("rollback", Phase.ROLLED_BACK)):
+    for choice, phase in (("hold", Phase.STEP), ("rollback", Phase.ROLLED_BACK), ("promote", Phase.IDLE)):
         cluster = Cluster(3)
         cluster.spec["rollout"]["guard"].update(onInconclusive=choice, deadline="60s")
         cluster.until(lambda status: bool(status.traffic))
-        cluster.slices = None
+        cluster.slices, first = None, cluster.status.stable
         cluster.edit(2)
         for _ in range(150):
             cluster.tick()
         assert cluster.status.rollout.phase is phase
+        if choice == "promote":
+            assert cluster.status.stable != first, "promoted, because that is asked for"
+            continue
         assert cluster.condition("Analysed").status == "Unknown"

@@ -133,7 +133,7 @@ def _service(number: int, sequences: int = 8) -> dict[str, Any]:
             "resources": {"cpu": "10m", "memory": "16Mi"},
             "scaling": {"min": 1, "max": 1},
             # An edit of the engine is a rollout; this one is decided, and then not continued.
-            "rollout": {"steps": [{"pause": {}}]},
+            "rollout": {"steps": [{"pause": {}}], "guard": {}},
         },
     }
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 Series = dict[str, str]
 REV = 'namespace="a",service="chat",revision="c1"'
 SVC = 'namespace="a",service="chat"'
-REVISION = {"namespace": "a", "service": "chat", "revision": "c1"}
+OTHER = 'namespace="a",service="chat",revision="s1"'
+CANARY = {"namespace": "a", "service": "chat", "revision": "c1"}  # of an alert that compares
+REVISION = {"namespace": "a", "service": "chat", "affected_revision": "c1"}  # of every other one
 SERVICE = {"namespace": "a", "service": "chat"}
 
 
@@ -74,6 +76,41 @@ def rollout(phase: str) -> Series:
     return {f'pagefleet_rollout{{{REV},phase="{phase}"}}': "1+0x120"}
 
 
+def compared(canary: dict[str, int], stable: dict[str, int], phase: str = "Step") -> Series:
+    """Return requests a minute by code of a canary and of the stable revision."""
+    return rollout(phase) | requests(canary) | requests(stable, OTHER)
+
+
+def p95(milliseconds: dict[int, int], labels: str) -> Series:
+    """Return first tokens a minute by the bucket in which they came, for ten hours."""
+    total, series = 0, dict[str, str]()
+    for bound in (100, 250, 500, 1000):
+        total += milliseconds.get(bound, 0)
+        series[f'pagefleet_gateway_ttft_seconds_bucket{{{labels},le="{bound / 1000}"}}'] = f"0+{total}x600"
+    series[f'pagefleet_gateway_ttft_seconds_bucket{{{labels},le="+Inf"}}'] = f"0+{total}x600"
+    return series
+
+
+BUSY = compared({"200": 100}, {"200": 900})
+COMPARED = (
+    Case("PagefleetCanaryRejects", compared({"200": 40, "400": 60}, {"200": 900}),
+         (compared({"200": 40, "400": 60}, {"200": 400, "400": 600}),  # clients have changed
+          compared({"200": 40, "429": 60}, {"200": 900}),  # a peak, which one replica meets first
+          compared({"200": 90, "400": 10}, {"200": 900}), compared({"400": 6}, {"200": 900}),
+          compared({"200": 65, "400": 35}, {"200": 800, "400": 100}),  # three times as many
+          compared({"200": 40, "400": 60}, {}), compared({"200": 40, "400": 60}, {"200": 5}),
+          compared({"200": 40, "400": 60}, {"200": 900}, "Watching"),
+          requests({"200": 40, "400": 60}) | requests({"200": 900}, OTHER)), labels=CANARY),
+    Case("PagefleetCanaryFails", compared({"200": 80, "500": 20}, {"200": 900}),
+         (compared({"200": 80, "500": 20}, {"200": 700, "500": 200}), compared({"200": 97, "500": 3}, {"200": 900}),
+          compared({"200": 80, "504": 20}, {"200": 900}),
+          compared({"200": 11, "500": 1}, {"200": 900}),  # one of twelve a minute: chance
+          compared({"200": 8, "500": 4}, {"200": 12, "500": 1}),  # the stable's share is not known from 65 requests
+          compared({"200": 100}, {"200": 700, "500": 200})), labels=CANARY),
+    Case("PagefleetCanarySlower", BUSY | p95({500: 100}, REV) | p95({250: 900}, OTHER),
+         (BUSY | p95({500: 100}, REV) | p95({500: 900}, OTHER), BUSY | p95({500: 100}, REV)), labels=REVISION),
+)  # fmt: skip
+
 PAGES = (
     Case("PagefleetRequestsRefused", requests({"200": 60, "429": 40}),
          (requests({"200": 90, "429": 10}), requests({"404": 100}, f'{SVC},revision=""'),
@@ -108,6 +145,8 @@ TICKETS = (
          ({f"pagefleet_gateway_held{{{SVC}}}": "3+0x27 0+0x32"},), labels=SERVICE),
     Case("PagefleetRolledBack", condition("RolledBack", "True", "LatencyRegression"),
          (condition("RolledBack", "False", "NotRolledBack"),), labels={**SERVICE, "reason": "LatencyRegression"}),
+    Case("PagefleetRegressed", {f'pagefleet_regressed{{{REV},signal="ttft p95"}}': "0.3+0x60"},
+         ({f'pagefleet_regressed{{{REV},signal="ttft p95"}}': "0.3+0x20 _x40"},), labels=REVISION),
     Case("PagefleetGuardInconclusive", rollout("Step") | condition("Analysed", "Unknown", "Inconclusive"),
          (rollout("Step") | condition("Analysed", "True", "Passed"), condition("Analysed", "Unknown", "Inconclusive"),
           rollout("Starting") | condition("Analysed", "Unknown", "Inconclusive")), at="70m", labels=REVISION),
@@ -141,4 +180,4 @@ TICKETS = (
           {'pagefleet_gateway_api_keys_valid{namespace="s"}': "1+0x60"}), labels={"namespace": "s"}),
 )  # fmt: skip
 
-CASES = (*PAGES, *TICKETS)
+CASES = (*COMPARED, *PAGES, *TICKETS)

@@ -110,12 +110,13 @@ async def test_vllm_serves_through_the_gateway(stage: Stage) -> None:
 
 
 async def test_the_gateway_s_time_to_first_token_is_the_client_s(stage: Stage) -> None:
-    """vLLM sends its headers at once. The access log has each stream's time to the first token; within 5 ms or 5 % it is the
-    time by this client's own clock."""
+    """vLLM sends its headers at once. The access log has each stream's time to the first token. For 95 % of the streams it is
+    within 5 ms or 5 % of the time by this client's own clock."""
     felt: dict[str, float] = {}
     async with aiohttp.ClientSession() as http:
-        for words in (5, 50, 200, 400) * 5:
-            prompt = [{"role": "user", "content": f"{QUESTION} {'again ' * words}"}]
+        for words in (5, 50, 200, 400) * 10:
+            # The question comes last: the model answers it, and does not end its answer before a token.
+            prompt = [{"role": "user", "content": f"{'Read this again. ' * (words // 4)}{QUESTION}"}]
             body = {"model": "smollm2", "messages": prompt, "max_tokens": 4, "stream": True}
             begun = time.perf_counter()
             async with http.post(f"{stage.url}/chat/completions", json=body) as response:
@@ -130,6 +131,7 @@ async def test_the_gateway_s_time_to_first_token_is_the_client_s(stage: Stage) -
     wrong = {
         name: (measured[name], own) for name, own in felt.items() if abs(measured[name] - own) > max(0.005, own / 20)
     }
+    assert len(felt) == 40
     assert len(wrong) <= len(felt) // 20, wrong
 
 

@@ -66,6 +66,13 @@ class Service:
     def key(self) -> ServiceKey:
         return (self.namespace, self.name)
 
+    @cached_property
+    def reference(self) -> str:
+        """Return the revision whose times are the measure for the others': the one with the largest weight that is not the
+        canary; "" for none."""
+        stable = [(weight, name) for name, weight in self.weights if weight > 0 and name != self.canary]
+        return max(stable)[1] if stable else ""
+
 
 @dataclass(frozen=True)
 class Pod:

@@ -106,8 +106,8 @@ def _engine_route(max_request_bytes: int, scope: str, silence_seconds: int) -> d
 
 def _retry_policy(silence_seconds: int | None) -> dict[str, object]:
     """Build the retry policy. `reset` is a connection that ended or an engine that was silent for too long. An
-    engine whose queue is full says so in a header. Envoy never
-    tries again once a byte of an answer went on to the client.
+    engine whose queue is full states it in a header, which our filter adds where an engine states it in other words
+    (module/source/first_token.c). Envoy never tries again once a byte of an answer went on to the client.
     """
     policy: dict[str, object] = {
         "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes,retriable-headers",

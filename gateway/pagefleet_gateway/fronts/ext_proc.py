@@ -43,12 +43,12 @@ ERROR_EVENT = "error_event"  # the error of a stream that had an error as an eve
 @dataclass(frozen=True)
 class Callbacks:
     """What the front asks and reports. `drop` ends a request whose answer came from no picked endpoint. `first_token` gets
-    a request's id and its seconds to the first token, when the token passes."""
+    a request's id, its seconds to the first token and the endpoint that served it, when the token passes."""
 
     decide: Callable[[Request], Pick | Refusal | asyncio.Future[Pick | Refusal]]
     complete: Callable[[LogLine], object]
     drop: Callable[[str], object]
-    first_token: Callable[[str, float], object] = lambda _, __: None
+    first_token: Callable[[str, float, str], object] = lambda _, __, ___: None
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Exchange:
                 if self.streams and self.first_token is None and self.tokens_sought.feed(body.body):
                     self.first_token = time.monotonic() - self.began
                     if self.pick is not None and self.served in [pod.address for pod in self.pick.choices]:
-                        self.callbacks.first_token(self.id, self.first_token)
+                        self.callbacks.first_token(self.id, self.first_token, self.served)
                 pieces = body_pieces(body.body, body.end_of_stream) if self.duplex[1] else [proto.CommonResponse()]
                 return [proto.ProcessingResponse(response_body=proto.BodyResponse(response=piece)) for piece in pieces]
             case "response_trailers":

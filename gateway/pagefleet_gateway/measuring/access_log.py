@@ -14,7 +14,7 @@ from pagefleet_contract.headers import ENGINE_DIED, ENGINE_FULL
 from pagefleet_gateway.cluster.state import Pod
 from pagefleet_gateway.measuring.slices import End, Outcome
 from pagefleet_gateway.measuring.trace_context import trace_id
-from pagefleet_gateway.picking.ledger import Ledger, Ticket
+from pagefleet_gateway.picking.ledger import AttemptEnd, Ledger, Ticket
 from pagefleet_gateway.picking.routing import Refusal
 
 # Envoy's response flags. Downstream: the client went away or broke the protocol, which is no revision's failure.
@@ -110,15 +110,22 @@ def parse(text: bytes) -> LogLine | FailedAttempt | None:
 
 
 def record_attempt(attempt: FailedAttempt, ledger: Ledger, now: float) -> None:
-    """Record the request that a pod had when its engine died, or for which its engine had no room."""
+    """Record a failed attempt: also the request that a pod had when its engine died, or for which its engine had no room.
+
+    The death is known now. The request's own line comes at the end of the retry, and until then others would be sent to the
+    dead engine.
+    """
+    ledger.record_failed_attempt(attempt.id)
     ticket = ledger.ticket(attempt.id)
     pod = None if ticket is None else _pod_at(ticket, attempt.upstream)
     if ticket is None or pod is None:
         return
     if attempt.flags & CUT or attempt.error == ENGINE_DIED:
         ledger.deaths.record_death(ticket.content, pod.uid, now)
+        ledger.outliers.record_failure(pod.uid, now)
+        ledger.record_attempt(attempt.id, pod.uid, AttemptEnd.DIED)
     elif attempt.error == ENGINE_FULL:
-        ledger.record_full(attempt.id, pod.uid)
+        ledger.record_attempt(attempt.id, pod.uid, AttemptEnd.FULL)
 
 
 def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
@@ -127,28 +134,32 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
     A request counts at the picked revision, whatever became of it: the draw was random, and its result was not. An
     attempt that failed counts at the revision of its pod. A pod whose engine was full has not failed.
     """
-    full = ledger.take_full(line.id)
+    attempts = ledger.take_attempts(line.id)
     ticket = ledger.close(line.id)
     if ticket is None:
         return None
     answered = _pod_at(ticket, line.upstream)
     end = _end(ticket, line, answered)
+    full = {uid for uid, attempt in attempts.items() if attempt is AttemptEnd.FULL}
     failed_pods = [pod for pod in _failed_pods(ticket, line, end is End.LEFT) if pod.uid not in full]
     for pod in failed_pods:
-        ledger.outliers.record_failure(pod.uid, now)
+        if pod.uid not in attempts:
+            ledger.outliers.record_failure(pod.uid, now)
     if answered is not None and answered not in failed_pods and end is not End.LEFT and line.code:
         record = ledger.outliers.record_error if line.code >= 500 else ledger.outliers.record_success
         record(answered.uid, now)
     ledger.retries.settle(ticket.service.key, max(line.attempts - 1, 0), answered=0 < line.code < 500)
     if line.error == ENGINE_DIED and answered is not None:
         ledger.deaths.record_death(ticket.content, answered.uid, now)
-    elif 200 <= line.code < 300 and not line.flags:
-        ledger.deaths.record_answer(ticket.content)
+    elif 200 <= line.code < 300 and not line.flags and not ticket.stream_error:
+        ledger.deaths.record_answer(ticket.content, now)
     outcome = _outcome(ticket, line, end, now)
     earlier = ticket.choices[: _attempts(ticket, line) - 1]
     outcome = replace(outcome, retried=tuple(pod.revision for pod in earlier if pod.uid not in full))
     if outcome.ttft is not None and end is End.ANSWERED and answered is not None and answered is ticket.choices[0]:
         ledger.backlogs.record_first_token(answered, ticket.uncached_tokens, outcome.ttft)
+    if outcome.ttft is not None and not outcome.booked and line.attempts <= 1 and answered is ticket.choices[0]:
+        outcome = replace(outcome, pod=ledger.learn(ticket, outcome.ttft))
     return Completion(
         namespace=ticket.service.namespace,
         service=ticket.service.name,
@@ -161,7 +172,15 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
 
 def lost(ticket: Ticket, now: float) -> Outcome:
     """Return the outcome of a request whose line has not come."""
-    return Outcome(ticket.group, End.LOST, now - ticket.opened, waiting=ticket.waiting, forced=ticket.forced)
+    return Outcome(
+        ticket.group,
+        End.LOST,
+        now - ticket.opened,
+        waiting=ticket.waiting,
+        forced=ticket.forced,
+        expected=ticket.expected,
+        load=ticket.load,
+    )
 
 
 def _outcome(ticket: Ticket, line: LogLine, end: End, now: float) -> Outcome:
@@ -181,6 +200,8 @@ def _outcome(ticket: Ticket, line: LogLine, end: End, now: float) -> Outcome:
         timed_out=_timed_out(line),
         forced=ticket.forced,
         fallback=ticket.fallback,
+        expected=ticket.expected,
+        load=ticket.load,
     )
 
 

@@ -33,17 +33,22 @@ class Counting:
                 # A token of another revision than the picked one is no time of either.
                 ticket = self._ledger.ticket(report.request_id)
                 if ticket is not None and report.upstream in _addresses(ticket):
-                    self.record_first_token(report.request_id, report.seconds)
+                    self.record_first_token(report.request_id, report.seconds, report.upstream)
             case StreamError():
                 self._ledger.record_stream_error(report.request_id)
 
-    def record_first_token(self, request_id: str, seconds: float) -> None:
-        """Count a time to first token at the moment at which the token passes: seconds since the request's last byte."""
+    def record_first_token(self, request_id: str, seconds: float, upstream: str) -> None:
+        """Count a time to first token at the moment at which the token passes: seconds since the request's last byte.
+
+        `upstream` is the address of the pod that sent the token.
+        """
         now = self._clock()
         self._windows.tick(now)
         ticket = self._ledger.record_first_token(request_id, seconds)
-        if ticket is not None:
-            self._windows.record_first_token(ticket, now)
+        if ticket is not None and ticket.first_token is not None:
+            first = ticket.choices[0].address == upstream
+            pod = self._ledger.learn(ticket, ticket.first_token) if first else ""
+            self._windows.record_first_token(ticket, now, pod)
             self._metrics.record_first_token(ticket)
 
     def complete(self, line: LogLine) -> Completion | None:

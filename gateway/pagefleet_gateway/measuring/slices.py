@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pagefleet_contract.sketch import bucket_of
+from pagefleet_gateway.measuring.adjusted import histogram
 from pagefleet_gateway.picking.ledger import Group, Ticket
 
 
@@ -26,7 +27,8 @@ class Outcome:
     """A request that ended. Times in seconds; `age` is the time since its pick.
 
     `ttft` is None for a request without a first token, `e2e` where its answer's end was not seen; `booked` says that it was counted when the token passed.
-    `waiting`: the end came before the first token of a stream.
+    `waiting`: the end came before the first token of a stream. `expected` and `load` as of its ticket. `pod` is the sampled
+    pod of the reference revision that alone had the request, "" for none.
     """
 
     group: Group
@@ -40,6 +42,9 @@ class Outcome:
     timed_out: bool = False
     forced: bool = False
     fallback: bool = False
+    expected: float | None = None
+    load: str = ""
+    pod: str = ""
     retried: tuple[str, ...] = ()  # the revision of each attempt that failed before another attempt
 
     @property
@@ -157,10 +162,6 @@ class SliceCounts:
         document |= {"tpot": histogram(self.tpot), "tokens": self.tokens} if self.with_tokens else {}
         document |= {name: count for field, name in COUNTS.items() if (count := getattr(self, field))}
         return document | {name: histogram(ages) for field, name in AGES.items() if (ages := getattr(self, field))}
-
-
-def histogram(counts: Counter[int]) -> dict[str, int]:
-    return {str(bucket): count for bucket, count in sorted(counts.items())}
 
 
 def _bucket(seconds: float) -> int:

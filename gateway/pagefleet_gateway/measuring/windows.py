@@ -18,10 +18,12 @@ from itertools import takewhile
 import msgspec
 
 from pagefleet_gateway.cluster.state import ServiceKey
+from pagefleet_gateway.measuring.adjusted import AdjustedCounts
 from pagefleet_gateway.measuring.slices import Outcome, SliceCounts
+from pagefleet_gateway.picking.backlog import RevisionKey
 from pagefleet_gateway.picking.ledger import Group, Ledger, Ticket
 
-VERSION = 2  # of the document; 1 had no requests in flight
+VERSION = 3  # of the document; 1 had no requests in flight, 2 no load-adjusted times
 SLICE_SECONDS = 2
 RETENTION_SECONDS = 3600
 MAX_BYTES = 256 * 1024 * 1024  # of all closed slices together
@@ -42,6 +44,7 @@ class Windows:
         self._ledger, self._offset, self._max_bytes = Ledger() if ledger is None else ledger, offset, max_bytes
         self._start: int | None = None  # of the open slice
         self._open: dict[Group, SliceCounts] = {}
+        self._adjusted: dict[RevisionKey, AdjustedCounts] = {}
         self._arrivals: Counter[ServiceKey] = Counter()
         self._closed: dict[ServiceKey, deque[tuple[int, bytes]]] = {}  # starts in order, and their slices
         self._bytes: Counter[ServiceKey] = Counter()
@@ -51,16 +54,25 @@ class Windows:
         self.tick(now)
         self._arrivals[key] += 1
 
-    def record_first_token(self, ticket: Ticket, now: float) -> None:
-        """Count a request's time to first token when the token has passed."""
+    def record_first_token(self, ticket: Ticket, now: float, pod: str = "") -> None:
+        """Count a request's time to first token when the token has passed. `pod` as in `Outcome`."""
         self.tick(now)
         if ticket.first_token is not None and not ticket.forced:
             self._counts(ticket.group).add_first_token(ticket.first_token)
+            if (expected := ticket.expected) is not None:
+                adjusted = self._adjusted_counts(ticket.group)
+                adjusted.add_first_token(ticket.load, expected, ticket.first_token, pod)
 
     def record_end(self, outcome: Outcome, now: float) -> None:
         """Count a request that ended, and its failed attempts at the revisions whose pods failed."""
         self.tick(now)
         self._counts(outcome.group).add_end(outcome)
+        if (expected := outcome.expected) is not None and not outcome.booked:
+            if outcome.ttft is not None:
+                adjusted = self._adjusted_counts(outcome.group)
+                adjusted.add_first_token(outcome.load, expected, outcome.ttft, outcome.pod)
+            elif outcome.waiting:
+                self._adjusted_counts(outcome.group).add_unmeasured(outcome.load, expected, outcome.age)
         if not outcome.forced:
             group = outcome.group
             for revision in outcome.retried:
@@ -106,12 +118,21 @@ class Windows:
             counts = self._open[group] = SliceCounts()
         return counts
 
+    def _adjusted_counts(self, group: Group) -> AdjustedCounts:
+        key = (group.namespace, group.service, group.revision)
+        counts = self._adjusted.get(key)
+        if counts is None:
+            counts = self._adjusted[key] = AdjustedCounts()
+        return counts
+
     def _close(self, start: int, now: float) -> None:
         for group, count in self._ledger.take_opened().items():
             self._counts(group).started += count
         for ticket in self._ledger.tickets():
             if not ticket.forced:
                 self._counts(ticket.group).add_in_flight(ticket, now)
+                if ticket.waiting and (expected := ticket.expected) is not None:
+                    self._adjusted_counts(ticket.group).add_waiting(ticket.load, expected, now - ticket.opened)
         encoded: dict[ServiceKey, list[bytes]] = {}
         for key, arrivals in self._arrivals.items():
             head = {"start": start, "revision": "", "stratum": "", "arrivals": arrivals, "requests": 0, "errors": 0}
@@ -119,11 +140,14 @@ class Windows:
         for group, counts in sorted(self._open.items()):
             text = msgspec.json.encode(counts.document(start, group.revision, group.stratum))
             encoded.setdefault((group.namespace, group.service), []).append(text)
+        for (namespace, service, revision), adjusted in sorted(self._adjusted.items()):
+            text = msgspec.json.encode(adjusted.document(start, revision))
+            encoded.setdefault((namespace, service), []).append(text)
         for key, parts in encoded.items():
             joined = b",".join(parts)
             self._closed.setdefault(key, deque()).append((start, joined))
             self._bytes[key] += len(joined)
-        self._open, self._arrivals = {}, Counter()
+        self._open, self._adjusted, self._arrivals = {}, {}, Counter()
 
     def _drop_oldest(self, key: ServiceKey) -> int:
         """Drop the oldest slice of a service and return its size."""

@@ -7,6 +7,10 @@ It answers the first attempt with 503, which is retried, and a retry with 500, w
 After one death the body goes to one pod, without a retry and without a copy. After two it is refused for a minute. Then one
 request with it may pass, and each further death doubles the time. A whole answer forgives it: the engines died of something
 else.
+
+Many clients may send one body at the same time, a health check's for example. When an engine dies of something else, it has
+some of them, and the others must keep their retries. A body that ends engines is never answered. So a body that was answered
+whole shortly before has one death to spare.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ DEATHS_TO_REFUSE = 2
 FIRST_REFUSAL_SECONDS, MAX_REFUSAL_SECONDS = 60.0, 3600.0
 ONE_DEATH_SECONDS = 5.0  # connections that a pod cuts within this time are cut by one death
 FORGET_SECONDS = 2 * MAX_REFUSAL_SECONDS  # after the last death
-MAX_RECORDS = 10_000
+MAX_RECORDS = 10_000  # of deaths, and of answers
+ANSWER_VOUCHES_SECONDS = 600.0
 
 Content = tuple[ServiceKey, bytes]
 
@@ -37,6 +42,7 @@ class _Record:
     by_pod: dict[str, float] = field(default_factory=dict)  # the last death of each, by uid
     last: float = 0.0  # death
     refused_until: float = 0.0
+    spare: int = 0  # deaths that change nothing: 1 where the content had been answered shortly before the first
 
 
 class Deaths:
@@ -44,6 +50,7 @@ class Deaths:
 
     def __init__(self) -> None:
         self._records: OrderedDict[Content, _Record] = OrderedDict()
+        self._answered: OrderedDict[Content, float] = OrderedDict()  # the last whole answer to each, the oldest first
 
     def record_death(self, known: Content | None, uid: str, now: float) -> None:
         """Count that the pod's engine died while it had the content."""
@@ -52,28 +59,41 @@ class Deaths:
         record = self._records.setdefault(known, _Record())
         if uid in record.by_pod and now < record.by_pod[uid] + ONE_DEATH_SECONDS:
             return
+        if not record.deaths:
+            record.spare = int(self._answered.get(known, -ANSWER_VOUCHES_SECONDS) + ANSWER_VOUCHES_SECONDS > now)
         record.by_pod[uid] = record.last = now
         record.deaths += 1
-        if record.deaths >= DEATHS_TO_REFUSE:
-            doublings = min(record.deaths - DEATHS_TO_REFUSE, 8)
+        if record.deaths >= DEATHS_TO_REFUSE + record.spare:
+            doublings = min(record.deaths - DEATHS_TO_REFUSE - record.spare, 8)
             record.refused_until = now + min(FIRST_REFUSAL_SECONDS * 2.0**doublings, MAX_REFUSAL_SECONDS)
         if len(self._records) > MAX_RECORDS:
             self._records.popitem(last=False)
 
-    def record_answer(self, known: Content | None) -> None:
-        """Forgive the content after a whole answer to it."""
-        if known is not None and self._records:
-            self._records.pop(known, None)
+    def record_answer(self, known: Content | None, now: float) -> None:
+        """Forgive the content after a whole answer to it. Connections that the last death cuts later are still that death."""
+        if known is None:
+            return
+        self._answered[known] = now
+        self._answered.move_to_end(known)
+        if len(self._answered) > MAX_RECORDS:
+            self._answered.popitem(last=False)
+        if record := self._record(known):
+            record.deaths, record.refused_until = 0, 0.0
 
     def count(self, known: Content | None) -> int:
         """Return how many engines died with the content since its last whole answer."""
         record = self._record(known)
         return 0 if record is None else record.deaths
 
+    def suspected(self, known: Content | None) -> bool:
+        """Whether engines may have died of the content, so that it goes to one pod at most."""
+        record = self._record(known)
+        return record is not None and record.deaths > record.spare
+
     def wait(self, known: Content | None, now: float) -> float:
         """Return the seconds for which the content is refused. A 0 refuses it for a minute more: one request may pass."""
         record = self._record(known)
-        if record is None or record.deaths < DEATHS_TO_REFUSE:
+        if record is None or record.deaths < DEATHS_TO_REFUSE + record.spare:
             return 0.0
         if record.refused_until > now:
             return record.refused_until - now
@@ -81,9 +101,15 @@ class Deaths:
         return 0.0
 
     def sweep(self, now: float) -> None:
-        """Forget contents whose last death is long ago."""
-        for known in [known for known, record in self._records.items() if record.last + FORGET_SECONDS < now]:
+        """Forget contents whose last death is long ago, or was forgiven, and answers that vouch for nothing any more."""
+        for known in [known for known, record in self._records.items() if record.last + _lifetime(record) < now]:
             del self._records[known]
+        while self._answered and next(iter(self._answered.values())) + ANSWER_VOUCHES_SECONDS < now:
+            self._answered.popitem(last=False)
 
     def _record(self, known: Content | None) -> _Record | None:
         return self._records.get(known) if known is not None and self._records else None
+
+
+def _lifetime(record: _Record) -> float:
+    return FORGET_SECONDS if record.deaths else ONE_DEATH_SECONDS

@@ -6,12 +6,15 @@ Counts, and never chooses. Times are seconds of any steady clock that the caller
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
 
 from pagefleet_gateway.cluster.state import Pod, Service
 from pagefleet_gateway.picking.backlog import Backlogs, RevisionKey
 from pagefleet_gateway.picking.deaths import Content, Deaths
+from pagefleet_gateway.picking.expected import ExpectedTimes, Load, LoadAtPick
 from pagefleet_gateway.picking.outliers import Outliers
 from pagefleet_gateway.picking.retry_budget import RetryBudgets
 
@@ -24,6 +27,13 @@ class Group:
     service: str
     revision: str
     stratum: str
+
+
+class AttemptEnd(Enum):
+    """How an attempt ended that another may follow."""
+
+    FULL = "full"  # the pod's engine had no room for it; the pod is sound
+    DIED = "died"  # the pod's engine died while it had it
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,17 @@ class Ticket:
     # the next reading of the pod's metrics shows it among the requests of others.
     copy: Pod | None = None
     copy_tokens: int = 0  # the work that the copy causes
+    # None for a request whose time is not compared: one without a stream, forced by a header, or in another service's place.
+    at_pick: LoadAtPick | None = None
+    retried: bool = False  # an attempt has failed
 
-    @property
+    def with_first_token(self, seconds: float) -> Ticket:
+        """Return the ticket with its time to first token. `replace` takes eight times as long, for each streamed request."""
+        ticket = object.__new__(Ticket)
+        ticket.__dict__.update(self.__dict__, first_token=seconds)
+        return ticket
+
+    @cached_property
     def group(self) -> Group:
         return Group(self.service.namespace, self.service.name, self.revision, self.stratum)
 
@@ -64,17 +83,46 @@ class Ticket:
         """Whether the request waits for the first token of a stream."""
         return self.streams and self.first_token is None
 
+    @property
+    def copy_uncached(self) -> int:
+        """Return the uncached prompt tokens of the copy: its answer is as long as the request's."""
+        return self.copy_tokens - (self.tokens - self.uncached_tokens)
+
+    @property
+    def expected(self) -> float | None:
+        """Return the seconds to the first token that the gateway expected at the pick; None: not known."""
+        return None if self.at_pick is None else self.at_pick.expected
+
+    @property
+    def load(self) -> str:
+        """Return the load stratum, "" for a request whose time is not compared."""
+        return "" if self.at_pick is None else self.at_pick.stratum
+
+
+@dataclass(slots=True)
+class PodCounts:
+    """The requests in flight on a pod, as its first choice. Copies are among them."""
+
+    requests: int = 0
+    tokens: int = 0  # the work that they cause, as estimated at their picks
+    waiting: int = 0  # streams without a first token
+    waiting_tokens: int = 0  # their prompts' uncached tokens
+    unstreamed_tokens: int = 0  # the uncached tokens of all others whose first token nobody reports
+
+
+IDLE, NO_LOAD = PodCounts(), Load(0.0, 0.0)
+
 
 class Ledger:
     def __init__(self) -> None:
         self.outliers = Outliers()
         self.backlogs = Backlogs()
+        self.expected_times = ExpectedTimes()
         self.deaths = Deaths()
         self.retries = RetryBudgets()
         self._tickets: dict[str, Ticket] = {}
-        self._requests: Counter[str] = Counter()  # in flight, by the first choice's uid
-        self._full: dict[str, set[str]] = {}  # by request, the pods that had no room for it
-        self._tokens: Counter[str] = Counter()  # in flight, by the first choice's uid
+        self._pods: dict[str, PodCounts] = {}  # by uid; without those that have no request
+        self._attempts: dict[str, dict[str, AttemptEnd]] = {}  # by request and the pod's uid
         self._opened: Counter[Group] = Counter()  # since `take_opened`, without those that a header has forced
 
     def __len__(self) -> int:
@@ -85,28 +133,64 @@ class Ledger:
         self._tickets[request_id] = ticket
         if not ticket.forced:
             self._opened[ticket.group] += 1
-        for uid, tokens in _work(ticket):
-            self._requests[uid] += 1
-            self._tokens[uid] += tokens
+        counts = self._counts(ticket.choices[0].uid)
+        counts.requests += 1
+        counts.tokens += ticket.tokens
+        if ticket.streams:
+            counts.waiting += 1
+            counts.waiting_tokens += ticket.uncached_tokens
+        else:
+            counts.unstreamed_tokens += ticket.uncached_tokens
+        if ticket.copy is not None:
+            counts = self._counts(ticket.copy.uid)
+            counts.requests += 1
+            counts.tokens += ticket.copy_tokens
+            counts.unstreamed_tokens += ticket.copy_uncached
 
     def close(self, request_id: str) -> Ticket | None:
         """End a request. Return None when it had no ticket (refused, or ended before)."""
         ticket = self._tickets.pop(request_id, None)
-        for uid, tokens in () if ticket is None else _work(ticket):
-            if self._requests[uid] > 1:
-                self._requests[uid] -= 1
-                self._tokens[uid] -= tokens
-            else:
-                del self._requests[uid], self._tokens[uid]
+        if ticket is None:
+            return None
+        if ticket.waiting:
+            self._end_waiting(ticket)
+        unstreamed = 0 if ticket.streams else ticket.uncached_tokens
+        self._discharge(ticket.choices[0].uid, ticket.tokens, unstreamed)
+        if ticket.copy is not None:
+            self._discharge(ticket.copy.uid, ticket.copy_tokens, ticket.copy_uncached)
         return ticket
 
-    def record_full(self, request_id: str, uid: str) -> None:
-        """Count that a pod's engine had no room for the request. The pod is sound."""
-        self._full.setdefault(request_id, set()).add(uid)
+    def _counts(self, uid: str) -> PodCounts:
+        counts = self._pods.get(uid)
+        if counts is None:
+            counts = self._pods[uid] = PodCounts()
+        return counts
 
-    def take_full(self, request_id: str) -> frozenset[str]:
-        """Return the pods that had no room for the request, by uid, and forget them."""
-        return frozenset(self._full.pop(request_id, ()))
+    def _end_waiting(self, ticket: Ticket) -> None:
+        counts = self._pods.get(ticket.choices[0].uid)
+        if counts is not None:
+            counts.waiting -= 1
+            counts.waiting_tokens -= ticket.uncached_tokens
+
+    def _discharge(self, uid: str, tokens: int, unstreamed: int) -> None:
+        """End a request on a pod. An idle pod is forgotten, so that no rounding or restart leaves a rest."""
+        counts = self._pods.get(uid)
+        if counts is None:
+            return
+        if counts.requests <= 1:
+            del self._pods[uid]
+            return
+        counts.requests -= 1
+        counts.tokens -= tokens
+        counts.unstreamed_tokens -= unstreamed
+
+    def record_attempt(self, request_id: str, uid: str, end: AttemptEnd) -> None:
+        """Record how a pod ended an attempt of the request."""
+        self._attempts.setdefault(request_id, {})[uid] = end
+
+    def take_attempts(self, request_id: str) -> Mapping[str, AttemptEnd]:
+        """Return how pods ended attempts of the request, by uid, and forget it."""
+        return self._attempts.pop(request_id, {})
 
     def ticket(self, request_id: str) -> Ticket | None:
         return self._tickets.get(request_id)
@@ -129,9 +213,21 @@ class Ledger:
         ticket = self._tickets.get(request_id)
         if ticket is None or not ticket.waiting:
             return None
-        ticket = replace(ticket, first_token=max(0.0, seconds - ticket.held_seconds))
+        self._end_waiting(ticket)
+        ticket = ticket.with_first_token(max(0.0, seconds - ticket.held_seconds))
         self._tickets[request_id] = ticket
         return ticket
+
+    def learn(self, ticket: Ticket, seconds: float) -> str:
+        """Learn from the time to first token of a request's first choice. Return that pod's name if it is sampled, else "".
+
+        After a retry the time is of several pods. It teaches nothing then, and is no pod's.
+        """
+        at_pick = ticket.at_pick
+        if at_pick is None or not at_pick.reference or ticket.retried:
+            return ""
+        self.expected_times.learn(ticket.service.key, at_pick.load, ticket.uncached_tokens, seconds)
+        return ticket.choices[0].name if at_pick.sampled else ""
 
     def record_stream_error(self, request_id: str) -> None:
         """Record that the engine gave up a request's answer within its stream."""
@@ -139,13 +235,33 @@ class Ledger:
         if ticket is not None:
             self._tickets[request_id] = replace(ticket, stream_error=True)
 
+    def record_failed_attempt(self, request_id: str) -> None:
+        """Record that an attempt of a request has failed: its time to first token is then not of one pod."""
+        ticket = self._tickets.get(request_id)
+        if ticket is not None and not ticket.retried:
+            self._tickets[request_id] = replace(ticket, retried=True)
+
     def in_flight(self, pod: Pod) -> int:
         """Return the number of requests in flight on a pod."""
-        return self._requests[pod.uid]
+        return self._pods.get(pod.uid, IDLE).requests
 
-    def tokens(self, pod: Pod) -> int:
-        """Return the tokens in flight on a pod, as estimated when its requests were picked."""
-        return self._tokens[pod.uid]
+    def counts(self, pod: Pod) -> PodCounts:
+        """Return the requests in flight on a pod, only to be read."""
+        return self._pods.get(pod.uid, IDLE)
+
+    def load_on(self, pod: Pod, now: float) -> Load:
+        """Return the load of this gateway's requests on a pod.
+
+        Streams without a first token count with their whole prompts. Of requests without a stream nobody reports when their
+        prompts are computed: they count with what is probably not computed yet, and as running.
+        """
+        counts = self._pods.get(pod.uid)
+        if counts is None:
+            return NO_LOAD
+        tokens = float(max(0, counts.waiting_tokens))
+        if counts.unstreamed_tokens > 0:
+            tokens += min(counts.unstreamed_tokens, max(0.0, self.backlogs.tokens(pod, now) - tokens))
+        return Load(tokens, max(0, counts.requests - counts.waiting))
 
     def by_revision(self) -> Counter[RevisionKey]:
         """Count the requests in flight by (namespace, service, revision)."""
@@ -154,25 +270,17 @@ class Ledger:
         )
 
     def ejected(self, pod: Pod, now: float) -> bool:
-        return self.outliers.ejected(pod.uid, self._requests[pod.uid], now)
+        return self.outliers.ejected(pod.uid, self._pods.get(pod.uid, IDLE).requests, now)
 
     def sweep(self, pods: Iterable[Pod], now: float) -> list[Ticket]:
         """Forget pods that are not among `pods`, and requests whose log line can no longer come. Return these."""
         expired = [key for key, ticket in self._tickets.items() if ticket.deadline < now]
         lost = [ticket for ticket in map(self.close, expired) if ticket is not None]
-        self._full = {key: uids for key, uids in self._full.items() if key in self._tickets}
+        self._attempts = {key: ends for key, ends in self._attempts.items() if key in self._tickets}
         alive = tuple(pods)
         uids = {pod.uid for pod in alive}
         self.backlogs.retain(alive)
-        for uid in [uid for uid in self._requests if uid not in uids]:
-            del self._requests[uid], self._tokens[uid]
+        self._pods = {uid: counts for uid, counts in self._pods.items() if uid in uids}
         self.outliers.retain(uids)
         self.deaths.sweep(now)
         return lost
-
-
-def _work(ticket: Ticket) -> Iterator[tuple[str, int]]:
-    """Yield the pods that a request occupies, by uid, and its tokens there: its first choice, and the copy's pod."""
-    yield ticket.choices[0].uid, ticket.tokens
-    if ticket.copy is not None:
-        yield ticket.copy.uid, ticket.copy_tokens

@@ -18,6 +18,7 @@ from pagefleet_gateway.limits.api_keys import APIKeys
 from pagefleet_gateway.limits.charges import Charges, OpenCharge
 from pagefleet_gateway.limits.rate_limits import Exceeded, RateLimits
 from pagefleet_gateway.picking.deaths import Content, content
+from pagefleet_gateway.picking.expected import LoadsAtPick
 from pagefleet_gateway.picking.ledger import Ledger, Ticket
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.picking.refusals import (
@@ -96,6 +97,7 @@ class Picker:
         self._ledger = ledger
         self._rng = rng
         self._readings = readings or Readings(ledger.in_flight)
+        self._loads = LoadsAtPick(state, self._readings, ledger.expected_times, ledger.load_on)
         self.splits = Splits(rng)
         self.prefixes = Prefixes()
         self.limits = RateLimits()
@@ -178,7 +180,8 @@ class Picker:
             self._swept_keys = keys
             self.limits.retain_keys(() if keys is None else keys.all)
         self.splits.retain(self._state.snapshot.services)
-        self._ledger.retries.retain(self._state.snapshot.services.keys())
+        self._ledger.retries.retain(services)
+        self._loads.retain(services)
         self.prefixes.retain({pod.cache for pod in self._state.pods})
 
     def _keyed(self, service: Service, pick: Pick) -> Pick | Refusal:
@@ -187,18 +190,20 @@ class Picker:
         return engine_key_unknown(service) if key is None else replace(pick, engine_key=key)
 
     def _spared(self, service: Service, pick: Pick, known: Content | None, now: float) -> Pick | Refusal:
-        """Return the pick for one pod alone, or a refusal, where engines died while they had this request."""
+        """Return the pick for one pod alone, or a refusal, where engines may have died of this request."""
         deaths = self._ledger.deaths
-        if not (count := deaths.count(known)):
+        if not deaths.suspected(known):
             return pick
         if wait := deaths.wait(known, now):
-            return ends_engines(service, count, wait)
+            return ends_engines(service, deaths.count(known), wait)
         return replace(pick, choices=pick.choices[:1], retries=0, mirror=None)
 
     def _ticket(self, admitted: Admitted, service: Service, pick: Pick, known: Content | None, now: float) -> Ticket:
         """Record the prompt with its first choice, and with the pod of its copy. Return the request's ticket."""
-        cost = admitted.cost
-        uncached = self._send_prompt(pick.choices[0], cost, now)
+        cost, first = admitted.cost, pick.choices[0]
+        # Other requests have no time to first token that could be compared.
+        ahead = self._loads.ahead(service, first, now) if cost.streams and not (pick.forced or pick.fallback) else None
+        uncached = self._send_prompt(first, cost, now)
         copied = 0 if pick.mirror is None else self._send_prompt(pick.mirror, cost, now)
         return Ticket(
             service=service,
@@ -217,6 +222,7 @@ class Picker:
             fallback=bool(pick.fallback),
             copy=pick.mirror,
             copy_tokens=copied + cost.output_tokens,
+            at_pick=None if ahead is None else self._loads.at_pick(service, first, ahead, uncached),
         )
 
     def _send_prompt(self, pod: Pod, cost: RequestCost, now: float) -> int:
@@ -296,11 +302,11 @@ class Picker:
         return rank(pods, lambda pod: self._load(pod, cost, now), cost.prompt_tokens, cost.tokens, count, self._rng)
 
     def _load(self, pod: Pod, cost: RequestCost, now: float) -> PodLoad:
-        reading = self._readings.of(pod, now)
+        reading, counts = self._readings.of(pod, now), self._ledger.counts(pod)
         return PodLoad(
-            in_flight_tokens=self._ledger.tokens(pod),
+            in_flight_tokens=counts.tokens,
             backlog_tokens=self._ledger.backlogs.tokens(pod, now),
-            in_flight_requests=self._ledger.in_flight(pod),
+            in_flight_requests=counts.requests,
             foreign_requests=reading.foreign,
             waiting_requests=reading.waiting,
             kv_usage=reading.kv_usage,

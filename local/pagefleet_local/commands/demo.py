@@ -9,15 +9,16 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from pagefleet_contract.names import MANAGED_SELECTOR, SYSTEM_NAMESPACE
+from pagefleet_contract.names import MANAGED_SELECTOR, RECORD_SELECTOR, SYSTEM_NAMESPACE
 from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.base import paths
 from pagefleet_local.base.console import CONSOLE
+from pagefleet_local.base.hogs import hogs as busy
 from pagefleet_local.base.preflight import Refused, check
 from pagefleet_local.commands.errors import FAILED, readable_errors
 from pagefleet_local.demo.load import Load
 from pagefleet_local.demo.narration import Narrator, SceneFailed
-from pagefleet_local.demo.scenes import alert, burst, canary, mistakes, regression, serve
+from pagefleet_local.demo.scenes import alert, burst, canary, errors, mistakes, promoted, regression, serve
 from pagefleet_local.demo.stage import NAME, NAMESPACE, Stage
 from pagefleet_local.fleet.install import CHECKOUT, Fleet
 from pagefleet_local.fleet.kubectl import KubectlError
@@ -28,6 +29,8 @@ SCENES = {
     "serve": serve,
     "mistakes": mistakes,
     "canary": canary,
+    "promoted": promoted,
+    "errors": errors,
     "regression": regression,
     "alert": alert,
     "burst": burst,
@@ -51,11 +54,15 @@ class Ground(Protocol):
 
 Keep = Annotated[bool, typer.Option(help="Leave the fleet running afterwards.")]
 Only = Annotated[list[str] | None, typer.Option(help=f"Scenes to play: {', '.join(SCENES)}.")]
+Hogs = Annotated[
+    int, typer.Option(min=0, max=64, help="Busy loops beside the fleet; every check and time limit stays.")
+]
 
 
-def demo(keep: Keep = False, only: Only = None) -> None:
+def demo(keep: Keep = False, only: Only = None, hogs: Hogs = 0) -> None:
     """Run a real fleet on this machine through its main tasks, then remove it. Exit code 1 when a check fails."""
-    _play(LocalNode(), keep, only)
+    with busy(hogs):
+        _play(LocalNode(), keep, only)
 
 
 def kind(keep: Keep = False, only: Only = None) -> None:
@@ -142,6 +149,9 @@ async def _delete(narrator: Narrator, installed: Fleet) -> None:
     """Delete the services as a user does: the objects that the operator made must go with their owner."""
     narrator.command(f"kubectl delete isvc --all -n {NAMESPACE}")
     await installed.kubectl.run("delete", "isvc", "--all", "-n", NAMESPACE, "--timeout=60s")
+    command = ("delete", "controllerrevisions", "-n", NAMESPACE, "-l", RECORD_SELECTOR)
+    narrator.command(f"kubectl {' '.join(command)}")  # what is known of them stays for a week otherwise
+    await installed.kubectl.run(*command)
     for kind in ("deployments", "services", "poddisruptionbudgets", "pods"):
         selector = MANAGED_SELECTOR
         await installed.kubectl.run(

@@ -20,28 +20,33 @@ from pagefleet_contract.names import (
     GATEWAY,
     GATEWAY_INTERNAL_PORT,
     NAME_LABEL,
+    OPERATOR,
+    OPERATOR_PORT,
     REVISION_LABEL,
     SERVICE_LABEL,
 )
 from pagefleet_local.assets import monitoring
 from pagefleet_local.demo.narration import Narrator
 from pagefleet_local.fleet.access import Access
-from pagefleet_local.fleet.install import Fleet
+from pagefleet_local.fleet.install import CHECKOUT, Fleet
 from pagefleet_local.fleet.kubectl import Document, until
 
 PROMETHEUS, ALERTMANAGER = "127.0.0.1:19090", "127.0.0.1:19093"
-PORTS = {ENGINE: ENGINE_PORT, GATEWAY: GATEWAY_INTERNAL_PORT}
+PORTS = {ENGINE: ENGINE_PORT, GATEWAY: GATEWAY_INTERNAL_PORT, OPERATOR: OPERATOR_PORT}
 DISCOVERY_SECONDS = 2.0
 
-RULE = {
-    "alert": "CanaryRefusesRequests",
-    "expr": (
-        'sum by (namespace, service, revision) (rate(pagefleet_gateway_requests_total{code=~"4.."}[15s]))'
-        " / sum by (namespace, service, revision) (rate(pagefleet_gateway_requests_total[15s])) > 0.2"
-    ),
-    "labels": {"severity": "page"},
-    "annotations": {"summary": "revision {{ $labels.revision }} refuses {{ $value | humanizePercentage }}"},
-}
+RULES = CHECKOUT / "manifests/monitoring/rules.yaml"
+GROUPS = ("pagefleet-requests", "pagefleet-canaries")  # those that compare a canary with the stable revision
+WINDOW = "15s"
+
+
+def comparing_rules() -> dict[str, Any]:
+    """The shipped rules that may roll a canary back, in a hurry: windows of WINDOW, where they are 5 min, and no waiting."""
+    groups = [group for group in yaml.safe_load(RULES.read_text())["groups"] if group["name"] in GROUPS]
+    for rule in (rule for group in groups for rule in group["rules"]):
+        rule["expr"] = rule["expr"].replace("[5m]", f"[{WINDOW}]")
+        rule.pop("for", None)
+    return {"groups": groups}
 
 
 def prometheus_config() -> dict[str, Any]:
@@ -56,7 +61,7 @@ def prometheus_config() -> dict[str, Any]:
 
 
 def targets(pods: list[Document], access: Access) -> list[dict[str, Any]]:
-    """Engine and gateway pods as Prometheus targets, labelled as its Kubernetes discovery would label them."""
+    """Pods of engine, gateway and operator as Prometheus targets, labelled as its Kubernetes discovery would label them."""
     targets = []
     for pod in pods:
         labels, address = pod["metadata"].get("labels") or {}, (pod.get("status") or {}).get("podIP")
@@ -109,10 +114,10 @@ class Monitoring:
         self._directory = home = Path(tempfile.mkdtemp(prefix="pagefleet-monitoring-"))
         (home / "token").write_text(self._fleet.token)
         (home / "token").chmod(0o600)
-        groups = {"groups": [{"name": "pagefleet-demo", "rules": [RULE]}]}
+        rules = comparing_rules()
         for name, document in {
             "prometheus.yaml": prometheus_config(),
-            "rules.yaml": groups,
+            "rules.yaml": rules,
             "alertmanager.yaml": alertmanager_config(self._fleet.operator, home / "token"),
         }.items():
             (home / name).write_text(yaml.safe_dump(document, sort_keys=False))
@@ -131,8 +136,9 @@ class Monitoring:
             f"--web.listen-address={PROMETHEUS}",
             "--storage.tsdb.path=prometheus",
         )
-        self._narrator.say("Prometheus and Alertmanager are up; the rule:")
-        self._narrator.yaml(yaml.safe_dump(RULE, sort_keys=False, width=200))
+        self._narrator.say(f"Prometheus and Alertmanager are up, with the shipped rules over {WINDOW}; one of them:")
+        shown = next(rule for rule in rules["groups"][-1]["rules"] if "alert" in rule)
+        self._narrator.yaml(yaml.safe_dump(shown, sort_keys=False, width=200))
         return self
 
     async def __aexit__(
@@ -146,7 +152,7 @@ class Monitoring:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def scraping(self) -> None:
-        """Wait until engines and gateway are scraped without an error, and Alertmanager answers."""
+        """Wait until engines, gateway and operator are scraped without an error, and Alertmanager answers."""
 
         async def healthy() -> bool:
             try:
@@ -158,12 +164,12 @@ class Monitoring:
             return set(PORTS) <= up
 
         try:
-            await until(healthy, timeout=60, what="Prometheus scrapes the engines and the gateway")
+            await until(healthy, timeout=60, what="Prometheus scrapes engines, gateway and operator")
         except TimeoutError:
             for log in sorted(self._directory.glob("*.log")):
                 self._narrator.output(log.read_text()[-2000:])
             raise
-        self._narrator.check(True, "Prometheus scrapes the engines and the gateway")
+        self._narrator.check(True, "Prometheus scrapes engines, gateway and operator")
 
     async def alerts(self) -> list[tuple[str, str, str]]:
         """The active alerts of Alertmanager: (alert, revision, state)."""

@@ -55,20 +55,34 @@ class Stage:
                 raise SceneFailed(f"not within {timeout:.0f} s: {what}")
             await asyncio.sleep(1.0)
 
-    async def edit(self, *, most: int | None = None, first: int | None = None, **changes: object) -> Document:
+    async def edit(
+        self, *, most: int | None = None, first: int | None = None, errors: bool = True, **changes: object
+    ) -> Document:
         """Apply the sample with `engine.<key>` fields (and scaling.max, and the first step's weight) changed, as a user who edits
-        the YAML and applies it again."""
+        the YAML and applies it again. `errors` False: its guard does not judge failed and refused requests."""
         document = sample()
         document["spec"]["engine"].update(copy.deepcopy(changes))
         if most is not None:
             document["spec"]["scaling"]["max"] = most
         if first is not None:
             document["spec"]["rollout"]["steps"][0]["weight"] = first
+        if not errors:
+            document["spec"]["rollout"]["guard"]["errors"] = {}
         if changes:
             self.narrator.yaml(yaml.safe_dump({"spec": {"engine": changes}}, sort_keys=False))
+        await self.apply(document)
+        return document
+
+    async def apply(self, document: Document) -> None:
         self.narrator.command("kubectl apply -f chat.yaml")
         self.narrator.output((await self.kubectl.apply(document)).text)
-        return document
+
+    async def restore(self, before: Document) -> None:
+        """Apply the spec that the service had before, as its user would, and wait until no rollout is under way."""
+        names = {key: before["metadata"][key] for key in ("name", "namespace")}
+        own = {key: before[key] for key in ("apiVersion", "kind", "spec")}
+        await self.apply({**own, "metadata": names})
+        await self.watch(lambda v: v.phase == "Idle" and v.is_true("Ready"), timeout=60, what="the rollout has ended")
 
 
 def sample() -> Document:

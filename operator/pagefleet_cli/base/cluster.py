@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pagefleet_cli.base.errors import CommandError, api_error, unknown_service, unreachable
-from pagefleet_contract.names import GROUP, PLURAL, VERSION
+from pagefleet_contract.names import GROUP, PLURAL, RECORD_SELECTOR, SERVICE_LABEL, VERSION
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
 TIMEOUT_SECONDS = 15.0
+RECORDS = "controllerrevisions"
 Document = dict[str, Any]
 
 
@@ -81,6 +82,19 @@ class Cluster:
         if every:
             return self._ask(PLURAL, self._objects.list_cluster_custom_object, GROUP, VERSION, PLURAL)
         return self._ask(PLURAL, self._objects.list_namespaced_custom_object, GROUP, VERSION, self.namespace, PLURAL)
+
+    def records(self, service: str = "", every: bool = False) -> list[Document]:
+        """List the records of the namespace's revisions, or of one service's, or of all namespaces."""
+        selector = f"{RECORD_SELECTOR},{SERVICE_LABEL}={service}" if service else RECORD_SELECTOR
+        version = ("apps", "v1")
+        if every:
+            listed = self._ask(
+                RECORDS, self._objects.list_cluster_custom_object, *version, RECORDS, label_selector=selector
+            )
+        else:
+            call = self._objects.list_namespaced_custom_object
+            listed = self._ask(RECORDS, call, *version, self.namespace, RECORDS, label_selector=selector)
+        return list(listed.get("items") or ())
 
     def annotate(self, name: str, key: str, value: str) -> Document:
         """Set one annotation by a JSON merge patch."""

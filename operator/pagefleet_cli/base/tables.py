@@ -22,7 +22,7 @@ def condition(service: Document, kind: str) -> Document:
 
 def services(items: Iterable[Document], now: datetime.datetime, wide: bool = False) -> Table:
     """One line for each service; `wide` adds the phase, model, source, runtime and the reason of a service that is not Ready."""
-    columns = ["NAMESPACE", "NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "REPLICAS", "AGE"]
+    columns = ["NAMESPACE", "NAME", "READY", "STABLE", "CANARY", "WEIGHT", "VERDICT", "GUARDED", "REPLICAS", "AGE"]
     table = Table(*columns, *(("PHASE", "MODEL", "SOURCE", "RUNTIME", "REASON") if wide else ()), box=None)
     for item in items:
         metadata, status, pods = item["metadata"], item.get("status") or {}, revision_spec(item.get("spec"))
@@ -31,7 +31,8 @@ def services(items: Iterable[Document], now: datetime.datetime, wide: bool = Fal
         rollout = status.get("rollout") or {}
         cells = [
             metadata["namespace"], metadata["name"], ready["status"], status.get("stable", ""), canary, weight,
-            (rollout.get("verdict") or {}).get("outcome", ""), status.get("replicas", 0),
+            (rollout.get("verdict") or {}).get("outcome", ""),
+            condition(item, "Guarded")["status"], status.get("replicas", 0),
             age(metadata["creationTimestamp"], now),
         ]  # fmt: skip
         if wide:

@@ -11,7 +11,7 @@ from typing import Any
 from pagefleet_cli.base.words import moment, span
 from pagefleet_contract.names import ACTION_ANNOTATION
 from pagefleet_contract.quantity import seconds
-from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT
+from pagefleet_operator.domain.spec.rollout import with_defaults
 from pagefleet_operator.domain.spec.schema.step_kinds import OPTIONS, definition_of
 
 Document = Mapping[str, Any]
@@ -145,14 +145,14 @@ def _paused(service: Document, paused: str) -> str:
 
 def _steps(service: Document) -> list[Document]:
     rollout = (service.get("spec") or {}).get("rollout")
-    steps: list[Document] = (DEFAULT_ROLLOUT if rollout is None else rollout).get("steps") or []
+    steps: list[Document] = with_defaults(rollout or {})["steps"] or []
     return steps
 
 
 def _step(raw: Document, index: int, present: int, phase: str) -> Step:
     if phase in PROMOTED:
         place = Place.DONE
-    elif phase in ("Starting", "Unknown", *FAILED):
+    elif phase in ("Starting", "Restoring", "Unknown", *FAILED):
         place = Place.COMING
     else:
         place = Place.DONE if index < present else Place.PRESENT if index == present else Place.COMING

@@ -81,7 +81,7 @@ def _phase(state: Progress, service: Document) -> list[str]:
     match state.phase:
         case "Idle":
             return [f"revision {state.stable} is stable and is the revision of the spec: there is nothing to do"]
-        case "Starting":
+        case "Starting" | "Restoring":
             name = state.canary or state.stable
             ready, desired = state.replicas.get(name, (0, 0))
             return [

@@ -1,5 +1,5 @@
-"""Alerts. A page that names a service also names a revision: Alertmanager sends it to the operator, which rolls the
-revision back when it is a canary. An alert without one guilty revision is a ticket, or names no service.
+"""Alerts about revisions as they are, about services, and about the system. None of them rolls a canary back: at a peak
+they are true of a good revision too. Those that may are in rules/canaries.py.
 
 Burn rates: Site Reliability Workbook, chapter 5 (multi-window, multi-burn-rate). Its factors 14.4 and 6 are for budgets
 of 0.1 %; of a budget of 5 % a burn of 14.4 would be 72 % slow requests, so it is 6 (30 %) and 2 (10 %) here.
@@ -62,6 +62,14 @@ REVISIONS = Group(
             "2m",
             f"{REVISION}: {SHARE} of streamed answers begin later than {TTFT_SECONDS} s",
             f"The budget for slow first tokens (5 % over {TTFT_SECONDS} s) burns {FAST_BURN} times too fast, over 5 min and 1 h.",
+        ),
+        Alert(
+            "PagefleetRegressed",
+            PAGE,
+            f"max by ({BY}) (pagefleet_regressed) > 0",
+            "",
+            f"{REVISION} has become slower: {SHARE} of its requests are slower than recorded at the same load",
+            "The stable revision is proven to be slower than its predecessor, or than it was itself, at the same load. Nothing rolls back by itself.",
         ),
         Alert(
             "PagefleetFreeKVPagesLow",

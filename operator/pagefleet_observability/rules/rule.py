@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+AFFECTED = "affected_revision"
 RUNBOOKS = "docs/runbooks.md"  # `--runbooks` replaces it with the address of your copy
 
 
@@ -29,7 +30,11 @@ class Recording:
 
 @dataclass(frozen=True)
 class Alert:
-    """`hold`: how long `expr` must hold. A page with the labels namespace, service and revision may roll a canary back."""
+    """`hold`: how long `expr` must hold.
+
+    A page with the labels namespace, service and revision may roll a canary back. Only an alert that `compares` a canary
+    with the stable revision has these labels. The revision of any other alert is its label AFFECTED.
+    """
 
     name: str
     severity: Severity
@@ -37,6 +42,7 @@ class Alert:
     hold: str
     summary: str
     description: str
+    compares: bool = False
 
     @property
     def anchor(self) -> str:
@@ -48,6 +54,9 @@ class Alert:
         if self.hold:
             document["for"] = self.hold
         document["labels"] = {"severity": self.severity.value}
+        if "$labels.revision" in self.summary and not self.compares:
+            # An empty value removes the label. The template has the labels from before.
+            document["labels"] |= {AFFECTED: "{{ $labels.revision }}", "revision": ""}
         document["annotations"] = {
             "summary": self.summary,
             "description": self.description,

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from pagefleet_operator.alerts.coalesce import Coalescer, Identity, identity
 from pagefleet_operator.alerts.payload import Alert, PayloadError, bounded, merge, parse
-from pagefleet_operator.domain.rollout.alerts import labels_of, matches
+from pagefleet_operator.domain.rollout.alerts import counts_without_revision, labels_of, matches
 from pagefleet_operator.domain.spec import parse as spec
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.status import budget, codec
@@ -38,7 +38,8 @@ class Outcome(StrEnum):
     """What became of one alert.
 
     REFUSED: a label that is to name an object is no name. UNMATCHED: it names no service, or a service that does not
-    exist, takes no alerts or asks for other labels. FAILED: it could not be stored, and Alertmanager sends it again.
+    exist, takes no alerts or asks for other labels, or it names no revision where the service needs one. FAILED: it could
+    not be stored, and Alertmanager sends it again.
     """
 
     ACCEPTED = "accepted"
@@ -101,6 +102,11 @@ class Intake:
                 continue
             outcomes[Outcome.ACCEPTED] += stored
             outcomes[Outcome.UNMATCHED] += len(group) - stored
+            if stored < len(group) and (unnamed := sum(not alert.revision for alert in group)):
+                reasons.append(
+                    f"{namespace}/{service}: {unnamed} alerts have no label revision; such an alert counts only with "
+                    "spec.rollout.alerts.withoutRevision: act"
+                )
         return outcomes, reasons
 
     async def _keep(self, namespace: str, service: str, alerts: list[AlertRecord]) -> frozenset[Identity]:
@@ -108,10 +114,13 @@ class Intake:
         writing the object."""
         for _ in range(ATTEMPTS):
             document = await self._find(namespace, service)
-            labels = _labels(document) if document else None
-            if document is None or labels is None:
+            accepted = _accepted(document) if document else None
+            if document is None or accepted is None:
                 return frozenset()
-            records = [bounded(alert, labels) for alert in alerts if matches(alert.labels, labels)]
+            labels, any_revision = accepted
+            # The end of an alert is taken in any case: an alert stored under an earlier spec may pause a rollout.
+            about = [alert for alert in alerts if alert.revision or any_revision or alert.resolved]
+            records = [bounded(alert, labels) for alert in about if matches(alert.labels, labels)]
             before = codec.load(document.get("status"))
             after = merge(before, records)
             if after != before:
@@ -134,7 +143,12 @@ class Intake:
         return bool(token) and hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
-def _labels(document: Document) -> Mapping[str, str] | None:
-    """The labels an alert must carry for this service; None when it takes no alerts."""
-    parsed = spec.parse(document.get("spec") or {})
-    return parsed.rollout.alert_labels if isinstance(parsed, Spec) else labels_of(document.get("spec"))
+def _accepted(document: Document) -> tuple[Mapping[str, str], bool] | None:
+    """The labels an alert must carry for this service, and whether it may name no revision; None when it takes no alerts."""
+    raw = document.get("spec")
+    parsed = spec.parse(raw or {})
+    if isinstance(parsed, Spec):
+        labels, any_revision = parsed.rollout.alert_labels, parsed.rollout.alerts_without_revision
+    else:
+        labels, any_revision = labels_of(raw), counts_without_revision(raw)
+    return None if labels is None else (labels, any_revision)

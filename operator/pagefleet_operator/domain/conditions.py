@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagefleet_contract.names import REVISION_LABEL
+from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.status.codec import time_to_the_second
 from pagefleet_operator.domain.status.condition import FALSE, TRUE, UNKNOWN, NewCondition, Problem, with_transition_time
 from pagefleet_operator.domain.status.observation import PodFault
-from pagefleet_operator.domain.status.stage import Stage
-from pagefleet_operator.domain.status.status import Condition, Phase
+from pagefleet_operator.domain.status.stage import Stage, watched_seconds
+from pagefleet_operator.domain.status.status import Condition, Phase, Rejection
 from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
 
@@ -55,7 +56,9 @@ def state(turn: Turn, report: Report) -> tuple[Condition, ...]:
         _ready(turn, report),
         _progressing(turn, report),
         _analysed(report.stage),
-        _rolled_back(report.stage),
+        _rolled_back(turn, report.stage),
+        _regressed(turn, report.stage),
+        _guarded(turn, report),
         _scaling(turn, report),
         _degraded(report),
         *_defaults(report),
@@ -102,8 +105,11 @@ def _progressing(turn: Turn, report: Report) -> NewCondition:
         pause = f"; it is paused by {record.paused}" if record.paused else ""
         reason = "Paused" if record.paused else record.phase.value
         return ("Progressing", TRUE, reason, f"revision {stage.canary} is being rolled out{pause}")
-    if record.phase is Phase.WATCHING:
+    if record.phase is Phase.WATCHING and _is_judged(turn, stage):
         return ("Progressing", TRUE, record.phase.value, f"revision {stage.stable} is promoted and still watched")
+    if record.phase is Phase.RESTORING:
+        message = f"revision {stage.stable} is starting again: its record has it as the stable one"
+        return ("Progressing", TRUE, record.phase.value, message)
     if not stage.traffic:
         return ("Progressing", TRUE, "Starting", f"revision {stage.stable} is starting")
     if record.phase is Phase.ROLLED_BACK:
@@ -111,13 +117,23 @@ def _progressing(turn: Turn, report: Report) -> NewCondition:
     return ("Progressing", FALSE, "Idle", f"nothing is being rolled out: revision {stage.stable} gets all traffic")
 
 
-def _rejection(turn: Turn, stage: Stage) -> str:
-    """The rejection of the spec's revision: its hash, the reason, the time, and the way to try it again."""
+def _is_judged(turn: Turn, stage: Stage) -> bool:
+    """Whether the time of spec.rollout.afterPromotion.watch is not over."""
+    return not isinstance(turn, SpecTurn) or watched_seconds(stage.record, turn.now) < turn.rollout.watch
+
+
+def _last_rejection(turn: Turn, stage: Stage) -> Rejection | None:
+    """The rejection of the spec's revision, else the latest one."""
     target = turn.target if isinstance(turn, SpecTurn) else ""
     rejections = [one for one in stage.rejected if one.hash == target] or list(stage.rejected)
-    if not rejections:
+    return rejections[-1] if rejections else None
+
+
+def _rejection(turn: Turn, stage: Stage) -> str:
+    """The last rejection: the revision's hash, the reason, the time, and the way to try it again."""
+    last = _last_rejection(turn, stage)
+    if last is None:
         return "the spec's revision was rolled back and is not tried again until the spec changes"
-    last = rejections[-1]
     return (
         f"revision {last.hash} was rolled back at {time_to_the_second(last.time)} ({last.reason}: {last.message}); "
         f"it is not tried again until the spec changes or `{turn.command('retry')}`"
@@ -132,11 +148,43 @@ def _analysed(stage: Stage) -> NewCondition:
     return ("Analysed", status, verdict.outcome or "NoVerdict", verdict.message)
 
 
-def _rolled_back(stage: Stage) -> NewCondition:
-    if stage.record.phase in (Phase.ROLLED_BACK, Phase.ROLLING_BACK) and stage.rejected:
-        last = stage.rejected[-1]
+def _rolled_back(turn: Turn, stage: Stage) -> NewCondition:
+    last = _last_rejection(turn, stage)
+    if stage.record.phase in (Phase.ROLLED_BACK, Phase.ROLLING_BACK) and last is not None:
         return ("RolledBack", TRUE, last.reason, f"revision {last.hash}: {last.message}")
     return ("RolledBack", FALSE, "NotRolledBack", "the last rollout was not rolled back")
+
+
+def _guarded(turn: Turn, report: Report) -> NewCondition:
+    """Whether a new revision is judged before it gets all traffic. A spec has to ask for it not to be."""
+    if not isinstance(turn, SpecTurn):
+        reason, message = (report.invalid.reason, report.invalid.message) if report.invalid else ("InvalidSpec", "")
+        return ("Guarded", UNKNOWN, reason, message)
+    rollout = turn.rollout
+    if rollout.guard.empty:
+        others = "alerts and people roll" if rollout.alert_labels is not None else "only people roll"
+        message = (
+            f"spec.rollout.guard judges nothing: {others} a new revision back; remove the field for the default guard"
+        )
+        return ("Guarded", FALSE, "NoGuard", message)
+    if not rollout.measured:
+        message = (
+            "spec.rollout.steps has no step that brings a new revision a part of the requests: it takes all traffic "
+            "unjudged; remove the field for the default steps"
+        )
+        return ("Guarded", FALSE, "NoSteps", message)
+    return ("Guarded", TRUE, "Guarded", "a new revision is judged in its steps before it gets all traffic")
+
+
+def _regressed(turn: Turn, stage: Stage) -> NewCondition:
+    if isinstance(turn, SpecTurn) and turn.rollout.watch_limits is None:
+        return ("Regressed", FALSE, "NotWatched", "spec.rollout.watch is {}: the stable revision is not watched")
+    if stage.watch is not None and stage.watch.regressed:
+        return ("Regressed", TRUE, "LatencyRegression", stage.watch.message)
+    if not any(load_records.is_load_record(record) for record in stage.baseline):
+        message = "no times to first token are recorded by load yet: the gateways have reported none"
+        return ("Regressed", UNKNOWN, "NoRecord", message)
+    return ("Regressed", FALSE, "AsRecorded", "the stable revision is as quick as recorded at the same load")
 
 
 def _scaling(turn: Turn, report: Report) -> NewCondition:

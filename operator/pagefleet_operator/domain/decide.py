@@ -16,7 +16,8 @@ from pagefleet_operator.domain.manifests.load_test_job import load_test_job
 from pagefleet_operator.domain.manifests.retained import with_templates
 from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
-from pagefleet_operator.domain.rollout import carrying_capacity, draining, invalid_spec, machine
+from pagefleet_operator.domain.records import recording, restoring
+from pagefleet_operator.domain.rollout import actions, carrying_capacity, draining, invalid_spec, machine
 from pagefleet_operator.domain.rollout.draining import Draining
 from pagefleet_operator.domain.rollout.target import target_of
 from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
@@ -55,12 +56,15 @@ class Decisions:
 
 def decide(observation: Observation, now: float) -> Plan:
     """Decide what the service needs now: the next status, its children, and the Events of the actions."""
-    plan = _planned(observation, now)
+    if pause := restoring.pause(observation, now):
+        return Plan(observation.status, requeue=pause)
+    journal = Journal(now)
+    restored = restoring.restored(observation, now, journal)
+    plan = recording.add(restored, _planned(restored, now, journal))
     return replace(plan, status=budget.fit(plan.status, observation.status.conditions, now))
 
 
-def _planned(observation: Observation, now: float) -> Plan:
-    journal = Journal(now)
+def _planned(observation: Observation, now: float, journal: Journal) -> Plan:
     parsed = parse.parse(observation.spec)
     match parsed:
         case SpecErrors():
@@ -71,6 +75,8 @@ def _planned(observation: Observation, now: float) -> Plan:
                 problem = Problem("NotAllowed", SpecErrors(tuple(refused)).message)
                 return routing.keep(_hold(Turn(observation, now, journal), problem), observation.status)
             turn = SpecTurn(observation, now, journal, parsed, target_of(parsed.raw, observation.status))
+            if unready := restoring.problem(turn, retried=actions.asks_to_retry(turn)):
+                return routing.keep(_hold(turn, unready), observation.status)
             return routing.add(turn, _move(turn))
 
 
@@ -137,6 +143,7 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
         action=stage.action,
         previous=stage.previous,
         baseline=stage.baseline,
+        watch=stage.watch,
         draining=decisions.draining.records,
         spares=decisions.spares.record,
         replicas=sum(reading.ready for reading in observation.revisions.values()),
@@ -157,7 +164,8 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
 def _is_busy(decisions: Decisions, stated: Iterable[Condition]) -> bool:
     """Whether the next decision is due soon, because something is moving or becomes due by time."""
     stage = decisions.stage
-    timed = stage.record.phase is Phase.WATCHING or bool(decisions.draining.records) or decisions.spares.moving
+    watched = any(entry.type == "Progressing" and entry.reason == "Watching" for entry in stated)
+    timed = watched or bool(decisions.draining.records) or decisions.spares.moving
     scaling = any(condition.type == "Scaling" and condition.status == "True" for condition in stated)
     return bool(stage.canary) or not stage.traffic or timed or scaling
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from pagefleet_contract.names import (
@@ -28,25 +28,30 @@ from pagefleet_operator.domain.manifests.disputes import Disputes
 from pagefleet_operator.domain.scaling.deletion_cost import ANNOTATION
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.plan import Event, Plan
+from pagefleet_operator.domain.status.status import Status
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
+from pagefleet_operator.kube.gateway_api import RouteObjects
 from pagefleet_operator.kube.store import Store
 from pagefleet_operator.kube.versions import Versions
 
 MANAGER = OPERATOR
 CHANGED, LOST = "changed", "lost"
 CONFLICT, NOT_FOUND = 409, 404
+WriteRecords = Callable[[Iterable[Mapping[str, object]]], Awaitable[list[ApiError]]]
 REFUSALS = (400, 403, 422)  # because of its content, an admission webhook or a quota: a user has to fix it
 log = logging.getLogger(__name__)
 
 
 class Applier:
-    """Writes to one cluster. `may_write` raises when this process does not hold the lease (any more)."""
+    """Writes to one cluster. The writes of `api` are fenced where several operators share it. `write_records` writes the records of
+    revisions (`kube.records`) and returns the failures."""
 
     def __init__(
-        self, api: Api, versions: Versions, store: Store, may_write: Callable[[], None] = lambda: None
+        self, api: Api, versions: Versions, store: Store, routes: RouteObjects, write_records: WriteRecords
     ) -> None:
-        self._api, self._versions, self._store, self._may_write = api, versions, store, may_write
+        self._api, self._versions, self._store = api, versions, store
+        self._routes, self._write_records = routes, write_records
         self._last_answers: dict[tuple[str, str, str], str] = {}  # by uid, reason and child
         self._disputes = Disputes()
 
@@ -66,6 +71,7 @@ class Applier:
             await self._job(dict(plan.job))
         if not status_first:
             moved = await self._split(service, plan, failures)
+        failures += await self._write_records(plan.records)  # after the status, of which they are copies
         # A gateway goes on with the old route until it has read the new one, so nothing is deleted in the same round.
         for revision in () if moved else plan.delete:
             await self._delete(service, revision, live)
@@ -117,12 +123,14 @@ class Applier:
             except ApiError as error:
                 log.error("%s cannot be applied: %s", manifest["kind"], error)
                 failures.append(error)
+                if error.status == CONFLICT:  # it has moved on since it was read: the next decision reads it again
+                    return True
                 message = f"spec.traffic: the API server refuses the {manifest['kind']}: {error.message}"
                 await self._once(service, "RouteRefused", message)
                 return True
         for gone in () if moved else plan.withdrawn:
             path = paths.named(gone.api_version, gone.kind, service["metadata"]["namespace"], gone.name)
-            self._may_write()
+            self._routes.forget(path)
             await self._api.delete(path, gone.uid)
         return moved
 
@@ -135,12 +143,17 @@ class Applier:
 
     async def _route(self, service: Document, manifest: dict[str, Any]) -> bool:
         _stamp(manifest)
-        live = await self._api.find(paths.of(manifest))
-        cause, field = (CHANGED, "") if live is None else self._cause(manifest, live)
-        if not cause:
-            return False
-        self._may_write()
-        stored = await self._api.apply(paths.of(manifest), manifest, MANAGER)
+        path, field = paths.of(manifest), ""
+        live = await self._routes.current(path)
+        if live is not None:
+            cause, field = self._cause(manifest, live)
+            if not cause:
+                return False
+            # The version that is compared with, or no write.
+            manifest["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
+        self._routes.forget(path)  # unless the write is answered
+        stored = await self._api.apply(path, manifest, MANAGER)
+        self._routes.store(path, stored)
         if live is not None and field:
             await self._note_repair(service, live, field)
         await self._note_rewritten(service, manifest, stored)
@@ -175,7 +188,6 @@ class Applier:
                 return
             # The version that the decision was based on, or no write.
             metadata["resourceVersion"] = existing["metadata"]["resourceVersion"]
-        self._may_write()
         try:
             stored = await self._api.apply(paths.of(manifest), manifest, MANAGER)
         except ApiError as error:
@@ -222,7 +234,6 @@ class Applier:
         path = paths.collection(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
         if await self._api.find(paths.of(manifest)) is not None:
             return
-        self._may_write()
         try:
             await self._api.create(path, manifest)
         except ApiError as error:
@@ -232,7 +243,6 @@ class Applier:
     async def _deletion_costs(self, service: Document, costs: Mapping[str, int]) -> None:
         """Advise the ReplicaSet controller which pods to delete first. A write that fails is no reason not to scale down."""
         for name, cost in costs.items():
-            self._may_write()
             try:
                 path = paths.named("v1", "Pod", service["metadata"]["namespace"], name)
                 await self._api.merge(path, {"metadata": {"annotations": {ANNOTATION: str(cost)}}})
@@ -241,12 +251,11 @@ class Applier:
 
     async def _status(self, service: Document, plan: Plan) -> None:
         status = codec.dump(plan.status)
-        if status == (service.get("status") or {}):
+        if status == (service.get("status") or {}) or plan.status == Status():  # or nothing is decided yet
             return
         body = {**service, "status": status}
         metadata = service["metadata"]
         path = paths.inference_service(metadata["namespace"], metadata["name"])
-        self._may_write()
         try:
             self._store.upsert(KIND, await self._api.replace(f"{path}/status", body))
         except ApiError as error:
@@ -269,7 +278,6 @@ class Applier:
             namespace, served = service["metadata"]["namespace"], await self._versions.of(kind)
             for (live_kind, name), item in live.items():
                 if live_kind == kind and (item["metadata"].get("labels") or {}).get(REVISION_LABEL) == revision:
-                    self._may_write()
                     await self._api.delete(paths.named(served, kind, namespace, name), item["metadata"]["uid"])
 
     async def _event(self, service: Document, event: Event) -> None:

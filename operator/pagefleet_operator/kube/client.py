@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakSet
 
 import aiohttp
 from aiohttp import AddrInfoType
+from aiohttp.abc import AbstractStreamWriter
 from kubernetes.aio import client
 from kubernetes.aio.client.rest import RESTClientObject
 
 from pagefleet_operator.kube import credentials, paths
 
 Document = dict[str, Any]
+Fence = Callable[[], float]  # raises where a write may not begin; otherwise the seconds within which it must be over
 REQUEST_SECONDS = 15.0
 MAX_CONNECTIONS = 32
 UNAUTHORIZED = 401
@@ -50,6 +53,16 @@ class Api:
         self._settings: client.Configuration | None = None
         self._session: aiohttp.ClientSession | None = None
         self._sockets = Sockets()
+        self._fence: Fence | None = None
+
+    def fenced(self, fence: Fence) -> Api:
+        """Return this Api, in use already, with writes that `fence` allows. It is asked when a write begins and again when
+        the write goes out: between the two lies the wait for a connection, and perhaps a time in which the process was
+        frozen.
+        """
+        other = copy.copy(self)
+        other._fence = fence
+        return other
 
     async def __aenter__(self) -> Api:
         self._settings = await credentials.load(self._kubeconfig)
@@ -84,9 +97,9 @@ class Api:
         """Server-side apply: our fields become as `body` has them, everyone else's stay."""
         return await self._request("PATCH", path, {"fieldManager": manager, "force": "true"}, body, APPLY_PATCH)
 
-    async def merge(self, path: str, body: Mapping[str, Any]) -> Document:
-        """A JSON merge patch: only the fields in it change."""
-        return await self._request("PATCH", path, {}, body, MERGE_PATCH)
+    async def merge(self, path: str, body: Mapping[str, Any], manager: str = "") -> Document:
+        """A JSON merge patch: only the fields in it change. They belong to the field manager `manager`, where it is given."""
+        return await self._request("PATCH", path, {"fieldManager": manager} if manager else {}, body, MERGE_PATCH)
 
     async def merge_lists(self, path: str, body: Mapping[str, Any]) -> Document:
         """A strategic merge patch: of a list, too, only the named entries change (a condition, by its type)."""
@@ -126,15 +139,18 @@ class Api:
         if session is None or settings is None:
             raise RuntimeError("Api is used outside its `async with` block")
         headers = {"Content-Type": kind, **await credentials.authorization(settings)}
+        fence = None if data is None else self._fence
+        seconds = REQUEST_SECONDS if fence is None else min(REQUEST_SECONDS, fence())
         async with session.request(
             method,
             settings.host + path,
             params=query,
-            data=data,
+            data=data if data is None or fence is None else _FencedBody(data, fence),
             headers=headers,
             proxy=settings.proxy,
             server_hostname=settings.tls_server_name,
             allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=seconds),
         ) as response:
             text = await response.text()
             try:
@@ -146,6 +162,18 @@ class Api:
             if not isinstance(document, dict):
                 raise ApiError(502, "the API server's answer is not an object")
             return document
+
+
+class _FencedBody(aiohttp.BytesPayload):
+    """A body that goes out only while its fence allows it. Without its whole body the API server carries nothing out."""
+
+    def __init__(self, data: bytes, fence: Fence) -> None:
+        super().__init__(data)
+        self._fence = fence
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        self._fence()
+        await super().write_with_length(writer, content_length)
 
 
 def written(body: Mapping[str, Any]) -> bytes:

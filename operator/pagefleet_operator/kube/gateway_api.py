@@ -25,16 +25,51 @@ from pagefleet_operator.kube.store import ServiceKey
 
 ROUTE_VERSIONS, POOL_VERSION = ("v1", "v1beta1"), "v1"
 FEATURE_SECONDS, SETTLED_SECONDS = 30.0, 30.0
-MAX_SETTLED = 10_000
+MAX_SETTLED, MAX_OBJECTS = 10_000, 20_000
 MAX_CHAIN = 8
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+class RouteObjects:
+    """The HTTPRoutes and InferencePools by path, as they were last read or written; None for one that does not exist.
+
+    Nobody watches them, because a cluster need not serve their kinds. A decision reads them, at most every SETTLED_SECONDS
+    for a settled service, and its writes are compared with what was read. A write names that resourceVersion, so an object
+    that has moved on meanwhile is read again and never overwritten unseen.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._known: dict[str, tuple[float, Document | None]] = {}
+
+    async def read(self, path: str) -> Document | None:
+        """Return the object as the API server has it now. Raises ApiError or aiohttp.ClientError."""
+        document = await self._api.find(path)
+        self.store(path, document)
+        return document
+
+    async def current(self, path: str) -> Document | None:
+        """Return the object as it is known, read again after SETTLED_SECONDS. Raises ApiError or aiohttp.ClientError."""
+        known = self._known.get(path)
+        if known is not None and time.monotonic() - known[0] < SETTLED_SECONDS:
+            return known[1]
+        return await self.read(path)
+
+    def store(self, path: str, document: Document | None) -> None:
+        if len(self._known) >= MAX_OBJECTS:
+            self._known.clear()
+        self._known[path] = (time.monotonic(), document)
+
+    def forget(self, path: str) -> None:
+        """Have the object read again: the API server contradicted what is known, or it is being deleted."""
+        self._known.pop(path, None)
 
 
 class GatewayApis:
     """Raises ApiError or aiohttp.ClientError when the API server does not answer."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, api: Api, objects: RouteObjects) -> None:
+        self._api, self._objects = api, objects
         self._features, self._read = Features(), float("-inf")
         self._settled: dict[ServiceKey, tuple[str, float, GatewayApiReading]] = {}
 
@@ -65,7 +100,7 @@ class GatewayApis:
     async def _live(self, group: str, version: str, kind: str, namespace: str, name: str) -> LiveObject | None:
         if not version:
             return None
-        document = await self._api.find(paths.named(f"{group}/{version}", kind, namespace, name))
+        document = await self._objects.read(paths.named(f"{group}/{version}", kind, namespace, name))
         return None if document is None else live(document, "parents")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import math
 import time
 from typing import Any
 
@@ -34,10 +35,13 @@ class Leadership:
         if not name:
             self.leads.set()
 
-    def check(self) -> None:
-        """Raises NotLeaderError unless a write is allowed now."""
-        if self._name and not lease.holds(self._renewed, time.monotonic()):
-            raise NotLeaderError(f"{self._me} does not hold the lease {self._namespace}/{self._name}")
+    def check(self) -> float:
+        """Return the seconds within which a write that begins now must be over. Raises NotLeaderError where none may begin."""
+        if not self._name:
+            return math.inf
+        if seconds := lease.write_seconds(self._renewed, time.monotonic()):
+            return seconds
+        raise NotLeaderError(f"{self._me} does not hold the lease {self._namespace}/{self._name}")
 
     async def run(self) -> None:
         """Acquire and renew the Lease. Returns when it was held and is lost; the process should then end and be restarted."""

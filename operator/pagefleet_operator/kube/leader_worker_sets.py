@@ -12,6 +12,7 @@ from typing import Any
 from pagefleet_contract.names import MANAGED_SELECTOR, SERVICE_LABEL
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP, KIND, VERSION
+from pagefleet_operator.domain.status.observation import RecordReading
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
 from pagefleet_operator.kube.store import Store
@@ -53,11 +54,13 @@ class Groups:
         return [{**item, "apiVersion": f"{GROUP}/{VERSION}", "kind": KIND} for item in items]
 
 
-def needed(spec: Mapping[str, Any], status: Mapping[str, Any], pods: Iterable[Document]) -> bool:
+def needed(
+    spec: Mapping[str, Any], status: Mapping[str, Any], recorded: Iterable[RecordReading], pods: Iterable[Document]
+) -> bool:
     """Whether a service has, asks for or had a revision of several nodes. Total: the spec may be of any shape."""
     records = status.get("revisions")
     snapshots = [record.get("spec") for record in records if isinstance(record, Mapping)] if records else []
-    if any(_several(snapshot) for snapshot in (spec, *snapshots)):
+    if any(_several(snapshot) for snapshot in (spec, *snapshots, *(record.spec for record in recorded))):
         return True
     return any(SET_LABEL in (pod["metadata"].get("labels") or {}) for pod in pods)
 

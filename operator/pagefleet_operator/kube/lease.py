@@ -2,8 +2,9 @@
 itself saw it change. Clocks of two machines are never compared: `renewTime` is written for people and never read.
 
 A holder that has not renewed for `LEASE_SECONDS` of the observer's own monotonic time may be succeeded. The holder
-stops writing `MARGIN_SECONDS` earlier, counted from when it *sent* its last successful renewal, so that there is no
-moment with two writers, however long a process was stopped. (The algorithm of client-go's leaderelection, with the
+begins no write from `MARGIN_SECONDS` earlier on, counted from when it *sent* its last successful renewal, and gives up
+after `LEASE_SECONDS` the writes that it has begun. So there is no moment with two writers, however long a process was
+stopped. (The algorithm of client-go's leaderelection, with the
 holder's deadline counted from the request's start.)
 """
 
@@ -55,3 +56,8 @@ def move(watch: Watch, me: str, now: float) -> Move:
 def holds(renewed: float | None, now: float) -> bool:
     """Whether a holder that sent its last successful renewal at `renewed` may still write."""
     return renewed is not None and now - renewed < LEASE_SECONDS - MARGIN_SECONDS
+
+
+def write_seconds(renewed: float | None, now: float) -> float:
+    """Return the seconds after which a write that begins now must be over. 0: it may not begin."""
+    return renewed + LEASE_SECONDS - now if renewed is not None and holds(renewed, now) else 0.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 import aiohttp
 
-from pagefleet_contract.names import API_VERSION, KIND, MANAGED_SELECTOR
+from pagefleet_contract.names import API_VERSION, KIND
 from pagefleet_contract.reflector import CHUNK
 from pagefleet_operator.kube import paths
 from pagefleet_operator.kube.client import Api, ApiError, Document
@@ -67,12 +67,12 @@ class Lists:
         """Raises ApiError or aiohttp.ClientError."""
         # Children come first: a decision on a service must see the children that it has.
         for kind in paths.WATCHED:
-            await self._list(await self._versions.of(kind.name), kind.name)
-        await self._list(API_VERSION, KIND)
+            await self._list(await self._versions.of(kind.name), kind.name, kind.selector)
+        await self._list(API_VERSION, KIND, "")
 
-    async def _list(self, version: str, kind: str) -> None:
+    async def _list(self, version: str, kind: str, selector: str) -> None:
         for namespace in self._namespaces or ("",):
-            documents, at = await self._pages(paths.everywhere(version, kind, namespace), kind != KIND)
+            documents, at = await self._pages(paths.everywhere(version, kind, namespace), selector)
             for document in documents:  # items of a list do not name their kind
                 document.setdefault("apiVersion", version)
                 document.setdefault("kind", kind)
@@ -82,9 +82,9 @@ class Lists:
             for key in gone:
                 self._store.remove(*key)
 
-    async def _pages(self, path: str, ours: bool) -> tuple[list[Document], int]:
+    async def _pages(self, path: str, selector: str) -> tuple[list[Document], int]:
         """All items, and the resourceVersion of the first page: later pages may hold newer objects."""
-        query = {"limit": str(CHUNK)} | ({"labelSelector": MANAGED_SELECTOR} if ours else {})
+        query = {"limit": str(CHUNK)} | ({"labelSelector": selector} if selector else {})
         documents: list[Document] = []
         at = 0
         while True:

@@ -11,10 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_contract.names import API_VERSION, KIND, PLURAL, is_namespace, is_object_name
+from pagefleet_contract.names import (
+    API_VERSION,
+    KIND,
+    MANAGED_SELECTOR,
+    PLURAL,
+    RECORD_SELECTOR,
+    is_namespace,
+    is_object_name,
+)
 from pagefleet_operator.domain.manifests.leaderworkerset import GROUP as SETS_GROUP
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as SETS
 from pagefleet_operator.domain.manifests.leaderworkerset import VERSION as SETS_VERSION
+from pagefleet_operator.domain.records.manifest import API_VERSION as RECORD_VERSION
+from pagefleet_operator.domain.records.manifest import KIND as RECORD_KIND
 from pagefleet_operator.domain.status.gateway_api import POOL_KIND, ROUTE_KIND
 
 
@@ -23,7 +33,7 @@ class ObjectKind:
     """One kind of object.
 
     `version` is the API version that our manifests give; "" where the server's is read for each cluster. `earlier` is the
-    one of servers that lack `version`. A `watched` kind is watched, and listed from time to time. A `child` belongs to a
+    one of servers that lack `version`. A `watched` kind is watched, and listed from time to time, where its labels match `selector`. A `child` belongs to a
     revision; a `workload` is the child that makes the revision's pods.
     """
 
@@ -32,6 +42,7 @@ class ObjectKind:
     version: str = ""
     earlier: str = ""
     watched: bool = False
+    selector: str = MANAGED_SELECTOR
     child: bool = False
     workload: bool = False
 
@@ -52,6 +63,7 @@ KINDS: Mapping[str, ObjectKind] = {
         ObjectKind(
             "PodDisruptionBudget", "poddisruptionbudgets", "policy/v1", "policy/v1beta1", watched=True, child=True
         ),
+        ObjectKind(RECORD_KIND, "controllerrevisions", RECORD_VERSION, watched=True, selector=RECORD_SELECTOR),
         ObjectKind("Pod", "pods", "v1", watched=True),
         ObjectKind("Event", "events", "v1"),
         ObjectKind("Job", "jobs", "batch/v1"),

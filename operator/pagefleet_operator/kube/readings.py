@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from pagefleet_contract.names import AWAKE_GATE, GATEWAY, REVISION_LABEL, SPARE_LABEL
-from pagefleet_operator.domain.analysis.loadtest import parse_result
 from pagefleet_operator.domain.manifests import retained
 from pagefleet_operator.domain.manifests.leaderworkerset import KIND as GROUPED
+from pagefleet_operator.domain.rollout.loadtest import parse_result
 from pagefleet_operator.domain.status.observation import (
     LoadTestReading,
     PodFault,

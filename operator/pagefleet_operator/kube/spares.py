@@ -17,7 +17,7 @@ from pagefleet_contract.names import AWAKE_GATE, ENGINE_PORT
 from pagefleet_operator.domain.status.codec import time_text
 from pagefleet_operator.domain.status.plan import SpareOrder
 from pagefleet_operator.kube import paths
-from pagefleet_operator.kube.client import Api, ApiError
+from pagefleet_operator.kube.client import Api, ApiError, Fence
 from pagefleet_operator.kube.store import ServiceKey, Store
 
 ENGINE_SECONDS = 120.0  # waking loads weights back from where sleep has put them
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class SpareOrders:
-    """`may_write` raises when this process does not hold the lease. `answered` is called with the service whose spare has
+    """`may_write` raises when this process does not hold the lease; the writes of `api` ask it by themselves. `answered` is called with the service whose spare has
     obeyed its order."""
 
     def __init__(
@@ -35,7 +35,7 @@ class SpareOrders:
         api: Api,
         store: Store,
         session: aiohttp.ClientSession,
-        may_write: Callable[[], None],
+        may_write: Fence,
         answered: Callable[[ServiceKey], None],
     ) -> None:
         self._api, self._store, self._session = api, store, session

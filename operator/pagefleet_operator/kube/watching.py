@@ -24,7 +24,7 @@ from typing import Any
 
 import kopf
 
-from pagefleet_contract.names import GROUP, KIND, MANAGED_SELECTOR, PLURAL, VERSION
+from pagefleet_contract.names import GROUP, KIND, PLURAL, VERSION
 from pagefleet_contract.reflector import CHUNK
 from pagefleet_operator.kube import credentials
 from pagefleet_operator.kube.paths import WATCHED
@@ -186,4 +186,4 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.client_timeout = WATCH_SECONDS + 10
     settings.watching.chunk_size = CHUNK
     for kind in WATCHED:
-        settings.watching.label_selectors[kind.resource] = MANAGED_SELECTOR
+        settings.watching.label_selectors[kind.resource] = kind.selector

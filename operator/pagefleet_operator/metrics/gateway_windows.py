@@ -1,6 +1,8 @@
 """Reads the gateways' measurements: closed slices per revision. Read slices are retained, impossible ones dropped.
 
-A gateway that restarts comes back as another instance; its earlier measurements stay here. A tenant's own pickers
+A gateway that restarts comes back as another instance; its earlier measurements stay here. While no rollout is judged, old
+slices are thinned out. When one begins, each gateway's whole hour is read again for its load-adjusted times: they show how
+the stable revision did before the canary got traffic. A tenant's own pickers
 (provider GatewayAPI) measure too: the size of their answers and the operator's time for them are limited. A gateway's clock
 may be another than the operator's, by which a rollout is judged: its slices are moved by the difference when that is more
 than MAX_SKEW_SECONDS.
@@ -35,6 +37,7 @@ RETAINED_SECONDS, MAX_SLICES = 72 * 3600.0, 24_000  # a long rollout is judged b
 TRIMMED_SLICES = 20_000  # left of too many: the guard then adds all of them up again, which must be rare
 # Of all histograms that are retained for a service with its own pickers (some 20 MiB), and what is left of too many.
 MAX_OWN_BUCKETS, TRIMMED_OWN_BUCKETS = 300_000, 200_000
+HOUR_READS = 3  # so often a gateway's whole hour is requested again before it is given up
 MAX_SKEW_SECONDS = 5.0  # between the clocks of a gateway and of the operator
 log = logging.getLogger(__name__)
 
@@ -69,11 +72,13 @@ class GatewayAnswer:
 @dataclass(frozen=True)
 class Newest:
     """What is known of the gateway at an address: its instance ("": not yet), the start of its newest slice by its own
-    clock, and how many seconds the operator's clock is ahead of that."""
+    clock, how many seconds the operator's clock is ahead of that, and how often its whole hour may still be requested: its
+    older slices have been thinned out."""
 
     instance: str = ""
     start: float = -math.inf
     skew: float = 0.0
+    hour_reads: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,14 +118,17 @@ class GatewayWindows:
         system, limited = (MAX_BYTES, unlimited()), (MAX_OWN_BYTES, own.account)
         limits = [limited if address in own.addresses else system for address in addresses]
         answers = await asyncio.gather(
-            *(self._fetch(address, key, *limit) for address, limit in zip(addresses, limits, strict=True))
+            *(
+                self._fetch(self._question(address, key, max_bytes, judged=judged), address, key, account)
+                for address, (max_bytes, account) in zip(addresses, limits, strict=True)
+            )
         )
         self._loads.pop(key, None)
         if not any(answer is not None for answer in answers):
             return None
         retained, answered = self._slices.setdefault(key, []), []
         for address, answer in zip(addresses, answers, strict=True):
-            if answer is None or (skew := self._add(key, address, answer)) is None:
+            if answer is None or (skew := self._add(key, address, answer, judged=judged)) is None:
                 continue
             answered.append((answer.now + skew, answer.held))
         known = sorted(retained, key=lambda piece: piece.start)
@@ -136,7 +144,7 @@ class GatewayWindows:
             self._loads[key] = service_load(left, held, now, len(answered) == len(answers))
         return tuple(left)
 
-    def _add(self, key: ServiceKey, address: str, answer: GatewayAnswer) -> float | None:
+    def _add(self, key: ServiceKey, address: str, answer: GatewayAnswer, *, judged: bool) -> float | None:
         """Retain the new slices of an answer, and return by how many seconds they were moved; None if none can be used."""
         newest = self._newest.setdefault(key, {})
         known = newest.get(address, Newest())
@@ -148,10 +156,25 @@ class GatewayWindows:
             return None
         # A gateway sends its newest slice again each time. It must not count twice, also when it was thinned out.
         new = [piece for piece in answer.slices if piece.start > known.start]
+        start = max((piece.start for piece in new), default=known.start)
+        if not judged:
+            new = [piece for piece in new if not piece.adjusted]  # nobody needs them, and they are large
+        if judged and known.hour_reads:
+            # Load-adjusted times are in slices without arrivals and requests, so no thinned slice has them.
+            self._forget_adjusted(key, answer.instance)
+            new += [piece for piece in answer.slices if piece.adjusted and piece.start <= known.start]
         self._slices[key].extend(replace(piece, start=piece.start + skew) if skew else piece for piece in new)
         self._buckets[key] = self._buckets.get(key, 0) + sum(map(bucket_count, new))
-        newest[address] = Newest(answer.instance, max((piece.start for piece in new), default=known.start), skew)
+        newest[address] = Newest(answer.instance, start, skew, hour_reads=0 if judged else HOUR_READS)
         return skew
+
+    def _forget_adjusted(self, key: ServiceKey, instance: str) -> None:
+        """Drop the load-adjusted times of a gateway, all of which have been read again."""
+        slices = self._slices[key]
+        again = [piece for piece in slices if piece.adjusted and piece.instance == instance]
+        if again:
+            self._buckets[key] = self._buckets.get(key, 0) - sum(map(bucket_count, again))
+            slices[:] = [piece for piece in slices if not (piece.adjusted and piece.instance == instance)]
 
     def load(self, namespace: str, service: str) -> ServiceLoad | None:
         """The load of a service from the last `read`; None when no gateway answered."""
@@ -163,28 +186,33 @@ class GatewayWindows:
         self._loads.pop((namespace, service), None)
         self._buckets.pop((namespace, service), None)
 
-    async def _fetch(self, address: str, key: ServiceKey, max_bytes: int, account: Account) -> GatewayAnswer | None:
+    def _question(self, address: str, key: ServiceKey, max_bytes: int, *, judged: bool) -> Question:
+        """The request for a gateway's slices since the newest known one, or for all that it has."""
+        known = self._newest.get(key, {}).get(address, Newest())
+        since = 0.0 if judged and known.hour_reads else max(0.0, known.start)
+        parameters = {"namespace": key[0], "service": key[1], "since": str(since)}
+        return Question(f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows", TIMEOUT_SECONDS, max_bytes, parameters)
+
+    async def _fetch(self, question: Question, address: str, key: ServiceKey, account: Account) -> GatewayAnswer | None:
         if account.overdrawn:
             log.warning("gateway %s of %s/%s is %s", address, *key, account.overdrawn)
             return None
         known = self._newest.get(key, {}).get(address, Newest())
-        question = Question(
-            f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows",
-            TIMEOUT_SECONDS,
-            max_bytes,
-            {"namespace": key[0], "service": key[1], "since": str(max(0.0, known.start))},
-        )
+        whole = float(question.params["since"]) < known.start  # the hour is read again
         try:
             text = (await fetch(self._session, question)).decode()
             account.receive(len(text))
-            document = await long_json.load(text, "slices", account)
+            document = await long_json.load(text, ("slices",), account)
             return await _answer(document, account)
         except TooLongError as error:
             account.receive(error.received)
-            start = max(known.start, self._clock() - known.skew - LATEST_SECONDS)
-            self._newest.setdefault(key, {})[address] = replace(known, start=start)
-            log.warning("gateway %s: %s; only its latest %g s are read", address, error, LATEST_SECONDS)
+            latest = known.start if whole else max(known.start, self._clock() - known.skew - LATEST_SECONDS)
+            self._newest.setdefault(key, {})[address] = replace(known, start=latest, hour_reads=0)
+            left = "its hour is not read again" if whole else f"only its latest {LATEST_SECONDS:g} s are read"
+            log.warning("gateway %s: %s; %s", address, error, left)
         except (FetchError, ValueError, RecursionError) as error:
+            if whole:
+                self._newest.setdefault(key, {})[address] = replace(known, hour_reads=known.hour_reads - 1)
             log.warning("gateway %s: %s", address, error or type(error).__name__)
         return None
 

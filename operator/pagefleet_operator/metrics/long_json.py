@@ -7,55 +7,69 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from pagefleet_operator.metrics.accounts import Account, taking_turns
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
+Reader = Generator[None, None, tuple[Any, int]]  # yields where others may run; returns the value and the place after it
 
 
-async def load(text: str, long: str, account: Account) -> dict[str, Any]:
-    """The object in `text`, whose member `long` may be a long list. Raises ValueError for anything but an object, and
-    RecursionError for one that is too deep."""
-    result: dict[str, Any] = {}
-    async for member in taking_turns(_members(text, long), account):
-        if member is not None:
-            name, value = member
-            result[name] = value
-    return result
+async def load(text: str, long: tuple[str, ...], account: Account) -> dict[str, Any]:
+    """Return the object in `text`. `long` are the names that lead to the list that may be long.
+
+    Raises ValueError for anything but an object, and RecursionError for one that is too deep.
+    """
+    document: dict[str, Any] = {}
+    async for _ in taking_turns(_whole(text, long, document), account):
+        pass
+    return document
 
 
-def _members(text: str, long: str) -> Iterator[tuple[str, Any] | None]:
-    """The members by name, and None after each entry of the long list: a place for others to run."""
-    at = _after(text, 0, "{")
+def _whole(text: str, long: tuple[str, ...], document: dict[str, Any]) -> Generator[None, None, None]:
+    """Fill in the document."""
+    value, at = yield from _object(text, _skip(text, 0), long)
+    if _skip(text, at) != len(text):
+        raise ValueError(f"character {at}: the object has ended")
+    document.update(value)
+
+
+def _object(text: str, at: int, long: tuple[str, ...]) -> Reader:
+    members: dict[str, Any] = {}
+    at = _after(text, at, "{")
     if text[at : at + 1] == "}":
-        return _end(text, at + 1)
+        return members, at + 1
     while True:
         name, at = _DECODER.raw_decode(text, at)
         if not isinstance(name, str):
             raise ValueError(f"character {at}: the name of a member must be text")
         at = _after(text, at, ":")
-        if name == long and text[at : at + 1] == "[":
-            entries: list[Any] = []
-            at = _skip(text, at + 1)
-            while text[at : at + 1] != "]":
-                if entries:
-                    at = _after(text, at, ",")
-                entry, at = _DECODER.raw_decode(text, at)
-                entries.append(entry)
-                at = _skip(text, at)
-                yield None
-            yield name, entries
-            at += 1
+        begins = text[at : at + 1] if long[:1] == (name,) else ""
+        if begins == "[" and len(long) == 1:
+            members[name], at = yield from _list(text, at)
+        elif begins == "{" and len(long) > 1:
+            members[name], at = yield from _object(text, at, long[1:])
         else:
-            value, at = _DECODER.raw_decode(text, at)
-            yield name, value
+            members[name], at = _DECODER.raw_decode(text, at)
         at = _skip(text, at)
         if text[at : at + 1] == "}":
-            return _end(text, at + 1)
+            return members, at + 1
         at = _after(text, at, ",")
+
+
+def _list(text: str, at: int) -> Reader:
+    entries: list[Any] = []
+    at = _after(text, at, "[")
+    while text[at : at + 1] != "]":
+        if entries:
+            at = _after(text, at, ",")
+        entry, at = _DECODER.raw_decode(text, at)
+        entries.append(entry)
+        at = _skip(text, at)
+        yield None
+    return entries, at + 1
 
 
 def _skip(text: str, at: int) -> int:
@@ -69,8 +83,3 @@ def _after(text: str, at: int, mark: str) -> int:
     if text[at : at + 1] != mark:
         raise ValueError(f"character {at}: {mark} is missing")
     return _skip(text, at + 1)
-
-
-def _end(text: str, at: int) -> None:
-    if _skip(text, at) != len(text):
-        raise ValueError(f"character {at}: the object has ended")

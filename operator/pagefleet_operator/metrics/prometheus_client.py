@@ -6,7 +6,6 @@ token, at any host.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +13,12 @@ from typing import Any
 
 import aiohttp
 
+from pagefleet_operator.metrics import long_json
+from pagefleet_operator.metrics.accounts import unlimited
 from pagefleet_operator.metrics.fetching import FetchError, Question, fetch
 
 TIMEOUT_SECONDS = 2.0
+RESULT = ("data", "result")  # where an answer is long
 ANSWERS = (200, 400, 422)  # the last two explain what is wrong with a query
 NOWHERE = "the operator has no Prometheus: set PAGEFLEET_PROMETHEUS_URL"
 log = logging.getLogger(__name__)
@@ -42,7 +44,8 @@ class Prometheus:
                 headers=self._headers(),
                 accepted=ANSWERS,
             )
-            return json.loads(await fetch(self._session, question)), ""
+            text = (await fetch(self._session, question)).decode()
+            return await long_json.load(text, RESULT, unlimited()), ""
         except FetchError as error:
             log.warning("Prometheus %s", error)
             return None, f"Prometheus {error}"

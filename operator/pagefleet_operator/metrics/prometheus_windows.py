@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from pagefleet_contract.engine_metrics import Engine
 from pagefleet_operator.domain.status.observation import Slice
-from pagefleet_operator.metrics.cumulative import Past, Pod
+from pagefleet_operator.metrics.accounts import taking_turns, unlimited
+from pagefleet_operator.metrics.cumulative import Counts, Past, Pod
 from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.series import Query, Target, scrapes, unscraped
 
@@ -52,7 +53,11 @@ class PrometheusWindows:
         """The slices; None while one of `revisions` has no samples, or a ready pod has no fresh ones."""
         scraped = self._scraped.setdefault((query.namespace, query.service, query.own), _Scraped())
         if scraped.asked is None or time.monotonic() - scraped.asked >= self._interval:
-            reasons = await asyncio.gather(*(self._ask(scraped, revision, pods, query) for revision in revisions))
+            answers = await asyncio.gather(*(self._ask(scraped, revision, pods, query) for revision in revisions))
+            reasons = [
+                answer if isinstance(answer, str) else await _add(scraped, revision, pods, query, answer)
+                for revision, answer in zip(revisions, answers, strict=True)
+            ]
             scraped.silence = next(
                 (reason for reason in reasons if reason), "" if revisions else "there is no revision"
             )
@@ -69,27 +74,40 @@ class PrometheusWindows:
         for key in [key for key in self._scraped if key[:2] == (namespace, service)]:
             del self._scraped[key]
 
-    async def _ask(self, scraped: _Scraped, revision: str, pods: Sequence[Pod], query: Query) -> str:
-        """Add the new scrapes of a revision; return the reason why there are none, or ""."""
+    async def _ask(
+        self, scraped: _Scraped, revision: str, pods: Sequence[Pod], query: Query
+    ) -> dict[Target, list[Counts]] | str:
+        """Return the new scrapes of a revision, or the reason why there are none."""
         ours = [pod for pod in pods if pod.revision == revision]
         metrics = (ours[0].engine if ours else Engine()).metrics
         if metrics is None:
             return f"the engine of pod {ours[0].name} reports no metrics"
-        now, newest = time.time(), scraped.newest.setdefault(revision, {})
+        newest = scraped.newest.setdefault(revision, {})
         try:
-            text = query.text(revision, metrics, _look(newest, now))
+            text = query.text(revision, metrics, _look(newest, time.time()))
         except ValueError as error:
             return str(error)
         document, silence = await self._prometheus.ask(text, MAX_BYTES)
-        targets, reason = ({}, silence) if silence else scrapes(document, query, metrics, newest)
-        if reason:
-            return f"{reason} (revision {revision})"
-        for target, readings in targets.items():
-            for reading in readings:
-                scraped.past.add(Pod(_name(target), "", revision), reading)
-                newest[target] = reading.time
-        named = [pod.name for pod in ours] if not query.own else [revision] if ours else []
-        return unscraped(_all_of(newest, revision) if query.own else newest, named, now, LATE_SECONDS)
+        targets, reason = ({}, silence) if silence else await scrapes(document, query, metrics, newest)
+        return f"{reason} (revision {revision})" if reason else targets
+
+
+async def _add(
+    scraped: _Scraped,
+    revision: str,
+    pods: Sequence[Pod],
+    query: Query,
+    targets: Mapping[Target, Sequence[Counts]],
+) -> str:
+    """Add the new scrapes of a revision; return the reason why a pod has no fresh ones, or ""."""
+    newest = scraped.newest[revision]
+    ordered = ((target, reading) for target, readings in targets.items() for reading in readings)
+    async for target, reading in taking_turns(ordered, unlimited()):
+        scraped.past.add(Pod(_name(target), "", revision), reading)
+        newest[target] = reading.time
+    ours = [pod.name for pod in pods if pod.revision == revision]
+    named = ours if not query.own else [revision] if ours else []
+    return unscraped(_all_of(newest, revision) if query.own else newest, named, time.time(), LATE_SECONDS)
 
 
 def _look(newest: Mapping[Target, float], now: float) -> float:

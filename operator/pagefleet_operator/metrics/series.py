@@ -17,6 +17,7 @@ from typing import Any
 from prometheus_client.samples import Sample
 
 from pagefleet_contract.engine_metrics import EngineMetrics
+from pagefleet_operator.metrics.accounts import taking_turns, unlimited
 from pagefleet_operator.metrics.cumulative import Counts, counts, cumulative, names
 from pagefleet_operator.metrics.prometheus_client import result
 
@@ -56,10 +57,13 @@ class Query:
         return Counts(time, dict.fromkeys(self.signals, buckets), buckets[math.inf], 0.0)
 
 
-def scrapes(
+async def scrapes(
     document: Any, query: Query, metrics: EngineMetrics, after: Mapping[Target, float]
 ) -> tuple[dict[Target, list[Counts]], str]:
-    """Each target's readings later than `after`, oldest first, and ""; or {} and the reason why there are none."""
+    """Each target's readings later than `after`, oldest first, and ""; or {} and the reason why there are none.
+
+    Other tasks run between two series and between two readings: an answer of 16 MiB takes seconds.
+    """
     kind, series, reason = result(document)
     if reason:
         return {}, reason
@@ -67,17 +71,17 @@ def scrapes(
         return {}, f"the answer is a {kind}, not samples over time"
     scraped_targets: dict[Target, dict[float, dict[str, list[Sample]]]] = {}
     try:
-        for one in series:
+        async for one in taking_turns(series, unlimited()):
             labels = dict(one["metric"])
             target, name = tuple(str(labels.get(label, "")) for label in TARGET), labels.pop("__name__")
             scraped = scraped_targets.setdefault(target, {})
             for time, value in one["values"]:
                 if time > after.get(target, 0.0):
                     scraped.setdefault(float(time), {}).setdefault(name, []).append(Sample(name, labels, float(value)))
-        read = {
-            target: [query.reading(scraped[time], time, metrics) for time in sorted(scraped)]
-            for target, scraped in scraped_targets.items()
-        }
+        read: dict[Target, list[Counts]] = {target: [] for target in scraped_targets}
+        ordered = ((target, time) for target, scraped in scraped_targets.items() for time in sorted(scraped))
+        async for target, time in taking_turns(ordered, unlimited()):
+            read[target].append(query.reading(scraped_targets[target][time], time, metrics))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, f"its samples cannot be read: {str(error)[:200]}"
     return (read, "") if read else ({}, "it has no series of it")

@@ -27,6 +27,12 @@ class RolloutMetrics:
             "rollout": gauge(
                 "pagefleet_rollout", "1 for the phase of the revision that is rolled out", "revision", "phase"
             ),
+            "regressed": gauge(
+                "pagefleet_regressed",
+                "Share of requests slower than recorded at the same load, of a stable revision that has regressed",
+                "revision",
+                "signal",
+            ),
             "p95": gauge(
                 "pagefleet_guard_seconds", "The guard's quantile (0.95 unless set otherwise) by revision", *judged
             ),
@@ -60,6 +66,9 @@ class RolloutMetrics:
 def _values(status: Status) -> Iterator[tuple[Series, float]]:
     for condition in status.conditions:
         yield ("condition", (condition.type, condition.status, condition.reason)), 1
+    watch = status.watch
+    if watch is not None and watch.regressed:
+        yield ("regressed", (watch.revision, watch.signal)), watch.hits / max(1, watch.trials)
     phase = status.rollout.phase
     if phase in SETTLED:
         return

@@ -129,6 +129,8 @@ def headline(status: Status, steps: int) -> str:
             said = f"The last rollout was rolled back. Revision {status.stable} serves."
         case Phase.ROLLING_BACK:
             said = f"Revision {status.canary} is rejected and its traffic goes back to {status.stable}."
+        case Phase.RESTORING:
+            said = f"Revision {status.stable} was stable before the service was restored, and is starting again."
         case Phase.STARTING:
             said = f"The pods of canary {status.canary} are starting."
         case Phase.PROMOTING:

@@ -9,6 +9,7 @@ import aiohttp
 from support.cluster.plane import OPERATOR_USER, TOKEN, Plane
 from support.sample_service import sample
 
+from pagefleet_contract.names import RECORD_SELECTOR, SERVICE_LABEL
 from pagefleet_local.fleet.kubectl import Document, until
 from pagefleet_local.fleet.view import View
 
@@ -40,6 +41,13 @@ async def settled(plane: Plane, name: str, what: str, holds: Any) -> View:
 async def ready(plane: Plane, name: str, **engine: object) -> View:
     await plane.kubectl.apply(service(name, **engine))
     return await settled(plane, name, f"{name} is Ready", lambda v: v.is_true("Ready"))
+
+
+async def removed(plane: Plane, name: str) -> None:
+    """Delete a service with what is known of it: the next one of that name begins as a new one."""
+    await plane.kubectl.run("delete", "isvc", name, "-n", NAMESPACE, "--ignore-not-found")
+    own = f"{RECORD_SELECTOR},{SERVICE_LABEL}={name}"
+    await plane.kubectl.run("delete", "controllerrevisions", "-n", NAMESPACE, "-l", own)
 
 
 def audited(plane: Plane, verbs: tuple[str, ...] = WRITES) -> list[dict[str, Any]]:

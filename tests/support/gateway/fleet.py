@@ -16,6 +16,8 @@ from aiohttp.http import StreamWriter
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.settings import Settings
+from pagefleet_operator.domain.status.gateway_slices import slices as read_slices
+from pagefleet_operator.domain.status.observation import Slice
 
 STABLE, CANARY = "aaaaaaaa", "bbbbbbbb"
 TOKENS = ("one", " two", " three")
@@ -42,11 +44,14 @@ class Engine:
     first_token: float = 0.0  # seconds until the answer's first token
     headers: str = "late"  # one of HEADERS, or "error"
     breaks: bool = False  # its streams hold an error event after the second token, and end as usual
+    pieces: tuple[bytes, ...] = ()  # what its streams hold after the first token; each but the first waits for the gate
     deaths: int = 0  # requests whose engine dies in the midst of the prompt, after its headers if it sends them first
     between: float = 0.0  # seconds between tokens
     status: int = 200
     demands: str = ""  # the API key without which it answers 401
     error_header: str = ""  # what an answer that is no 200 has in x-pagefleet-error
+    refusal: dict[str, object] | None = None  # the body of an answer that is no 200; None: an error in OpenAI's shape
+    failure: bytes = FAILED  # the event with which its streams begin where `headers` is "error"
     truncate: bool = False
     waiting: int = 0
     token_report: str = ""  # trailer: as our engine; usage: as others; "": none
@@ -118,14 +123,23 @@ class Engine:
             await response.write(FIRST["pings"])
         await asyncio.sleep(seconds / 2)
         if self.headers == "error":
-            await response.write(FAILED)
+            await response.write(self.failure)
             await response.write(b"data: [DONE]\n\n")
         return self.headers == "error"
+
+    async def write_pieces(self, response: web.StreamResponse) -> None:
+        await response.write(b"data: " + json.dumps(chunk(TOKENS[0])).encode() + b"\n\n")
+        for index, piece in enumerate(self.pieces):
+            if index and self.gate is not None:
+                await self.gate.acquire()
+            await response.write(piece)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if self.demands and request.headers.get("authorization") != f"Bearer {self.demands}":
             return web.json_response({"error": {"message": "no key", "code": "invalid_api_key"}}, status=401)
+        if self.status != 200 and self.refusal is not None:
+            return web.json_response(self.refusal, status=self.status)
         if self.status != 200:
             error = {"message": "no", "type": "server_error", "param": None, "code": "no"}
             headers = {"retry-after": "1"} if self.status == 429 else {}
@@ -148,7 +162,9 @@ class Engine:
         writer = writer or await response.prepare(request)
         if not isinstance(writer, StreamWriter):
             raise TypeError(f"aiohttp's writer is a {type(writer).__name__}")
-        for index, token in enumerate(TOKENS):
+        if self.pieces:
+            await self.write_pieces(response)
+        for index, token in enumerate(() if self.pieces else TOKENS):
             if index and self.between:
                 await asyncio.sleep(self.between)
             if index and self.gate is not None:
@@ -235,8 +251,13 @@ class Fleet:
             return response.status, json.loads(await response.text()), headers
 
     async def windows(self, seconds: float = 10.0, requests: int = 0) -> list[dict[str, object]]:
-        """Return the closed slices of revisions once they hold at least `requests` requests."""
-        return [piece for piece in await self.slices(seconds, requests) if piece["revision"]]
+        """Return the closed slices of revisions once they hold at least `requests` requests, without load-adjusted times."""
+        return [piece for piece in await self.slices(seconds, requests) if piece["revision"] and "load" not in piece]
+
+    async def adjusted(self, requests: int) -> list[Slice]:
+        """Return the load-adjusted times, as the operator reads them, once the windows hold so many requests."""
+        document = {"instance": "g", "sliceSeconds": 2, "slices": await self.slices(requests=requests)}
+        return [piece for piece in read_slices(document) if piece.adjusted]
 
     async def measured(self, requests: int = 1) -> dict[str, Any]:
         """All closed slices of revisions as one, once they hold `requests` requests: counts and histograms are added."""

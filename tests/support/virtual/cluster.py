@@ -15,6 +15,7 @@ from support.sample_service import sample
 
 from pagefleet_contract.sketch import bucket_of
 from pagefleet_operator.domain.decide import decide
+from pagefleet_operator.domain.records import manifest
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.observation import (
@@ -53,6 +54,16 @@ class Cluster:
         self.was_ready: set[str] = set()
         self.groups = False  # whether LeaderWorkerSets are served
         self.plan: Plan | None = None
+        self.uid, self.created = "uid", 0.0  # of the InferenceService
+        self.records: dict[str, dict[str, Any]] = {}  # ControllerRevisions by name
+        self.announced = 0
+
+    def replace_service(self, records: bool = True) -> None:
+        """Delete the InferenceService with its children, and apply its spec again; `records` are still there."""
+        self.uid, self.created, self.status = f"{self.uid}+", self.now, Status()
+        self.replicas, self.pods, self.was_ready, self.action = {}, {}, set(), ""
+        if not records:
+            self.records = {}
 
     def edit(self, number: int) -> None:
         """Request another revision; everything else of the spec stays."""
@@ -111,12 +122,13 @@ class Cluster:
             if revisions[name].ready:
                 self.was_ready.add(name)
         return Observation(
-            namespace="ns", name="chat", uid="uid", generation=self.generation, spec=self.spec, status=self.status,
+            namespace="ns", name="chat", uid=self.uid, generation=self.generation, spec=self.spec, status=self.status,
             revisions=revisions, slices=None if self.slices is None else tuple(self.slices),
             engine_slices=None if self.engine is None else tuple(self.engine), gates=self.gates,
             prometheus={} if self.engine is None else {"": tuple(self.engine)},
             load_test=self.load_test, action=self.action, image="operator:1",
-            groups=self.groups,
+            groups=self.groups, created=self.created, records=manifest.readings(self.records.values()),
+            announced_records=self.announced,
         )  # fmt: skip
 
     def _pod(self, name: str, number: int, at: float) -> PodReading:
@@ -146,6 +158,15 @@ class Cluster:
                     pods.append(self.real + self.source.uniform(0, 20))
                 del pods[count:]
                 self.replicas[name] = count
+        for record in json.loads(json.dumps(plan.records)):
+            known = self.records.get(record["metadata"]["name"], record)
+            assert record["metadata"]["resourceVersion"] == known["metadata"]["resourceVersion"]
+            record["metadata"] |= {"uid": record["metadata"]["name"], "resourceVersion": str(self.now)}
+            if known["metadata"]["annotations"] == record["metadata"]["annotations"] and known is not record:
+                continue
+            self.records[record["metadata"]["name"]] = record
+        for gone in plan.withdrawn:
+            self.records.pop(gone.name, None)
         for name in plan.delete:
             self.replicas.pop(name, None)
             self.pods.pop(name, None)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import heapq
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.measuring import access_log
@@ -31,20 +32,25 @@ STABLE, CANARY = "s", "c"
 
 
 class VirtualGateway:
-    """`pods` of each revision; requests are named r1, r2, ... in the order in which they were sent."""
+    """`pods` are the names of each revision's pods, or how many there are. Requests are named r1, r2, ... in the order in
+    which they were sent."""
 
-    def __init__(self, seed: int = 7, offset: float = 0.0, pods: int = 2, **service: object) -> None:
+    def __init__(
+        self, seed: int = 7, offset: float = 0.0, pods: int | Mapping[str, Sequence[str]] = 2, **service: object
+    ) -> None:
         self.state, self.ledger = State(), Ledger()
-        self.picker = Picker(self.state, self.ledger, random.Random(seed))
+        self.readings = Readings(self.ledger.in_flight)
+        self.picker = Picker(self.state, self.ledger, random.Random(seed), self.readings)
         self.windows = Windows(f"gateway-{seed}", self.ledger, offset)
         self.now = 0.0
         self.holding = Holding(self.picker, lambda: self.now, lambda _: None)
         self.metrics = Metrics(self.ledger, self.holding)
         self.counting = Counting(self.ledger, self.windows, self.metrics, lambda: self.now)
+        names = {name: numbered(name, pods) for name in (STABLE, CANARY)} if isinstance(pods, int) else pods
         self.pods = [
-            Pod(f"{revision}{index}", f"pod-{revision}{index}", NAMESPACE, NAME, revision, f"10.0.{place}.{index}:8000")
-            for place, revision in enumerate((STABLE, CANARY))
-            for index in range(pods)
+            Pod(f"uid-{pod}", pod, NAMESPACE, NAME, revision, f"10.0.{place}.{index}:8000")
+            for place, (revision, own) in enumerate(names.items())
+            for index, pod in enumerate(own)
         ]
         self.state.replace_pods(self.pods)
         self.state.confirm(self.pods)
@@ -64,9 +70,12 @@ class VirtualGateway:
             raise TypeError(f"refused: {pick}")
         return f"r{self.count}", pick
 
-    def first_token(self, request: str, seconds: float, now: float) -> None:
+    def first_token(self, request: str, seconds: float, now: float, upstream: str = "") -> None:
+        """Report a first token; by default of the first choice."""
         self.now = now
-        self.counting.record_first_token(request, seconds)
+        ticket = self.ledger.ticket(request)
+        address = upstream or (ticket.choices[0].address if ticket is not None else "")
+        self.counting.record_first_token(request, seconds, address)
 
     def end(self, request: str, now: float, **fields: object) -> Completion:
         """End a request with a log line; by default a good answer of its first choice."""
@@ -97,6 +106,11 @@ class VirtualGateway:
     def slices(self, now: float) -> list[Slice]:
         """The slices as the operator reads them."""
         return list(slices(self.document(now)))
+
+
+def numbered(revision: str, count: int) -> list[str]:
+    """The names of a revision's pods."""
+    return [f"pod-{revision}{index}" for index in range(count)]
 
 
 @dataclass(order=True)

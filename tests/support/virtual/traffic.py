@@ -15,7 +15,7 @@ from pagefleet_operator.domain.status.observation import Observation, Slice
 from pagefleet_operator.domain.status.status import Status
 
 TTFT = LatencyGuard("ttft", 0.95, 0.15, 0.99, 100)
-GUARD = Guard((TTFT,), 0.01, 5, False, 600.0)
+GUARD = Guard((TTFT,), 0.01, 5, "hold", 600.0)
 SLICE = 2.0
 Draw = Callable[[random.Random], float]
 

@@ -134,6 +134,14 @@ def test_an_object_without_status_is_shown() -> None:
     assert details(bare)
 
 
+@pytest.mark.parametrize("status", ["True", "False"])
+def test_a_service_without_a_guard_is_seen_in_the_table(status: str) -> None:
+    document = service()
+    document["status"]["conditions"] = [{"type": "Guarded", "status": status, "reason": "NoGuard", "message": ""}]
+    header, row = shown(services([document], datetime.datetime.now(datetime.UTC))).splitlines()
+    assert row[header.index("GUARDED") :].split()[0] == status
+
+
 def test_spares_are_shown_beside_the_revisions() -> None:
     document = service()
     document["status"]["spares"] = {"revision": "a" * 8, "desired": 2, "asleep": 1, "awake": 1}

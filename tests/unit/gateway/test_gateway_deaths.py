@@ -1,5 +1,5 @@
 """Protects the fleet from a request that ends engines: after one end it is sent to one pod and no further, after two to none
-for a while. A request that was only near is not held back once it was answered."""
+for a while. A request that was only near is not held back once it was answered, and one that many send keeps its retries."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.measuring.access_log import FailedAttempt, LogLine, complete, parse, record_attempt
 from pagefleet_gateway.picking.deaths import (
+    ANSWER_VOUCHES_SECONDS,
     DEATHS_TO_REFUSE,
     FIRST_REFUSAL_SECONDS,
     MAX_RECORDS,
@@ -41,7 +42,7 @@ def test_two_ends_hold_a_request_back_and_an_answer_clears_it() -> None:
     deaths.record_death(POISON, "b", 1.0)
     assert (deaths.count(POISON), deaths.wait(POISON, 1.0)) == (2, FIRST_REFUSAL_SECONDS)
     assert (deaths.count(OTHER), deaths.wait(OTHER, 1.0)) == (0, 0.0)
-    deaths.record_answer(POISON)
+    deaths.record_answer(POISON, 2.0)
     assert (deaths.count(POISON), deaths.wait(POISON, 1.0)) == (0, 0.0)
     deaths.record_death(None, "a", 0.0)
     assert deaths.count(None) == 0 and deaths.wait(None, 0.0) == 0.0
@@ -88,6 +89,46 @@ def test_records_are_bounded_in_number_and_time() -> None:
     assert deaths.count(content(KEY, b"5")) == 0 and deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 1
     deaths.sweep(1e9)
     assert deaths.count(content(KEY, b"%d" % MAX_RECORDS)) == 0
+
+
+def test_a_content_that_was_answered_lately_has_one_death_to_spare() -> None:
+    deaths = Deaths()
+    deaths.record_answer(POISON, 0.0)
+    deaths.record_death(POISON, "a", ANSWER_VOUCHES_SECONDS - 1.0)
+    deaths.record_death(OTHER, "a", ANSWER_VOUCHES_SECONDS - 1.0)
+    assert (deaths.count(POISON), deaths.suspected(POISON), deaths.suspected(OTHER)) == (1, False, True)
+    now = ANSWER_VOUCHES_SECONDS + 10.0
+    deaths.record_death(POISON, "b", now)
+    assert deaths.suspected(POISON) and deaths.wait(POISON, now) == 0.0, "as another content after one death"
+    deaths.record_death(POISON, "c", now)
+    assert deaths.wait(POISON, now) == FIRST_REFUSAL_SECONDS
+    deaths.sweep(now)
+    deaths.record_answer(OTHER, now)
+    deaths.record_death(OTHER, "c", now + ANSWER_VOUCHES_SECONDS)
+    assert deaths.suspected(OTHER), "its answer is too long ago"
+
+
+def test_what_one_death_cuts_after_an_answer_is_no_other_death() -> None:
+    deaths = Deaths()
+    deaths.record_death(POISON, "a", 0.0)
+    deaths.record_answer(POISON, 1.0)
+    deaths.record_death(POISON, "a", 2.0)
+    assert not deaths.suspected(POISON) and deaths.count(POISON) == 0
+    deaths.record_death(POISON, "a", 60.0)
+    assert deaths.count(POISON) == 1
+
+
+def test_answers_are_bounded_in_number_and_time() -> None:
+    deaths = Deaths()
+    for number in range(MAX_RECORDS + 1):
+        deaths.record_answer(content(KEY, b"%d" % number), float(number))
+    assert len(deaths._answered) == MAX_RECORDS
+    deaths.sweep(MAX_RECORDS + ANSWER_VOUCHES_SECONDS - 1.0)
+    assert len(deaths._answered) == 2
+    deaths.record_death(content(KEY, b"1"), "a", MAX_RECORDS + 0.0)
+    deaths.record_answer(content(KEY, b"1"), MAX_RECORDS + 1.0)
+    deaths.sweep(MAX_RECORDS + 7.0)
+    assert not deaths._records
 
 
 class World:
@@ -172,6 +213,32 @@ def test_who_was_only_near_goes_on_as_before_once_answered() -> None:
     world.cut(pick, 1)
     world.end(pick, 200, attempts=3)
     assert picked(world.ask(BODY)).retries == 2
+
+
+def test_many_requests_with_one_body_keep_their_retries_after_one_death() -> None:
+    world = World()
+    world.end(picked(world.ask(BODY)), 200)
+    waiting = picked(world.ask(BODY))
+    world.cut(waiting, 0)
+    others = [picked(world.ask(BODY)) for _ in range(3)]
+    assert [(pick.retries, len(pick.choices)) for pick in others] == [(2, 3)] * 3
+    world.cut(others[-1], 0)
+    assert picked(world.ask(BODY)).retries == 0, "two engines died since its last answer"
+
+
+def test_a_pod_whose_engine_died_is_ejected_before_the_retry_has_ended() -> None:
+    world = World()
+    first = picked(world.ask(BODY))
+    world.cut(first, 0)
+    dead = first.choices[0]
+    assert world.ledger.ejected(dead, 0.1)
+    for number in range(20):
+        assert picked(world.ask({**BODY, "prompt": f"other {number}"}, 0.1)).choices[0] != dead
+    ended = World()
+    pick = picked(ended.ask(BODY))
+    ended.cut(pick, 0, now=-60.0)
+    ended.end(pick, 200, attempts=2)  # a minute later: the pod is back, and the same death does not count again
+    assert not ended.ledger.outliers.count(0.0)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pagefleet_gateway.envoy.module import library
 
 NOTHING, TOKEN, FAILURE = range(3)
+ERROR_PARTS = (b"data:", b"d", b"ata: ", b" ", b'{"err', b'or"', b'data: {"error"')
 
 
 class Text(ctypes.Structure):
@@ -35,8 +36,10 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     loaded.read_events.argtypes = (ctypes.POINTER(Events), Text, ctypes.POINTER(Text))
     loaded.close_events.argtypes = (ctypes.POINTER(Events),)
     loaded.failure_status.argtypes = (Text,)
-    loaded.holds_error_event.argtypes = (Text,)
-    loaded.holds_error_event.restype = ctypes.c_bool
+    loaded.states_full.argtypes = (Text,)
+    loaded.states_full.restype = ctypes.c_bool
+    loaded.find_error_event.argtypes = (ctypes.POINTER(ctypes.c_size_t), Text)
+    loaded.find_error_event.restype = ctypes.c_bool
     return loaded
 
 
@@ -193,10 +196,43 @@ def test_changed_sources_have_another_library(monkeypatch: pytest.MonkeyPatch, t
     ],
 )
 def test_an_error_event_after_the_first_token_is_found(code: ctypes.CDLL, chunk: bytes, error: bool) -> None:
-    assert code.holds_error_event(Text(chunk, len(chunk))) is error
+    assert find_error(code, chunk) is error
+    for cut in range(len(chunk)):
+        assert find_error(code, chunk[:cut], chunk[cut:]) is error
+
+
+@given(st.lists(st.one_of(st.binary(max_size=20), st.sampled_from(ERROR_PARTS)), max_size=8))
+def test_the_search_for_an_error_event_finds_it_over_all_chunks(code: ctypes.CDLL, chunks: list[bytes]) -> None:
+    whole = b"".join(chunks)
+    assert find_error(code, *chunks) == (b'data:{"error"' in whole or b'data: {"error"' in whole)
+
+
+def find_error(code: ctypes.CDLL, *chunks: bytes) -> bool:
+    matched = ctypes.c_size_t(0)
+    return any(code.find_error_event(ctypes.byref(matched), Text(chunk, len(chunk))) for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    ("document", "full"),
+    [
+        ({"error": "Model is overloaded", "error_type": "overloaded"}, True),
+        ({"error": "Model is overloaded", "error_type": "Overloaded"}, True),
+        ({"error": "Model is overloaded"}, True),
+        ({"error": {"message": "Model is overloaded", "http_status_code": 422}}, True),
+        ({"error": {"message": "Model is overloaded today"}}, False),
+        ({"error": "Input validation error", "error_type": "validation"}, False),
+        ({"error": {"error_type": "overloaded"}, "message": "Model is overloaded"}, False),
+        ({"error_type": ["overloaded"]}, False),
+        ([{"error_type": "overloaded"}], False),
+    ],
+)
+def test_an_engine_is_full_only_in_the_words_of_tgi(code: ctypes.CDLL, document: object, full: bool) -> None:
+    text = json.dumps(document, indent=1).encode()
+    assert code.states_full(Text(text, len(text))) is full
+    for cut in range(len(text)):
+        assert not code.states_full(Text(text[:cut], cut))
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_end_the_search(code: ctypes.CDLL, chunk: bytes) -> None:
-    found = code.holds_error_event(Text(chunk, len(chunk)))
-    assert found == (b'data:{"error"' in chunk or b'data: {"error"' in chunk)
+def test_no_bytes_break_the_reading_of_a_refusal(code: ctypes.CDLL, text: bytes) -> None:
+    code.states_full(Text(text, len(text)))

@@ -116,9 +116,9 @@ def test_a_long_request_weighs_more_than_a_short_one() -> None:
     long = world.pick(body={"prompt": "x" * 40_000, "max_tokens": 500}).choices[0]
     short = [world.pick(body={"prompt": f"{index}", "max_tokens": 50}).choices[0] for index in range(20)]
     assert long not in short
-    assert world.ledger.tokens(long) == 10_500
+    assert world.ledger.counts(long).tokens == 10_500
     world.end(1)
-    assert world.ledger.tokens(long) == 0
+    assert world.ledger.counts(long).tokens == 0
 
 
 def test_retries_stay_in_the_revision_and_leave_it_only_when_it_has_too_few_pods() -> None:
@@ -180,7 +180,7 @@ def test_the_mirrored_revisions_pods_share_the_copies_by_load() -> None:
     assert sum(world.ledger.in_flight(one) for one in mirrored) == 200
     for number in range(1, 201):
         world.end(number)
-    assert not any(world.ledger.in_flight(one) or world.ledger.tokens(one) for one in mirrored)
+    assert not any(world.ledger.in_flight(one) or world.ledger.counts(one).tokens for one in mirrored)
 
 
 def test_a_copys_prompt_is_cached_where_it_went_and_a_pod_at_its_limit_gets_none() -> None:

@@ -48,7 +48,7 @@ def test_a_slice_shows_at_its_end_and_holds_what_was_measured() -> None:
         }
     ]
     document = shown(windows, "chat", 1004.0)
-    assert (document["instance"], document["version"], document["now"]) == ("gateway-1", 2, 1004.0)
+    assert (document["instance"], document["version"], document["now"]) == ("gateway-1", 3, 1004.0)
     assert slices(windows, 1004.0, since=1002) == []
     assert shown(windows, "absent", 1004.0)["slices"] == []
 

@@ -314,8 +314,12 @@ def test_after_promotion_a_regression_goes_back_to_the_last_good_revision() -> N
     assert cluster.status.baseline
     assert first in cluster.replicas
     cluster.slow_stable = 4.0
-    cluster.until(lambda status: status.rollout.phase is Phase.ROLLED_BACK, ticks=400)
+    verdicts = []
+    while cluster.status.rollout.phase is not Phase.ROLLED_BACK and len(verdicts) < 400:
+        cluster.tick()
+        verdicts.append(cluster.status.rollout.verdict)
     assert (cluster.status.stable, cluster.status.rejected[-1].hash) == (first, bad)
+    assert not [one.message for one in verdicts if one and one.outcome == "Passed" and one.evidence > 1e4]
 
 
 def test_the_watch_ends_well() -> None:

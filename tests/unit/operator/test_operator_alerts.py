@@ -112,6 +112,27 @@ async def test_it_is_stored_before_the_answer_and_once(hook: Hook) -> None:
     assert hook.store.alerts == [("f", True), ("f", False)]
 
 
+async def test_an_alert_without_a_revision_is_not_stored_and_the_answer_names_the_field(hook: Hook) -> None:
+    async def answer(*alerts: dict[str, Any]) -> dict[str, Any]:
+        sent = {"Authorization": f"Bearer {TOKEN}"}
+        async with hook.session.post(f"{hook.url}/alerts", json=payload(*alerts), headers=sent) as response:
+            assert response.status == 200
+            return dict(await response.json())
+
+    body = await answer(alert("whole", revision=""), alert("mine"))
+    assert (body["accepted"], body["unmatched"]) == (1, 1)
+    assert body["reasons"] == [
+        "ns/chat: 1 alerts have no label revision; such an alert counts only with spec.rollout.alerts.withoutRevision: act"
+    ]
+    assert hook.store.alerts == [("mine", False)]
+    hook.store.document["spec"]["rollout"]["alerts"]["withoutRevision"] = "act"
+    body = await answer(alert("service", revision=""))
+    assert (body["accepted"], body["reasons"]) == (1, [])
+    hook.store.document["spec"]["rollout"]["alerts"]["withoutRevision"] = "ignore"
+    assert (await answer(alert("service", "resolved", revision="")))["accepted"] == 1
+    assert hook.store.alerts == [("mine", False), ("service", True)], "what is stored ends with its alert"
+
+
 async def test_a_group_with_others_alerts_is_taken_apart(hook: Hook) -> None:
     foreign = [alert("a", namespace="other"), alert("b", service="other"), alert("c", severity="info")]
     assert await hook.post(payload(*foreign, alert("mine"))) == 200

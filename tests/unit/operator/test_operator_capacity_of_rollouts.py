@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 from support.rule_examples import spec
 
-from pagefleet_operator.domain.analysis import errors
-from pagefleet_operator.domain.analysis.accumulate import FailureCounts
-from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.rollout import carrying_capacity, promotion, steps
 from pagefleet_operator.domain.spec.parse import Spec, parse
 from pagefleet_operator.domain.status.journal import Journal
@@ -125,13 +122,6 @@ def test_a_rollback_moves_everything_from_exactly_half_of_the_replicas_on() -> N
 
     assert [carried(ready, 4) for ready in range(4)] == [0, 25, 100, 100]
     assert [carried(ready, 5) for ready in range(4)] == [0, 20, 40, 100]
-
-
-@pytest.mark.parametrize(("starts", "outcome"), [((1.0,), Outcome.PASSED), ((1.0, 2.0), Outcome.REGRESSED)])
-def test_failures_convict_only_when_they_lie_in_two_slices(starts: tuple[float, ...], outcome: Outcome) -> None:
-    counts = FailureCounts(canary=200, canary_failed=100, stable=0, stable_failed=0, starts=starts)
-    verdict = errors.judge(0.01, [counts], 0.01)
-    assert (verdict.outcome is Outcome.REGRESSED) == (outcome is Outcome.REGRESSED)
 
 
 @pytest.mark.parametrize("alerting", [False, True])

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.virtual.failing import judge
 
 from pagefleet_contract.sketch import bucket_of, upper
-from pagefleet_operator.domain.analysis import errors
-from pagefleet_operator.domain.analysis.accumulate import FailureCounts
+from pagefleet_operator.domain.analysis.failures import FailureCounts
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.waits import InFlight
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
@@ -34,7 +34,7 @@ def test_what_lacks_a_measurement_is_read_by_the_signal_that_it_lacks() -> None:
     (piece,) = read(PIECE)
     assert piece.in_flight == {"ttft": {520: 1}, "e2e": {520: 1, 610: 2}}
     assert piece.unmeasured == {"ttft": {530: 3}, "e2e": {530: 3, 640: 1, 650: 1}}
-    assert (piece.started, piece.arrived, piece.retried, piece.client_errors) == (9, 9, 1, 3)
+    assert (piece.started, piece.arrived, piece.retried, piece.client_errors, piece.timeouts) == (9, 9, 1, 3, 1)
     assert piece.latency == {"ttft": {500: 2}, "e2e": {600: 2}} and piece.possible
 
 
@@ -42,10 +42,10 @@ def test_an_older_gateway_s_document_reads_as_before() -> None:
     old = {"start": 100, "revision": "c", "stratum": "s", "requests": 4, "errors": 2, "ttft": {"500": 2}, "e2e": {}}
     (piece,) = read(old, version=1)
     assert (piece.in_flight, piece.unmeasured, piece.started, piece.arrived) == ({}, {}, None, 4)
-    assert (piece.retried, piece.client_errors) == (0, 0)
+    assert (piece.retried, piece.client_errors, piece.timeouts) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("name", ["waiting", "leftWaiting", "retried", "clientErrors", "started"])
+@pytest.mark.parametrize("name", ["waiting", "leftWaiting", "retried", "clientErrors", "timeouts", "started"])
 @pytest.mark.parametrize("value", [-1, {"5": -1}, {"x": 1}, "many", None, {"99999": 1}])
 def test_numbers_that_cannot_be_count_as_none(name: str, value: object) -> None:
     (piece,) = read(PIECE | {name: value})
@@ -59,6 +59,7 @@ def test_a_slice_cannot_have_more_retried_attempts_than_errors() -> None:
     assert piece.retried == piece.errors == 2
     assert not replace(piece, retried=3).possible
     assert not replace(piece, client_errors=-1).possible
+    assert not replace(piece, timeouts=-1).possible
     assert not replace(piece, in_flight={"ttft": {5: -1}}).possible
 
 
@@ -128,7 +129,7 @@ def periods(stable: tuple[int, int], canary: tuple[int, int], count: int = 30) -
 def test_an_excess_of_4xx_convicts_only_when_it_is_unmistakable(
     stable: tuple[int, int], canary: tuple[int, int], count: int, convicted: bool
 ) -> None:
-    verdict = errors.judge(0.01, periods(stable, canary, count), 0.0025)
+    verdict = judge(periods(stable, canary, count))
     assert (verdict.outcome is Outcome.REGRESSED) is convicted, verdict.record.message
     shown = [signal for signal in verdict.signals if signal.signal == "clientErrors"]
     assert [signal.outcome for signal in shown] == ["Regressed" if convicted else "Passed"]
@@ -136,14 +137,47 @@ def test_an_excess_of_4xx_convicts_only_when_it_is_unmistakable(
 
 
 def test_no_4xx_is_no_signal_and_one_bad_minute_no_conviction() -> None:
-    assert [one.signal for one in errors.judge(0.01, periods((90, 0), (10, 0)), 0.0025).signals] == ["errors"]
+    assert [one.signal for one in judge(periods((90, 0), (10, 0))).signals] == ["errors"]
     burst = [*periods((90, 0), (10, 0)), *periods((90, 0), (0, 5000), 3)]
-    assert errors.judge(0.01, burst, 0.0025).outcome is Outcome.PASSED
+    assert judge(burst).outcome is Outcome.PASSED
+
+
+def test_4xx_that_begin_after_an_hour_convict_too() -> None:
+    late = [*periods((90, 0), (10, 0), 360), *periods((90, 0), (0, 10), 30)]
+    assert judge(late).reason == "ClientErrors"
+
+
+@pytest.mark.parametrize(
+    ("stable", "canary", "count", "convicted"),
+    [
+        (0, 3, 30, True),  # it hangs, and half of its requests fail in the limit of the errors
+        (1, 3, 30, True),
+        (0, 3, 3, False),  # a burst
+        (27, 3, 60, False),  # both
+        (3, 1, 60, False),  # three times as often
+    ],
+)
+def test_an_excess_of_timeouts_convicts_where_the_errors_do_not(
+    stable: int, canary: int, count: int, convicted: bool
+) -> None:
+    one = FailureCounts(90, stable, 10, canary, (0.0, 2.0), stable_timeouts=stable, canary_timeouts=canary)
+    verdict = judge([replace(one) for _ in range(count)], max_rate=0.5)
+    assert verdict.reason == ("Timeouts" if convicted else ""), verdict.record.message
+    shown = [signal for signal in verdict.signals if signal.signal == "timeouts"]
+    assert [signal.outcome for signal in shown] == ["Regressed" if convicted else "Passed"]
+    assert "canary requests were ended by a time limit (" in shown[0].message
+
+
+def test_without_a_stable_to_compare_with_neither_4xx_nor_timeouts_convict() -> None:
+    one = FailureCounts(0, 0, 10, 5, (0.0,), canary_client_errors=9, canary_timeouts=5)
+    verdict = judge([replace(one) for _ in range(100)], max_rate=0.9)
+    assert verdict.reason == ""
+    assert [record.signal for record in verdict.failures] == ["errors", "clientErrors", "timeouts"]
 
 
 def test_failed_attempts_that_were_retried_are_errors_and_named() -> None:
     counts = [FailureCounts(90, 0, 20, 4, (10.0 * number,), 3) for number in range(20)]
-    verdict = errors.judge(0.01, counts, 0.0025)
+    verdict = judge(counts)
     assert verdict.reason == "ErrorRate"
     assert "80 of 400 canary requests failed" in verdict.record.message
     assert "60 of them attempts that were retried on another pod" in verdict.record.message

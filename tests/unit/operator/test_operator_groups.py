@@ -224,4 +224,4 @@ def test_a_worker_that_cannot_run_is_its_leaders_fault() -> None:
 def test_leader_worker_sets_are_asked_for_only_where_there_may_be_any(
     spec: dict[str, Any], status: dict[str, Any], labels: dict[str, str], expected: bool
 ) -> None:
-    assert leader_worker_sets.needed(spec, status, [{"metadata": {"labels": labels}}]) == expected
+    assert leader_worker_sets.needed(spec, status, (), [{"metadata": {"labels": labels}}]) == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.sample_service import sample
@@ -22,6 +23,7 @@ from pagefleet_operator.web.own_metrics import Metrics
 
 PAGE = {"severity": "page"}
 FIRING = AlertRecord("f", "Bad", 10.0, "c", 10.0, PAGE)
+IGNORE, ACT = {"withoutRevision": "ignore"}, {"withoutRevision": "act"}
 STEP = Status(
     stable="s", canary="c", traffic=(Weight("s", 50), Weight("c", 50)),
     rollout=RolloutRecord(Phase.STEP, started=5.0), alerts=(FIRING,),
@@ -61,6 +63,33 @@ def test_an_invalid_spec_loses_no_alert() -> None:
     assert not alerts.decides(STEP, {"rollout": {"alerts": {"matchLabels": PAGE, "onAlert": "pause"}}}, None)
 
 
+@pytest.mark.parametrize(("choice", "counts"), [({}, False), (IGNORE, False), (ACT, True)], ids=str)
+def test_an_alert_that_names_no_revision_counts_only_where_the_spec_asks_for_it(
+    choice: dict[str, str], counts: bool
+) -> None:
+    """A service's alert is true of every revision at a peak: it must not roll a good canary back."""
+    everybody = replace(STEP, alerts=(replace(FIRING, revision=""),))
+    assert alerts.decides(everybody, {}, rollout(**choice)) is counts
+    assert alerts.decides(everybody, {"rollout": {"alerts": {"matchLabels": PAGE, **choice}}}, None) is counts
+    raw = {**sample()["spec"], "rollout": {"steps": [{"weight": 50, "hold": "1h"}], "alerts": {"matchLabels": PAGE}}}
+    raw["rollout"]["alerts"] |= choice
+    unusable = {**raw, "scaling": "many"}
+    for spec in (raw, unusable):
+        assert (given_up(spec, "").phase is Phase.ROLLED_BACK) is counts
+        assert given_up(spec, "the canary").phase is Phase.ROLLED_BACK
+
+
+def given_up(raw: dict[str, Any], about: str) -> RolloutRecord:
+    """The rollout of a canary in a step after one decision with a firing alert, which names it or nothing."""
+    usable = {**raw, "scaling": {"min": 1}}
+    target = decide(Observation("ns", "chat", "uid", 1, usable, Status()), 1.0).status.stable
+    pod = PodReading("p", True, False, 0.0, 1.0)
+    firing = replace(FIRING, revision=target if about else "")
+    status = replace(STEP, canary=target, traffic=(Weight("s", 50), Weight(target, 50)), alerts=(firing,))
+    readings = {name: RevisionReading(name, 1, (pod,)) for name in ("s", target)}
+    return decide(Observation("ns", "chat", "uid", 1, raw, status, revisions=readings), 20.0).status.rollout
+
+
 def test_an_alert_rolls_back_without_any_measurement() -> None:
     raw = sample()["spec"]
     raw["rollout"] = {"alerts": {"matchLabels": PAGE}}
@@ -70,7 +99,10 @@ def test_an_alert_rolls_back_without_any_measurement() -> None:
     observation = replace(
         bare,
         status=replace(
-            STEP, canary=target, traffic=(Weight("s", 50), Weight(target, 50)), alerts=(replace(FIRING, revision=""),)
+            STEP,
+            canary=target,
+            traffic=(Weight("s", 50), Weight(target, 50)),
+            alerts=(replace(FIRING, revision=target),),
         ),
         revisions={name: RevisionReading(name, 1, (pod,)) for name in ("s", target)},
     )

@@ -21,7 +21,15 @@ def test_workloads_are_applied_first_and_so_deleted_last() -> None:
 
 
 def test_kinds_that_a_cluster_may_lack_are_not_watched() -> None:
-    assert {kind.name for kind in WATCHED} == {"Deployment", "Service", "PodDisruptionBudget", "Pod"}
+    watched = {"Deployment", "Service", "PodDisruptionBudget", "Pod", "ControllerRevision"}
+    assert {kind.name for kind in WATCHED} == watched
+
+
+def test_of_controller_revisions_only_records_are_watched() -> None:
+    """StatefulSets of groups have some with our other labels, and the rest of the cluster has many."""
+    assert KINDS["ControllerRevision"].selector == (
+        "app.kubernetes.io/managed-by=pagefleet,app.kubernetes.io/name=pagefleet-revision-record"
+    )
 
 
 def test_a_resource_has_no_version_where_servers_differ() -> None:

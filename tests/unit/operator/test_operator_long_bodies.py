@@ -81,7 +81,7 @@ async def test_a_long_answer_does_not_hold_up_the_event_loop() -> None:
 
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0)
-    document = await long_json.load(text, "slices", unlimited())
+    document = await long_json.load(text, ("slices",), unlimited())
     done.set()
     await ticking
     assert document == json.loads(text)
@@ -96,8 +96,9 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.text(max_size=3) | st.just("slices"), JSON, max_size=4), st.sampled_from([None, 1]))
 def test_a_long_answer_is_read_as_json_reads_it(document: dict[str, Any], indent: int | None) -> None:
-    text = json.dumps(document, indent=indent)
-    assert asyncio.run(long_json.load(text, "slices", unlimited())) == document
-    for cut in range(0, len(text), 7):
-        with pytest.raises(ValueError):
-            asyncio.run(long_json.load(text[:cut], "slices", unlimited()))
+    for whole, long in ((document, ("slices",)), ({"data": document, "status": "x"}, ("data", "slices"))):
+        text = json.dumps(whole, indent=indent)
+        assert asyncio.run(long_json.load(text, long, unlimited())) == whole
+        for cut in range(0, len(text), 7):
+            with pytest.raises(ValueError):
+                asyncio.run(long_json.load(text[:cut], long, unlimited()))

@@ -95,6 +95,23 @@ def test_a_missing_verdict_names_the_deadline_the_hold_the_step_and_the_requests
     assert "no gateway answered the operator" in rejection.message
 
 
+def test_a_step_that_ends_unproven_says_so_and_waits_for_its_requests() -> None:
+    step = {"weight": 10, "hold": "10s"}
+    cluster = started(steps=[step, step | {"weight": 20, "minRequests": 100_000}])
+    cluster.spec["rollout"]["guard"] |= {"onInconclusive": "promote", "deadline": "60s"}
+    cluster.until(lambda status: status.rollout.phase is Phase.STEP)
+    cluster.slices = None
+    cluster.until(lambda status: status.rollout.step == 1)
+    decision = next(entry for entry in cluster.status.decisions if entry.kind == "StepUnproven")
+    assert decision.message.startswith(
+        f"the step ends although nothing was shown about revision {cluster.status.canary} (onInconclusive: promote): no "
+        "verdict within 60 s after the hold of 10 s in step 1 of 2, with "
+    )
+    for _ in range(60):
+        cluster.tick()
+    assert (cluster.status.rollout.step, cluster.status.rollout.phase) == (1, Phase.STEP)
+
+
 def test_no_time_is_not_shown_as_one() -> None:
     assert time_to_the_second(0.0) == "an unknown time"
     assert time_to_the_second(float("nan")) == "an unknown time"

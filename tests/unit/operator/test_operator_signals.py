@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
@@ -32,7 +33,8 @@ from pagefleet_operator.metrics.gateway_windows import GatewayWindows
 from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.promql_gates import PrometheusGates
 
-ADDRESS = "127.66.0.1"
+ABSENT = "127.66.0.1"  # nobody listens there
+MAX_TRIES = 50
 GATE = Gate("queue", 'up{namespace="$namespace",revision="$canary"}', None, 5.0, 0.0)
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -42,10 +44,24 @@ class Peer:
 
     def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
         self.session, self.port = session, port
+        self.address = ""
         self.answer: Answer = text("")
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         return await self.answer(request)
+
+
+async def listen(peer: Peer, runner: web.AppRunner) -> None:
+    """Listen at the peer's port, which the contract fixes, at a loopback address where nobody else uses it."""
+    for tries in range(1, MAX_TRIES + 1):
+        peer.address = f"127.66.{random.randint(1, 255)}.{random.randint(1, 254)}"
+        try:
+            await web.TCPSite(runner, peer.address, peer.port).start()
+        except OSError:
+            if tries == MAX_TRIES:
+                raise
+        else:
+            return
 
 
 @pytest_asyncio.fixture(params=[])
@@ -56,7 +72,7 @@ async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
         peer = Peer(session, request.param)
         app.router.add_route("*", "/{path:.*}", peer.handle)
         await runner.setup()
-        await web.TCPSite(runner, ADDRESS, request.param).start()
+        await listen(peer, runner)
         yield peer
     await runner.cleanup()
 
@@ -126,20 +142,20 @@ async def test_a_load_that_cannot_be_read_has_a_cause_that_names_the_page(
     peer: Peer, answer: Answer, cause: str
 ) -> None:
     peer.answer = answer
-    reading = await EngineReadings(peer.session).read(ADDRESS)
+    reading = await EngineReadings(peer.session).read(peer.address)
     assert isinstance(reading, Unread)
-    assert reading.cause.startswith(f"http://{ADDRESS}:{ENGINE_PORT}/metrics{cause}")
+    assert reading.cause.startswith(f"http://{peer.address}:{ENGINE_PORT}/metrics{cause}")
 
 
 async def test_an_engine_without_metrics_is_not_asked() -> None:
     async with aiohttp.ClientSession() as session:
-        reading = await EngineReadings(session).read(ADDRESS, Engine(metrics=None))
+        reading = await EngineReadings(session).read(ABSENT, Engine(metrics=None))
     assert reading == Unread("its engine reports no metrics")
 
 
 def judged(reading: GateReading) -> Outcome:
     observation = Observation("ns", "chat", "uid", 1, {}, Status(), gates={"queue": reading})
-    chosen = Guard((), None, 0, False, 60.0, None, (GATE,))
+    chosen = Guard((), None, 0, "hold", 60.0, None, (GATE,))
     verdict = guard.assess(observation, chosen, Comparison("s", "c", since=None, now=1.0))
     assert verdict is not None
     return verdict.outcome
@@ -149,7 +165,7 @@ def judged(reading: GateReading) -> Outcome:
 @pytest.mark.parametrize("answer", [answer for _, answer in BAD_GATES], ids=[name for name, _ in BAD_GATES])
 async def test_a_failing_prometheus_is_inconclusive(peer: Peer, answer: Answer) -> None:
     peer.answer = answer
-    gates = PrometheusGates(Prometheus(peer.session, f"http://{ADDRESS}:{peer.port}"))
+    gates = PrometheusGates(Prometheus(peer.session, f"http://{peer.address}:{peer.port}"))
     readings = await gates.read([GATE], {})
     assert readings["queue"].value is None
     assert readings["queue"].message
@@ -165,7 +181,7 @@ async def test_a_gate_is_asked_with_its_names_and_held_to_its_bounds(peer: Peer)
         return web.Response(text=vector("4" if len(queries) == 1 else "6"))
 
     peer.answer = answer
-    gates = PrometheusGates(Prometheus(peer.session, f"http://{ADDRESS}:{peer.port}/"))
+    gates = PrometheusGates(Prometheus(peer.session, f"http://{peer.address}:{peer.port}/"))
     names = {"namespace": "team-a", "canary": "cccc"}
     assert judged((await gates.read([GATE], names))["queue"]) is Outcome.PASSED
     assert judged((await gates.read([GATE], names))["queue"]) is Outcome.REGRESSED
@@ -174,7 +190,7 @@ async def test_a_gate_is_asked_with_its_names_and_held_to_its_bounds(peer: Peer)
 
 async def test_no_prometheus_and_a_dead_one_are_inconclusive() -> None:
     async with aiohttp.ClientSession() as session:
-        for url in ("", f"http://{ADDRESS}:1"):
+        for url in ("", f"http://{ABSENT}:1"):
             readings = await PrometheusGates(Prometheus(session, url)).read([GATE], {})
             assert judged(readings["queue"]) is Outcome.INCONCLUSIVE
 
@@ -196,10 +212,10 @@ BAD_WINDOWS: list[tuple[str, Answer, bool]] = [
 @pytest.mark.parametrize(("answer", "answers"), [bad[1:] for bad in BAD_WINDOWS], ids=[bad[0] for bad in BAD_WINDOWS])
 async def test_a_failing_gateway_is_no_measurement(peer: Peer, answer: Answer, answers: bool) -> None:
     peer.answer = answer
-    slices = await GatewayWindows(peer.session).read([ADDRESS], "ns", "chat", judged=True)
+    slices = await GatewayWindows(peer.session).read([peer.address], "ns", "chat", judged=True)
     assert slices == (() if answers else None)
     observation = Observation("ns", "chat", "uid", 1, {}, Status(), slices=slices)
-    chosen = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 10),), 0.01, 0, False, 60.0)
+    chosen = Guard((LatencyGuard("ttft", 0.95, 0.15, 0.99, 10),), 0.01, 0, "hold", 60.0)
     judgement = guard.assess(observation, chosen, Comparison("s", "c", since=0.0, now=100.0))
     assert judgement is not None
     assert judgement.outcome is Outcome.INCONCLUSIVE
@@ -218,7 +234,7 @@ def served(metrics: Metrics, requests: int, seconds: float, tokens: int = 0) -> 
     return metrics.text().decode()
 
 
-POD = Pod("chat-aaaa-1", ADDRESS, "aaaa")
+POD = Pod("chat-aaaa-1", ABSENT, "aaaa")
 
 
 def test_what_came_between_two_scrapes() -> None:
@@ -281,16 +297,16 @@ def test_thinned_tokens_keep_their_distribution() -> None:
 
 @pytest.mark.parametrize("peer", [ENGINE_PORT], indirect=True)
 async def test_engines_are_read_and_a_silent_one_is_no_measurement(peer: Peer) -> None:
-    metrics, engines = engine(), EngineWindows(peer.session)
+    metrics, engines, pod = engine(), EngineWindows(peer.session), Pod("chat-aaaa-1", peer.address, "aaaa")
     peer.answer = text(served(metrics, 2, 0.1, 5))
-    assert await engines.read([POD], "ns", "chat") == ()
+    assert await engines.read([pod], "ns", "chat") == ()
     peer.answer = text(served(metrics, 5, 0.1, 5))
-    slices = await engines.read([POD], "ns", "chat")
+    slices = await engines.read([pod], "ns", "chat")
     assert slices is not None
     assert [piece.requests for piece in slices] == [5]
-    silent = Pod("chat-cccc-1", "127.66.0.2", "cccc")
-    assert await engines.read([POD, silent], "ns", "chat") is None
+    silent = Pod("chat-cccc-1", ABSENT, "cccc")
+    assert await engines.read([pod, silent], "ns", "chat") is None
     for answer in (text("", 500), hang, endless):
         peer.answer = answer
-        assert await engines.read([POD], "ns", "chat") is None
+        assert await engines.read([pod], "ns", "chat") is None
     assert await engines.read([], "ns", "chat") is None

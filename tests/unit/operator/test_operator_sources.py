@@ -13,9 +13,9 @@ from support.virtual.traffic import lognormal, traffic
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import guard, sources
-from pagefleet_operator.domain.analysis.baseline import record_baseline
 from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
+from pagefleet_operator.domain.analysis.watching.baseline import record_baseline
 from pagefleet_operator.domain.base.edged import Edged
 from pagefleet_operator.domain.spec.parse import Spec, SpecErrors, parse
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard, Rollout
@@ -38,7 +38,7 @@ def observation(**measured: Any) -> Observation:
 
 
 def asked(observed: Observation, *entries: LatencyGuard, mirrored: bool = False, **more: Any) -> Verdict:
-    chosen = Guard(entries, more.pop("rate", None), 5, False, 600.0, error_source=more.pop("errors", Source.GATEWAY))
+    chosen = Guard(entries, more.pop("rate", None), 5, "hold", 600.0, error_source=more.pop("errors", Source.GATEWAY))
     judged = guard.assess(observed, chosen, Comparison("s", "c", since=0.0, now=1000.0, mirrored=mirrored, **more))
     assert judged is not None
     return judged
@@ -134,7 +134,7 @@ def test_above_the_last_edge_is_no_pass(worse: list[Slice]) -> None:
 
 
 def test_the_watch_compares_a_record_with_its_own_source_only() -> None:
-    guarded = Guard((entry("Engine"),), None, 5, False, 600.0)
+    guarded = Guard((entry("Engine"),), None, 5, "hold", 600.0)
     fine = tuple(round(0.05 * 1.05**step, 6) for step in range(80))
     good, bad = (traffic(1, lognormal, canary=worse, bursts=False, slices=200) for worse in (1.0, 4.0))
     before = observation(engine_slices=coarse(good, fine), slices=tuple(bad))
@@ -152,7 +152,7 @@ def test_the_watch_compares_a_record_with_its_own_source_only() -> None:
 
 
 def test_the_requests_of_a_step_are_those_that_some_asked_source_has_counted() -> None:
-    guarded = Guard((entry("Engine"),), None, 0, False, 600.0)
+    guarded = Guard((entry("Engine"),), None, 0, "hold", 600.0)
     pieces = (Slice("g", 10.0, 2.0, "c", "", 7, 0), Slice("g", 1.0, 2.0, "c", "", 9, 0))
     observed = observation(slices=(), engine_slices=pieces, prometheus={"": (*pieces, *pieces)})
     assert sources.count_requests(observed, guarded, "c", 5.0, mirrored=False) == 7
@@ -163,7 +163,7 @@ def test_the_requests_of_a_step_are_those_that_some_asked_source_has_counted() -
 def test_only_judged_signals_are_queried() -> None:
     def rollout(*entries: LatencyGuard, mirror: bool = False, errors: Source = Source.GATEWAY) -> Rollout:
         steps = (RolloutStep(None, 0.0, StepKind.MIRROR),) if mirror else ()
-        return Rollout(steps, Guard(entries, 0.01, 0, False, 1.0, error_source=errors), 0.0, None)
+        return Rollout(steps, Guard(entries, 0.01, 0, "hold", 1.0, error_source=errors), 0.0, None)
 
     assert of_engines(rollout(entry(None))) is None
     assert of_engines(rollout(entry(None), mirror=True)) == ("ttft",)

@@ -16,7 +16,14 @@ def test_events_are_handled_by_coroutines() -> None:
     registry = kopf.OperatorRegistry()
     register(registry, None, lambda kind, event, document: None)
     handlers = {handler.id: handler.fn for handler in registry._watching.get_all_handlers()}
-    assert set(handlers) == {"InferenceService", "Deployment", "Service", "PodDisruptionBudget", "Pod"}
+    assert set(handlers) == {
+        "InferenceService",
+        "Deployment",
+        "Service",
+        "PodDisruptionBudget",
+        "Pod",
+        "ControllerRevision",
+    }
     assert all(inspect.iscoroutinefunction(function) for function in handlers.values())
 
 
@@ -27,5 +34,8 @@ def test_child_objects_are_asked_for_by_label_and_in_chunks() -> None:
         selector.any_name or selector.plural: text for selector, text in settings.watching.label_selectors.items()
     }
     assert settings.watching.chunk_size == CHUNK
+    ours = "app.kubernetes.io/managed-by=pagefleet"
+    records = selectors.pop("controllerrevisions")
+    assert records == f"{ours},app.kubernetes.io/name=pagefleet-revision-record"
     assert len(selectors) == 4
-    assert set(selectors.values()) == {"app.kubernetes.io/managed-by=pagefleet"}
+    assert set(selectors.values()) == {ours}

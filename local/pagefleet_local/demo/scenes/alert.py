@@ -1,7 +1,8 @@
 """Scene: a paging alert rolls back a bad revision that no latency guard can detect.
 
 The third revision refuses every prompt longer than a few tokens with 400: fast, and not a server error, so p95 and
-5xx look fine. Prometheus sees the share of 4xx, Alertmanager calls the operator's webhook.
+5xx look fine. Prometheus sees that the share of 4xx is far above the stable revision's, Alertmanager calls the operator's
+webhook.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ async def play(stage: Stage) -> None:
         await monitoring.scraping()
         stage.load.rate = RATE
         limits = {"promptTokens": 8, "outputTokens": 512, "queued": 128}
-        await stage.edit(args=serving, limits=limits)
+        narrator.say("the guard of this rollout does not judge refused requests: only the alert can find this revision")
+        await stage.edit(args=serving, limits=limits, errors=False)
         await stage.watch(
             lambda v: bool(v.canary and v.weights.get(v.canary)), timeout=120, what="the canary takes traffic"
         )

@@ -9,7 +9,7 @@ from pagefleet_local.demo.load import Sample, binomial_interval
 from pagefleet_local.demo.stage import Stage
 from pagefleet_local.fleet.view import View
 
-TITLE = "A good new revision: 10 % -> 50 % -> 100 % under load, judged on requests, promoted"
+TITLE = "A good new revision: 25 % -> 50 % -> 100 % under load, judged on requests, promoted"
 RATE = 5.0
 # The gateway's watch delivers a new weight within this; requests around a change are not counted.
 SETTLE = 1.5
@@ -39,7 +39,7 @@ async def play(stage: Stage) -> None:
     )
     for share, _, hits, low, high in rows:
         narrator.check(low <= hits <= high, f"{share} %: {hits} canary requests lie within {low}..{high}")
-    narrator.check({10, 50} <= set(weights), "both declared steps appeared in .status.traffic")
+    narrator.check({25, 50} <= set(weights), "both declared steps appeared in .status.traffic")
     whole(stage, stage.load.since(began), "the rollout")
 
 

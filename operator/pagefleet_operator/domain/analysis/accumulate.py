@@ -7,23 +7,20 @@ hour of them. With the memo or without it, and whatever was asked before, the re
 from __future__ import annotations
 
 import copy
-import math
 from bisect import bisect_left
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
+from pagefleet_operator.domain.analysis.adjusted.memory import SETTLED_SECONDS, START
+from pagefleet_operator.domain.analysis.failures import Bound, FailureCounts, SlowCounts, period_of
 from pagefleet_operator.domain.analysis.paired import Block, PairedTest
 from pagefleet_operator.domain.analysis.waits import NO_WAITS, InFlight, Waits
 from pagefleet_operator.domain.base.edged import Pair, common, of_sketch
 from pagefleet_operator.domain.status.observation import Slice
 
 MIN_BLOCK_SECONDS, MAX_BLOCK_SECONDS, BLOCK_REQUESTS = 4.0, 30.0, 5
-PERIOD_SECONDS = 10.0  # the stable's failures excuse the canary's within such a period
-START = attrgetter("start")
-SETTLED_SECONDS = 20.0  # slices of a gateway that answers so much later than the others can still change the order
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,7 @@ class Scope:
     begin: float
     warm_up: int
     tests: tuple[SignalTest, ...]
+    bounds: tuple[Bound, ...] = ()
 
 
 @dataclass
@@ -144,22 +142,8 @@ class StratumSums:
         return start >= begin + MAX_BLOCK_SECONDS or (start >= begin + MIN_BLOCK_SECONDS - 1e-6 and enough)
 
 
-@dataclass
-class FailureCounts:
-    """Requests and failures of both revisions in one period, and the starts of the slices with failures of the canary."""
-
-    stable: int = 0
-    stable_failed: int = 0
-    canary: int = 0
-    canary_failed: int = 0
-    starts: tuple[float, ...] = ()
-    canary_retried: int = 0  # of the failures: attempts whose request was tried again
-    stable_client_errors: int = 0  # 4xx, which are in none of the other counts
-    canary_client_errors: int = 0
-
-
 class Accumulator:
-    """The sums of one source: `strata` by stratum and test, `periods` by number; complete after `flush`.
+    """The sums of one source: `strata` by stratum and test, `periods` by number, `slow` by bound; complete after `flush`.
 
     Slices must come in the order of time.
     """
@@ -168,13 +152,17 @@ class Accumulator:
         self._scope = scope
         self.strata: dict[str, dict[SignalTest, StratumSums]] = {}
         self.periods: dict[int, FailureCounts] = {}
+        self.slow = {bound: SlowCounts(bound) for bound in scope.bounds}
         self._canary_requests = 0
         self._pending: list[Slice] = []  # of one time: the stable's are added first, in whatever order they arrived
 
     def add(self, piece: Slice) -> None:
-        """Queue a slice of the scope; the slices of one time are counted together."""
+        """Queue a slice of the scope; the slices of one time are counted together.
+
+        Load-adjusted times are in slices without a stratum, which would otherwise be a stratum without requests.
+        """
         scope = self._scope
-        if piece.revision not in (scope.stable, scope.canary) or not piece.possible:
+        if piece.adjusted or piece.revision not in (scope.stable, scope.canary) or not piece.possible:
             return
         if piece.start < scope.begin:
             self._skip(piece)
@@ -201,6 +189,8 @@ class Accumulator:
     def _skip(self, piece: Slice) -> None:
         for sums in self._sums(piece.stratum) if piece.in_flight or piece.stratum in self.strata else ():
             sums.skip(piece, piece.revision == self._scope.canary)
+        for slow in self.slow.values():
+            slow.skip(piece, piece.revision == self._scope.canary)
 
     def _sums(self, stratum: str) -> Iterable[StratumSums]:
         tests = self.strata.get(stratum)
@@ -211,18 +201,19 @@ class Accumulator:
     def _count(self, piece: Slice, *, of_canary: bool) -> None:
         for sums in self._sums(piece.stratum):
             sums.add(piece, of_canary)
-        period = self.periods.setdefault(math.floor(piece.start / PERIOD_SECONDS), FailureCounts())
+        for slow in self.slow.values():
+            slow.add(piece, of_canary)
+        period = period_of(self.periods, piece)
+        period.add(piece.requests, piece.errors, piece.start, of_canary)
         if of_canary:
-            period.canary += piece.requests
-            period.canary_failed += piece.errors
+            period.canary_arrived += piece.arrived
             period.canary_retried += piece.retried
             period.canary_client_errors += piece.client_errors
-            if piece.errors:
-                period.starts = (*period.starts, piece.start)
+            period.canary_timeouts += piece.timeouts
         else:
-            period.stable += piece.requests
-            period.stable_failed += piece.errors
+            period.stable_arrived += piece.arrived
             period.stable_client_errors += piece.client_errors
+            period.stable_timeouts += piece.timeouts
 
     def strata_of(self, test: SignalTest) -> dict[str, StratumSums]:
         """A signal's sums by stratum, in order, where the canary has been measured."""
@@ -235,6 +226,7 @@ class Accumulator:
             stratum: {test: sums.copied() for test, sums in tests.items()} for stratum, tests in self.strata.items()
         }
         result.periods = {number: copy.copy(period) for number, period in self.periods.items()}
+        result.slow = {bound: slow.copied() for bound, slow in self.slow.items()}
         result._pending = list(self._pending)
         return result
 

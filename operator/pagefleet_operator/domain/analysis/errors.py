@@ -1,7 +1,7 @@
-"""The error signal of the guard: a test whether more of the canary's requests fail than the spec accepts.
+"""The error signal of the guard: whether more of the canary's requests fail than the spec accepts, and than the stable's.
 
-Failures come in bursts, so they must lie in several slices. Seconds in which most of the stable's requests fail too
-say something about the machine, not about the canary, and are left out.
+`failures` has the evidence. Both must be shown: seconds in which the stable fails too say something about the machine or
+about the requests, not about the canary.
 
 An attempt that failed before another attempt is a failure of the revision whose pod failed, although the client may have
 got its answer: retries would hide such a canary until it has all traffic.
@@ -9,106 +9,132 @@ got its answer: retries would hide such a canary until it has all traffic.
 A 4xx is the client's error, and no failure. But a revision that refuses what the stable accepts (a smaller context, a
 broken chat template) is a regression too, so an excess of the canary's 4xx is a signal of its own, `clientErrors`. It
 convicts only when it is unmistakable: one client with bad requests must roll nothing back. With sticky sessions all
-requests of such a client come to one revision.
+requests of such a client come to one revision. Requests that a time limit ended are a signal `timeouts` in the same way: they are
+among the failures, but a canary that hangs is worse than its share of failures says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from pagefleet_operator.domain.analysis import sequential
-from pagefleet_operator.domain.analysis.accumulate import FailureCounts
-from pagefleet_operator.domain.analysis.sequential import Evidence
+from pagefleet_operator.domain.analysis.failures import FailureCounts, FailureEvidence, Subject, gather
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency, worst_of
-from pagefleet_operator.domain.status.status import SignalRecord
+from pagefleet_operator.domain.status.status import FailureRecord, FailureTotals, SignalRecord
 
 CONFIDENCE = 0.99
 MIN_REQUESTS = 20
-SHARED_SHARE, MIN_SHARED_REQUESTS = 0.5, 5  # a period is shared trouble when this share of the stable's requests fails
-MIN_FAILING_SLICES = 2
-CLIENT_ERRORS = "clientErrors"
-CLIENT_PART = 0.1  # of the error level of `errors` is for its client errors
-CLEAR_RATIO, CLEAR_SHARE = 5.0, 0.1  # times the stable's share of 4xx, and at least so large a share
-MIN_CLIENT_PERIODS = 6
-CLIENT_ODDS = (2.0, 5.0, 20.0)
-MAX_PERIOD_LOG = 1.5
+EXCESS_PART = 0.1  # of the error level of `errors` is for each of EXCESSES
+CLEAR_RATIO = 5.0  # times the stable's share
+MAX_PERIOD_LOG = 1.5  # so that an excess must last for six periods
 SUSPICIOUS = 10.0  # an e-value from which a canary that is not convicted does not pass either
 
 
-def judge(max_rate: float, periods: Collection[FailureCounts], level: float) -> Verdict:
-    """`max_rate` is the accepted share of failures, `level` the error level of a conviction."""
-    counted = [period for period in periods if not _is_shared(period)]
-    evidence = Evidence(sum(period.canary_failed for period in counted), sum(period.canary for period in counted))
-    rate = evidence.hits / evidence.trials if evidence.trials else 0.0
-    value = sequential.e_value(evidence, min(max(max_rate, 1e-4), 0.99))
-    retried = sum(period.canary_retried for period in counted)
-    again = f", {retried} of them attempts that were retried on another pod" if retried else ""
-    text = (
-        f"errors: {evidence.hits} of {evidence.trials} canary requests failed ({rate:.2%}, limit {max_rate:.2%}){again}"
-    )
-    record = record_without_latency("errors", rate, max_rate, evidence.trials, value)
-    failing_slices = {start for period in counted for start in period.starts}
-    if value >= 1 / ((1 - CLIENT_PART) * level) and len(failing_slices) >= MIN_FAILING_SLICES:
-        outcome, message = Outcome.REGRESSED, text
-    elif evidence.trials < MIN_REQUESTS:
-        outcome, message = Outcome.INCONCLUSIVE, f"errors: {evidence.trials} of the {MIN_REQUESTS} requests needed"
+@dataclass(frozen=True)
+class Excess:
+    """A signal that convicts only when it is unmistakable: above `share`, and more than CLEAR_RATIO times as often as the stable.
+
+    `counts` takes its requests and hits out of a period's.
+    """
+
+    signal: str
+    reason: str
+    text: str
+    share: float
+    counts: Callable[[FailureCounts], FailureCounts]
+
+    def evidence(
+        self, stored: Iterable[FailureRecord], errors: Subject, periods: Mapping[int, FailureCounts]
+    ) -> FailureEvidence:
+        """The evidence from the same requests as those of `errors`."""
+        subject = replace(errors, signal=self.signal, limit=self.share, ratio=CLEAR_RATIO, ceiling=MAX_PERIOD_LOG)
+        return gather(stored, subject, {number: self.counts(period) for number, period in periods.items()})
+
+
+def judge(
+    stored: Collection[FailureRecord], subject: Subject, periods: Mapping[int, FailureCounts], level: float
+) -> Verdict:
+    """Judge the new periods with what is stored, at the error level `level` for errors and EXCESSES together."""
+    evidence = gather(stored, subject, periods)
+    total, recent, max_rate = evidence.now.total, evidence.now.recent, evidence.now.limit
+    own_level = (1 - EXCESS_PART * len(EXCESSES)) * level
+    log = evidence.log(own_level)
+    value = math.exp(min(sequential.MAX_EXPONENT, log))
+    regressed = log >= math.log(1 / own_level)
+    shown = recent if regressed else total
+    rate = shown.canary_failed / shown.canary if shown.canary else 0.0
+    text = f"errors: {_sentence(shown, rate, max_rate)}"
+    if regressed:
+        outcome, message = Outcome.REGRESSED, f"{text}; within {evidence.seconds:.0f} s"
+    elif total.canary < MIN_REQUESTS:
+        outcome, message = Outcome.INCONCLUSIVE, f"errors: {total.canary} of the {MIN_REQUESTS} requests needed"
     else:
         outcome, message = Outcome.PASSED if value < SUSPICIOUS else Outcome.INCONCLUSIVE, text
-    stable, failed = sum(period.stable for period in periods), sum(period.stable_failed for period in periods)
-    shown = SignalRecord(
-        "errors", "", outcome.value, stable_samples=stable, canary_samples=evidence.trials, evidence=value,
-        message=f"{text}; stable: {failed} of {stable}" if stable else text,
-    )  # fmt: skip
-    reason = "ErrorRate" if outcome is Outcome.REGRESSED else ""
-    verdict = make_verdict(outcome, record, message, None, reason, (shown,))
-    client = _judge_client_errors(counted, CLIENT_PART * level)
-    return verdict if client is None else worst_of([verdict, client])
-
-
-def _judge_client_errors(periods: Collection[FailureCounts], level: float) -> Verdict | None:
-    """Judge the canary's 4xx against the stable's at the same time; None while the canary has answered none.
-
-    In the periods with any 4xx, a canary that refuses no more than CLEAR_RATIO times as often as the stable gets each of
-    them with the probability that its share of the requests and this ratio give. The e-value bets against that.
-    """
-    hits = sum(period.canary_client_errors for period in periods)
-    if not hits:
-        return None
-    trials = hits + sum(period.canary for period in periods)
-    stable_hits = sum(period.stable_client_errors for period in periods)
-    stable_trials = stable_hits + sum(period.stable for period in periods)
-    logs = [sum(_client_log_ratio(period, odds) for period in periods) for odds in CLIENT_ODDS]
-    value = math.exp(min(sequential.MAX_EXPONENT, max(logs) - math.log(len(logs))))
-    share, stable_share = hits / trials, stable_hits / stable_trials if stable_trials else 0.0
-    refusing = sum(period.canary_client_errors > 0 for period in periods)
-    clear = value >= 1 / level and share >= CLEAR_SHARE and refusing >= MIN_CLIENT_PERIODS and stable_trials > 0
-    outcome = Outcome.REGRESSED if clear else Outcome.PASSED
-    text = (
-        f"{CLIENT_ERRORS}: {hits} of {trials} canary requests were refused with 4xx ({share:.2%}), "
-        f"{stable_hits} of {stable_trials} of the stable ({stable_share:.2%})"
-    )
-    record = record_without_latency(CLIENT_ERRORS, share, max(CLEAR_SHARE, CLEAR_RATIO * stable_share), trials, value)
-    shown = SignalRecord(
-        CLIENT_ERRORS, "", outcome.value, stable_samples=stable_trials, canary_samples=trials, evidence=value,
+    if (
+        not regressed
+        and rate > max_rate
+        and 0 < shown.canary_failed * shown.stable <= shown.stable_failed * shown.canary
+    ):
+        message += "; the stable revision fails as often, so this is no regression"
+    record = record_without_latency("errors", rate, max_rate, shown.canary, value)
+    signal = SignalRecord(
+        "errors", "", outcome.value, stable_samples=shown.stable, canary_samples=shown.canary, evidence=value,
         message=text,
     )  # fmt: skip
-    return make_verdict(outcome, record, text, None, "ClientErrors" if clear else "", (shown,))
+    reason = "ErrorRate" if regressed else ""
+    verdict = make_verdict(outcome, record, message, None, reason, (signal,))
+    gathered = [(excess, excess.evidence(stored, subject, periods)) for excess in EXCESSES]
+    others = [_judge_excess(excess, own, EXCESS_PART * level) for excess, own in gathered]
+    worst = worst_of([verdict, *(other for other in others if other is not None)])
+    return replace(worst, failures=(evidence.settled, *(own.settled for _, own in gathered)))
 
 
-def _client_log_ratio(period: FailureCounts, odds: float) -> float:
-    """The logarithm of the likelihood ratio of one period, bounded so that no single burst convicts."""
+def _sentence(counts: FailureTotals, rate: float, max_rate: float) -> str:
+    retried = f", {counts.retried} of them attempts that were retried on another pod" if counts.retried else ""
+    share = counts.stable_failed / counts.stable if counts.stable else 0.0
+    stable = f"; {counts.stable_failed} of {counts.stable} of the stable ({share:.2%})" if counts.stable else ""
+    return f"{counts.canary_failed} of {counts.canary} canary requests failed ({rate:.2%}, limit {max_rate:.2%}){retried}{stable}"
+
+
+def _judge_excess(excess: Excess, evidence: FailureEvidence, level: float) -> Verdict | None:
+    """Judge the canary's share against the stable's at the same time; None while the canary has none."""
+    log, needed = evidence.log(level), math.log(1 / level)
+    clear = log >= needed
+    counts = evidence.now.recent if clear else evidence.now.total
+    if not counts.canary_failed:
+        return None
+    share = counts.canary_failed / counts.canary
+    stable_share = counts.stable_failed / counts.stable if counts.stable else 0.0
+    text = (
+        f"{excess.signal}: {counts.canary_failed} of {counts.canary} canary requests {excess.text} ({share:.2%}), "
+        f"{counts.stable_failed} of {counts.stable} of the stable ({stable_share:.2%})"
+    )
+    outcome = Outcome.REGRESSED if clear else Outcome.PASSED
+    value = math.exp(min(sequential.MAX_EXPONENT, log))
+    limit = max(excess.share, CLEAR_RATIO * stable_share)
+    record = record_without_latency(excess.signal, share, limit, counts.canary, value)
+    shown = SignalRecord(
+        excess.signal, "", outcome.value, stable_samples=counts.stable, canary_samples=counts.canary, evidence=value,
+        message=text,
+    )  # fmt: skip
+    return make_verdict(outcome, record, text, None, excess.reason if clear else "", (shown,))
+
+
+def _of_client_errors(period: FailureCounts) -> FailureCounts:
+    """A refused request is not among the requests that ended."""
     stable, canary = period.stable + period.stable_client_errors, period.canary + period.canary_client_errors
-    hits = period.stable_client_errors + period.canary_client_errors
-    if not hits or not stable or not canary:
-        return 0.0
-    null = CLEAR_RATIO * canary / (stable + CLEAR_RATIO * canary)
-    alternative = odds * CLEAR_RATIO * canary / (stable + odds * CLEAR_RATIO * canary)
-    own = period.canary_client_errors
-    ratio = own * math.log(alternative / null) + (hits - own) * math.log((1 - alternative) / (1 - null))
-    return min(MAX_PERIOD_LOG, ratio)
+    own = FailureCounts(stable, period.stable_client_errors, canary, period.canary_client_errors)
+    return replace(own, stable_arrived=period.stable_arrived, canary_arrived=period.canary_arrived)
 
 
-def _is_shared(period: FailureCounts) -> bool:
-    """Whether most of the stable's requests fail too, so that the period says something about the machine."""
-    return period.stable >= MIN_SHARED_REQUESTS and period.stable_failed > SHARED_SHARE * period.stable
+def _of_timeouts(period: FailureCounts) -> FailureCounts:
+    own = FailureCounts(period.stable, period.stable_timeouts, period.canary, period.canary_timeouts)
+    return replace(own, stable_arrived=period.stable_arrived, canary_arrived=period.canary_arrived)
+
+
+EXCESSES = (
+    Excess("clientErrors", "ClientErrors", "were refused with 4xx", 0.1, _of_client_errors),
+    Excess("timeouts", "Timeouts", "were ended by a time limit", 0.02, _of_timeouts),
+)

@@ -8,15 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.analysis import errors, latency, limits, sources
-from pagefleet_operator.domain.analysis.accumulate import START, Accumulator, Scope, SignalTest, accumulate
+from pagefleet_operator.domain.analysis import (
+    after_promotion,
+    equal_load,
+    errors,
+    failures,
+    latency,
+    limits,
+    sources,
+    throughput,
+)
+from pagefleet_operator.domain.analysis.accumulate import Accumulator, Scope, SignalTest, accumulate
+from pagefleet_operator.domain.analysis.adjusted import memory
+from pagefleet_operator.domain.analysis.adjusted.accumulated import AdjustedScope
+from pagefleet_operator.domain.analysis.adjusted.memory import START
+from pagefleet_operator.domain.analysis.failures import Bound, Subject
 from pagefleet_operator.domain.analysis.verdict import Verdict, no_measurement, with_source, worst_of
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
-from pagefleet_operator.domain.spec.schema.guard_signals import Source
+from pagefleet_operator.domain.spec.schema.guard_signals import ERRORS, Source
 from pagefleet_operator.domain.status.observation import Observation, Slice
-from pagefleet_operator.domain.status.status import BaselineRecord
+from pagefleet_operator.domain.status.status import BaselineRecord, EvidenceRecord, FailureRecord
 
 EPOCH_SECONDS = 3600.0  # evidence begins at whole hours, each with an error level of its own
 MAX_MISSED_SECONDS = 60.0  # so many seconds at the beginning may lack data while it still counts as complete
@@ -28,6 +41,7 @@ class Comparison:
 
     `mirrored`: the canary gets copies of requests. `after_promotion`: there is no concurrent stable, and `baseline` is
     the record of the previous one. `low_since` is the time since which the canary has been short of free pages.
+    `evidence` and `failures` are the stored evidence of the latency and of the signals that count failures.
     """
 
     stable: str
@@ -38,6 +52,8 @@ class Comparison:
     baseline: tuple[BaselineRecord, ...] = ()
     after_promotion: bool = False
     low_since: float | None = None
+    evidence: tuple[EvidenceRecord, ...] = ()
+    failures: tuple[FailureRecord, ...] = ()
 
 
 def assess(observation: Observation, guard: Guard, comparison: Comparison) -> Verdict | None:
@@ -57,7 +73,11 @@ class _Requests:
 
     def __init__(self, observation: Observation, guard: Guard, comparison: Comparison, since: float) -> None:
         self._observation, self._guard, self._comparison, self._since = observation, guard, comparison, since
-        self._signals = len(guard.latency) + (guard.max_error_rate is not None)
+        # A promoted revision has no concurrent one whose throughput could be compared, and copies are not measured.
+        unpaired = comparison.after_promotion or comparison.mirrored
+        self._decrease = None if unpaired else guard.max_throughput_decrease
+        others = sum(entry.max_seconds is not None for entry in guard.latency) + (self._decrease is not None)
+        self._signals = len(guard.latency) + others + (guard.max_error_rate is not None)
         available = sources.available_slices(observation)
         self._slices = {name: _SourceSlices(own, since, comparison.now) for name, own in available.items()}
 
@@ -65,11 +85,23 @@ class _Requests:
         """In the order of the guard's entries, errors last: of equal outcomes the first one is shown."""
         mirrored = self._comparison.mirrored
         measured = [(entry, sources.measuring_source(entry, mirrored)) for entry in self._guard.latency]
-        tests = [self._test(entry, source) for entry, source in measured if source is not None]
+        tests = [
+            self._judged_at_equal_load(entry, source) or self._test(entry, source)
+            for entry, source in measured
+            if source
+        ]
         error_source = sources.error_source(self._guard, mirrored)
         counted = sources.name_of(error_source) if self._guard.max_error_rate is not None else ""
-        sums = self._sums([test for test in tests if isinstance(test, _LatencyTest)], counted)
+        bounded = [
+            _BoundTest(entry, source, Bound(entry.signal, entry.max_seconds))
+            for entry, source in measured
+            if source and entry.max_seconds is not None and sources.name_of(source, entry.histogram) in self._slices
+        ]
+        sums = self._sums([test for test in tests if isinstance(test, _LatencyTest)], bounded, counted)
         verdicts = [test if isinstance(test, Verdict) else self._latency(test, sums) for test in tests]
+        verdicts += [self._bound(test, sums) for test in bounded]
+        if self._decrease is not None:
+            verdicts.append(self._judge_throughput(self._decrease))
         if self._guard.max_error_rate is not None:
             verdicts.append(self._errors(self._guard.max_error_rate, error_source, sums))
         return verdicts
@@ -82,13 +114,34 @@ class _Requests:
         level = self._slices[name].part * (1 - entry.confidence) / self._signals
         return _LatencyTest(entry, source, name, latency.signal_test(entry, level), level)
 
-    def _sums(self, tests: Sequence[_LatencyTest], counted: str) -> dict[str, Accumulator]:
+    def _judged_at_equal_load(self, entry: LatencyGuard, source: Source) -> Verdict | None:
+        """The verdict on the time to first token where the gateways adjust it by load, and None where they do not."""
+        comparison, slices = self._comparison, self._observation.slices
+        concurrent = not (comparison.mirrored or comparison.after_promotion)
+        if entry.signal != "ttft" or source is not Source.GATEWAY or not concurrent or slices is None:
+            return None
+        if not equal_load.can_judge(slices, comparison.stable):
+            return None
+        warm_up, increase = self._guard.warmup_requests, entry.max_increase
+        scope = AdjustedScope(comparison.stable, comparison.canary, self._since, warm_up, increase)
+        ordered = self._slices[sources.GATEWAY].slices
+        sums, record = memory.accumulate(self._observation.memo, scope, ordered, comparison.evidence)
+        level = (1 - entry.confidence) / self._signals
+        verdict = equal_load.judge(equal_load.Judged(sums, entry, level, comparison.now - self._since))
+        return with_source(replace(verdict, evidence=(record,)), source)
+
+    def _sums(
+        self, tests: Sequence[_LatencyTest], bounded: Sequence[_BoundTest], counted: str
+    ) -> dict[str, Accumulator]:
         """The sums of each source that some signal needs; `counted` is the source of the errors, "" for none."""
         sums, comparison = {}, self._comparison
-        for name in sorted(({test.name for test in tests} | {counted}) & set(self._slices)):
+        needed = {test.name for test in tests} | {test.name for test in bounded} | {counted}
+        for name in sorted(needed & set(self._slices)):
             own = () if comparison.after_promotion else tuple(test.test for test in tests if test.name == name)
             source = self._slices[name]
-            scope = Scope(comparison.stable, comparison.canary, source.begin, self._guard.warmup_requests, own)
+            bounds = tuple(dict.fromkeys(test.bound for test in bounded if test.name == name))
+            warm_up = self._guard.warmup_requests
+            scope = Scope(comparison.stable, comparison.canary, source.begin, warm_up, own, bounds)
             sums[name] = accumulate(self._observation.memo, name, scope, source.slices)
         return sums
 
@@ -96,7 +149,7 @@ class _Requests:
         comparison = self._comparison
         if comparison.after_promotion:
             own = self._slices[test.name].own(comparison.canary, self._guard.warmup_requests)
-            verdict = latency.judge_after_promotion(test.guard, comparison.baseline, own, test.level)
+            verdict = after_promotion.judge(test.guard, comparison.baseline, own, test.level)
         else:
             strata = sums[test.name].strata_of(test.test)
             verdict = latency.judge_concurrent(test.guard, strata, test.level, comparison.now - self._since)
@@ -106,8 +159,32 @@ class _Requests:
         name = sources.name_of(source)
         if name not in self._slices:
             return self._silent("errors", source)
-        level = self._slices[name].part * (1 - errors.CONFIDENCE) / self._signals
-        return with_source(errors.judge(max_rate, tuple(sums[name].periods.values()), level), source)
+        periods, level = sums[name].periods, (1 - errors.CONFIDENCE) / self._signals
+        subject = self._subject(ERRORS, name, max_rate)
+        return with_source(errors.judge(self._comparison.failures, subject, periods, level), source)
+
+    def _judge_throughput(self, decrease: float) -> Verdict:
+        """The verdict on the throughput, which only the gateways measure."""
+        source = self._slices.get(sources.GATEWAY)
+        if source is None:
+            return self._silent(throughput.THROUGHPUT, Source.GATEWAY)
+        comparison, warm_up = self._comparison, self._guard.warmup_requests
+        own = source.own(comparison.canary, warm_up), source.own(comparison.stable, 0)
+        level = source.part * (1 - errors.CONFIDENCE) / self._signals
+        return with_source(throughput.judge(*own, decrease, level), Source.GATEWAY)
+
+    def _bound(self, test: _BoundTest, sums: Mapping[str, Accumulator]) -> Verdict:
+        """The verdict of an absolute bound."""
+        slow, entry = sums[test.name].slow[test.bound], test.guard
+        subject = self._subject(f"{test.bound.signal} {test.bound.seconds:g}", test.name, 1 - entry.quantile)
+        subject = replace(subject, odds=limits.BOUND_ODDS)
+        evidence = failures.gather(self._comparison.failures, subject, slow.periods)
+        level = (1 - entry.confidence) / self._signals
+        return with_source(limits.judge_bound(entry, evidence, slow.blind, level), test.source)
+
+    def _subject(self, signal: str, name: str, limit: float) -> Subject:
+        stable = "" if self._comparison.after_promotion else self._comparison.stable
+        return Subject(signal, name, stable, self._since, limit)
 
     def _silent(self, signal: str, source: Source, histogram: str = "") -> Verdict:
         reason = sources.reason_of_silence(self._observation, source, histogram)
@@ -123,6 +200,19 @@ class _LatencyTest:
     name: str
     test: SignalTest
     level: float
+
+
+@dataclass(frozen=True)
+class _BoundTest:
+    """An absolute bound of a latency signal, with its source."""
+
+    guard: LatencyGuard
+    source: Source
+    bound: Bound
+
+    @property
+    def name(self) -> str:
+        return sources.name_of(self.source, self.guard.histogram)
 
 
 class _SourceSlices:
@@ -146,7 +236,7 @@ class _SourceSlices:
         """A revision's slices after those in which its first requests ended."""
         requests, own = 0, []
         for piece in self.slices:
-            if piece.revision == revision and piece.start >= self.begin and piece.possible:
+            if piece.revision == revision and piece.start >= self.begin and piece.possible and not piece.adjusted:
                 if requests >= warmup_requests:
                     own.append(piece)
                 requests += piece.requests

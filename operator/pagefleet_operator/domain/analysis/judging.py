@@ -7,6 +7,7 @@ from dataclasses import replace
 from pagefleet_operator.domain.analysis import guard, limits, sources
 from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.verdict import Verdict
+from pagefleet_operator.domain.spec.rollout import Guard
 from pagefleet_operator.domain.status.stage import Stage
 from pagefleet_operator.domain.status.status import Phase
 from pagefleet_operator.domain.status.turn import SpecTurn
@@ -28,13 +29,15 @@ def judge_canary(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]:
         now=turn.now,
         mirrored=mirrored,
         low_since=low,
+        evidence=record.evidence,
+        failures=record.failures,
     )
     return _stored(replace(stage, record=record), guard.assess(observation, own_guard, comparison))
 
 
-def judge_promoted(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]:
-    """Judge the stable after its promotion by the record of the previous revision."""
-    record, own_guard = stage.record, turn.rollout.guard
+def judge_promoted(turn: SpecTurn, stage: Stage, own_guard: Guard) -> tuple[Stage, Verdict | None]:
+    """Judge the stable after its promotion by the record of the previous revision and the limits of `own_guard`."""
+    record = stage.record
     low = limits.low_since(turn, own_guard.free_pages, stage.stable, record.low_since)
     comparison = Comparison(
         stable=stage.previous.revision if stage.previous else "",
@@ -44,6 +47,7 @@ def judge_promoted(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]
         baseline=stage.baseline,
         after_promotion=True,
         low_since=low,
+        failures=record.failures,
     )
     judged = replace(stage, record=replace(record, low_since=low))
     return _stored(judged, guard.assess(turn.observation, own_guard, comparison))
@@ -52,5 +56,9 @@ def judge_promoted(turn: SpecTurn, stage: Stage) -> tuple[Stage, Verdict | None]
 def _stored(stage: Stage, verdict: Verdict | None) -> tuple[Stage, Verdict | None]:
     if verdict is None:
         return stage, None
-    record = replace(stage.record, verdict=verdict.record, verdicts=verdict.signals[:MAX_SIGNALS])
+    record = replace(
+        stage.record, verdict=verdict.record, verdicts=verdict.signals[:MAX_SIGNALS], evidence=verdict.evidence
+    )
+    if verdict.failures:
+        record = replace(record, failures=verdict.failures)
     return replace(stage, record=record), verdict

@@ -1,4 +1,4 @@
-"""Judges one latency signal of the guard: against the concurrent stable or, after promotion, against its record.
+"""Judges one latency signal of the guard against the concurrent stable.
 
 Each stratum of prompt length is compared with the same stratum of the stable, and their evidence is multiplied, so
 that a shift in the mix of prompts alone convicts no revision. In the end the canary's own quantile must lie above the
@@ -15,15 +15,11 @@ from dataclasses import replace
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
-from pagefleet_operator.domain.analysis import sequential, sources
 from pagefleet_operator.domain.analysis.accumulate import SignalTest, StratumSums
 from pagefleet_operator.domain.analysis.paired import PairedTest, evidence
-from pagefleet_operator.domain.analysis.sequential import Evidence
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
-from pagefleet_operator.domain.analysis.waits import InFlight, Waits, decided
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
-from pagefleet_operator.domain.status.observation import Slice
-from pagefleet_operator.domain.status.status import BaselineRecord, SignalRecord, VerdictRecord
+from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
 
 REGRESSION = "LatencyRegression"
 ABOVE_LAST_EDGE = "the bound lies above the last edge of the histogram, beyond which nothing can be compared"
@@ -39,15 +35,15 @@ def judge_concurrent(guard: LatencyGuard, strata: Mapping[str, StratumSums], lev
     """Compare the canary with the concurrent stable, at error level `level`, after `elapsed` seconds of traffic."""
     needed = math.log(1 / level)
     tests = [sums.test for sums in strata.values()]
-    signals = [_signal(guard, stratum, *_known(guard, signal), signal.test) for stratum, signal in strata.items()]
-    record = _record(guard, tests, signals, evidence(tests))
+    signals = [signal_record(guard, stratum, *_known(guard, signal), signal.test) for stratum, signal in strata.items()]
+    record = verdict_record(guard, tests, signals, evidence(tests))
     edge, accepted = _edge(strata)
     record = record if edge is None else replace(record, bound_seconds=edge)
     shown = tuple(replace(signal, outcome=_outcome_of(signal, guard, needed)) for signal in signals)
     log = math.log(record.evidence) if record.evidence > 0 else -math.inf
-    if log >= needed and _is_slower(guard, signals):
+    if log >= needed and is_slower(guard, signals):
         lasting = record.samples - sum(sketch.total(signal.canary) for signal in strata.values())
-        sentence = _sentence(guard, record, accepted) + _unanswered(guard, lasting)
+        sentence = sentence_of(guard, record, accepted) + _unanswered(guard, lasting)
         return make_verdict(Outcome.REGRESSED, record, sentence, None, REGRESSION, shown)
     if record.samples < guard.min_requests:
         wait = (guard.min_requests - record.samples) * elapsed / record.samples if record.samples else None
@@ -59,76 +55,11 @@ def judge_concurrent(guard: LatencyGuard, strata: Mapping[str, StratumSums], lev
         return make_verdict(Outcome.INCONCLUSIVE, record, message, signals=shown)
     if any(test.blind for test in tests):
         return make_verdict(Outcome.INCONCLUSIVE, record, f"{record.signal}: {ABOVE_LAST_EDGE}", signals=shown)
-    if log >= 0 and _is_slower(guard, signals):
+    if log >= 0 and is_slower(guard, signals):
         wait = elapsed * (needed - log) / log if log > 0 else None
-        message = f"suspicious, not proven: {_sentence(guard, record, accepted)}"
+        message = f"suspicious, not proven: {sentence_of(guard, record, accepted)}"
         return make_verdict(Outcome.INCONCLUSIVE, record, message, wait, signals=shown)
-    return make_verdict(Outcome.PASSED, record, _sentence(guard, record, accepted), signals=shown)
-
-
-def judge_after_promotion(
-    guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Sequence[Slice], level: float
-) -> Verdict:
-    """Compare the promoted revision with the record of the one before it; Inconclusive without a record.
-
-    Each stratum's bound is the upper confidence bound of the recorded quantile, so this needs more requests than a
-    concurrent comparison. A change of the load itself counts too, so the hits must lie in several minutes.
-    """
-    source = sources.name_of(guard.source, guard.histogram)
-    known = {
-        entry.stratum: entry.histogram
-        for entry in baseline
-        if entry.signal == guard.signal and entry.source in ("", source)
-    }
-    total, signals, bounds, minutes, blind = Evidence(), [], [], set[int](), False
-    for stratum in sorted({piece.stratum for piece in canary} & set(known)):
-        recorded = {int(b): n for b, n in known[stratum].items() if b.isdecimal() and isinstance(n, int) and n > 0}
-        count = sketch.total(recorded)
-        canary_interval = [piece for piece in canary if piece.stratum == stratum]
-        signals.append(_signal(guard, stratum, recorded, _merged(guard, canary_interval, recorded), None))
-        if count < sequential.min_samples(guard.quantile, level / 2):
-            continue
-        value = sketch.rank(recorded, sequential.upper_rank(count, guard.quantile, level / 2))
-        if value is None:
-            continue
-        bounds.append((1 + guard.max_increase) * value)
-        in_flight = InFlight()
-        for piece in canary_interval:
-            hits, count = _count_above(guard.signal, piece, bounds[-1], in_flight)
-            total = total.plus(hits, count)
-            blind |= _is_above_last_edge(guard.signal, piece, bounds[-1])
-            if hits:
-                minutes.add(math.floor(piece.start / 60))
-    value = sequential.e_value(total, 1 - guard.quantile)
-    record = _record(guard, [], signals, value)
-    record = replace(
-        record,
-        statistic=total.hits / total.trials if total.trials else 0.0,
-        bound_seconds=bounds[-1] if bounds else None,
-        limit=1 - guard.quantile,
-    )
-    if value >= 2 / level and len(minutes) >= MIN_BLOCKS and _is_slower(guard, signals):
-        return make_verdict(Outcome.REGRESSED, record, _sentence(guard, record), None, REGRESSION, tuple(signals))
-    if not total.trials:
-        message = f"{record.signal}: no requests yet that can be compared with the previous revision's record"
-        return make_verdict(Outcome.INCONCLUSIVE, record, message, signals=tuple(signals))
-    if blind:
-        return make_verdict(Outcome.INCONCLUSIVE, record, f"{record.signal}: {ABOVE_LAST_EDGE}", signals=tuple(signals))
-    return make_verdict(Outcome.PASSED, record, _sentence(guard, record), signals=tuple(signals))
-
-
-def _count_above(signal: str, piece: Slice, bound: float, in_flight: InFlight) -> tuple[int, int]:
-    """Count the requests of a slice that certainly lie above the bound, and all that it decides about.
-
-    `in_flight` are the requests at the slice's beginning; afterwards, those at its end.
-    """
-    measured, edged = piece.latency.get(signal, {}), piece.edged.get(signal)
-    if edged is not None:
-        return edged.above(bound), sketch.total(measured)
-    begin = in_flight.total()
-    in_flight.update(piece, signal)
-    count, hits = decided(measured, Waits(begin, in_flight.total(), piece.unmeasured.get(signal, {})), bound)
-    return round(hits), round(count)
+    return make_verdict(Outcome.PASSED, record, sentence_of(guard, record, accepted), signals=shown)
 
 
 def _known(guard: LatencyGuard, sums: StratumSums) -> tuple[Histogram, Histogram]:
@@ -146,24 +77,7 @@ def _unanswered(guard: LatencyGuard, count: int) -> str:
     return f"; {count} of them have waited for longer without a {answer}" if count > 0 else ""
 
 
-def _is_above_last_edge(signal: str, piece: Slice, bound: float) -> bool:
-    edged = piece.edged.get(signal)
-    return edged is not None and (len(edged.bounds) < 2 or edged.bounds[-2] < bound)
-
-
-def _merged(guard: LatencyGuard, slices: Sequence[Slice], recorded: Histogram) -> Histogram:
-    """The latencies of slices, with those of requests that are slow already but not measured."""
-    measured = sketch.merged([piece.latency.get(guard.signal, {}) for piece in slices])
-    value, in_flight = sketch.quantile(recorded, guard.quantile), InFlight()
-    if value is None:
-        return measured
-    for piece in slices:
-        in_flight.update(piece, guard.signal)
-    ages = sketch.merged([*(piece.unmeasured.get(guard.signal, {}) for piece in slices), in_flight.total()])
-    return sketch.with_lasting(measured, ages, (1 + guard.max_increase) * value)
-
-
-def _signal(
+def signal_record(
     guard: LatencyGuard, stratum: str, stable: Histogram, canary: Histogram, test: PairedTest | None
 ) -> SignalRecord:
     stable_interval, canary_interval = sketch.interval(stable, guard.quantile), sketch.interval(canary, guard.quantile)
@@ -199,7 +113,7 @@ def _largest(signals: Sequence[SignalRecord]) -> SignalRecord | None:
     return max(signals, key=lambda signal: signal.canary_samples, default=None)
 
 
-def _is_slower(guard: LatencyGuard, signals: Sequence[SignalRecord]) -> bool:
+def is_slower(guard: LatencyGuard, signals: Sequence[SignalRecord]) -> bool:
     """Whether the canary's own quantile lies above the bound in some stratum."""
     return any(
         signal.stable_p95 is not None
@@ -209,7 +123,7 @@ def _is_slower(guard: LatencyGuard, signals: Sequence[SignalRecord]) -> bool:
     )
 
 
-def _record(
+def verdict_record(
     guard: LatencyGuard, tests: Sequence[PairedTest], signals: Sequence[SignalRecord], value: float
 ) -> VerdictRecord:
     largest = _largest(signals)
@@ -242,7 +156,7 @@ def _edge(strata: Mapping[str, StratumSums]) -> tuple[float | None, float | None
     return largest.test.bound, largest.test.bound / largest.test.threshold - 1
 
 
-def _sentence(guard: LatencyGuard, record: VerdictRecord, accepted: float | None = None) -> str:
+def sentence_of(guard: LatencyGuard, record: VerdictRecord, accepted: float | None = None) -> str:
     """The numbers of the verdict. `accepted` is the increase that the histogram's edges make of maxIncrease."""
 
     def ms(seconds: float | None) -> str:

@@ -1,9 +1,14 @@
-"""Limits of the guard that are not tests on requests: the floor under free KV pages, and PromQL gates."""
+"""Limits of the guard that are no comparison: absolute bounds of latencies, the floor under free KV pages, and PromQL gates."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from pagefleet_operator.domain.analysis.errors import SUSPICIOUS
+from pagefleet_operator.domain.analysis.failures import FailureEvidence
+from pagefleet_operator.domain.analysis.latency import ABOVE_LAST_EDGE
+from pagefleet_operator.domain.analysis.sequential import MAX_EXPONENT
 from pagefleet_operator.domain.analysis.verdict import (
     Outcome,
     Verdict,
@@ -11,14 +16,45 @@ from pagefleet_operator.domain.analysis.verdict import (
     no_measurement,
     record_without_latency,
 )
-from pagefleet_operator.domain.spec.rollout import FreePages, Gate
+from pagefleet_operator.domain.spec.rollout import FreePages, Gate, LatencyGuard
 from pagefleet_operator.domain.status.observation import GateReading, Observation
 from pagefleet_operator.domain.status.stage import reading_of
 from pagefleet_operator.domain.status.status import SignalRecord
 from pagefleet_operator.domain.status.turn import Turn
 
 STALE_SECONDS = 15.0
+BOUND = "LatencyBound"
+BOUND_ODDS = (1.5, 3.0, 10.0)  # alternatives, as multiples of the share that may be slower
 FREE_PAGES = "free pages"
+
+
+def judge_bound(guard: LatencyGuard, evidence: FailureEvidence, blind: bool, level: float) -> Verdict:
+    """Whether more requests of the canary than 1 - quantile are slower than maxSeconds, and more than of the stable's."""
+    log, needed, limit = evidence.log(level), math.log(1 / level), evidence.now.limit
+    regressed, total = log >= needed, evidence.now.total
+    shown = evidence.now.recent if regressed else total
+    name = f"{guard.signal} p{round(100 * guard.quantile, 1):g} bound"
+    rate = shown.canary_failed / shown.canary if shown.canary else 0.0
+    text = (
+        f"{name}: {shown.canary_failed} of {shown.canary} canary requests took longer than {guard.max_seconds:g} s ({rate:.1%}, "
+        f"allowed {limit:.1%}); {shown.stable_failed} of {shown.stable} of the stable"
+    )
+    if not regressed and rate > limit and shown.canary_failed * shown.stable <= shown.stable_failed * shown.canary:
+        text += ", which breaks the bound just as badly: no reason to roll back"
+    if regressed:
+        outcome, message = Outcome.REGRESSED, f"{text}; within {evidence.seconds:.0f} s"
+    elif blind:
+        outcome, message = Outcome.INCONCLUSIVE, f"{name}: {ABOVE_LAST_EDGE}"
+    elif total.canary < guard.min_requests:
+        outcome, message = Outcome.INCONCLUSIVE, f"{name}: {total.canary} of the {guard.min_requests} requests needed"
+    else:
+        outcome, message = Outcome.PASSED if log < math.log(SUSPICIOUS) else Outcome.INCONCLUSIVE, text
+    value = math.exp(min(MAX_EXPONENT, log))
+    signal = SignalRecord(name, "", outcome.value, shown.stable, shown.canary, evidence=value, message=text)
+    record = record_without_latency(name, rate, limit, shown.canary, value)
+    record = replace(record, bound_seconds=guard.max_seconds)
+    verdict = make_verdict(outcome, record, message, None, BOUND if regressed else "", (signal,))
+    return replace(verdict, failures=(evidence.settled,))
 
 
 def free_page_share(observation: Observation, revision: str) -> float | None:

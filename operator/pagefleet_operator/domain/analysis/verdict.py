@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
+from pagefleet_operator.domain.status.status import EvidenceRecord, FailureRecord, SignalRecord, VerdictRecord
 
 
 class Outcome(StrEnum):
@@ -18,19 +18,30 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one signal, or of the whole guard. `reason` is the name that a rollback would get from it."""
+    """The outcome of one signal, or of the whole guard. `reason` is the name that a rollback would get from it.
+
+    `evidence` and `failures` are what the next decisions continue with, on latency and on failures.
+    """
 
     outcome: Outcome
     record: VerdictRecord
     reason: str = ""
     signals: tuple[SignalRecord, ...] = ()
+    evidence: tuple[EvidenceRecord, ...] = ()
+    failures: tuple[FailureRecord, ...] = ()
 
 
 def worst_of(verdicts: list[Verdict]) -> Verdict:
-    """The guard's verdict: the worst outcome, with all signals' numbers."""
+    """The guard's verdict: the worst outcome, with all signals' numbers and evidence."""
     order = (Outcome.REGRESSED, Outcome.INCONCLUSIVE, Outcome.PASSED)
     worst = min(verdicts, key=lambda verdict: order.index(verdict.outcome))
-    return replace(worst, signals=tuple(signal for verdict in verdicts for signal in verdict.signals))
+    failures = tuple(record for verdict in verdicts for record in verdict.failures)
+    return replace(
+        worst,
+        signals=tuple(signal for verdict in verdicts for signal in verdict.signals),
+        evidence=tuple(record for verdict in verdicts for record in verdict.evidence),
+        failures=failures,
+    )
 
 
 def make_verdict(

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
+from pagefleet_operator.domain.analysis.adjusted.waiting import SILENT_SECONDS
 from pagefleet_operator.domain.status.observation import Slice
 
-SILENT_SECONDS = 30.0
 Above = Callable[[Histogram, float], float]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pagefleet_contract.names import ACTION_ANNOTATION
 from pagefleet_operator.domain.rollout import rollback, steps
 from pagefleet_operator.domain.status.codec import time_to_the_second
-from pagefleet_operator.domain.status.stage import Stage, begin_phase
+from pagefleet_operator.domain.status.stage import Stage, begin_phase, stage_of
 from pagefleet_operator.domain.status.status import ActionRecord, Phase, Rejection
 from pagefleet_operator.domain.status.turn import SpecTurn, Turn
 
@@ -105,6 +105,12 @@ def act_without_spec(turn: Turn, stage: Stage, error: str) -> Stage:
         moved, message = _abort(turn, stage, request)
         return replace(moved, action=_record(turn, request, "Done", message))
     return replace(stage, action=_record(turn, request, "Refused", f"the spec is invalid: {error}"[:500]))
+
+
+def asks_to_retry(turn: Turn) -> bool:
+    """Whether a person asks now to try the spec's revision again."""
+    request = _new_request(turn, stage_of(turn.observation.status))
+    return isinstance(request, Request) and request.action == "retry"
 
 
 def _new_request(turn: Turn, stage: Stage) -> Request | Unreadable | None:

@@ -28,14 +28,28 @@ def matches(labels: Mapping[str, str], required: Mapping[str, str]) -> bool:
     return all(labels.get(name) == value for name, value in required.items())
 
 
+def counts_without_revision(raw: object) -> bool:
+    """Read `spec.rollout.alerts.withoutRevision` of a raw spec. Total."""
+    for name in ("rollout", "alerts"):
+        raw = raw.get(name) if isinstance(raw, Mapping) else None
+    return isinstance(raw, Mapping) and raw.get("withoutRevision") == "act"
+
+
 def firing_against(
-    revision: str, alerts: Iterable[AlertRecord], labels: Mapping[str, str] | None, since: float
+    revision: str,
+    alerts: Iterable[AlertRecord],
+    labels: Mapping[str, str] | None,
+    since: float,
+    without_revision: bool,
 ) -> AlertRecord | None:
-    """The first firing alert that is about `revision` (or names no revision) and came after `since`."""
+    """The first firing alert that is about `revision` and came after `since`.
+
+    An alert that names no revision may be true of every revision, as at a peak: it counts `without_revision` only.
+    """
     if labels is None:
         return None
     for alert in alerts:
-        about = alert.revision in ("", revision)
+        about = alert.revision == revision or (not alert.revision and without_revision)
         if about and not alert.resolved and alert.received >= since and matches(alert.labels, labels):
             return alert
     return None
@@ -53,7 +67,8 @@ def decides(status: Status, raw: object, rollout: Rollout | None) -> bool:
     if record.phase is Phase.WATCHING:
         revision = status.stable
     labels = rollout.alert_labels if rollout is not None else labels_of(raw)
-    return bool(revision) and firing_against(revision, status.alerts, labels, record.started) is not None
+    any_revision = rollout.alerts_without_revision if rollout is not None else counts_without_revision(raw)
+    return bool(revision) and firing_against(revision, status.alerts, labels, record.started, any_revision) is not None
 
 
 def sentence(alert: AlertRecord, revision: str) -> str:

@@ -5,8 +5,6 @@ An abort, an alert and a rollback under way need nothing of the spec but the lab
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pagefleet_operator.domain.rollout import actions, alerts, rollback
 from pagefleet_operator.domain.status.stage import Stage, stage_of
 from pagefleet_operator.domain.status.status import Phase
@@ -21,8 +19,8 @@ def hold(turn: Turn, error: str) -> Stage:
         return rollback.move_traffic_back(turn, stage)
     if not stage.canary:
         return stage
-    labels = alerts.labels_of(observation.spec)
-    alert = alerts.firing_against(stage.canary, observation.status.alerts, labels, stage.record.started)
+    labels, any_revision = alerts.labels_of(observation.spec), alerts.counts_without_revision(observation.spec)
+    alert = alerts.firing_against(stage.canary, observation.status.alerts, labels, stage.record.started, any_revision)
     if alert is None:
         return stage
-    return replace(rollback.reject(turn, stage, "Alert", alerts.sentence(alert, stage.canary)), mirror=None)
+    return rollback.reject(turn, stage, "Alert", alerts.sentence(alert, stage.canary))

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from pagefleet_operator.domain.analysis import judging
 from pagefleet_operator.domain.analysis.verdict import Outcome
-from pagefleet_operator.domain.rollout import actions, alerts, promotion, rollback, steps
+from pagefleet_operator.domain.analysis.watching import load_records
+from pagefleet_operator.domain.rollout import actions, alerts, normal_operation, promotion, rollback, steps
 from pagefleet_operator.domain.spec.rollout import Rollout
 from pagefleet_operator.domain.status.stage import (
     Stage,
@@ -22,7 +23,7 @@ from pagefleet_operator.domain.status.stage import (
     stage_of,
     watched_seconds,
 )
-from pagefleet_operator.domain.status.status import AlertRecord, Phase, RolloutRecord
+from pagefleet_operator.domain.status.status import AlertRecord, Phase, PreviousRecord, RolloutRecord
 from pagefleet_operator.domain.status.turn import SpecTurn
 
 UNTIMED = (Phase.IDLE, Phase.ROLLED_BACK)
@@ -34,11 +35,32 @@ def advance(turn: SpecTurn) -> Stage:
     if _is_timed(stage.record, turn.rollout):
         stage = replace(stage, record=advance_timer(stage.record, turn.now))
     stage = actions.act(turn, stage)
-    for policy in POLICIES:
-        decided = policy(turn, stage)
-        if decided is not None:
-            return decided
-    return progress(turn, stage)
+    decisions = (policy(turn, stage) for policy in POLICIES)
+    decided = next((decision for decision in decisions if decision is not None), None)
+    return normal_operation.keep(turn, progress(turn, stage) if decided is None else decided)
+
+
+def serve_restored_revision(turn: SpecTurn, stage: Stage) -> Stage | None:
+    """The stable revision comes from a record: give it all traffic once it has a ready pod, before anything else.
+
+    Where it does not start within the guard's deadline, the target is started in its place, unless that one was rejected.
+    """
+    if stage.record.phase is not Phase.RESTORING:
+        return None
+    if turn.reading(stage.stable).ready:
+        turn.journal.note("Serving", f"restored revision {stage.stable} is ready and gets all traffic")
+        return replace(stage, traffic=all_traffic_to(stage.stable), record=RolloutRecord(Phase.IDLE, since=turn.now))
+    deadline = turn.rollout.guard.deadline
+    overdue = watched_seconds(stage.record, turn.now) > deadline
+    if not overdue or turn.target == stage.stable or turn.target in stage.rejected_hashes:
+        return stage
+    text = (
+        f"restored revision {stage.stable} did not start within {deadline:g} s (spec.rollout.guard.deadline); "
+        f"revision {turn.target} of the spec is started instead"
+    )
+    turn.journal.note("RestoreFailed", text, warning=True)
+    previous = PreviousRecord(stage.stable, turn.now)
+    return replace(stage, stable=turn.target, record=_starting_record(turn.now), previous=previous)
 
 
 def serve_first_revision(turn: SpecTurn, stage: Stage) -> Stage | None:
@@ -97,11 +119,13 @@ def start_canary(turn: SpecTurn, stage: Stage) -> Stage | None:
     replaced = f" instead of {stage.canary}" if stage.canary else ""
     turn.journal.note("CanaryStarted", f"revision {turn.target} is started beside stable {stage.stable}{replaced}")
     traffic, record = all_traffic_to(stage.stable), _starting_record(turn.now)
-    return replace(stage, canary=turn.target, traffic=traffic, record=record, mirror=None, baseline=())
+    baseline = load_records.only(stage.baseline)  # the others were for a watch that ends here
+    return replace(stage, canary=turn.target, traffic=traffic, record=record, mirror=None, baseline=baseline)
 
 
 Policy = Callable[[SpecTurn, Stage], Stage | None]
 POLICIES: tuple[Policy, ...] = (
+    serve_restored_revision,
     serve_first_revision,
     continue_rollback,
     watch_promoted,
@@ -114,8 +138,8 @@ POLICIES: tuple[Policy, ...] = (
 def progress(turn: SpecTurn, stage: Stage) -> Stage:
     """Go on with the canary: alerts first, then its start, the verdict, a pause, and at last its step or promotion."""
     rollout = turn.rollout
-    firing = turn.observation.status.alerts
-    alert = alerts.firing_against(stage.canary, firing, rollout.alert_labels, stage.record.started)
+    firing, any_revision = turn.observation.status.alerts, rollout.alerts_without_revision
+    alert = alerts.firing_against(stage.canary, firing, rollout.alert_labels, stage.record.started, any_revision)
     if alert is not None and not rollout.alerts_pause:
         return rollback.reject(turn, stage, "Alert", alerts.sentence(alert, stage.canary))
     stage = _pause_by_alert(turn, stage, alert)
@@ -139,6 +163,8 @@ def _is_timed(record: RolloutRecord, rollout: Rollout) -> bool:
     """
     if record.phase in UNTIMED:
         return False
+    if record.phase is Phase.WATCHING and record.low_since is None:
+        return record.held < rollout.watch
     if record.phase is Phase.STARTING or record.low_since is not None:
         return True
     if record.paused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.rollout import carrying_capacity
 from pagefleet_operator.domain.status.stage import MAX_REJECTIONS, Stage, all_traffic_to, begin_phase, split_traffic
 from pagefleet_operator.domain.status.status import Phase, Rejection
@@ -11,8 +12,11 @@ from pagefleet_operator.domain.status.turn import Turn
 
 MEASURED_REASONS = (
     "LatencyRegression",
+    "LatencyBound",
+    "Throughput",
     "ErrorRate",
     "ClientErrors",
+    "Timeouts",
     "FreePages",
     "Gate",
     "LoadTest",
@@ -33,6 +37,11 @@ def give_up(turn: Turn, stage: Stage, bad: str, good: str, reason: str, message:
         remember_rejection(stage, Rejection(bad, reason, message, turn.now, evidence)),
         stable=good,
         canary=bad,
+        # The stable's own record stays with it. One that a given-up stable was held to does not.
+        baseline=tuple(
+            one for one in load_records.only(stage.baseline) if good == stage.stable or one.revision == good
+        ),
+        watch=stage.watch if good == stage.stable else None,
         record=replace(begin_phase(stage.record, Phase.ROLLING_BACK, turn.now), needed=needed, low_since=None),
         mirror=None,
     )
@@ -74,5 +83,4 @@ def move_traffic_back(turn: Turn, stage: Stage) -> Stage:
         traffic=all_traffic_to(stage.stable),
         record=begin_phase(stage.record, Phase.ROLLED_BACK, turn.now),
         previous=None if stage.previous and stage.previous.revision == stage.stable else stage.previous,
-        baseline=(),
     )

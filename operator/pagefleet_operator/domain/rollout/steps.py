@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagefleet_operator.domain.analysis import loadtest
+from pagefleet_operator.domain.analysis.adjusted.forecast import forecast
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
-from pagefleet_operator.domain.rollout import carrying_capacity, rollback
+from pagefleet_operator.domain.rollout import carrying_capacity, loadtest, rollback
 from pagefleet_operator.domain.spec.rollout import Rollout
+from pagefleet_operator.domain.spec.schema.guard_signals import Source
+from pagefleet_operator.domain.spec.schema.rollout import OnInconclusive
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS, RolloutStep, StepKind
 from pagefleet_operator.domain.status.stage import Stage, begin_phase, split_traffic, watched_seconds
 from pagefleet_operator.domain.status.status import MirrorRecord, Phase
@@ -70,13 +72,28 @@ def _await_hold(turn: SpecTurn, stage: Stage, entry: RolloutStep, verdict: Verdi
     over = in_force and watched >= entry.hold and record.requests >= entry.min_requests
     if over and passed and turn.reading(stage.canary).ready:
         return enter(turn, stage, record.step + 1)
-    if verdict is None or passed or not guard.rollback_when_inconclusive or watched < entry.hold + guard.deadline:
+    if verdict is None or passed or watched < entry.hold + guard.deadline:
         return stage
     message = (
         f"no verdict within {guard.deadline:g} s after the hold of {entry.hold:g} s in step {record.step + 1} of "
         f"{len(turn.rollout.steps)}, with {record.requests} requests to the canary: {verdict.record.message}"
     )
-    return rollback.reject(turn, stage, "DeadlineExceeded", message)
+    match guard.on_inconclusive:
+        case OnInconclusive.HOLD:
+            return stage
+        case OnInconclusive.ROLLBACK:
+            return rollback.reject(turn, stage, "DeadlineExceeded", message)
+        case OnInconclusive.PROMOTE:
+            return _go_on_unproven(turn, stage, message) if over and turn.reading(stage.canary).ready else stage
+
+
+def _go_on_unproven(turn: SpecTurn, stage: Stage, message: str) -> Stage:
+    """End the step although nothing was shown about the canary, because the spec asks for it."""
+    text = (
+        f"the step ends although nothing was shown about revision {stage.canary} (onInconclusive: promote): {message}"
+    )
+    turn.journal.note("StepUnproven", text, warning=True)
+    return enter(turn, stage, stage.record.step + 1)
 
 
 def _apply_weight(turn: SpecTurn, stage: Stage) -> Stage:
@@ -91,7 +108,21 @@ def _apply_weight(turn: SpecTurn, stage: Stage) -> Stage:
         paused=record.paused,
         traffic_since=turn.now if record.traffic_since is None else record.traffic_since,
     )
+    _note_forecast(turn, stage, weight)
     return replace(stage, traffic=split_traffic(stage.stable, stage.canary, weight), record=began)
+
+
+def _note_forecast(turn: SpecTurn, stage: Stage, weight: int) -> None:
+    """Say what the step can show at the present rate of requests, where the guard judges first tokens at equal load."""
+    entry = next(
+        (one for one in turn.rollout.guard.latency if one.signal == "ttft" and one.source is Source.GATEWAY), None
+    )
+    if entry is None or turn.observation.slices is None:
+        return
+    hold = turn.rollout.steps[stage.record.step].hold
+    text = forecast(turn.observation.slices, stage.stable, entry, weight, hold)
+    if text is not None:
+        turn.journal.note("VerdictForecast", text)
 
 
 def _await_load_test(turn: SpecTurn, stage: Stage, entry: RolloutStep) -> Stage:

@@ -13,6 +13,7 @@ from pagefleet_operator.domain.status.sample import ServiceLoad
 STEP, STEPS = 10.0, 360
 SLICE_SECONDS = 2.0
 FULL_SECONDS = 120.0
+WATCHED_SECONDS = 480.0  # the watch of the stable revision looks back on them (`analysis.watching`)
 RECENT_SECONDS, MIN_SAMPLES = 60.0, 20
 CLOSED_AFTER = 4.0  # a slice of two seconds is closed two seconds after its end
 
@@ -21,7 +22,7 @@ def thinned(slices: Collection[Slice], latest: float) -> list[Slice]:
     """Reduce the slices to the data that `service_load` uses, in the order of time; the newest slice begins at `latest`.
 
     The last two minutes stay as they are. Of the rest of the hour only the arrivals stay, of all gateways together, in
-    slices of STEP seconds.
+    slices of STEP seconds. The last eight minutes also have what the watch of the stable revision uses.
     """
     full = math.floor((latest - FULL_SECONDS) / STEP) * STEP
     counting, counts = _counting(slices), Counter[float]()
@@ -29,7 +30,25 @@ def thinned(slices: Collection[Slice], latest: float) -> list[Slice]:
         if latest - STEP * (STEPS + 2) <= piece.start < full:
             counts[math.floor(piece.start / STEP) * STEP] += _arrivals(piece, counting)
     past = [Slice("", start, STEP, "", "", 0, 0, arrivals=count) for start, count in sorted(counts.items())]
-    return past + sorted((piece for piece in slices if piece.start >= full), key=lambda piece: piece.start)
+    recent = [*_watched(slices, latest - WATCHED_SECONDS, full), *(piece for piece in slices if piece.start >= full)]
+    return past + sorted(recent, key=lambda piece: piece.start)
+
+
+def _watched(slices: Collection[Slice], begin: float, end: float) -> list[Slice]:
+    """The slices with times by load, and how many requests ran. They have no arrivals, which count elsewhere."""
+    running, result = Counter[tuple[str, float, float, str, str]](), list[Slice]()
+    for piece in slices:
+        if not begin <= piece.start < end:
+            continue
+        if piece.load:
+            result.append(piece)
+        elif ages := piece.in_flight.get("e2e"):
+            waiting = sum(piece.in_flight.get("ttft", {}).values())
+            group = (piece.instance, piece.start, piece.seconds, piece.revision, piece.stratum)
+            running[group] += sum(ages.values()) - waiting
+    for group, count in running.items():
+        result.append(Slice(*group, 0, 0, in_flight={"e2e": {0: count}}))
+    return result
 
 
 def service_load(slices: Collection[Slice], held: int, now: float, whole: bool) -> ServiceLoad:

@@ -14,12 +14,11 @@ from typing import Any
 
 from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
 from pagefleet_operator.domain.spec import beyond_cel, support
-from pagefleet_operator.domain.spec.rollout import DEFAULT_ROLLOUT, Rollout, rollout
+from pagefleet_operator.domain.spec.rollout import Rollout, rollout, with_defaults
 from pagefleet_operator.domain.spec.rules.check import check
 from pagefleet_operator.domain.spec.scaling import Scaling, scaling
 from pagefleet_operator.domain.spec.schema import structure
 from pagefleet_operator.domain.spec.schema.cost import Cost, cost
-from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 from pagefleet_operator.domain.spec.schema.structure import SpecError
 from pagefleet_operator.domain.spec.traffic import Traffic, traffic
@@ -68,9 +67,8 @@ def _parse(raw: object) -> Spec | SpecErrors:
     errors = structure.check(raw, SPEC, "spec")
     if errors or not isinstance(raw, Mapping):
         return SpecErrors(tuple(errors))
-    filled = structure.filled(copy.deepcopy(dict(raw)), SPEC)
-    if "rollout" not in raw:
-        filled["rollout"] = structure.filled(copy.deepcopy(dict(DEFAULT_ROLLOUT)), ROLLOUT)
+    given = {**raw, "rollout": with_defaults(raw.get("rollout", {}))}
+    filled = structure.filled(copy.deepcopy(given), SPEC)
     errors = [*check(filled), *beyond_cel.errors(filled), *support.check(raw)]
     if errors:
         return SpecErrors(tuple(errors))

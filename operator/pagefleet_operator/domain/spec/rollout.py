@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagefleet_contract.quantity import fraction, seconds
 from pagefleet_operator.domain.spec.schema import step_kinds
 from pagefleet_operator.domain.spec.schema.guard_signals import ERRORS, Source, source_of
-from pagefleet_operator.domain.spec.schema.step_kinds import RolloutStep
+from pagefleet_operator.domain.spec.schema.rollout import OnInconclusive
+from pagefleet_operator.domain.spec.schema.step_kinds import RolloutStep, StepKind
 
-DEFAULT_ROLLOUT: Mapping[str, Any] = {
-    "steps": [{"weight": 10, "hold": "5m"}, {"weight": 50, "hold": "5m"}],
-    "guard": {"latency": [{"signal": "ttft"}], "errors": {"maxRate": "1%"}},
+DEFAULT_STEPS: Sequence[Mapping[str, Any]] = ({"weight": 10, "hold": "5m"}, {"weight": 50, "hold": "5m"})
+DEFAULT_MAX_ERROR_RATE = "1%"
+# The API server does not fill these in: `guard: {}` must stay as it is written, because it means no guard.
+DEFAULT_GUARD: Mapping[str, Any] = {
+    "latency": [{"signal": "ttft"}],
+    "errors": {"maxRate": DEFAULT_MAX_ERROR_RATE},
+    "warmupRequests": 5,
+    "onInconclusive": "hold",
+    "deadline": "2h",
 }
+GUARD_SETTINGS = ("warmupRequests", "onInconclusive", "deadline")  # the others are what it judges
+JUDGED_STEPS = (StepKind.WEIGHT, StepKind.MIRROR, StepKind.LOAD_TEST)  # the canary gets requests to be judged by
 
 
 @dataclass(frozen=True)
 class LatencyGuard:
-    """`histogram` (source Prometheus) is a metric with its matchers, "": the engines' own."""
+    """`histogram` (source Prometheus) is a metric with its matchers, "": the engines' own.
+
+    `max_seconds` is an absolute bound of the quantile, None for none.
+    """
 
     signal: str
     quantile: float
@@ -28,10 +40,14 @@ class LatencyGuard:
     min_requests: int
     given: str | None = None
     histogram: str = ""
+    max_seconds: float | None = None
 
     @property
     def source(self) -> Source:
         return source_of(self.signal, self.given)
+
+
+DEFAULT_WATCH = LatencyGuard("ttft", quantile=0.95, max_increase=0.15, confidence=0.99, min_requests=200)
 
 
 @dataclass(frozen=True)
@@ -58,15 +74,18 @@ class Guard:
     latency: tuple[LatencyGuard, ...]
     max_error_rate: float | None
     warmup_requests: int
-    rollback_when_inconclusive: bool
+    on_inconclusive: OnInconclusive
     deadline: float
     free_pages: FreePages | None = None
     gates: tuple[Gate, ...] = ()
     error_source: Source = Source.GATEWAY
+    max_throughput_decrease: float | None = None
 
     @property
     def empty(self) -> bool:
-        return not self.latency and self.max_error_rate is None and self.free_pages is None and not self.gates
+        """Whether it judges nothing."""
+        rates = self.max_error_rate, self.max_throughput_decrease, self.free_pages
+        return not self.latency and rates == (None, None, None) and not self.gates
 
 
 @dataclass(frozen=True)
@@ -84,36 +103,75 @@ class Rollout:
     keep_previous: float
     alert_labels: Mapping[str, str] | None
     alerts_pause: bool = False
+    alerts_without_revision: bool = False  # whether an alert that names no revision counts against any canary
     watch: float = 0.0
     history: int = 10
     route: Route = Route()
+    watch_limits: LatencyGuard | None = None  # of the watch in normal operation; None: there is none
+
+    @property
+    def measured(self) -> bool:
+        """Whether the canary gets requests to be judged by before it gets all traffic."""
+        return any(step.kind in JUDGED_STEPS for step in self.steps)
+
+
+def with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The block with the default of each field that it leaves out.
+
+    A guard keeps the default of each signal that it does not name. Nothing is switched off by silence: that takes
+    `steps: []`, `guard: {}`, `latency: []` or `errors: {}`.
+    """
+    guard = given.get("guard", DEFAULT_GUARD)
+    filled = {**DEFAULT_GUARD, **guard} if guard else {name: DEFAULT_GUARD[name] for name in GUARD_SETTINGS}
+    if errors := filled.get("errors"):
+        filled["errors"] = {"maxRate": DEFAULT_MAX_ERROR_RATE, **errors}
+    return {"steps": list(DEFAULT_STEPS), **given, "guard": filled}
 
 
 def rollout(raw: Mapping[str, Any]) -> Rollout:
+    """The typed values of a block whose defaults are filled in."""
     after, alerts, route = raw.get("afterPromotion", {}), raw.get("alerts"), raw.get("route", {})
+    guard = _guard(raw["guard"])
     return Rollout(
-        steps=tuple(step_kinds.read(step) for step in raw.get("steps") or ()),
-        guard=_guard(raw.get("guard", {})),
+        steps=tuple(step_kinds.read(step) for step in raw["steps"]),
+        guard=guard,
         keep_previous=seconds(after["keepPrevious"]) if "keepPrevious" in after else 0.0,
         alert_labels=alerts["matchLabels"] if alerts else None,
         alerts_pause=(alerts or {}).get("onAlert") == "pause",
+        alerts_without_revision=(alerts or {}).get("withoutRevision") == "act",
         watch=seconds(after["watch"]) if "watch" in after else 0.0,
         history=raw.get("historyLimit", 10),
         route=Route(route.get("header"), route.get("stickyBy")),
+        watch_limits=_watch_limits(raw.get("watch"), guard),
+    )
+
+
+def _watch_limits(given: Mapping[str, Any] | None, guard: Guard) -> LatencyGuard | None:
+    """The limits of the watch: those of the guard on the gateways' TTFT where the block leaves them out. {}: no watch."""
+    if given is not None and not given:
+        return None
+    own = [one for one in guard.latency if one.signal == "ttft" and one.source is Source.GATEWAY]
+    limits, given = own[0] if own else DEFAULT_WATCH, given or {}
+    return replace(
+        limits,
+        quantile=float(given.get("quantile", limits.quantile)),
+        max_increase=fraction(given["maxIncrease"]) if "maxIncrease" in given else limits.max_increase,
+        confidence=fraction(given["confidence"]) if "confidence" in given else limits.confidence,
     )
 
 
 def _guard(raw: Mapping[str, Any]) -> Guard:
-    errors, pages = raw.get("errors"), raw.get("freePages")
+    errors, pages, throughput = raw.get("errors"), raw.get("freePages"), raw.get("throughput")
     return Guard(
         latency=tuple(_latency(entry) for entry in raw.get("latency") or ()),
         max_error_rate=fraction(errors["maxRate"]) if errors else None,
-        warmup_requests=raw.get("warmupRequests", 0),
-        rollback_when_inconclusive=raw.get("onInconclusive") == "rollback",
-        deadline=seconds(raw.get("deadline", "2h")),
+        warmup_requests=raw["warmupRequests"],
+        on_inconclusive=OnInconclusive(raw["onInconclusive"]),
+        deadline=seconds(raw["deadline"]),
         free_pages=FreePages(fraction(pages["min"]), seconds(pages["for"])) if pages else None,
         gates=tuple(_gate(gate) for gate in raw.get("promql") or ()),
         error_source=source_of(ERRORS, (errors or {}).get("source")),
+        max_throughput_decrease=fraction(throughput["maxDecrease"]) if throughput else None,
     )
 
 
@@ -130,4 +188,5 @@ def _latency(raw: Mapping[str, Any]) -> LatencyGuard:
         min_requests=raw["minRequests"],
         given=raw.get("source"),
         histogram=raw.get("histogram", ""),
+        max_seconds=raw.get("maxSeconds"),
     )

@@ -73,6 +73,11 @@ def _baselines(status: Status, _: int) -> tuple[Status, str]:
     return replace(status, baseline=()), ""
 
 
+def _times(status: Status, _: int) -> tuple[Status, str]:
+    evidence = tuple(replace(one, times=()) for one in status.rollout.evidence)
+    return replace(status, rollout=replace(status.rollout, evidence=evidence)), ""
+
+
 def _alerts(status: Status, _: int) -> tuple[Status, str]:
     """Those first that fire and are about a revision in use."""
     in_use = ("", status.stable, status.canary)
@@ -133,5 +138,6 @@ _STEPS: tuple[tuple[str, Callable[[Status, int], tuple[Status, str]]], ...] = (
     ("the ends of long texts", _texts),
     (f"all but {FEW_ALERTS} alerts", _alerts),
     ("the previous revision's histograms", _baselines),
+    ("the canary's times so far", _times),
     ("the specs of the revisions {}, whose pods stay as they are", _snapshots(idle=False)),
 )

@@ -1,10 +1,12 @@
 """The slices of one gateway's answer: what is impossible is left out. No I/O.
 
-Documents of version 1 have no requests in flight, and read as they always did.
+Documents of version 1 have no requests in flight, and those before version 3 no load-adjusted times. They read as they
+always did.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -12,9 +14,10 @@ from typing import Any, TypeGuard
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.spec.schema.guard_signals import GATEWAY_SIGNALS
-from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 MAX_TEXT = 253  # of a name
+MAX_LOAD_STRATA, MAX_PODS = 24, 16  # of a slice; the gateways have 18 strata, and send 8 pods
 _BUCKET = re.compile(r"[0-9]{1,4}")
 # The ages of requests that have no measurement, in a document of version 2, by the signal that they lack.
 IN_FLIGHT = {"ttft": ("waiting",), "e2e": ("waiting", "running")}
@@ -22,6 +25,7 @@ UNMEASURED = {
     "ttft": ("leftWaiting", "unmeasuredWaiting"),
     "e2e": ("leftWaiting", "leftRunning", "unmeasuredWaiting", "unmeasuredRunning"),
 }
+LOAD_FIELDS = ("relative", "waiting", "unmeasured", "ttft")  # in the order of `LoadCounts`
 
 
 def slices(document: Any) -> Iterator[Slice]:
@@ -60,7 +64,32 @@ def _slice(raw: Any, instance: str, seconds: float) -> Slice | None:
         unmeasured=_ages(raw, UNMEASURED),
         retried=min(errors, optional(raw.get("retried")) or 0),
         client_errors=optional(raw.get("clientErrors")) or 0,
+        timeouts=optional(raw.get("timeouts")) or 0,
+        load=_load(raw.get("load")),
+        pods=_pods(raw.get("pods")),
     )
+
+
+def _load(raw: Any) -> dict[str, LoadCounts]:
+    """The load-adjusted times by load stratum, without impossible and empty histograms."""
+    result = dict[str, LoadCounts]()
+    for name, counts in _entries(raw, MAX_LOAD_STRATA):
+        if isinstance(counts, Mapping):
+            one = LoadCounts(*(_histogram(counts.get(field)) or {} for field in LOAD_FIELDS))
+            if any(one.tables):
+                result[name] = one
+    return result
+
+
+def _pods(raw: Any) -> dict[str, dict[int, int]]:
+    return {name: histogram for name, counts in _entries(raw, MAX_PODS) if (histogram := _histogram(counts))}
+
+
+def _entries(raw: Any, limit: int) -> Iterator[tuple[str, Any]]:
+    """The first `limit` entries of a mapping that have a plausible name."""
+    named = raw.items() if isinstance(raw, Mapping) else ()
+    plausible = ((name, value) for name, value in named if isinstance(name, str) and 0 < len(name) <= MAX_TEXT)
+    return itertools.islice(plausible, limit)
 
 
 def _ages(raw: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, dict[int, int]]:
@@ -101,4 +130,6 @@ def finite(value: Any) -> TypeGuard[float]:
 def bucket_count(piece: Slice) -> int:
     """The size of a slice: one, and the buckets of its histograms."""
     tables = (piece.latency, piece.in_flight, piece.unmeasured)
-    return 1 + sum(len(histogram) for table in tables for histogram in table.values())
+    strata = (histogram for one in piece.load.values() for histogram in one.tables)
+    histograms = (*(histogram for table in tables for histogram in table.values()), *strata, *piece.pods.values())
+    return 1 + sum(map(len, histograms))

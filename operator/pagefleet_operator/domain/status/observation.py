@@ -17,7 +17,7 @@ from pagefleet_operator.domain.status.engine_load import EngineLoad
 from pagefleet_operator.domain.status.gateway_api import FallbackReading, GatewayApiReading
 from pagefleet_operator.domain.status.model_names import NameReading
 from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
-from pagefleet_operator.domain.status.status import Status
+from pagefleet_operator.domain.status.status import Rejection, Status
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,26 @@ class RevisionReading:
 
 
 @dataclass(frozen=True)
+class LoadCounts:
+    """Requests of one load stratum by their load-adjusted time to first token, as histograms in the sketch's buckets.
+
+    A load-adjusted time is the time divided by the one that the gateway expected, from the work on the request's pod and
+    the stable revision's measurements. `relative` has the requests that were measured, and `ttft` the same ones in
+    seconds. `waiting` has those without a first token at the slice's end, and `unmeasured` those that ended without one in
+    the slice, both by age divided by the expected time.
+    """
+
+    relative: Mapping[int, int] = field(default_factory=dict)
+    waiting: Mapping[int, int] = field(default_factory=dict)
+    unmeasured: Mapping[int, int] = field(default_factory=dict)
+    ttft: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> tuple[Mapping[int, int], ...]:
+        return (self.relative, self.waiting, self.unmeasured, self.ttft)
+
+
+@dataclass(frozen=True)
 class Slice:
     """A closed measuring slice of one gateway instance (docs/reference/contract/gateway.md).
 
@@ -117,6 +137,9 @@ class Slice:
     those that ended in the slice without a measurement, by age: their clients left, or they failed. `requests` and
     `errors` contain the `retried` attempts: those that failed before another attempt. Errors of the client (4xx),
     requests that their clients left, and those that a header has forced to the canary are in neither.
+
+    A revision's load-adjusted times are in a slice of their own: `load` by load stratum, and `pods` the relative times of
+    some pods of the reference revision by name. That slice counts nothing else, and its `stratum` is "".
     """
 
     instance: str
@@ -135,6 +158,14 @@ class Slice:
     unmeasured: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     retried: int = 0
     client_errors: int = 0
+    timeouts: int = 0  # requests that a time limit ended
+    load: Mapping[str, LoadCounts] = field(default_factory=dict)
+    pods: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    @property
+    def adjusted(self) -> bool:
+        """Whether the slice has load-adjusted times, and therefore counts nothing else."""
+        return bool(self.load or self.pods)
 
     @property
     def arrived(self) -> int:
@@ -149,8 +180,10 @@ class Slice:
             *self.in_flight.values(),
             *self.unmeasured.values(),
             *(one.counts for one in self.edged.values()),
+            *(table for one in self.load.values() for table in one.tables),
+            *self.pods.values(),
         )
-        counts = 0 <= self.retried <= self.errors <= self.requests and self.client_errors >= 0
+        counts = 0 <= self.retried <= self.errors <= self.requests and min(self.client_errors, self.timeouts) >= 0
         return counts and all(min(one.values(), default=0) >= 0 for one in tables)
 
 
@@ -172,12 +205,32 @@ class LoadTestReading:
 
 
 @dataclass(frozen=True)
+class RecordReading:
+    """The stored record of one revision (`domain.records`): what only `.status` knows otherwise.
+
+    `role` is "stable", "previous" or "". `since` is the time of the promotion that made the revision the previous one.
+    `uid` is that of the InferenceService that the record was written for, `object` the record's own, `version` its
+    resourceVersion.
+    """
+
+    revision: str
+    created: float
+    spec: Mapping[str, object] = field(default_factory=dict)
+    role: str = ""
+    since: float = 0.0
+    rejection: Rejection | None = None
+    uid: str = ""
+    object: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True)
 class Observation:
     """One InferenceService, its objects and its measurements at one time.
 
     `spec` is the raw `.spec` (parsed by `spec.parse`), `status` the parsed `.status`.
-    `slices` are the gateways' measurements since the canary got traffic, as far as they are retained; None when no
-    gateway answered. `engine_slices` are the same from the engines' own histograms. `prometheus` has slices from
+    `slices` are the gateways' measurements since the canary got traffic, as far as they are retained, and before that the
+    load-adjusted times of an hour; None when no gateway answered. `engine_slices` are the same from the engines' own histograms. `prometheus` has slices from
     Prometheus by the name of the histogram ("": the engines' own). `silence` has the reason of each source without
     measurements. `action` is the text of the annotation pagefleet.io/action. `image` is the operator's own image, which
     load tests run from. `memo` holds the sums of earlier decisions about the service (`analysis.accumulate`): it saves
@@ -206,3 +259,8 @@ class Observation:
     memo: MutableMapping[str, object] = field(default_factory=dict, compare=False, repr=False)
     policy: Policy = EVERYTHING  # the operator's own limits on what specs may name
     groups: bool = False  # whether the cluster serves LeaderWorkerSets; read only when a revision needs one
+    created: float = 0.0  # when the InferenceService was created
+    records: tuple[RecordReading, ...] = ()
+    announced_records: int = (
+        0  # the records that were exported with the InferenceService (annotation pagefleet.io/records)
+    )

@@ -56,6 +56,7 @@ class Plan:
     is written. They are not deleted in a round that also writes a route: the gateways must see the new route first.
     `routes`: manifests that carry the split to other gateways (provider GatewayAPI), applied right after the status.
     `withdrawn`: objects that are deleted after the routes are applied.
+    `records`: ControllerRevisions that must exist, written after the status (`domain.records`).
     `requeue`: seconds until the next decision is due even if nothing happens.
     `deletion_costs`: costs by pod, written before a Deployment shrinks.
     `spares`: orders to warm spares, carried out last.
@@ -68,6 +69,7 @@ class Plan:
     delete: tuple[str, ...] = ()
     routes: tuple[Mapping[str, object], ...] = ()
     withdrawn: tuple[Withdrawal, ...] = ()
+    records: tuple[Mapping[str, object], ...] = ()
     job: Mapping[str, object] | None = None
     events: tuple[Event, ...] = ()
     requeue: float = 5.0

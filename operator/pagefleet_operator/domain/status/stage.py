@@ -15,6 +15,7 @@ from pagefleet_operator.domain.status.status import (
     Rejection,
     RolloutRecord,
     Status,
+    WatchRecord,
     Weight,
 )
 
@@ -40,6 +41,7 @@ class Stage:
     action: ActionRecord | None = None
     previous: PreviousRecord | None = None
     baseline: tuple[BaselineRecord, ...] = ()
+    watch: WatchRecord | None = None
 
     @property
     def rejected_hashes(self) -> frozenset[str]:
@@ -63,6 +65,7 @@ def stage_of(status: Status) -> Stage:
         action=status.action,
         previous=status.previous,
         baseline=status.baseline,
+        watch=status.watch,
     )
 
 

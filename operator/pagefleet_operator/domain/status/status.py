@@ -14,6 +14,7 @@ class Phase(StrEnum):
     """The state of a rollout."""
 
     IDLE = "Idle"  # one revision, nothing to do
+    RESTORING = "Restoring"  # the stable revision comes from a record; it gets all traffic when it has a ready pod
     STARTING = "Starting"  # the canary's pods are not ready yet
     STEP = "Step"  # a weight step is being held and judged
     PAUSED = "Paused"  # a pause step; another step that a person or an alert has paused has `paused` set instead
@@ -87,6 +88,81 @@ class SignalRecord:
 
 
 @dataclass(frozen=True)
+class BaselineRecord:
+    """A revision's histogram {bucket: count} of a signal in a stratum.
+
+    `source` is the name of the measuring source (`analysis.sources`), "" in a record of an older operator. The stratum of
+    a record by load is "load STRATUM, running CLASS". Its requests are those up to `until`, and `dispersion` is how much
+    more its minutes scatter than independent requests would. A record of the stable revision itself is still growing.
+    """
+
+    revision: str
+    signal: str
+    stratum: str
+    histogram: Mapping[str, int] = field(default_factory=dict)
+    source: str = ""
+    dispersion: float = 0.0
+    until: float = 0.0
+
+
+@dataclass(frozen=True)
+class EvidenceRecord:
+    """The evidence against a canary on its load-adjusted times, so that a restarted operator continues with it.
+
+    `newest` is the start of the newest slice in it. `logs` are natural logarithms (`analysis.adjusted`), and `times` are the
+    canary's times by load stratum. `increase` is the guard's maxIncrease.
+    """
+
+    stable: str
+    canary: str
+    increase: float
+    newest: float
+    blocks: int
+    logs: tuple[float, ...] = ()
+    times: tuple[BaselineRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class FailureTotals:
+    """Requests and failures of both revisions. `retried` failures of the canary were tried again on another pod."""
+
+    stable: int = 0
+    stable_failed: int = 0
+    canary: int = 0
+    canary_failed: int = 0
+    retried: int = 0
+
+
+@dataclass(frozen=True)
+class FailureRecord:
+    """The evidence of a signal that counts failures: all that is needed of the periods before number `until`.
+
+    It is of the requests of `source` since the time `since`, against the revision `against`. `limit` is the accepted share
+    (`analysis.failures`). For an absolute bound of a latency, the failures are the requests that are slower.
+    `recent` are the counts since `recent_from`, the period from which on failures have been too many; `excess` says how
+    much too many. `near` and `far` are the stable's failures and requests, with the older ones counted less and less.
+    `absolute` and `relative` are logarithms of evidence for several alternatives, after so many blocks.
+    """
+
+    signal: str = ""
+    source: str = ""
+    against: str = ""
+    since: float = 0.0
+    limit: float = 0.0
+    until: int = 0
+    total: FailureTotals = field(default_factory=FailureTotals)
+    recent: FailureTotals = field(default_factory=FailureTotals)
+    recent_from: int = 0
+    excess: float = 0.0
+    near: tuple[float, ...] = ()
+    far: tuple[float, ...] = ()
+    absolute: tuple[float, ...] = ()
+    absolute_blocks: int = 0
+    relative: tuple[float, ...] = ()
+    relative_blocks: int = 0
+
+
+@dataclass(frozen=True)
 class RolloutRecord:
     """The progress of a rollout and the latest verdict on its canary."""
 
@@ -102,7 +178,9 @@ class RolloutRecord:
     paused: str = ""  # the cause of a pause: "alert NAME" or "action ID"
     requests: int = 0  # the canary's requests in this step, the highest count so far
     low_since: float | None = None  # the time since which the canary has been short of free pages
+    evidence: tuple[EvidenceRecord, ...] = ()
     needed: int = 0  # replicas that the last good revision needs to carry all traffic, during a rollback
+    failures: tuple[FailureRecord, ...] = ()  # the evidence of the signals that count failures
 
 
 @dataclass(frozen=True)
@@ -133,17 +211,23 @@ class PreviousRecord:
 
 
 @dataclass(frozen=True)
-class BaselineRecord:
-    """The previous revision's histogram {bucket: count} of a signal in a stratum.
+class WatchRecord:
+    """The evidence against the stable revision in normal operation, while there is some.
 
-    `source` is the name of the measuring source (`analysis.sources`), "" in a record of an older operator.
+    The requests from `since` to `until` are counted: `hits` of `trials` were slower than accepted. `logs` are the natural
+    logarithms of the evidence, one for each alternative. `regressed` says that it convicts, with the numbers of that time
+    in `message`.
     """
 
     revision: str
-    signal: str
-    stratum: str
-    histogram: Mapping[str, int] = field(default_factory=dict)
-    source: str = ""
+    signal: str  # "ttft p95"
+    since: float = 0.0
+    until: float = 0.0
+    logs: tuple[float, ...] = ()
+    hits: int = 0
+    trials: int = 0
+    regressed: bool = False
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,7 +265,7 @@ class Rejection:
     """A revision that was given up. `verdict` is the evidence at that time, where a measurement was the cause."""
 
     hash: str
-    reason: str  # LatencyRegression | ErrorRate | ClientErrors | FreePages | Gate | LoadTest | Alert | Aborted | ...
+    reason: str  # LatencyRegression | LatencyBound | Throughput | ErrorRate | ClientErrors | Timeouts | FreePages | Gate | LoadTest | Alert | Aborted | ...
     message: str
     time: float
     verdict: VerdictRecord | None = None
@@ -267,6 +351,7 @@ class Status:
     mirror: MirrorRecord | None = None
     previous: PreviousRecord | None = None
     baseline: tuple[BaselineRecord, ...] = ()
+    watch: WatchRecord | None = None
     draining: tuple[DrainRecord, ...] = ()
     spares: SparesRecord | None = None
     replicas: int = 0  # ready replicas of all revisions: the status of the /scale subresource

@@ -108,7 +108,7 @@ export class Service {
     if (page.gone) { this.said.textContent = "There is no such service."; this.body.replaceChildren(); return; }
     if (this.said.textContent !== page.headline) this.said.textContent = page.headline;
     this.state.replaceChildren(badge(page.state));
-    const troubles = page.conditions.filter((entry) => (entry.type === "Degraded" && entry.status === "True") || (entry.type === "Ready" && entry.status === "False"));
+    const troubles = page.conditions.filter((entry) => (entry.type === "Degraded" && entry.status === "True") || (["Ready", "Guarded"].includes(entry.type) && entry.status === "False"));
     this.body.replaceChildren(
       ...troubles.map((entry) => h("p", { class: "trouble" }, h("strong", {}, entry.reason), " ", entry.message)),
       h("dl", { class: "facts" }, fact("Model", page.model), fact("Replicas ready", `${page.ready} / ${page.desired}`),

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 typedef struct { const char *at, *end; bool broken; } Reader;
 
@@ -147,8 +148,7 @@ static enum event judge(Text data) {
   return token || !known ? TOKEN : NOTHING;
 }
 
-/* Add to the line. Return false without memory: the answer then goes on. */
-static bool keep(Events *events, Text part) {
+bool keep(Events *events, Text part) {
   if (events->length + part.length > events->space) {
     size_t space = (events->length + part.length) * 2;
     char *line = realloc(events->line, space);
@@ -187,13 +187,16 @@ enum event read_events(Events *events, Text chunk, Text *data) {
   return NOTHING;
 }
 
-bool holds_error_event(Text chunk) {
+bool find_error_event(size_t *matched, Text chunk) {
   /* Within a string of an answer the quotes would be escaped, so only an event's own object can begin like this. */
-  const char mark[] = "{\"error\"", *at = chunk.at, *end = chunk.at + chunk.length;
-  while ((at = memmem(at, (size_t)(end - at), mark, sizeof mark - 1)) != NULL) {
-    const char *before = at > chunk.at && at[-1] == ' ' ? at - 1 : at;
-    if (before - chunk.at >= 5 && !memcmp(before - 5, "data:", 5)) return true;
-    at++;
+  static const char mark[] = "data: {\"error\"";
+  enum { LENGTH = sizeof mark - 1, OPTIONAL_SPACE = 5 };
+  for (const char *at = chunk.at, *end = chunk.at + chunk.length; at < end; at++) {
+    if (*matched == 0 && (at = memchr(at, mark[0], (size_t)(end - at))) == NULL) return false;
+    if (*matched == OPTIONAL_SPACE && *at != ' ') ++*matched;
+    /* No `d` comes again within the mark, so a new match can only begin at the byte that ends the old one. */
+    *matched = *at == mark[*matched] ? *matched + 1 : *at == mark[0];
+    if (*matched == LENGTH) { *matched = 0; return true; }
   }
   return false;
 }
@@ -215,4 +218,37 @@ int failure_status(Text data) {
       return 400 + (value[1] - '0') * 10 + (value[2] - '0');
   }
   return 503;
+}
+
+/* Skip a value. Return whether it is this string, in whatever case. */
+static bool skip_string(Reader *reader, const char *word) {
+  skip_spaces(reader);
+  if (reader->at >= reader->end || *reader->at != '"') { skip_value(reader); return false; }
+  Text text = read_string(reader);
+  return text.length == strlen(word) && !strncasecmp(text.at, word, text.length);
+}
+
+static bool error_states_full(Reader *reader) {
+  static const char message[] = "Model is overloaded";
+  bool first = true, full = false;
+  Text key;
+  if (!take(reader, '{')) return skip_string(reader, message);
+  while (next_key(reader, &first, &key)) {
+    if (is(key, "message")) full |= skip_string(reader, message);
+    else skip_value(reader);
+  }
+  return full;
+}
+
+bool states_full(Text data) {
+  Reader reader = {data.at, data.at + data.length, false};
+  bool first = true, full = false;
+  Text key;
+  if (!take(&reader, '{')) return false;
+  while (next_key(&reader, &first, &key)) {
+    if (is(key, "error")) full |= error_states_full(&reader);
+    else if (is(key, "error_type")) full |= skip_string(&reader, "overloaded");
+    else skip_value(&reader);
+  }
+  return full && !reader.broken;
 }

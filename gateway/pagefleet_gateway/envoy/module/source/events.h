@@ -19,8 +19,16 @@ typedef struct {
 /* Read a chunk up to its first event that is not NOTHING. `data`: that event's data, valid until the next call. */
 enum event read_events(Events *events, Text chunk, Text *data);
 
-/* Whether an event of a chunk is an error. One that two chunks divide is not found. */
-bool holds_error_event(Text chunk);
+/* Whether an error event begins in a stream of chunks. The chunks may divide it anywhere. `matched`, 0 at first: the bytes
+ * of its beginning that the last chunk ended with. */
+bool find_error_event(size_t *matched, Text chunk);
+
+/* Add to the line. Return false without memory: the answer then goes on. */
+bool keep(Events *events, Text part);
+
+/* Whether an error states that its engine has no room. TGI's form: {"error": "Model is overloaded", "error_type":
+ * "overloaded"}, and within a stream {"error": {"message": "Model is overloaded", ...}}. */
+bool states_full(Text data);
 
 /* Free what `events` holds. */
 void close_events(Events *events);

@@ -8,8 +8,12 @@
  *                Then passes everything on, and reports the token to the gateway by one line in a pipe.
  *
  * A stream (text/event-stream) is held until events.c finds a token in it. An error as its first event becomes an answer
- * with the error's status. An error in a later event is reported to the gateway, which counts the stream as failed. Every other 200 (JSON, a compressed stream) is held until its first body byte. An answer that
- * ends, or that has filled HOLD_BYTES, is passed on as it is.
+ * with the error's status. An error in a later event is reported to the gateway, which counts the stream as failed. Every
+ * other 200 (JSON, a compressed stream) is held until its first body byte. An answer that ends, or that has filled
+ * HOLD_BYTES, is passed on as it is.
+ *
+ * A 429 is held as well, until its body is whole. If the body is that of an engine without room (TGI), it gets the header by
+ * which our own engine states this. Envoy then tries another pod. Every other 429 is the client's.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -22,10 +26,13 @@
 #include "abi.h"
 
 #define HOLD_BYTES (64 * 1024) /* of one answer; Envoy's own limit is 1 MiB */
+#define REFUSAL_BYTES (4 * 1024) /* of a 429; a longer one is passed on */
 #define MAX_CHUNKS 64          /* pieces of one read; an answer in more pieces is passed on */
 #define MAX_ID 64              /* bytes of a request's id; Envoy makes 36 */
 #define MAX_ADDRESS 64         /* bytes of ip:port */
 #define TEXT(literal) ((Text){literal, sizeof(literal) - 1})
+#define ERROR_HEADER TEXT("x-pagefleet-error") /* this and the next: contract/pagefleet_contract/headers.py */
+#define ENGINE_FULL TEXT("queue_full")
 #define ARRIVED TEXT("pagefleet.arrived")
 
 typedef struct {
@@ -33,13 +40,14 @@ typedef struct {
   int pipe; /* to the gateway */
 } Filter;
 
-enum state { PASSING, HOLDING_EVENTS, HOLDING_BYTES, FAILED, FOLLOWING_EVENTS };
+enum state { PASSING, HOLDING_EVENTS, HOLDING_BYTES, HOLDING_REFUSAL, FAILED, FOLLOWING_EVENTS };
 
 typedef struct {
   const Filter *filter;
   enum state state;
   Events events;
-  size_t held; /* bytes */
+  size_t held;    /* bytes */
+  size_t matched; /* bytes of an error event that the last chunk ended with */
 } Stream;
 
 static int64_t microseconds(void) {
@@ -50,6 +58,10 @@ static int64_t microseconds(void) {
 
 static bool header(void *envoy, int map, Text key, Text *value) {
   return envoy_dynamic_module_callback_http_get_header(envoy, map, key, value, 0, NULL) && value->at != NULL;
+}
+
+static bool begins_with(Text text, Text start) {
+  return text.length >= start.length && !memcmp(text.at, start.at, start.length);
 }
 
 static void arrive(void *envoy, const Stream *stream) {
@@ -87,14 +99,43 @@ static void report_token(void *envoy, const Stream *stream) {
 static void follow(void *envoy, Stream *stream) {
   Text chunks[MAX_CHUNKS];
   size_t count = envoy_dynamic_module_callback_http_get_body_chunks_size(envoy, RECEIVED_RESPONSE);
-  if (count == 0 || count > MAX_CHUNKS || !envoy_dynamic_module_callback_http_get_body_chunks(envoy, RECEIVED_RESPONSE, chunks))
+  if (count == 0) return;
+  if (count > MAX_CHUNKS || !envoy_dynamic_module_callback_http_get_body_chunks(envoy, RECEIVED_RESPONSE, chunks)) {
+    stream->matched = 0; /* these chunks stay unread */
     return;
+  }
   for (size_t index = 0; index < count; index++)
-    if (holds_error_event(chunks[index])) {
+    if (find_error_event(&stream->matched, chunks[index])) {
       report(envoy, stream, "error");
       stream->state = PASSING;
       return;
     }
+}
+
+static void mark_full(void *envoy) {
+  Text seconds;
+  envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, ERROR_HEADER, ENGINE_FULL);
+  if (!header(envoy, RESPONSE_HEADERS, TEXT("retry-after"), &seconds))
+    envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, TEXT("retry-after"), TEXT("1"));
+}
+
+static void release_refusal(void *envoy, Stream *stream) {
+  if (states_full((Text){stream->events.line, stream->events.length})) mark_full(envoy);
+  stream->state = PASSING;
+  close_events(&stream->events);
+}
+
+/* Keep the bytes of a 429 that just came. Return whether more of them are to be held. */
+static bool hold_refusal(void *envoy, Stream *stream) {
+  Text chunks[MAX_CHUNKS];
+  size_t count = envoy_dynamic_module_callback_http_get_body_chunks_size(envoy, RECEIVED_RESPONSE);
+  stream->held += envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_RESPONSE);
+  if (stream->held > REFUSAL_BYTES || count > MAX_CHUNKS) return false;
+  if (count == 0) return true;
+  if (!envoy_dynamic_module_callback_http_get_body_chunks(envoy, RECEIVED_RESPONSE, chunks)) return false;
+  for (size_t index = 0; index < count; index++)
+    if (!keep(&stream->events, chunks[index])) return false;
+  return true;
 }
 
 /* Replace the stream by its error, as one JSON object. The rest of the stream is dropped. */
@@ -103,7 +144,9 @@ static void answer_failure(void *envoy, Text data) {
   char *copy = malloc(data.length); /* `data` may lie in the body that is drained */
   Text error = {copy, copy == NULL ? 0 : data.length};
   if (copy != NULL) memcpy(copy, data.at, data.length);
-  snprintf(status, sizeof status, "%03d", failure_status(error));
+  bool full = states_full(error);
+  snprintf(status, sizeof status, "%03d", full ? 429 : failure_status(error));
+  if (full) mark_full(envoy);
   envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, TEXT(":status"), (Text){status, 3});
   envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, TEXT("content-type"), TEXT("application/json"));
   envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, TEXT("content-length"), (Text){NULL, 0});
@@ -183,13 +226,17 @@ int envoy_dynamic_module_on_http_filter_request_trailers(void *envoy, const void
 
 int envoy_dynamic_module_on_http_filter_response_headers(void *envoy, const void *module, bool end) {
   Stream *stream = (Stream *)module;
-  Text status, type, encoding;
-  if (end || stream->filter->arrival || !header(envoy, RESPONSE_HEADERS, TEXT(":status"), &status) || !is(status, "200"))
-    return HEADERS_CONTINUE;
+  Text status, type, encoding, error;
+  if (end || stream->filter->arrival || !header(envoy, RESPONSE_HEADERS, TEXT(":status"), &status)) return HEADERS_CONTINUE;
   bool readable = !header(envoy, RESPONSE_HEADERS, TEXT("content-encoding"), &encoding) || is(encoding, "identity");
-  bool events = header(envoy, RESPONSE_HEADERS, TEXT("content-type"), &type) && type.length >= 17 &&
-                !memcmp(type.at, "text/event-stream", 17);
-  stream->state = events && readable ? HOLDING_EVENTS : HOLDING_BYTES;
+  if (!header(envoy, RESPONSE_HEADERS, TEXT("content-type"), &type)) type = (Text){NULL, 0};
+  if (is(status, "429") && readable && begins_with(type, TEXT("application/json")) &&
+      !header(envoy, RESPONSE_HEADERS, ERROR_HEADER, &error)) {
+    stream->state = HOLDING_REFUSAL;
+    return HEADERS_HOLD;
+  }
+  if (!is(status, "200")) return HEADERS_CONTINUE;
+  stream->state = readable && begins_with(type, TEXT("text/event-stream")) ? HOLDING_EVENTS : HOLDING_BYTES;
   return HEADERS_HOLD;
 }
 
@@ -198,6 +245,12 @@ int envoy_dynamic_module_on_http_filter_response_body(void *envoy, const void *m
   Text data = {NULL, 0};
   if (stream->state == FOLLOWING_EVENTS) follow(envoy, stream);
   if (stream->state == PASSING || stream->state == FOLLOWING_EVENTS) return BODY_CONTINUE;
+  if (stream->state == HOLDING_REFUSAL) {
+    if (!hold_refusal(envoy, stream)) stream->state = PASSING;
+    else if (end) release_refusal(envoy, stream);
+    else return BODY_HOLD_UNTIL_WATERMARK;
+    return BODY_CONTINUE;
+  }
   if (stream->state == FAILED) {
     envoy_dynamic_module_callback_http_drain_body(envoy, RECEIVED_RESPONSE, SIZE_MAX);
     return BODY_CONTINUE;
@@ -214,8 +267,8 @@ int envoy_dynamic_module_on_http_filter_response_body(void *envoy, const void *m
 }
 
 int envoy_dynamic_module_on_http_filter_response_trailers(void *envoy, const void *module) {
-  (void)envoy;
   Stream *stream = (Stream *)module;
+  if (stream->state == HOLDING_REFUSAL) release_refusal(envoy, stream);
   if (stream->state != FAILED) stream->state = PASSING;
   return TRAILERS_CONTINUE;
 }

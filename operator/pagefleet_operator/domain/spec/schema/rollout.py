@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from pagefleet_operator.domain.spec.schema.fields import (
     array,
     choice,
@@ -9,6 +11,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     duration,
     integer,
     number,
+    part,
     percent,
     record,
     share,
@@ -23,11 +26,20 @@ from pagefleet_operator.domain.spec.schema.step_kinds import STEP
 MAX_NUMBER = 1e15
 SOURCES = tuple(Source)
 
+
+class OnInconclusive(StrEnum):
+    """What happens to a step that has no verdict at its deadline."""
+
+    HOLD = "hold"
+    ROLLBACK = "rollback"
+    PROMOTE = "promote"
+
+
 GUARD = record(
-    "When a canary is rolled back.",
+    "When a canary is rolled back. A signal that is left out keeps its default; {} means no guard.",
     {
         "latency": array(
-            "Tests on requests against the concurrent stable revision.",
+            "Tests on requests against the concurrent stable revision. Omitted: the p95 of ttft. []: none.",
             record(
                 "One signal.",
                 {
@@ -45,6 +57,11 @@ GUARD = record(
                     ),
                     "quantile": number("Which quantile.", 0.5, 0.999, default=0.95),
                     "maxIncrease": percent("The largest accepted increase over the stable revision.", default="15%"),
+                    "maxSeconds": number(
+                        "An absolute bound beside maxIncrease: seconds that the quantile must not exceed. Omitted: none.",
+                        0.001,
+                        86400,
+                    ),
                     "confidence": confidence("Confidence of a conviction.", default="99%"),
                     "minRequests": integer("Fewest canary requests before it can pass.", 1, 1000000, default=200),
                 },
@@ -53,12 +70,16 @@ GUARD = record(
             8,
         ),
         "errors": record(
-            "Failed requests.",
+            "Failed requests. Omitted: at most 1%. {}: not judged.",
             {
-                "maxRate": share("Accepted share of failed requests."),
+                "maxRate": share("Accepted share of failed requests. Omitted: 1%."),
                 "source": choice("Who counts them, as for latency. Omitted: Gateway.", SOURCES),
             },
-            ("maxRate",),
+        ),
+        "throughput": record(
+            "Output tokens per second of a request in flight, against the concurrent stable revision. Omitted: not judged.",
+            {"maxDecrease": part("The largest accepted decrease.")},
+            ("maxDecrease",),
         ),
         "freePages": record(
             "A floor under the canary's free KV pages.",
@@ -85,31 +106,52 @@ GUARD = record(
             ),
             8,
         ),
-        "warmupRequests": integer("First canary requests that do not count.", 0, 100000, default=5),
+        "warmupRequests": integer("First canary requests that do not count. Omitted: 5.", 0, 100000),
         "onInconclusive": choice(
-            "What a step's deadline does without a verdict.", ("hold", "rollback"), default="hold"
+            "What a step's deadline does without a verdict; promote ends the step, although nothing was shown. Omitted: hold.",
+            tuple(OnInconclusive),
         ),
-        "deadline": duration("Longest wait for a step's verdict.", default="2h"),
+        "deadline": duration("Longest wait for a step's verdict. Omitted: 2h."),
     },
 )
 
 ROLLOUT = record(
-    "How a new revision takes over. Omitted: 10 % and 50 % for 5 minutes each, with a TTFT p95 and an error guard.",
+    "How a new revision takes over. Each field that is left out has its own default.",
     {
-        "steps": array("In this order; then the revision is promoted.", STEP, 32),
+        "steps": array(
+            "In this order; then the revision is promoted. Omitted: 10 % and 50 % for 5 minutes each. []: none, so that "
+            "a new revision takes all traffic at once.",
+            STEP,
+            32,
+        ),
         "guard": GUARD,
         "afterPromotion": record(
             "After the last step.",
             {
                 "watch": duration("Go on judging for so long."),
-                "keepPrevious": duration("Keep the previous revision's replicas warm for so long."),
+                "keepPrevious": duration(
+                    "Keep the previous revision's replicas warm for so long; an alert or a proven regression rolls back to them."
+                ),
+            },
+        ),
+        "watch": record(
+            "Compare the stable revision with its predecessor at like load, at any hour. Omitted: with the limits of the "
+            "guard on ttft. {}: never.",
+            {
+                "quantile": number("Which quantile of ttft. Omitted: the guard's.", 0.5, 0.999),
+                "maxIncrease": percent("The largest accepted increase. Omitted: the guard's."),
+                "confidence": confidence("Confidence of a conviction, in each four weeks. Omitted: the guard's."),
             },
         ),
         "alerts": record(
-            "Alertmanager alerts that roll the canary back, or pause it.",
+            "Alertmanager alerts about the canary's revision that roll it back, or pause it.",
             {
                 "matchLabels": table("Labels an alert must carry (beside namespace and service)."),
                 "onAlert": choice("What an alert does.", ("rollback", "pause"), default="rollback"),
+                "withoutRevision": choice(
+                    "An alert without the label revision: ignore, or act on whatever canary there is. Omitted: ignore.",
+                    ("ignore", "act"),
+                ),
             },
             ("matchLabels",),
         ),

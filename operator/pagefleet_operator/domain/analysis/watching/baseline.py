@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis import sources
 from pagefleet_operator.domain.spec.rollout import Guard
@@ -22,24 +20,6 @@ def record_baseline(observation: Observation, guard: Guard, revision: str) -> tu
         for stratum in sorted({piece.stratum for piece in own}):
             merged = sketch.merged([piece.latency.get(signal, {}) for piece in own if piece.stratum == stratum])
             if merged:
-                histogram = {str(bucket): count for bucket, count in _coarse(merged).items()}
+                histogram = {str(bucket): count for bucket, count in sketch.coarse(merged, MAX_BUCKETS).items()}
                 records.append(BaselineRecord(revision, signal, stratum, histogram, source))
     return tuple(records)
-
-
-def _coarse(histogram: sketch.Histogram) -> dict[int, int]:
-    """Merge into MAX_BUCKETS buckets at most. A count moves up only, so a bound read from them is never too low."""
-    result, width = dict(histogram), 1
-    while len(result) > MAX_BUCKETS:
-        width *= 2
-        result = _merged(histogram.items(), width)
-    return dict(sorted(result.items()))
-
-
-def _merged(items: Iterable[tuple[int, int]], width: int) -> dict[int, int]:
-    """Move each count to the next bucket whose index is a multiple of `width`."""
-    result: dict[int, int] = {}
-    for bucket, count in items:
-        place = -(-bucket // width) * width
-        result[place] = result.get(place, 0) + count
-    return result

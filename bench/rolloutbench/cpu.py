@@ -1,0 +1,65 @@
+"""The operator's processor time for the decisions of many services with canaries, and the size of a status.
+
+One service after the other is decided about, as often as in a cluster. The time of one is measured and multiplied: a decision
+shares nothing with another service's. It includes the reading of the gateways' documents, `decide()`, and the status to
+JSON and back, not the requests to the API server and the sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+
+from bench.rolloutbench.scenario import Scenario
+from bench.rolloutbench.world import World
+
+from pagefleet_operator.domain.status import budget, codec
+
+SERVICES, MAX_CORES = 1000, 1.0
+SCENARIO = Scenario(name="cpu", gateways=2)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of processor time by decision, decisions a second, and the largest status in bytes."""
+
+    decision_seconds: float
+    longest_seconds: float
+    per_second: float
+    status_bytes: int
+
+    @property
+    def cores(self) -> float:
+        """Cores for SERVICES services."""
+        return self.decision_seconds * self.per_second * SERVICES
+
+
+def measure(seconds: float) -> Cost:
+    """Play one service's rollout for so many seconds of its time after the history, and measure its decisions."""
+    world = World(SCENARIO, 1)
+    world.full_pace = True
+    operator, times, largest = world.operator, list[float](), 0
+    for _ in world.steps(until=SCENARIO.history):
+        pass
+    decide = operator.decide
+
+    def timed(engines: object) -> object:
+        nonlocal largest
+        began, gateways = time.process_time(), operator.windows.gateway_seconds
+        plan = decide(engines)  # type: ignore[arg-type]
+        text = json.dumps(codec.dump(plan.status))
+        codec.load(json.loads(text))
+        times.append(time.process_time() - began - (operator.windows.gateway_seconds - gateways))
+        largest = max(largest, len(text))
+        return plan
+
+    operator.decide = timed  # type: ignore[assignment, method-assign]
+    world.run(until=SCENARIO.history + seconds)
+    times = times[1:]  # the first reads all of the history
+    return Cost(sum(times) / len(times), max(times), len(times) / seconds, largest)
+
+
+def status_budget() -> int:
+    """Return the most bytes that a status may have."""
+    return budget.MAX_BYTES

@@ -1,0 +1,179 @@
+"""Adds the gateways' load-adjusted slices up in the order of time: the evidence against the canary, and its times so far.
+
+A request counts as a hit of a threshold in the slice in which its age passes the threshold, and not again when it is
+measured (`waits`). Slices before the canary's traffic only teach the thresholds and the calibration.
+
+What befalls both revisions at one time convicts nobody: where more of the stable's requests are hits now than a threshold
+expects, that share is the canary's null hypothesis too.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pagefleet_contract import sketch
+from pagefleet_contract.sketch import Histogram
+from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS, SHARES, THRESHOLDS, Stakes, stakes
+from pagefleet_operator.domain.analysis.adjusted.excursions import Excursions
+from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
+from pagefleet_operator.domain.analysis.adjusted.reference import Reference, Threshold
+from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Waiting
+from pagefleet_operator.domain.status.observation import Slice
+
+RENEWED_SECONDS = 30.0  # thresholds are estimated again so often
+RECENT_SECONDS = 10.0  # the stable's hits of so long excuse the canary's
+PRIOR_REQUESTS = 5.0  # the weight of the expected share against that of the recent requests
+PRIOR = OnsetPrior(horizon=1800.0)  # in slices of two seconds: an hour
+
+
+@dataclass(frozen=True)
+class AdjustedScope:
+    """The revisions, the time from which the canary's requests count, its first requests that do not, and maxIncrease."""
+
+    stable: str
+    canary: str
+    begin: float
+    warm_up: int
+    increase: float
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What is stored of a judgement: the evidence and the canary's times up to the slice that started at `until`."""
+
+    until: float
+    evidence: OnsetMixture
+    canary: Mapping[str, Histogram]
+
+
+class Accumulated:
+    """The sums up to the newest slice. `add` wants all slices of one start together, in the order of time."""
+
+    def __init__(self, scope: AdjustedScope, earlier: Earlier | None = None) -> None:
+        """`earlier` is what an operator before this one has found."""
+        self.scope = scope
+        self.evidence = OnsetMixture.of(COUNT) if earlier is None else earlier.evidence
+        self.until = max(
+            scope.begin - 1, -math.inf if earlier is None else earlier.until
+        )  # the newest slice that counts
+        self.reference, self.excursions = Reference(), Excursions()
+        # The canary's load-adjusted times by load stratum, and both revisions' in seconds.
+        self.canary = {} if earlier is None else {name: dict(own) for name, own in earlier.canary.items()}
+        self.seconds: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        self.hits = [(0.0, 0.0)] * THRESHOLDS  # of the canary: requests and hits, by threshold
+        self.thresholds: tuple[Threshold, ...] = ()
+        self._scales: Sequence[float] = ()
+        self._renewed = -math.inf
+        self._arrived = 0 if earlier is None else scope.warm_up
+        self._waiting = (Waiting(), Waiting())
+        self._recent: deque[tuple[float, list[tuple[float, float]]]] = deque()
+
+    def add(self, start: float, pieces: Iterable[Slice]) -> None:
+        """Judge a slice's requests by what is known before it, then learn from the stable's."""
+        pieces = list(pieces)
+        scope = self.scope
+        stable = self._waiting[0].take(
+            start, (piece for piece in pieces if piece.revision == scope.stable and piece.adjusted)
+        )
+        canary = self._waiting[1].take(
+            start, (piece for piece in pieces if piece.revision == scope.canary and piece.adjusted)
+        )
+        came = sum(piece.arrived for piece in pieces if piece.revision == scope.canary and not piece.adjusted)
+        if start >= self._renewed + RENEWED_SECONDS:
+            self.thresholds, self._renewed = self.reference.thresholds(scope.increase), start
+            self._scales = self.excursions.scales()
+            self._recent.clear()
+        if self.thresholds:
+            self._judge(start, stable, canary, pieces)
+        if start > self.until:
+            if self._arrived >= scope.warm_up:
+                self._add_times(canary, pieces)
+            self._arrived += came
+            self.until = start
+        self.reference.add(start, stable.relative)
+
+    def _add_times(self, canary: Side, pieces: Sequence[Slice]) -> None:
+        for name, own in canary.relative.items():
+            _add_onto(self.canary.setdefault(name, {}), own)
+        for piece in pieces:
+            for counts in piece.load.values():
+                _add_onto(self.seconds[piece.revision == self.scope.canary], counts.ttft)
+
+    def _judge(self, start: float, stable: Side, canary: Side, pieces: Sequence[Slice]) -> None:
+        self._recent.append((start, [stable.decided(threshold.stable) for threshold in self.thresholds]))
+        while self._recent[0][0] <= start - RECENT_SECONDS:
+            self._recent.popleft()
+        shares = [self._share(place, threshold.share) for place, threshold in enumerate(self.thresholds)]
+        chances = [stakes(share) for share in shares]
+        for piece in pieces:
+            if piece.revision == self.scope.stable:
+                self._watch(piece, chances)
+        if start > self.until:
+            warm = self._arrived >= self.scope.warm_up
+            ratios: list[float] = []
+            for place, threshold in enumerate(self.thresholds):
+                own = (
+                    self._canary_ratios(place, threshold, canary, chances[place])
+                    if warm or threshold.far
+                    else [0.0] * len(ODDS)
+                )
+                ratios += own
+            scaled = [ratio / scale for ratio, scale in zip(ratios, self._scales, strict=True)]
+            self.evidence = self.evidence.after(scaled, SHARES, PRIOR)
+
+    def _share(self, place: int, expected: float) -> float:
+        """The share of hits under the null: the expected one, or that of the stable's requests of the last seconds."""
+        requests = sum(counts[place][0] for _, counts in self._recent)
+        hits = sum(counts[place][1] for _, counts in self._recent)
+        return max(expected, (hits + PRIOR_REQUESTS * expected) / (requests + PRIOR_REQUESTS))
+
+    def _canary_ratios(self, place: int, threshold: Threshold, canary: Side, chances: Stakes) -> list[float]:
+        requests, hits = canary.decided(threshold.canary)
+        self.hits[place] = (self.hits[place][0] + requests, self.hits[place][1] + hits)
+        ratios = chances.ratios(hits, requests - hits)
+        if threshold.elsewhere is not None:
+            others = dict.fromkeys(
+                (name for name in canary.strata if name not in threshold.canary), threshold.elsewhere
+            )
+            if others:
+                more, slower = canary.decided(others)
+                chances = stakes(self._share(place, threshold.elsewhere_share))
+                ratios = [one + two for one, two in zip(ratios, chances.ratios(slower, more - slower), strict=True)]
+        return ratios
+
+    def _watch(self, piece: Slice, chances: Sequence[Stakes]) -> None:
+        """Calibrate by the slices of single stable pods."""
+        for pod, own in piece.pods.items():
+            count, ratios = sketch.total(own), []
+            for threshold, stake in zip(self.thresholds, chances, strict=True):
+                hits = sum(number for bucket, number in own.items() if bucket > threshold.pooled)
+                ratios += stake.ratios(hits, count - hits)
+            self.excursions.add(pod, ratios)
+
+    def copied(self) -> Accumulated:
+        result = copy.copy(self)
+        result.evidence = replace(self.evidence)
+        result.reference, result.excursions = self.reference.copied(), self.excursions.copied()
+        result.canary = {name: dict(own) for name, own in self.canary.items()}
+        result.seconds, result.hits = (dict(self.seconds[0]), dict(self.seconds[1])), list(self.hits)
+        result._waiting = (self._waiting[0].copied(), self._waiting[1].copied())
+        result._recent = self._recent.copy()
+        return result
+
+    def likeliest(self) -> int:
+        """Return the place of the threshold with the most evidence."""
+        logs = self.evidence.logs
+        return max(range(THRESHOLDS), key=lambda place: max(logs[place * len(ODDS) : (place + 1) * len(ODDS)]))
+
+    def waiting(self) -> Histogram:
+        """Return the canary's requests without a first token, by their age as a multiple of the expected time."""
+        return sketch.merged(list(self._waiting[1].total().values()))
+
+
+def _add_onto(total: dict[int, int], histogram: Histogram) -> None:
+    for bucket, count in histogram.items():
+        total[bucket] = total.get(bucket, 0) + count

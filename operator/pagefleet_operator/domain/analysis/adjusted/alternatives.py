@@ -1,0 +1,36 @@
+"""The alternatives that the evidence bets on: at each threshold, odds of a hit that are some times what is accepted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pagefleet_operator.domain.analysis.adjusted.reference import MULTIPLES, QUANTILES
+
+ODDS = (1.5, 2.0, 4.0, 16.0)
+THRESHOLDS = len(QUANTILES) + len(MULTIPLES)
+COUNT = THRESHOLDS * len(ODDS)  # alternatives: those of the first threshold, then those of the second, ...
+SHARES = (1 / COUNT,) * COUNT  # their prior weights
+MAX_HIT = 3.0  # of the logarithm of the likelihood ratio: one request must not decide
+MAX_SHARE = 0.98
+
+
+@dataclass(frozen=True)
+class Stakes:
+    """The logarithms of the likelihood ratios of one hit and of one miss, for each of ODDS."""
+
+    hit: tuple[float, ...]
+    miss: tuple[float, ...]
+
+    def ratios(self, hits: float, misses: float) -> list[float]:
+        return [hits * up + misses * down for up, down in zip(self.hit, self.miss, strict=True)]
+
+
+def stakes(share: float) -> Stakes:
+    """Return the stakes against "at most `share` of the requests are hits"."""
+    share = min(share, MAX_SHARE)
+    chances = [odds * share / (1 - share + odds * share) for odds in ODDS]
+    return Stakes(
+        tuple(min(MAX_HIT, math.log(chance / share)) for chance in chances),
+        tuple(math.log((1 - chance) / (1 - share)) for chance in chances),
+    )

@@ -1,0 +1,148 @@
+"""The thresholds that the stable revision's load-adjusted times set for the canary.
+
+A threshold is a quantile of the stable's own times, or a multiple of their 95 % quantile. A request above it is a hit. The
+quantiles are estimated in each load stratum, from above: the rank lies two standard errors higher, so that few requests set
+a generous threshold. In a stratum in which the stable has been measured too rarely, the gateway's expectation is an
+extrapolation. There the lower quantiles of the nearest smaller stratum count, with a wider margin, and the multiples, with
+a share of hits that is assumed to be large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pagefleet_contract import sketch
+from pagefleet_contract.sketch import Histogram
+from pagefleet_contract.strata import FREE_STRATA, QUEUED_STRATA
+
+QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
+# Multiples of the 95 % quantile, and the share of hits that is assumed where the stable has not been measured.
+MULTIPLES = {1.5: 0.10, 2.2: 0.05, 4.0: 0.015, 10.0: 0.005}
+FAR = 4.0  # multiples from here on also count a revision's first requests
+INHERITED = (0.5, 0.75)  # quantiles that count in strata without enough requests of the stable
+EXTRAPOLATION = 0.3  # on top of maxIncrease there
+RETAINED_SECONDS = 1200.0
+MIN_REQUESTS = 50
+MIN_ABOVE = 10  # requests above its quantile that a stratum needs
+STANDARD_ERRORS, DISPERSION = 2.0, 2.0  # of a quantile's rank; requests that come together are slow together
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One test. Buckets are those of the sketch; a request in a higher bucket is a hit.
+
+    `stable` and `canary` are by load stratum, and the canary's have `maxIncrease` in them. `pooled` is the canary's over all
+    strata. `share` is the share of hits of a canary that is no worse than accepted. In other strata the bucket `elsewhere`
+    and the share `elsewhere_share` count; None: nothing does.
+    """
+
+    stable: Mapping[str, int]
+    canary: Mapping[str, int]
+    pooled: int
+    share: float
+    elsewhere: int | None = None
+    elsewhere_share: float = 0.0
+    far: bool = False
+
+
+class Reference:
+    """The stable's times of the last RETAINED_SECONDS, by load stratum. Times are slice starts in seconds."""
+
+    def __init__(self) -> None:
+        self._slices: deque[tuple[float, Mapping[str, Histogram]]] = deque()
+        self.strata: dict[str, dict[int, int]] = {}
+
+    def add(self, start: float, strata: Mapping[str, Histogram]) -> None:
+        """Learn a slice, and forget those that are too old."""
+        self._slices.append((start, strata))
+        for name, histogram in strata.items():
+            total = self.strata.setdefault(name, {})
+            for bucket, count in histogram.items():
+                total[bucket] = total.get(bucket, 0) + count
+        while self._slices[0][0] <= start - RETAINED_SECONDS:
+            self._drop(self._slices.popleft()[1])
+
+    def thresholds(self, increase: float) -> tuple[Threshold, ...]:
+        """Return the thresholds in force, the quantiles first; none before MIN_REQUESTS requests."""
+        pooled = sketch.merged(list(self.strata.values()))
+        if sketch.total(pooled) < MIN_REQUESTS:
+            return ()
+        margin = _buckets(increase)
+        known = {name: bucket for name, own in self.strata.items() if (bucket := _upper(own, QUANTILES[0])) is not None}
+        fine = [self._at_quantile(quantile, pooled, margin) for quantile in QUANTILES]
+        edge = _bucket(pooled, 0.95)
+        return (*fine, *(_at_multiple(multiple, pooled, edge, known) for multiple in MULTIPLES))
+
+    def _at_quantile(self, quantile: float, pooled: Histogram, margin: int) -> Threshold:
+        stable = {name: bucket for name, own in self.strata.items() if (bucket := _upper(own, quantile)) is not None}
+        canary, whole = {name: bucket + margin for name, bucket in stable.items()}, _bucket(pooled, quantile) + margin
+        if quantile in INHERITED:
+            canary = _inherited(canary, whole)
+        return Threshold(stable, canary, whole, 1 - quantile)
+
+    def copied(self) -> Reference:
+        result = Reference()
+        result._slices = self._slices.copy()
+        result.strata = {name: dict(own) for name, own in self.strata.items()}
+        return result
+
+    def _drop(self, strata: Mapping[str, Histogram]) -> None:
+        for name, histogram in strata.items():
+            total = self.strata[name]
+            for bucket, count in histogram.items():
+                total[bucket] -= count
+                if not total[bucket]:
+                    del total[bucket]
+            if not total:
+                del self.strata[name]
+
+
+def _inherited(known: Mapping[str, int], pooled: int) -> dict[str, int]:
+    """All strata: one without a bucket has that of the nearest smaller stratum of its kind, or that of all, and a margin."""
+    result, wider = dict(known), _buckets(EXTRAPOLATION)
+    for kind in (FREE_STRATA, QUEUED_STRATA):
+        nearest = pooled
+        for name in kind:
+            nearest = known.get(name, nearest)
+            result.setdefault(name, nearest + wider)
+    return result
+
+
+def _buckets(increase: float) -> int:
+    """How many buckets further an increase of a time is."""
+    return round(math.log1p(increase) / math.log(sketch.GROWTH))
+
+
+def _at_multiple(multiple: float, pooled: Histogram, edge: int, known: Mapping[str, int]) -> Threshold:
+    bucket = edge + _buckets(multiple - 1)
+    share = (_above(pooled, bucket) + 2) / (sketch.total(pooled) + 2)
+    everywhere = dict.fromkeys(known, bucket)
+    elsewhere = max(share, MULTIPLES[multiple])
+    return Threshold(everywhere, everywhere, bucket, share, bucket, elsewhere, multiple >= FAR)
+
+
+def _upper(histogram: Histogram, quantile: float) -> int | None:
+    """The bucket of a quantile, estimated from above; None with too few requests."""
+    count = sketch.total(histogram)
+    rank = math.ceil(count * quantile + STANDARD_ERRORS * math.sqrt(DISPERSION * count * quantile * (1 - quantile)))
+    return None if count * (1 - quantile) < MIN_ABOVE or rank > count else _at_rank(histogram, rank)
+
+
+def _bucket(histogram: Histogram, quantile: float) -> int:
+    return _at_rank(histogram, math.ceil(quantile * sketch.total(histogram)))
+
+
+def _at_rank(histogram: Histogram, rank: int) -> int:
+    counted, bucket = 0, 0
+    for bucket in sorted(histogram):
+        counted += histogram[bucket]
+        if counted >= rank:
+            break
+    return bucket
+
+
+def _above(histogram: Histogram, bucket: int) -> int:
+    return sum(count for own, count in histogram.items() if own > bucket)

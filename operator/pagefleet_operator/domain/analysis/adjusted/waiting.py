@@ -1,0 +1,87 @@
+"""One revision's load-adjusted requests in a slice, with those that wait, by load stratum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pagefleet_contract import sketch
+from pagefleet_contract.sketch import Histogram
+from pagefleet_operator.domain.status.observation import LoadCounts, Slice
+
+SILENT_SECONDS = 30.0  # after which a gateway is taken for gone
+Strata = Mapping[str, Histogram]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The requests that were measured in a slice, those that ended unmeasured, and those that wait at its begin and end."""
+
+    relative: Strata
+    unmeasured: Strata
+    begin: Strata
+    end: Strata
+
+    @property
+    def strata(self) -> set[str]:
+        return {*self.relative, *self.unmeasured, *self.begin, *self.end}
+
+    def decided(self, buckets: Mapping[str, int]) -> tuple[float, float]:
+        """Return how many requests lie certainly above or below the bucket of their stratum, and how many above."""
+        requests = hits = 0
+        for name, bucket in buckets.items():
+            measured = self.relative.get(name)
+            begin, end, unmeasured = self.begin.get(name), self.end.get(name), self.unmeasured.get(name)
+            if not (measured or begin or end or unmeasured):
+                continue
+            slow = _above(measured, bucket)
+            quick = sum(measured.values()) - slow if measured else 0
+            passed = max(0, slow + _above(unmeasured, bucket) + _above(end, bucket) - _above(begin, bucket))
+            requests, hits = requests + quick + passed, hits + passed
+        return requests, hits
+
+
+class Waiting:
+    """The requests without a first token, as each gateway reported them last; a silent gateway's are forgotten."""
+
+    def __init__(self) -> None:
+        self._by_instance: dict[str, tuple[float, Strata]] = {}
+
+    def take(self, start: float, pieces: Iterable[Slice]) -> Side:
+        """Take over the slices of one start."""
+        begin, loads = self.total(), list[Mapping[str, LoadCounts]]()
+        for piece in pieces:
+            loads.append(piece.load)
+            self._by_instance[piece.instance] = (start, _of(piece.load, "waiting"))
+        gone = [name for name, (newest, _) in self._by_instance.items() if newest < start - SILENT_SECONDS]
+        for name in gone:
+            del self._by_instance[name]
+        return Side(_sum(loads, "relative"), _sum(loads, "unmeasured"), begin, self.total())
+
+    def total(self) -> Strata:
+        """Return the ages as multiples of the expected time."""
+        return _merged([strata for _, strata in self._by_instance.values()])
+
+    def copied(self) -> Waiting:
+        result = Waiting()
+        result._by_instance = dict(self._by_instance)
+        return result
+
+
+def _of(load: Mapping[str, LoadCounts], field: str) -> Strata:
+    return {name: own for name, counts in load.items() if (own := getattr(counts, field))}
+
+
+def _sum(loads: list[Mapping[str, LoadCounts]], field: str) -> Strata:
+    return _merged([_of(load, field) for load in loads])
+
+
+def _merged(parts: list[Strata]) -> Strata:
+    if len(parts) <= 1:
+        return parts[0] if parts else {}
+    names = {name for part in parts for name in part}
+    return {name: sketch.merged([part[name] for part in parts if name in part]) for name in names}
+
+
+def _above(histogram: Histogram | None, bucket: int) -> int:
+    return sum(count for own, count in histogram.items() if own > bucket) if histogram else 0

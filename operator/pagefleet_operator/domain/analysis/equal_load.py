@@ -1,0 +1,156 @@
+"""The verdict on the time to first token at equal load.
+
+Regressed when the evidence exceeds what the confidence asks for. Passed only when the canary is shown to be no worse than
+accepted: the upper end of its ratio's interval lies below 1 + maxIncrease. Everything else is Inconclusive, with the
+number of requests that a verdict still needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pagefleet_contract import sketch
+from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated
+from pagefleet_operator.domain.analysis.adjusted.forecast import duration
+from pagefleet_operator.domain.analysis.adjusted.ratio import Ratio, ratio, requests_needed
+from pagefleet_operator.domain.analysis.adjusted.reference import MIN_REQUESTS, MULTIPLES, QUANTILES
+from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
+from pagefleet_operator.domain.spec.rollout import LatencyGuard
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
+
+REGRESSION = "LatencyRegression"
+SUSPICIOUS = math.log(10.0)  # evidence from which a canary that is not convicted does not pass either
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The sums, the guard's entry, the error level of a conviction, and the seconds of traffic so far."""
+
+    sums: Accumulated
+    guard: LatencyGuard
+    level: float
+    elapsed: float
+
+
+def can_judge(slices: Sequence[Slice], stable: str) -> bool:
+    """Whether the gateways adjust times by load: some slice of the stable has such times."""
+    return any(piece.adjusted and piece.revision == stable for piece in reversed(slices))
+
+
+def judge(judged: Judged) -> Verdict:
+    """Judge the canary by the sums."""
+    sums, guard = judged.sums, judged.guard
+    found = ratio(sums.canary, sums.waiting(), sums.reference.strata, guard.quantile, sums.excursions.spread())
+    count = sum(sketch.total(own) for own in sums.canary.values())
+    record = _record(judged, count)
+    if sums.evidence.log >= math.log(1 / judged.level):
+        message = f"{_state(judged, found, count)}; {_conviction(sums)} (evidence {record.evidence:.3g})"
+        return _verdict(Outcome.REGRESSED, judged, record, message, None)
+    if not sums.thresholds:
+        known = sum(sketch.total(own) for own in sums.reference.strata.values())
+        message = f"{record.signal}: the stable has {known} of the {MIN_REQUESTS} measured requests needed"
+        return _verdict(Outcome.INCONCLUSIVE, judged, record, message, None)
+    if count < guard.min_requests:
+        wait = (guard.min_requests - count) * judged.elapsed / count if count else None
+        message = f"{record.signal}: {count} of the {guard.min_requests} requests needed"
+        return _verdict(Outcome.INCONCLUSIVE, judged, record, message, wait)
+    state = _state(judged, found, count)
+    if found is not None and found.high is not None and found.high < 1 + guard.max_increase:
+        if sums.evidence.log < SUSPICIOUS:
+            return _verdict(Outcome.PASSED, judged, record, state, None)
+        message = f"suspicious, not proven: {state}; {_conviction(sums)} (evidence {record.evidence:.3g})"
+        return _verdict(Outcome.INCONCLUSIVE, judged, record, message, None)
+    more = None if found is None else _more(judged, found)
+    wait = None if more is None or not count else more * judged.elapsed / count
+    return _verdict(Outcome.INCONCLUSIVE, judged, record, f"{state}; {_need(more, wait)}", wait)
+
+
+def _more(judged: Judged, found: Ratio) -> int | None:
+    """How many more requests would show a canary of this ratio to be good enough; None when none would."""
+    room = (1 + judged.guard.max_increase) / max(found.value, 0.5) - 1
+    if room <= 0:
+        return None
+    spread = judged.sums.excursions.spread()
+    needed = requests_needed(judged.sums.reference.strata, judged.guard.quantile, room, spread)
+    return None if needed is None else max(1, needed - found.requests)
+
+
+def _need(more: int | None, wait: float | None) -> str:
+    if more is None:
+        return "it passes when more requests show less"
+    minutes = "" if wait is None else f", about {duration(wait)}"
+    return f"about {more:,} more requests needed{minutes}"
+
+
+def _state(judged: Judged, found: Ratio | None, count: int) -> str:
+    """The sentence with the ratio and its interval."""
+    guard, sums = judged.guard, judged.sums
+    name = _name(guard)
+    lasting = _lasting(sums)
+    waiting = f"; {lasting} have waited for longer without a first token" if lasting else ""
+    if found is None:
+        return f"{name}: no canary request yet that can be compared at equal load ({count} measured){waiting}"
+    high = "more" if found.high is None else f"{found.high:.2f}"
+    raw = [sketch.quantile(own, guard.quantile) for own in sums.seconds]
+    values = "" if None in raw else f" (canary {1000 * (raw[1] or 0):.0f} ms, stable {1000 * (raw[0] or 0):.0f} ms)"
+    return (
+        f"canary {name} is {found.value:.2f} times the stable's at equal load, {found.low:.2f} to {high}{values}; "
+        f"{guard.max_increase:.0%} more accepted; {count:,} requests{waiting}"
+    )
+
+
+def _lasting(sums: Accumulated) -> int:
+    """How many requests are slow already, by the 95 % quantile's threshold, and have no first token yet."""
+    if not sums.thresholds:
+        return 0
+    bound = sums.thresholds[QUANTILES.index(0.95)].pooled
+    return sum(number for bucket, number in sums.waiting().items() if bucket > bound)
+
+
+def _conviction(sums: Accumulated) -> str:
+    place = sums.likeliest()
+    requests, hits = sums.hits[place]
+    threshold, increase = sums.thresholds[place], sums.scope.increase
+    if place < len(QUANTILES):
+        bound = f"{1 + increase:.2f} times the stable's p{100 * QUANTILES[place]:g}"
+    else:
+        bound = f"{list(MULTIPLES)[place - len(QUANTILES)]:g} times the stable's p95"
+    share = hits / requests if requests else 1.0
+    return f"{share:.0%} of them are slower than {bound}, expected {threshold.share:.1%}"
+
+
+def _name(guard: LatencyGuard) -> str:
+    return f"{guard.signal} p{round(100 * guard.quantile, 1):g}"
+
+
+def _record(judged: Judged, count: int) -> VerdictRecord:
+    guard, sums = judged.guard, judged.sums
+    stable, canary = (sketch.quantile(own, guard.quantile) for own in sums.seconds)
+    place = QUANTILES.index(0.95)
+    requests, hits = sums.hits[place]
+    record = record_without_latency(
+        _name(guard), hits / requests if requests else 0.0, 1 - QUANTILES[place], count,
+        math.exp(min(700.0, max(-700.0, sums.evidence.log))),
+    )  # fmt: skip
+    bound = None if stable is None else (1 + guard.max_increase) * stable
+    return replace(record, bound_seconds=bound, stable_seconds=stable, canary_seconds=canary)
+
+
+def _verdict(outcome: Outcome, judged: Judged, record: VerdictRecord, message: str, wait: float | None) -> Verdict:
+    guard, sums = judged.guard, judged.sums
+    stable, canary = sums.seconds
+    intervals = [sketch.interval(own, guard.quantile) or (None, None) for own in (stable, canary)]
+    shown = SignalRecord(
+        signal=guard.signal, stratum="", outcome=outcome.value,
+        stable_samples=sketch.total(stable), canary_samples=sketch.total(canary),
+        stable_p50=sketch.quantile(stable, 0.5), canary_p50=sketch.quantile(canary, 0.5),
+        stable_p95=record.stable_seconds, canary_p95=record.canary_seconds,
+        stable_low=intervals[0][0], stable_high=intervals[0][1],
+        canary_low=intervals[1][0], canary_high=intervals[1][1],
+        evidence=record.evidence, message=message,
+    )  # fmt: skip
+    reason = REGRESSION if outcome is Outcome.REGRESSED else ""
+    return make_verdict(outcome, record, message, wait, reason, (shown,))

@@ -1,0 +1,126 @@
+"""The throughput signal of the guard: whether a request in flight on the canary gets fewer output tokens per second.
+
+The output tokens per second over the requests in flight are, by Little's law, what one request in flight gets: the inverse of
+the gateways' time per output token. So it does not matter how many requests a revision has, or how long their answers are.
+How many a replica runs at once does matter, because the tokens of a batch share its time. A canary has no more of them than
+the stable, because it gets its weight only with the replicas for it, rounded up, and the picker levels work over all pods.
+
+Both revisions are compared in blocks of BLOCK_SECONDS, prompts with others of their stratum: a wave of load that both feel is in both
+sides of a block. Of a block only one bit counts: whether the canary is slower by more than is accepted. If it is not, this is
+so in at most half of the blocks, whatever the distributions are (the sign test; Dixon & Mood, JASA 1946). The blocks are bets
+against that, mixed over onsets (`onsets`), and a short time in which one replica is slow is a few blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pagefleet_contract import sketch
+from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
+from pagefleet_operator.domain.analysis.errors import SUSPICIOUS
+from pagefleet_operator.domain.analysis.sequential import MAX_EXPONENT
+from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.status import SignalRecord
+
+THROUGHPUT, REASON = "throughput", "Throughput"
+BLOCK_SECONDS = 30.0
+MIN_BLOCK_REQUESTS = 4  # of each revision, in strata that both have
+MIN_BLOCKS = 6  # before it can pass
+_LOGS = tuple(math.log(sketch.upper(bucket)) for bucket in range(sketch.LAST + 1))
+SHARES, PRIOR = (0.75, 0.9, 0.97), OnsetPrior(60.0)  # alternatives: of the blocks in which the canary is slower
+
+
+@dataclass
+class _Sum:
+    """Measurements and the sum of their logarithms."""
+
+    count: int = 0
+    logs: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The logarithm of how much slower the canary's tokens came than the stable's, and both revisions' own."""
+
+    difference: float
+    stable: _Sum
+    canary: _Sum
+
+
+def judge(canary: Iterable[Slice], stable: Iterable[Slice], max_decrease: float, level: float) -> Verdict:
+    """Compare the revisions by their slices of the same time, at the error level `level`."""
+    blocks, limit = _blocks(canary, stable), -math.log(1 - max_decrease)
+    mixture, shares = OnsetMixture.of(len(SHARES)), (1 / len(SHARES),) * len(SHARES)
+    for block in blocks:
+        slower = block.difference > limit
+        mixture = mixture.after([math.log(2 * (share if slower else 1 - share)) for share in SHARES], shares, PRIOR)
+    slow = sum(block.difference > limit for block in blocks)
+    requests = sum(block.canary.count for block in blocks), sum(block.stable.count for block in blocks)
+    decrease = 1 - math.exp(-median(block.difference for block in blocks)) if blocks else 0.0
+    text = _sentence(blocks, slow, decrease, max_decrease)
+    value = math.exp(min(MAX_EXPONENT, mixture.log))
+    proven, suspicious = value >= 1 / level, value >= SUSPICIOUS or decrease > max_decrease
+    if proven and decrease > 0:
+        outcome = Outcome.REGRESSED
+    elif len(blocks) < MIN_BLOCKS:
+        outcome, text = (
+            Outcome.INCONCLUSIVE,
+            f"{THROUGHPUT}: {len(blocks)} of the {MIN_BLOCKS} blocks needed ({BLOCK_SECONDS:g} s with at least {MIN_BLOCK_REQUESTS} streamed requests of each revision)",
+        )
+    elif suspicious:
+        outcome, text = Outcome.INCONCLUSIVE, f"suspicious, not proven: {text}"
+    else:
+        outcome = Outcome.PASSED
+    record = record_without_latency(THROUGHPUT, decrease, max_decrease, requests[0], value)
+    signal = SignalRecord(THROUGHPUT, "", outcome.value, requests[1], requests[0], evidence=value, message=text)
+    return make_verdict(outcome, record, text, None, REASON if outcome is Outcome.REGRESSED else "", (signal,))
+
+
+def _sentence(blocks: Sequence[_Block], slow: int, decrease: float, max_decrease: float) -> str:
+    canary, stable = (_tokens_per_second([getattr(block, name) for block in blocks]) for name in ("canary", "stable"))
+    return (
+        f"{THROUGHPUT}: a canary request gets {canary:.1f} output tokens/s, one of the stable {stable:.1f}; at the same time and "
+        f"for like prompts {-decrease:+.0%}, limit {-max_decrease:+.0%}; worse than that in {slow} of {len(blocks)} blocks"
+    )
+
+
+def _tokens_per_second(sums: Sequence[_Sum]) -> float:
+    """The geometric mean."""
+    count = sum(one.count for one in sums)
+    return math.exp(-sum(one.logs for one in sums) / count) if count else 0.0
+
+
+def _blocks(canary: Iterable[Slice], stable: Iterable[Slice]) -> list[_Block]:
+    """The blocks that can be compared, in the order of time."""
+    own, others = _sums(canary), _sums(stable)
+    blocks = []
+    for number in sorted(own.keys() & others.keys()):
+        difference, weights, sums = 0.0, 0.0, (_Sum(), _Sum())
+        for stratum in own[number].keys() & others[number].keys():
+            mine, theirs = own[number][stratum], others[number][stratum]
+            weight = mine.count * theirs.count / (mine.count + theirs.count)
+            difference += weight * (mine.logs / mine.count - theirs.logs / theirs.count)
+            weights += weight
+            for total, one in zip(sums, (theirs, mine), strict=True):
+                total.count, total.logs = total.count + one.count, total.logs + one.logs
+        if min(total.count for total in sums) >= MIN_BLOCK_REQUESTS:
+            blocks.append(_Block(difference / weights, *sums))
+    return blocks
+
+
+def _sums(slices: Iterable[Slice]) -> dict[int, dict[str, _Sum]]:
+    """By block and stratum, without empty ones."""
+    sums: dict[int, dict[str, _Sum]] = {}
+    for piece in slices:
+        histogram = piece.latency.get("tpot", {})
+        if not histogram:
+            continue
+        block = sums.setdefault(math.floor(piece.start / BLOCK_SECONDS), {})
+        total = block.setdefault(piece.stratum, _Sum())
+        total.count += sum(histogram.values())
+        total.logs += sum(count * _LOGS[bucket] for bucket, count in histogram.items())
+    return {number: {name: one for name, one in own.items() if one.count} for number, own in sums.items()}
