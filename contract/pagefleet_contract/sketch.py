@@ -47,9 +47,14 @@ def total(histogram: Histogram) -> int:
 def merged(histograms: list[Histogram]) -> dict[int, int]:
     result: dict[int, int] = {}
     for histogram in histograms:
-        for bucket, count in histogram.items():
-            result[bucket] = result.get(bucket, 0) + count
+        add_onto(result, histogram)
     return result
+
+
+def add_onto(sums: dict[int, int], histogram: Histogram) -> None:
+    """Add the counts of a histogram to `sums` in place."""
+    for bucket, count in histogram.items():
+        sums[bucket] = sums.get(bucket, 0) + count
 
 
 def quantile(histogram: Histogram, q: float) -> float | None:
@@ -59,17 +64,27 @@ def quantile(histogram: Histogram, q: float) -> float | None:
 
 def rank(histogram: Histogram, position: int) -> float | None:
     """The value of the `position`-th smallest (1-based); None beyond the last."""
+    bucket = bucket_at(histogram, position)
+    return None if bucket is None else upper(bucket)
+
+
+def bucket_at(histogram: Histogram, position: int) -> int | None:
+    """The bucket of the `position`-th smallest (1-based); None beyond the last."""
     counted = 0
     for bucket in sorted(histogram):
         counted += histogram[bucket]
         if counted >= max(1, position):
-            return upper(bucket)
+            return bucket
     return None
 
 
 def above(histogram: Histogram, bound: float) -> int:
     """How many lie certainly above `bound` seconds: the bucket that holds the bound counts as below."""
-    limit = bucket_of(bound)
+    return beyond(histogram, bucket_of(bound))
+
+
+def beyond(histogram: Histogram, limit: float) -> int:
+    """How many lie in buckets with a number above `limit`."""
     return sum(count for bucket, count in histogram.items() if bucket > limit)
 
 

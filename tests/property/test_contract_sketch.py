@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_contract.sketch import SMALLEST, bucket_of, quantile, upper
+from pagefleet_contract.sketch import SMALLEST, add_onto, beyond, bucket_at, bucket_of, merged, quantile, upper
 
 # From the first bucket's edge to eleven days: what the buckets are made for.
 SECONDS = st.floats(SMALLEST, 1e6)
@@ -32,6 +32,29 @@ def test_a_quantile_is_within_two_percent(values: list[float], share: float) -> 
     exact = sorted(values)[math.ceil(share * len(values)) - 1]
     read = quantile(Counter(map(bucket_of, values)), share)
     assert exact <= read <= exact * 1.02 * (1 + 1e-9)
+
+
+HISTOGRAMS = st.dictionaries(st.integers(0, 1163), st.integers(1, 5), max_size=20)
+
+
+@given(HISTOGRAMS, st.integers(1, 200))
+def test_the_bucket_at_a_rank_is_that_of_the_sorted_counts(histogram: dict[int, int], position: int) -> None:
+    values = sorted(Counter(histogram).elements())
+    assert bucket_at(histogram, position) == (values[position - 1] if position <= len(values) else None)
+
+
+@given(HISTOGRAMS, st.floats(-1, 1200))
+def test_counts_beyond_a_limit_exclude_the_limit_itself(histogram: dict[int, int], limit: float) -> None:
+    assert beyond(histogram, limit) == sum(1 for bucket in Counter(histogram).elements() if bucket > limit)
+
+
+@given(HISTOGRAMS, HISTOGRAMS)
+def test_adding_onto_sums_changes_only_the_sums(sums: dict[int, int], histogram: dict[int, int]) -> None:
+    expected, given_counts = Counter(sums) + Counter(histogram), dict(histogram)
+    assert merged([sums, histogram]) == expected
+    add_onto(sums, histogram)
+    assert sums == expected
+    assert histogram == given_counts
 
 
 @pytest.mark.parametrize(

@@ -60,10 +60,10 @@ class Side:
         """Count a slice's measurements of one signal."""
         histogram, edged = piece.latency.get(signal, {}), piece.edged.get(signal)
         self.count += sketch.total(histogram) if piece.started is None else piece.started
-        _add_onto(self.latency, histogram)
-        _add_onto(self.unmeasured, piece.unmeasured.get(signal, {}))
+        sketch.add_onto(self.latency, histogram)
+        sketch.add_onto(self.unmeasured, piece.unmeasured.get(signal, {}))
         if edged is None:
-            _add_onto(self.fine, histogram)
+            sketch.add_onto(self.fine, histogram)
             return
         self.edges = common(self.edges, edged.bounds)
         for ends, count in edged.buckets().items():
@@ -112,8 +112,8 @@ class StratumSums:
         self._in_flight[of_canary].update(piece, self._signal)
         self.has_canary |= of_canary
         self.edged |= self._signal in piece.edged
-        _add_onto(self.canary if of_canary else self.stable, piece.latency.get(self._signal, {}))
-        _add_onto(self.unmeasured[of_canary], piece.unmeasured.get(self._signal, {}))
+        sketch.add_onto(self.canary if of_canary else self.stable, piece.latency.get(self._signal, {}))
+        sketch.add_onto(self.unmeasured[of_canary], piece.unmeasured.get(self._signal, {}))
 
     def skip(self, piece: Slice, of_canary: bool) -> None:
         """Note the requests in flight at the end of a slice that does not count."""
@@ -267,8 +267,3 @@ def _pair(stable: Side, canary: Side) -> Pair | None:
     if stable.edges is None and canary.edges is None:
         return None
     return Pair(stable.all_buckets(), canary.all_buckets(), canary.edges)
-
-
-def _add_onto(total: dict[int, int], histogram: Histogram) -> None:
-    for bucket, count in histogram.items():
-        total[bucket] = total.get(bucket, 0) + count

@@ -106,8 +106,7 @@ def _lasting(sums: Accumulated) -> int:
     """How many requests are slow already, by the 95 % quantile's threshold, and have no first token yet."""
     if not sums.thresholds:
         return 0
-    bound = sums.thresholds[QUANTILES.index(0.95)].pooled
-    return sum(number for bucket, number in sums.waiting().items() if bucket > bound)
+    return sketch.beyond(sums.waiting(), sums.thresholds[QUANTILES.index(0.95)].pooled)
 
 
 def _conviction(sums: Accumulated) -> str:

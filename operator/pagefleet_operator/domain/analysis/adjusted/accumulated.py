@@ -98,10 +98,10 @@ class Accumulated:
 
     def _add_times(self, canary: Side, pieces: Sequence[Slice]) -> None:
         for name, own in canary.relative.items():
-            _add_onto(self.canary.setdefault(name, {}), own)
+            sketch.add_onto(self.canary.setdefault(name, {}), own)
         for piece in pieces:
             for counts in piece.load.values():
-                _add_onto(self.seconds[piece.revision == self.scope.canary], counts.ttft)
+                sketch.add_onto(self.seconds[piece.revision == self.scope.canary], counts.ttft)
 
     def _judge(self, start: float, stable: Side, canary: Side, pieces: Sequence[Slice]) -> None:
         self._recent.append((start, [stable.decided(threshold.stable) for threshold in self.thresholds]))
@@ -150,7 +150,7 @@ class Accumulated:
         for pod, own in piece.pods.items():
             count, ratios = sketch.total(own), []
             for threshold, stake in zip(self.thresholds, chances, strict=True):
-                hits = sum(number for bucket, number in own.items() if bucket > threshold.pooled)
+                hits = sketch.beyond(own, threshold.pooled)
                 ratios += stake.ratios(hits, count - hits)
             self.excursions.add(pod, ratios)
 
@@ -172,8 +172,3 @@ class Accumulated:
     def waiting(self) -> Histogram:
         """Return the canary's requests without a first token, by their age as a multiple of the expected time."""
         return sketch.merged(list(self._waiting[1].total().values()))
-
-
-def _add_onto(total: dict[int, int], histogram: Histogram) -> None:
-    for bucket, count in histogram.items():
-        total[bucket] = total.get(bucket, 0) + count

@@ -59,9 +59,7 @@ class Reference:
         """Learn a slice, and forget those that are too old."""
         self._slices.append((start, strata))
         for name, histogram in strata.items():
-            total = self.strata.setdefault(name, {})
-            for bucket, count in histogram.items():
-                total[bucket] = total.get(bucket, 0) + count
+            sketch.add_onto(self.strata.setdefault(name, {}), histogram)
         while self._slices[0][0] <= start - RETAINED_SECONDS:
             self._drop(self._slices.popleft()[1])
 
@@ -118,7 +116,7 @@ def _buckets(increase: float) -> int:
 
 def _at_multiple(multiple: float, pooled: Histogram, edge: int, known: Mapping[str, int]) -> Threshold:
     bucket = edge + _buckets(multiple - 1)
-    share = (_above(pooled, bucket) + 2) / (sketch.total(pooled) + 2)
+    share = (sketch.beyond(pooled, bucket) + 2) / (sketch.total(pooled) + 2)
     everywhere = dict.fromkeys(known, bucket)
     elsewhere = max(share, MULTIPLES[multiple])
     return Threshold(everywhere, everywhere, bucket, share, bucket, elsewhere, multiple >= FAR)
@@ -128,21 +126,9 @@ def _upper(histogram: Histogram, quantile: float) -> int | None:
     """The bucket of a quantile, estimated from above; None with too few requests."""
     count = sketch.total(histogram)
     rank = math.ceil(count * quantile + STANDARD_ERRORS * math.sqrt(DISPERSION * count * quantile * (1 - quantile)))
-    return None if count * (1 - quantile) < MIN_ABOVE or rank > count else _at_rank(histogram, rank)
+    return None if count * (1 - quantile) < MIN_ABOVE else sketch.bucket_at(histogram, rank)
 
 
 def _bucket(histogram: Histogram, quantile: float) -> int:
-    return _at_rank(histogram, math.ceil(quantile * sketch.total(histogram)))
-
-
-def _at_rank(histogram: Histogram, rank: int) -> int:
-    counted, bucket = 0, 0
-    for bucket in sorted(histogram):
-        counted += histogram[bucket]
-        if counted >= rank:
-            break
-    return bucket
-
-
-def _above(histogram: Histogram, bucket: int) -> int:
-    return sum(count for own, count in histogram.items() if own > bucket)
+    """The bucket of a quantile; 0 when the histogram is empty."""
+    return sketch.bucket_at(histogram, math.ceil(quantile * sketch.total(histogram))) or 0

@@ -30,13 +30,14 @@ class Side:
         """Return how many requests lie certainly above or below the bucket of their stratum, and how many above."""
         requests = hits = 0
         for name, bucket in buckets.items():
-            measured = self.relative.get(name)
-            begin, end, unmeasured = self.begin.get(name), self.end.get(name), self.unmeasured.get(name)
+            measured, unmeasured = self.relative.get(name, {}), self.unmeasured.get(name, {})
+            begin, end = self.begin.get(name, {}), self.end.get(name, {})
             if not (measured or begin or end or unmeasured):
                 continue
-            slow = _above(measured, bucket)
-            quick = sum(measured.values()) - slow if measured else 0
-            passed = max(0, slow + _above(unmeasured, bucket) + _above(end, bucket) - _above(begin, bucket))
+            slow = sketch.beyond(measured, bucket)
+            quick = sketch.total(measured) - slow
+            waited = sketch.beyond(unmeasured, bucket) + sketch.beyond(end, bucket) - sketch.beyond(begin, bucket)
+            passed = max(0, slow + waited)
             requests, hits = requests + quick + passed, hits + passed
         return requests, hits
 
@@ -81,7 +82,3 @@ def _merged(parts: list[Strata]) -> Strata:
         return parts[0] if parts else {}
     names = {name for part in parts for name in part}
     return {name: sketch.merged([part[name] for part in parts if name in part]) for name in names}
-
-
-def _above(histogram: Histogram | None, bucket: int) -> int:
-    return sum(count for own, count in histogram.items() if own > bucket) if histogram else 0

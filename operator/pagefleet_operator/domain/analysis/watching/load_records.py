@@ -108,9 +108,7 @@ def _cells(minutes: Iterable[Minute]) -> dict[Cell, dict[int, int]]:
     cells: dict[Cell, dict[int, int]] = {}
     for minute in minutes:
         for name, stratum in minute.strata.items():
-            total = cells.setdefault((name, minute.running), {})
-            for bucket, count in stratum.measured.items():
-                total[bucket] = total.get(bucket, 0) + count
+            sketch.add_onto(cells.setdefault((name, minute.running), {}), stratum.measured)
     return {cell: total for cell, total in cells.items() if total}
 
 
@@ -165,12 +163,4 @@ def _written(histogram: Histogram) -> dict[str, int]:
         total += histogram[bucket]
         place = LOWEST_BUCKET if total < lowest else bucket
         result[place] = result.get(place, 0) + histogram[bucket]
-    width = 1
-    while len(result) > ROOM:
-        width *= 2
-        wider: dict[int, int] = {}
-        for bucket, count in result.items():
-            place = -(-bucket // width) * width
-            wider[place] = wider.get(place, 0) + count
-        result = wider
-    return {str(bucket): result[bucket] for bucket in sorted(result)}
+    return {str(bucket): count for bucket, count in sketch.coarse(result, ROOM).items()}

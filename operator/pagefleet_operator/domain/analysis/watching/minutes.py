@@ -45,7 +45,8 @@ class StratumMinute:
         quick = sketch.total(self.measured) - slow
         if shift is not None:
             limit = sketch.bucket_of(SPREAD * bound) - shift
-            slow += _beyond(self.unmeasured, limit) + _beyond(self.end, limit) - _beyond(self.begin, limit)
+            slow += sketch.beyond(self.unmeasured, limit)
+            slow += sketch.beyond(self.end, limit) - sketch.beyond(self.begin, limit)
         hits = max(0, slow)
         return hits, quick + hits
 
@@ -128,8 +129,7 @@ def _minute(start: float, pieces: Iterable[Slice], waiting: _Waiting, reading: R
             for total, more in zip(
                 sums.setdefault(name, ({}, {}, {})), (counts.ttft, counts.relative, counts.unmeasured), strict=True
             ):
-                for bucket, count in more.items():
-                    total[bucket] = total.get(bucket, 0) + count
+                sketch.add_onto(total, more)
     end = waiting.total()
     strata = {
         name: StratumMinute(ttft, begin.get(name, {}), end.get(name, {}), unmeasured, _shift(ttft, relative))
@@ -158,7 +158,3 @@ def _shift(ttft: Histogram, relative: Histogram) -> float | None:
 
 def _mean(histogram: Histogram) -> float:
     return sum(bucket * count for bucket, count in histogram.items()) / sketch.total(histogram)
-
-
-def _beyond(histogram: Histogram, limit: float) -> int:
-    return sum(count for bucket, count in histogram.items() if bucket > limit)
