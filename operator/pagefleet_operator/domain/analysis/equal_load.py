@@ -16,12 +16,13 @@ from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated
 from pagefleet_operator.domain.analysis.adjusted.forecast import duration
 from pagefleet_operator.domain.analysis.adjusted.ratio import Ratio, ratio, requests_needed
 from pagefleet_operator.domain.analysis.adjusted.reference import MIN_REQUESTS, MULTIPLES, QUANTILES
+from pagefleet_operator.domain.analysis.latency import REGRESSION
+from pagefleet_operator.domain.analysis.sequential import MAX_EXPONENT, value_of
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
 
-REGRESSION = "LatencyRegression"
 SUSPICIOUS = math.log(10.0)  # evidence from which a canary that is not convicted does not pass either
 
 
@@ -88,7 +89,7 @@ def _need(more: int | None, wait: float | None) -> str:
 def _state(judged: Judged, found: Ratio | None, count: int) -> str:
     """The sentence with the ratio and its interval."""
     guard, sums = judged.guard, judged.sums
-    name = _name(guard)
+    name = guard.title
     lasting = _lasting(sums)
     waiting = f"; {lasting} have waited for longer without a first token" if lasting else ""
     if found is None:
@@ -121,18 +122,14 @@ def _conviction(sums: Accumulated) -> str:
     return f"{share:.0%} of them are slower than {bound}, expected {threshold.share:.1%}"
 
 
-def _name(guard: LatencyGuard) -> str:
-    return f"{guard.signal} p{round(100 * guard.quantile, 1):g}"
-
-
 def _record(judged: Judged, count: int) -> VerdictRecord:
     guard, sums = judged.guard, judged.sums
     stable, canary = (sketch.quantile(own, guard.quantile) for own in sums.seconds)
     place = QUANTILES.index(0.95)
     requests, hits = sums.hits[place]
     record = record_without_latency(
-        _name(guard), hits / requests if requests else 0.0, 1 - QUANTILES[place], count,
-        math.exp(min(700.0, max(-700.0, sums.evidence.log))),
+        guard.title, hits / requests if requests else 0.0, 1 - QUANTILES[place], count,
+        value_of(max(-MAX_EXPONENT, sums.evidence.log)),
     )  # fmt: skip
     bound = None if stable is None else (1 + guard.max_increase) * stable
     return replace(record, bound_seconds=bound, stable_seconds=stable, canary_seconds=canary)

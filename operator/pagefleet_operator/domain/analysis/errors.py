@@ -61,7 +61,7 @@ def judge(
     total, recent, max_rate = evidence.now.total, evidence.now.recent, evidence.now.limit
     own_level = (1 - EXCESS_PART * len(EXCESSES)) * level
     log = evidence.log(own_level)
-    value = math.exp(min(sequential.MAX_EXPONENT, log))
+    value = sequential.value_of(log)
     regressed = log >= math.log(1 / own_level)
     shown = recent if regressed else total
     rate = shown.canary_failed / shown.canary if shown.canary else 0.0
@@ -112,7 +112,7 @@ def _judge_excess(excess: Excess, evidence: FailureEvidence, level: float) -> Ve
         f"{counts.stable_failed} of {counts.stable} of the stable ({stable_share:.2%})"
     )
     outcome = Outcome.REGRESSED if clear else Outcome.PASSED
-    value = math.exp(min(sequential.MAX_EXPONENT, log))
+    value = sequential.value_of(log)
     limit = max(excess.share, CLEAR_RATIO * stable_share)
     record = record_without_latency(excess.signal, share, limit, counts.canary, value)
     shown = SignalRecord(

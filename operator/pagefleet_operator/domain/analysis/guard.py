@@ -118,7 +118,7 @@ class _Requests:
         """The verdict on the time to first token where the gateways adjust it by load, and None where they do not."""
         comparison, slices = self._comparison, self._observation.slices
         concurrent = not (comparison.mirrored or comparison.after_promotion)
-        if entry.signal != "ttft" or source is not Source.GATEWAY or not concurrent or slices is None:
+        if not entry.by_load or not concurrent or slices is None:
             return None
         if not equal_load.can_judge(slices, comparison.stable):
             return None

@@ -131,7 +131,7 @@ def verdict_record(
     canary, stable = sum(total.canary for total in totals), sum(total.stable for total in totals)
     shown = largest.stable_p95 if largest else None
     record = record_without_latency(
-        f"{guard.signal} p{round(100 * guard.quantile, 1):g}",
+        guard.title,
         sum(total.canary_hits for total in totals) / canary if canary else 0.0,
         sum(total.stable_hits for total in totals) / stable if stable else 0.0,
         sum(signal.canary_samples for signal in signals),

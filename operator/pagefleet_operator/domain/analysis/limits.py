@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from pagefleet_operator.domain.analysis import sequential
 from pagefleet_operator.domain.analysis.errors import SUSPICIOUS
 from pagefleet_operator.domain.analysis.failures import FailureEvidence
 from pagefleet_operator.domain.analysis.latency import ABOVE_LAST_EDGE
-from pagefleet_operator.domain.analysis.sequential import MAX_EXPONENT
 from pagefleet_operator.domain.analysis.verdict import (
     Outcome,
     Verdict,
@@ -33,7 +33,7 @@ def judge_bound(guard: LatencyGuard, evidence: FailureEvidence, blind: bool, lev
     log, needed, limit = evidence.log(level), math.log(1 / level), evidence.now.limit
     regressed, total = log >= needed, evidence.now.total
     shown = evidence.now.recent if regressed else total
-    name = f"{guard.signal} p{round(100 * guard.quantile, 1):g} bound"
+    name = f"{guard.title} bound"
     rate = shown.canary_failed / shown.canary if shown.canary else 0.0
     text = (
         f"{name}: {shown.canary_failed} of {shown.canary} canary requests took longer than {guard.max_seconds:g} s ({rate:.1%}, "
@@ -49,7 +49,7 @@ def judge_bound(guard: LatencyGuard, evidence: FailureEvidence, blind: bool, lev
         outcome, message = Outcome.INCONCLUSIVE, f"{name}: {total.canary} of the {guard.min_requests} requests needed"
     else:
         outcome, message = Outcome.PASSED if log < math.log(SUSPICIOUS) else Outcome.INCONCLUSIVE, text
-    value = math.exp(min(MAX_EXPONENT, log))
+    value = sequential.value_of(log)
     signal = SignalRecord(name, "", outcome.value, shown.stable, shown.canary, evidence=value, message=text)
     record = record_without_latency(name, rate, limit, shown.canary, value)
     record = replace(record, bound_seconds=guard.max_seconds)

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
+from pagefleet_operator.domain.analysis.sequential import MAX_EXPONENT, value_of
 from pagefleet_operator.domain.analysis.waits import NO_WAITS, Waits, decided
 from pagefleet_operator.domain.base.edged import Pair
 
@@ -40,7 +41,6 @@ ODDS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 MIN_FIRST, MIN_RECENT = 2.0, 20.0  # stable requests above its quantile before the first estimate, and in a running one
 SCALES = (1, 4, 16, 64)
 PRIOR_GROUPS, PRIOR_DISPERSION = 10, 2.0  # the dispersion that is assumed before it can be measured
-MAX_EXPONENT = 700.0  # exp of more overflows a double
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def evidence(tests: Sequence[PairedTest]) -> float:
 def _mixed(logs: Sequence[float]) -> float:
     highest = max(logs)
     log = highest + math.log(sum(math.exp(value - highest) for value in logs) / len(logs))
-    return math.exp(max(-MAX_EXPONENT, min(MAX_EXPONENT, log)))
+    return value_of(max(-MAX_EXPONENT, log))
 
 
 def dispersion(blocks: Sequence[BlockCounts]) -> float:

@@ -39,7 +39,12 @@ def e_value(evidence: Evidence, share: float) -> float:
         logs.append(ratio - math.log(len(ODDS)))
     highest = max(logs)
     log_sum = highest + math.log(sum(math.exp(value - highest) for value in logs))
-    return math.exp(min(MAX_EXPONENT, log_sum))
+    return value_of(log_sum)
+
+
+def value_of(log: float) -> float:
+    """The number with this natural logarithm, at most that of MAX_EXPONENT."""
+    return math.exp(min(MAX_EXPONENT, log))
 
 
 def min_samples(q: float, alpha: float) -> int:

@@ -64,7 +64,7 @@ def compare(result: Mapping[str, object], stored: Mapping[str, object], guard: G
         value = sketch.quantile(canary_histogram, entry.quantile)
         if value is None:
             continue
-        name = f"{entry.signal} p{round(100 * entry.quantile, 1):g}"
+        name = entry.title
         known, interval = (
             sketch.quantile(stable_histogram, entry.quantile),
             sketch.interval(canary_histogram, entry.quantile),

@@ -6,10 +6,9 @@ nothing moves by itself: the condition Regressed, an Event and a metric name the
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-from pagefleet_operator.domain.analysis import verdict
+from pagefleet_operator.domain.analysis import sequential, verdict
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.watching import like_load, load_records
 from pagefleet_operator.domain.analysis.watching.like_load import LOOK_BACK_SECONDS, Answer, Question
@@ -57,7 +56,7 @@ def verdict_of(limits: LatencyGuard, answer: Answer) -> VerdictRecord | None:
     """The numbers of a conviction, as a rejection stores them."""
     if answer.record is None:
         return None
-    value = math.exp(min(700.0, answer.log))
+    value = sequential.value_of(answer.log)
     share = answer.hits / max(1, answer.trials)
     record = verdict.record_without_latency(answer.record.signal, share, 1 - limits.quantile, answer.trials, value)
     return verdict.make_verdict(Outcome.REGRESSED, record, answer.record.message).record

@@ -8,7 +8,6 @@ from pagefleet_operator.domain.analysis.adjusted.forecast import forecast
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict
 from pagefleet_operator.domain.rollout import carrying_capacity, loadtest, rollback
 from pagefleet_operator.domain.spec.rollout import Rollout
-from pagefleet_operator.domain.spec.schema.guard_signals import Source
 from pagefleet_operator.domain.spec.schema.rollout import OnInconclusive
 from pagefleet_operator.domain.spec.schema.step_kinds import STEP_KINDS, RolloutStep, StepKind
 from pagefleet_operator.domain.status.stage import Stage, begin_phase, split_traffic, watched_seconds
@@ -114,9 +113,7 @@ def _apply_weight(turn: SpecTurn, stage: Stage) -> Stage:
 
 def _note_forecast(turn: SpecTurn, stage: Stage, weight: int) -> None:
     """Say what the step can show at the present rate of requests, where the guard judges first tokens at equal load."""
-    entry = next(
-        (one for one in turn.rollout.guard.latency if one.signal == "ttft" and one.source is Source.GATEWAY), None
-    )
+    entry = next((one for one in turn.rollout.guard.latency if one.by_load), None)
     if entry is None or turn.observation.slices is None:
         return
     hold = turn.rollout.steps[stage.record.step].hold

@@ -46,6 +46,21 @@ class LatencyGuard:
     def source(self) -> Source:
         return source_of(self.signal, self.given)
 
+    @property
+    def quantile_name(self) -> str:
+        """The quantile for people, such as "p95"."""
+        return f"p{round(100 * self.quantile, 1):g}"
+
+    @property
+    def title(self) -> str:
+        """The signal and its quantile for people, such as "ttft p95"."""
+        return f"{self.signal} {self.quantile_name}"
+
+    @property
+    def by_load(self) -> bool:
+        """Whether gateways can adjust the signal by load: it is their own time to first token."""
+        return self.signal == "ttft" and self.source is Source.GATEWAY
+
 
 DEFAULT_WATCH = LatencyGuard("ttft", quantile=0.95, max_increase=0.15, confidence=0.99, min_requests=200)
 
@@ -150,7 +165,7 @@ def _watch_limits(given: Mapping[str, Any] | None, guard: Guard) -> LatencyGuard
     """The limits of the watch: those of the guard on the gateways' TTFT where the block leaves them out. {}: no watch."""
     if given is not None and not given:
         return None
-    own = [one for one in guard.latency if one.signal == "ttft" and one.source is Source.GATEWAY]
+    own = [one for one in guard.latency if one.by_load]
     limits, given = own[0] if own else DEFAULT_WATCH, given or {}
     return replace(
         limits,

@@ -29,7 +29,7 @@ def forecast(slices: Sequence[Slice], stable: str, guard: LatencyGuard, weight: 
     recent = [piece for piece in own if piece.start > newest - RATE_SECONDS]
     seconds = newest - min(piece.start for piece in recent) + max(piece.seconds for piece in recent)
     rate = sum(piece.arrived for piece in recent) / seconds * weight / 100
-    name = f"{guard.signal} p{round(100 * guard.quantile, 1):g}"
+    name = guard.title
     needed = requests_needed(reference.strata, guard.quantile, guard.max_increase, DISPERSION)
     if needed is None:
         return (

@@ -5,6 +5,7 @@ Slices that a slow gateway may still add to are judged on a copy. A slice that c
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -50,7 +51,7 @@ def accumulate(
         stored = _Stored(Accumulated(scope, _earlier(records, scope)), scope.begin - RETAINED_SECONDS)
     useful = [
         piece
-        for piece in ordered[_after(ordered, stored.newest) :]
+        for piece in ordered[bisect_right(ordered, stored.newest, key=START) :]
         if piece.possible and piece.revision in (scope.stable, scope.canary)
     ]
     settled = useful[-1].start - SETTLED_SECONDS if useful else 0.0
@@ -65,14 +66,6 @@ def accumulate(
         if start >= settled:
             newest.add(start, pieces)
     return newest, _record(stored.sums)
-
-
-def _after(ordered: Sequence[Slice], start: float) -> int:
-    low, high = 0, len(ordered)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if ordered[middle].start > start else (middle + 1, high)
-    return low
 
 
 def _by_start(ordered: Sequence[Slice]) -> Iterator[tuple[float, list[Slice]]]:

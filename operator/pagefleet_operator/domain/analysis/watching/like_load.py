@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pagefleet_contract import sketch
+from pagefleet_operator.domain.analysis import sequential
 from pagefleet_operator.domain.analysis.watching import evidence, load_records
 from pagefleet_operator.domain.analysis.watching.evidence import Bet
 from pagefleet_operator.domain.analysis.watching.load_records import Bounds
@@ -95,7 +96,7 @@ def judge(question: Question, slices: Sequence[Slice], reading: RevisionReading,
     began = before.since if before else minutes[0].start
     until = minutes[-1].start + 60.0 if minutes else before.until if before else 0.0
     message = before.message if regressed and before else _sentence(question, answer, reading.hash)
-    record = WatchRecord(reading.hash, f"{entry.signal} {_name(entry)}", began, until, logs, hits, trials, convicted)
+    record = WatchRecord(reading.hash, entry.title, began, until, logs, hits, trials, convicted)
     return replace(answer, record=replace(record, message=message if convicted else ""))
 
 
@@ -142,18 +143,13 @@ def _first(tables: Sequence[Bounds], name: str, running: int) -> float | None:
     return next((value for table in tables if (value := load_records.at(table, name, running)) is not None), None)
 
 
-def _name(entry: LatencyGuard) -> str:
-    return f"p{round(100 * entry.quantile, 1):g}"
-
-
 def _sentence(question: Question, answer: Answer, revision: str) -> str:
     """The numbers for people."""
     entry = question.entry
-    signal = f"{entry.signal} {_name(entry)}"
     share = answer.hits / answer.trials if answer.trials else 0.0
     ratio = f" is {answer.ratio:.2f} times that recorded at the same load" if answer.ratio else ""
     return (
-        f"{signal} of revision {revision}{ratio}; {share:.1%} of its {answer.trials} requests are slower than the "
-        f"{_name(entry)} recorded at their load by more than {entry.max_increase:.0%}, "
-        f"accepted {1 - entry.quantile:.1%} (evidence {math.exp(min(700.0, answer.log)):.3g})"
+        f"{entry.title} of revision {revision}{ratio}; {share:.1%} of its {answer.trials} requests are slower than the "
+        f"{entry.quantile_name} recorded at their load by more than {entry.max_increase:.0%}, "
+        f"accepted {1 - entry.quantile:.1%} (evidence {sequential.value_of(answer.log):.3g})"
     )
