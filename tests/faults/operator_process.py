@@ -90,11 +90,11 @@ class Operator:
         if self._process is not None:
             self._process.send_signal(number)
 
-    def retire(self) -> None:
-        """Send SIGTERM, and do not start the operator again."""
+    def retire(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal, and do not start the operator again."""
         if self._supervisor is not None:
             self._supervisor.cancel()
-        self.send(signal.SIGTERM)
+        self.send(number)
 
     async def leads(self) -> bool:
         """Whether the operator reports on /metrics that it holds the Lease."""

@@ -55,7 +55,7 @@ class Leadership:
             if self.leads.is_set() and not lease.holds(self._renewed, time.monotonic()):
                 log.error("the lease %s is lost", self._name)
                 return
-            await asyncio.sleep(lease.RENEW_SECONDS)
+            await asyncio.sleep(lease.pause(self._watch, self._me, time.monotonic()))
 
     async def give_up(self) -> None:
         """Release the Lease, so that another operator takes over at once. If this fails, they wait until it has expired."""

@@ -16,6 +16,7 @@ from enum import Enum
 LEASE_SECONDS = 15.0
 MARGIN_SECONDS = 5.0
 RENEW_SECONDS = 3.0
+SHORTEST_PAUSE_SECONDS = 0.1
 
 
 class Move(Enum):
@@ -51,6 +52,13 @@ def move(watch: Watch, me: str, now: float) -> Move:
     if lease.holder == me:
         return Move.RENEW
     return Move.TAKE if now - watch.since >= LEASE_SECONDS else Move.WAIT
+
+
+def pause(watch: Watch, me: str, now: float) -> float:
+    """Return the seconds until the Lease is to be looked at again: RENEW_SECONDS, or until another's Lease may be taken."""
+    if move(watch, me, now) is Move.WAIT:
+        return max(SHORTEST_PAUSE_SECONDS, min(RENEW_SECONDS, watch.since + LEASE_SECONDS - now))
+    return RENEW_SECONDS
 
 
 def holds(renewed: float | None, now: float) -> bool:
