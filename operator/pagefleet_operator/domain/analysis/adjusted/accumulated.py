@@ -20,7 +20,7 @@ from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS, SHARES, THRESHOLDS, Stakes, stakes
 from pagefleet_operator.domain.analysis.adjusted.excursions import Excursions
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
-from pagefleet_operator.domain.analysis.adjusted.reference import Reference, Threshold
+from pagefleet_operator.domain.analysis.adjusted.reference import RETAINED_SECONDS, Reference, Threshold
 from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Waiting
 from pagefleet_operator.domain.status.observation import Slice
 
@@ -85,6 +85,7 @@ class Accumulated:
         came = sum(piece.arrived for piece in pieces if piece.revision == scope.canary and not piece.adjusted)
         if start >= self._renewed + RENEWED_SECONDS:
             self.thresholds, self._renewed = self.reference.thresholds(scope.increase), start
+            self.excursions.forget(start - RETAINED_SECONDS)
             self._scales = self.excursions.scales()
             self._recent.clear()
         if self.thresholds:
@@ -152,7 +153,7 @@ class Accumulated:
             for threshold, stake in zip(self.thresholds, chances, strict=True):
                 hits = sketch.beyond(own, threshold.pooled)
                 ratios += stake.ratios(hits, count - hits)
-            self.excursions.add(pod, ratios)
+            self.excursions.add(piece.start, pod, ratios)
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)

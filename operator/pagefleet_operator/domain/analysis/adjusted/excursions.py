@@ -11,7 +11,7 @@ there are excursions, a prior counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS
 from pagefleet_operator.domain.analysis.adjusted.reference import FAR, MULTIPLES, QUANTILES
@@ -34,13 +34,20 @@ class Excursions:
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
         self._peaks: dict[str, list[float]] = {}
+        self._newest: dict[str, float] = {}  # the start of each pod's newest slice
         self._count = [0] * COUNT
         self._height = [0.0] * COUNT
 
-    def add(self, pod: str, ratios: Sequence[float]) -> None:
-        """Add the logarithms of a slice's likelihood ratios, one for each alternative."""
+    @property
+    def pods(self) -> frozenset[str]:
+        """The pods that are watched."""
+        return frozenset(self._newest)
+
+    def add(self, start: float, pod: str, ratios: Sequence[float]) -> None:
+        """Add the logarithms of a slice's likelihood ratios, one for each alternative. `start` is the slice's start."""
         sums = self._sums.setdefault(pod, [0.0] * COUNT)
         peaks = self._peaks.setdefault(pod, [0.0] * COUNT)
+        self._newest[pod] = start
         for place, ratio in enumerate(ratios):
             total = sums[place] + ratio
             if total > peaks[place]:
@@ -56,24 +63,23 @@ class Excursions:
         """Return the factor by which the evidence of each alternative is divided."""
         heights, counts = list(self._height), list(self._count)
         for peaks in self._peaks.values():  # an excursion under way is at least as high as it is now
-            for place, peak in enumerate(peaks):
-                if peak - LEVEL > OPEN:
-                    heights[place] += peak - LEVEL
-                    counts[place] += 1
+            _count_open(peaks, counts, heights)
         return tuple(
             max(least, SAFETY * (PRIOR_EXCURSIONS * least / SAFETY + height) / (PRIOR_EXCURSIONS + count))
             for least, count, height in zip(MIN_SCALES, counts, heights, strict=True)
         )
 
-    def retain(self, pods: Mapping[str, object]) -> None:
-        """Forget the sums of pods that are gone; their excursions still count."""
-        for gone in self._sums.keys() - pods.keys():
-            del self._sums[gone], self._peaks[gone]
+    def forget(self, before: float) -> None:
+        """Forget the sums of pods without a slice since `before`: they are gone. Their excursions count as over."""
+        for gone in [pod for pod, newest in self._newest.items() if newest < before]:
+            _count_open(self._peaks[gone], self._count, self._height)
+            del self._sums[gone], self._peaks[gone], self._newest[gone]
 
     def copied(self) -> Excursions:
         result = Excursions()
         result._sums = {pod: list(sums) for pod, sums in self._sums.items()}
         result._peaks = {pod: list(peaks) for pod, peaks in self._peaks.items()}
+        result._newest = dict(self._newest)
         result._count, result._height = list(self._count), list(self._height)
         return result
 
@@ -83,3 +89,11 @@ class Excursions:
         count, height = self._count[place], self._height[place]
         mean = (PRIOR_EXCURSIONS + height) / (PRIOR_EXCURSIONS + count)
         return max(1.0, mean) if math.isfinite(mean) else 1.0
+
+
+def _count_open(peaks: Sequence[float], counts: list[int], heights: list[float]) -> None:
+    """Count a pod's excursions that are under way and high, in place."""
+    for place, peak in enumerate(peaks):
+        if peak - LEVEL > OPEN:
+            heights[place] += peak - LEVEL
+            counts[place] += 1

@@ -49,15 +49,19 @@ class Waiting:
         self._by_instance: dict[str, tuple[float, Strata]] = {}
 
     def take(self, start: float, pieces: Iterable[Slice]) -> Side:
-        """Take over the slices of one start."""
+        """Take over the slices of one start. Times must not go back."""
         begin, loads = self.total(), list[Mapping[str, LoadCounts]]()
+        self._forget(start)
         for piece in pieces:
             loads.append(piece.load)
-            self._by_instance[piece.instance] = (start, _of(piece.load, "waiting"))
-        gone = [name for name, (newest, _) in self._by_instance.items() if newest < start - SILENT_SECONDS]
-        for name in gone:
-            del self._by_instance[name]
+            self.update(piece)
         return Side(_sum(loads, "relative"), _sum(loads, "unmeasured"), begin, self.total())
+
+    def update(self, piece: Slice) -> None:
+        """Take over the end of a slice. One without load-adjusted times only shows how much time has passed."""
+        self._forget(piece.start)
+        if piece.adjusted:
+            self._by_instance[piece.instance] = (piece.start, _of(piece.load, "waiting"))
 
     def total(self) -> Strata:
         """Return the ages as multiples of the expected time."""
@@ -67,6 +71,11 @@ class Waiting:
         result = Waiting()
         result._by_instance = dict(self._by_instance)
         return result
+
+    def _forget(self, now: float) -> None:
+        """Forget the gateways that have been silent for too long."""
+        for name in [name for name, (newest, _) in self._by_instance.items() if newest < now - SILENT_SECONDS]:
+            del self._by_instance[name]
 
 
 def _of(load: Mapping[str, LoadCounts], field: str) -> Strata:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_contract.strata import QUEUED
+from pagefleet_operator.domain.analysis.adjusted.waiting import SILENT_SECONDS, Waiting
 from pagefleet_operator.domain.status.observation import RevisionReading, Slice
 
 MINUTE = 60.0
 SETTLED_SECONDS = 20.0  # a gateway may answer so much later than the others
-SILENT_SECONDS = 30.0  # a gateway that has reported nothing for so long is gone, and its requests with it
 RUNNING_FACTOR = math.sqrt(2.0)
 SPREAD = 3.0  # the expected times of one load stratum differ by less
 MAX_RUNNING_CLASS = 40  # a million requests in flight on a replica
@@ -88,7 +88,7 @@ def complete(slices: Sequence[Slice], reading: RevisionReading, since: float, no
         if piece.revision == reading.hash and first - SILENT_SECONDS <= piece.start < last and piece.possible
     ]
     by_minute: dict[float, list[Slice]] = {}
-    waiting = _Waiting()
+    waiting = Waiting()
     for piece in sorted(chosen, key=lambda piece: piece.start):
         if piece.start < first:
             waiting.update(piece)
@@ -98,26 +98,7 @@ def complete(slices: Sequence[Slice], reading: RevisionReading, since: float, no
     return [minute for minute in minutes if minute.strata]
 
 
-class _Waiting:
-    """The requests without a first token of each gateway, as it reported them last."""
-
-    def __init__(self) -> None:
-        self._by_instance: dict[str, tuple[float, Mapping[str, Histogram]]] = {}
-        self._newest = -math.inf
-
-    def update(self, piece: Slice) -> None:
-        self._newest = max(self._newest, piece.start)
-        if piece.load:
-            strata = {name: counts.waiting for name, counts in piece.load.items() if counts.waiting}
-            self._by_instance[piece.instance] = (piece.start, strata)
-
-    def total(self) -> dict[str, dict[int, int]]:
-        present = [strata for start, strata in self._by_instance.values() if start >= self._newest - SILENT_SECONDS]
-        names = {name for strata in present for name in strata}
-        return {name: sketch.merged([strata.get(name, {}) for strata in present]) for name in names}
-
-
-def _minute(start: float, pieces: Iterable[Slice], waiting: _Waiting, reading: RevisionReading) -> Minute:
+def _minute(start: float, pieces: Iterable[Slice], waiting: Waiting, reading: RevisionReading) -> Minute:
     begin, running, prompts = waiting.total(), 0.0, set[str]()
     sums: dict[str, tuple[dict[int, int], dict[int, int], dict[int, int]]] = {}
     for piece in pieces:
