@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_operator.kube import lease
-from pagefleet_operator.kube.lease import LEASE_SECONDS, MARGIN_SECONDS, RENEW_SECONDS, SHORTEST_PAUSE_SECONDS, Lease, Move, Watch
+from pagefleet_operator.kube.lease import (
+    LEASE_SECONDS,
+    MARGIN_SECONDS,
+    RENEW_SECONDS,
+    SHORTEST_PAUSE_SECONDS,
+    Lease,
+    Move,
+    Watch,
+)
 
 
 @dataclass
