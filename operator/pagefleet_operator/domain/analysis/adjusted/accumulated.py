@@ -17,16 +17,17 @@ from dataclasses import dataclass, replace
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
-from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS, SHARES, THRESHOLDS, Stakes, stakes
+from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS, SHARES, THRESHOLDS, ratios
 from pagefleet_operator.domain.analysis.adjusted.excursions import Excursions
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
 from pagefleet_operator.domain.analysis.adjusted.reference import RETAINED_SECONDS, Reference, Threshold
-from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Waiting
+from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Tail, Waiting
 from pagefleet_operator.domain.status.observation import Slice
 
 RENEWED_SECONDS = 30.0  # thresholds are estimated again so often
 RECENT_SECONDS = 10.0  # the stable's hits of so long excuse the canary's
 PRIOR_REQUESTS = 5.0  # the weight of the expected share against that of the recent requests
+NOTHING = (0.0,) * len(ODDS)
 PRIOR = OnsetPrior(horizon=1800.0)  # in slices of two seconds: an hour
 
 
@@ -109,21 +110,16 @@ class Accumulated:
         while self._recent[0][0] <= start - RECENT_SECONDS:
             self._recent.popleft()
         shares = [self._share(place, threshold.share) for place, threshold in enumerate(self.thresholds)]
-        chances = [stakes(share) for share in shares]
         for piece in pieces:
             if piece.revision == self.scope.stable:
-                self._watch(piece, chances)
+                self._watch(piece, shares)
         if start > self.until:
             warm = self._arrived >= self.scope.warm_up
-            ratios: list[float] = []
+            found: list[float] = []
             for place, threshold in enumerate(self.thresholds):
-                own = (
-                    self._canary_ratios(place, threshold, canary, chances[place])
-                    if warm or threshold.far
-                    else [0.0] * len(ODDS)
-                )
-                ratios += own
-            scaled = [ratio / scale for ratio, scale in zip(ratios, self._scales, strict=True)]
+                counts = warm or threshold.far
+                found += self._canary_ratios(place, threshold, canary, shares[place]) if counts else NOTHING
+            scaled = [ratio / scale for ratio, scale in zip(found, self._scales, strict=True)]
             self.evidence = self.evidence.after(scaled, SHARES, PRIOR)
 
     def _share(self, place: int, expected: float) -> float:
@@ -132,28 +128,28 @@ class Accumulated:
         hits = sum(counts[place][1] for _, counts in self._recent)
         return max(expected, (hits + PRIOR_REQUESTS * expected) / (requests + PRIOR_REQUESTS))
 
-    def _canary_ratios(self, place: int, threshold: Threshold, canary: Side, chances: Stakes) -> list[float]:
+    def _canary_ratios(self, place: int, threshold: Threshold, canary: Side, share: float) -> Sequence[float]:
         requests, hits = canary.decided(threshold.canary)
         self.hits[place] = (self.hits[place][0] + requests, self.hits[place][1] + hits)
-        ratios = chances.ratios(hits, requests - hits)
+        found = ratios(share, hits, requests - hits)
         if threshold.elsewhere is not None:
             others = dict.fromkeys(
                 (name for name in canary.strata if name not in threshold.canary), threshold.elsewhere
             )
             if others:
                 more, slower = canary.decided(others)
-                chances = stakes(self._share(place, threshold.elsewhere_share))
-                ratios = [one + two for one, two in zip(ratios, chances.ratios(slower, more - slower), strict=True)]
-        return ratios
+                share = self._share(place, threshold.elsewhere_share)
+                return [one + two for one, two in zip(found, ratios(share, slower, more - slower), strict=True)]
+        return found
 
-    def _watch(self, piece: Slice, chances: Sequence[Stakes]) -> None:
+    def _watch(self, piece: Slice, shares: Sequence[float]) -> None:
         """Calibrate by the slices of single stable pods."""
         for pod, own in piece.pods.items():
-            count, ratios = sketch.total(own), []
-            for threshold, stake in zip(self.thresholds, chances, strict=True):
-                hits = sketch.beyond(own, threshold.pooled)
-                ratios += stake.ratios(hits, count - hits)
-            self.excursions.add(piece.start, pod, ratios)
+            tail, found = Tail(own), list[float]()
+            for threshold, share in zip(self.thresholds, shares, strict=True):
+                hits = tail.above(threshold.pooled)
+                found += ratios(share, hits, tail.total - hits)
+            self.excursions.add(piece.start, pod, found)
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)

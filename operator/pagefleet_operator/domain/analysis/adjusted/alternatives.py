@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import lru_cache
 
 from pagefleet_operator.domain.analysis.adjusted.reference import MULTIPLES, QUANTILES
 
@@ -15,22 +15,18 @@ MAX_HIT = 3.0  # of the logarithm of the likelihood ratio: one request must not 
 MAX_SHARE = 0.98
 
 
-@dataclass(frozen=True)
-class Stakes:
-    """The logarithms of the likelihood ratios of one hit and of one miss, for each of ODDS."""
-
-    hit: tuple[float, ...]
-    miss: tuple[float, ...]
-
-    def ratios(self, hits: float, misses: float) -> list[float]:
-        return [hits * up + misses * down for up, down in zip(self.hit, self.miss, strict=True)]
+@lru_cache(maxsize=4096)
+def ratios(share: float, hits: float, misses: float) -> tuple[float, ...]:
+    """Return the logarithm of the likelihood ratio against "at most `share` of the requests are hits", for each of ODDS."""
+    return tuple(hits * up + misses * down for up, down in zip(*_stakes(share), strict=True))
 
 
-def stakes(share: float) -> Stakes:
-    """Return the stakes against "at most `share` of the requests are hits"."""
+@lru_cache(maxsize=1024)
+def _stakes(share: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The logarithms of the likelihood ratios of one hit, and of one miss."""
     share = min(share, MAX_SHARE)
     chances = [odds * share / (1 - share + odds * share) for odds in ODDS]
-    return Stakes(
+    return (
         tuple(min(MAX_HIT, math.log(chance / share)) for chance in chances),
         tuple(math.log((1 - chance) / (1 - share)) for chance in chances),
     )

@@ -48,16 +48,20 @@ class Excursions:
         sums = self._sums.setdefault(pod, [0.0] * COUNT)
         peaks = self._peaks.setdefault(pod, [0.0] * COUNT)
         self._newest[pod] = start
-        for place, ratio in enumerate(ratios):
-            total = sums[place] + ratio
-            if total > peaks[place]:
-                peaks[place] = total
-            elif total <= 0:
-                if peaks[place] > LEVEL:
-                    self._count[place] += 1
-                    self._height[place] += peaks[place] - LEVEL
-                total = peaks[place] = 0.0
-            sums[place] = total
+        for first in range(0, COUNT, len(ODDS)):
+            threshold = slice(first, first + len(ODDS))
+            if max(ratios[threshold]) <= 0 and not any(sums[threshold]):
+                continue  # no excursion is under way, and none begins
+            for place in range(first, first + len(ODDS)):
+                total = sums[place] + ratios[place]
+                if total > peaks[place]:
+                    peaks[place] = total
+                elif total <= 0:
+                    if peaks[place] > LEVEL:
+                        self._count[place] += 1
+                        self._height[place] += peaks[place] - LEVEL
+                    total = peaks[place] = 0.0
+                sums[place] = total
 
     def scales(self) -> tuple[float, ...]:
         """Return the factor by which the evidence of each alternative is divided."""

@@ -1,15 +1,16 @@
 """Retains the sums between two decisions, in the memo, and between two operators, in the status.
 
-Slices that a slow gateway may still add to are judged on a copy. A slice that comes later than that is left out.
+A slow gateway may still add to the slices of the last SETTLED_SECONDS: when it does, these are added up again, onto the sums
+of the settled ones. A slice that comes later than that is left out.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated, AdjustedScope, Earlier
@@ -27,12 +28,17 @@ START = attrgetter("start")
 SETTLED_SECONDS = 20.0  # slices of a gateway that answers so much later than the others can still change the order
 
 
-@dataclass
-class _Stored:
-    """`sums` has all slices that started up to `newest` in it."""
+Group = tuple[float, list[Slice]]  # the slices of one start
 
-    sums: Accumulated
+
+@dataclass(frozen=True)
+class _Stored:
+    """`settled` has all slices that started up to `newest` in it. `latest` has those of `groups` as well."""
+
+    settled: Accumulated
     newest: float
+    latest: Accumulated
+    groups: list[Group]
 
 
 def accumulate(
@@ -47,28 +53,30 @@ def accumulate(
     """
     name = f"{MEMO} {scope.increase:g}"
     stored = memo.pop(name, None)  # not in the memo while it changes: a failure halfway must not leave it there
-    if not isinstance(stored, _Stored) or stored.sums.scope != scope:
-        stored = _Stored(Accumulated(scope, _earlier(records, scope)), scope.begin - RETAINED_SECONDS)
+    if not isinstance(stored, _Stored) or stored.settled.scope != scope:
+        fresh = Accumulated(scope, _earlier(records, scope))
+        stored = _Stored(fresh, scope.begin - RETAINED_SECONDS, fresh.copied(), [])
+    settled, newest, latest, known = stored.settled, stored.newest, stored.latest, len(stored.groups)
     useful = [
         piece
-        for piece in ordered[bisect_right(ordered, stored.newest, key=START) :]
+        for piece in ordered[bisect_right(ordered, newest, key=START) :]
         if piece.possible and piece.revision in (scope.stable, scope.canary)
     ]
-    settled = useful[-1].start - SETTLED_SECONDS if useful else 0.0
     groups = list(_by_start(useful))
-    for start, pieces in groups:
-        if start < settled:
-            stored.sums.add(start, pieces)
-            stored.newest = start
-    memo[name] = stored
-    newest = stored.sums.copied()
-    for start, pieces in groups:
-        if start >= settled:
-            newest.add(start, pieces)
-    return newest, _record(stored.sums)
+    if groups[:known] != stored.groups:  # a slow gateway has answered
+        latest, known = settled.copied(), 0
+    for start, pieces in groups[known:]:
+        latest.add(start, pieces)
+    border = useful[-1].start - SETTLED_SECONDS if useful else 0.0
+    done = bisect_left(groups, border, key=itemgetter(0))
+    for start, pieces in groups[:done]:
+        settled.add(start, pieces)
+        newest = start
+    memo[name] = _Stored(settled, newest, latest, groups[done:])
+    return latest, _record(settled)
 
 
-def _by_start(ordered: Sequence[Slice]) -> Iterator[tuple[float, list[Slice]]]:
+def _by_start(ordered: Sequence[Slice]) -> Iterator[Group]:
     for start, pieces in groupby(ordered, key=START):
         yield start, list(pieces)
 

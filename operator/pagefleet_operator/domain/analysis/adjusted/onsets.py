@@ -69,7 +69,7 @@ class OnsetMixture:
         """
         weight = prior.weight(self.blocks)
         logs = (
-            max(FLOOR, _log_sum((log, math.log(weight * share))) + ratio)
+            max(FLOOR, _log_add(log, math.log(weight * share)) + ratio)
             for log, ratio, share in zip(self.logs, ratios, shares, strict=True)
         )
         return replace(self, logs=tuple(logs), blocks=self.blocks + 1)
@@ -83,3 +83,8 @@ class OnsetMixture:
 def _log_sum(logs: Sequence[float]) -> float:
     highest = max(logs)
     return highest + math.log(sum(math.exp(value - highest) for value in logs))
+
+
+def _log_add(one: float, other: float) -> float:
+    """`_log_sum` of two."""
+    return one + math.log1p(math.exp(other - one)) if one > other else other + math.log1p(math.exp(one - other))

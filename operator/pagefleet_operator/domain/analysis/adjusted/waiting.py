@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
@@ -11,6 +13,24 @@ from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 SILENT_SECONDS = 30.0  # after which a gateway is taken for gone
 Strata = Mapping[str, Histogram]
+
+
+class Tail:
+    """How many requests of a histogram lie above a bucket, for many buckets."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._buckets = sorted(histogram)
+        self._above = [0]
+        for bucket in reversed(self._buckets):
+            self._above.append(self._above[-1] + histogram[bucket])
+        self._above.reverse()
+
+    @property
+    def total(self) -> int:
+        return self._above[0]
+
+    def above(self, bucket: int) -> int:
+        return self._above[bisect_right(self._buckets, bucket)]
 
 
 @dataclass(frozen=True)
@@ -26,19 +46,27 @@ class Side:
     def strata(self) -> set[str]:
         return {*self.relative, *self.unmeasured, *self.begin, *self.end}
 
+    @cached_property
+    def _tails(self) -> dict[str, tuple[Tail, Tail]]:
+        """By stratum: the requests that were measured, and those whose age has passed a bucket in the slice."""
+        tails = {}
+        for name in self.strata:
+            measured, begin = self.relative.get(name, {}), self.begin.get(name, {})
+            passed = sketch.merged([measured, self.unmeasured.get(name, {}), self.end.get(name, {})])
+            for bucket, count in begin.items():
+                passed[bucket] = passed.get(bucket, 0) - count
+            tails[name] = Tail(measured), Tail(passed)
+        return tails
+
     def decided(self, buckets: Mapping[str, int]) -> tuple[float, float]:
         """Return how many requests lie certainly above or below the bucket of their stratum, and how many above."""
         requests = hits = 0
-        for name, bucket in buckets.items():
-            measured, unmeasured = self.relative.get(name, {}), self.unmeasured.get(name, {})
-            begin, end = self.begin.get(name, {}), self.end.get(name, {})
-            if not (measured or begin or end or unmeasured):
-                continue
-            slow = sketch.beyond(measured, bucket)
-            quick = sketch.total(measured) - slow
-            waited = sketch.beyond(unmeasured, bucket) + sketch.beyond(end, bucket) - sketch.beyond(begin, bucket)
-            passed = max(0, slow + waited)
-            requests, hits = requests + quick + passed, hits + passed
+        for name, (measured, passed) in self._tails.items():
+            bucket = buckets.get(name)
+            if bucket is not None:
+                above = max(0, passed.above(bucket))
+                requests += measured.total - measured.above(bucket) + above
+                hits += above
         return requests, hits
 
 
