@@ -16,7 +16,8 @@ from pagefleet_operator.domain.analysis import failures
 from pagefleet_operator.domain.analysis.failures import FailureCounts, Subject
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.status import codec
-from pagefleet_operator.domain.status.status import FailureRecord, Phase, RolloutRecord, Status
+from pagefleet_operator.domain.status.failure_record import FailureRecord
+from pagefleet_operator.domain.status.status import Phase, RolloutRecord, Status
 
 MINUTE = 6  # periods
 

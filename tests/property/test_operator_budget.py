@@ -21,7 +21,6 @@ from pagefleet_operator.domain.spec.parse import Spec, SpecErrors
 from pagefleet_operator.domain.spec.parse import parse as parse_spec
 from pagefleet_operator.domain.status import budget, codec
 from pagefleet_operator.domain.status.budget import MAX_BYTES, TRIMMED
-from pagefleet_operator.domain.status.journal import MAX_DECISIONS, MAX_MESSAGE
 from pagefleet_operator.domain.status.observation import Observation
 from pagefleet_operator.domain.status.stage import MAX_REJECTIONS
 from pagefleet_operator.domain.status.status import (
@@ -38,6 +37,7 @@ from pagefleet_operator.domain.status.status import (
     VerdictRecord,
     Weight,
 )
+from pagefleet_operator.domain.status.turn import MAX_DECISIONS, MAX_MESSAGE
 
 NOW = 1_800_000_000.0
 WIDE = st.sampled_from(["x", "<", "é", "\u2028", "\U0001f600", '"'])  # 1 to 6 bytes in etcd

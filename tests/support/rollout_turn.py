@@ -8,17 +8,16 @@ from typing import Any
 from support.rule_examples import spec
 
 from pagefleet_operator.domain.spec.parse import Spec, parse
-from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
 from pagefleet_operator.domain.status.stage import Stage, stage_of
 from pagefleet_operator.domain.status.status import Phase, RevisionRecord, RolloutRecord, Status, Weight
-from pagefleet_operator.domain.status.turn import SpecTurn
+from pagefleet_operator.domain.status.turn import Journal, SpecTurn
 
 NOW = 1_000_000.0
 
 
-def pods(ready: int, waiting: int = 0, fault: str = "") -> tuple[PodReading, ...]:
-    """Pods of a revision; those that are not ready have the fault, if one is named."""
+def pods(ready: int, waiting: int = 0, fault: PodFault | None = None) -> tuple[PodReading, ...]:
+    """Pods of a revision; those that are not ready have the fault."""
     return tuple(
         PodReading(
             f"p{index}",
@@ -26,14 +25,15 @@ def pods(ready: int, waiting: int = 0, fault: str = "") -> tuple[PodReading, ...
             terminating=False,
             created=NOW - 60,
             ready_since=NOW - 30 if index < ready else None,
-            fault=PodFault("Waiting", fault) if fault and index >= ready else None,
+            fault=None if index < ready else fault,
         )
         for index in range(ready + waiting)
     )
 
 
 def reading(name: str, ready: int, waiting: int = 0, fault: str = "") -> RevisionReading:
-    return RevisionReading(name, ready + waiting, pods(ready, waiting, fault))
+    """A revision whose pods that are not ready wait for the reason `fault`, if there is one."""
+    return RevisionReading(name, ready + waiting, pods(ready, waiting, PodFault("Waiting", fault) if fault else None))
 
 
 def turn_of(

@@ -28,12 +28,11 @@ from pagefleet_operator.domain.spec.policy import refusals
 from pagefleet_operator.domain.spec.schema.step_kinds import StepKind
 from pagefleet_operator.domain.status import budget
 from pagefleet_operator.domain.status.condition import Problem
-from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.stage import Stage
 from pagefleet_operator.domain.status.status import Condition, Phase, RevisionRecord, ScalingRecord
-from pagefleet_operator.domain.status.turn import SpecTurn, Turn
+from pagefleet_operator.domain.status.turn import Journal, SpecTurn, Turn
 from pagefleet_operator.domain.traffic import routing
 
 MAX_HISTORY_WITHOUT_SPEC = 50  # revisions while the spec, and with it its historyLimit, cannot be read

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pagefleet_operator.domain.analysis import errors, failures
 from pagefleet_operator.domain.analysis.failures import PERIOD_SECONDS, FailureCounts, FailureEvidence, Subject
 from pagefleet_operator.domain.analysis.verdict import Verdict
-from pagefleet_operator.domain.status.status import FailureRecord
+from pagefleet_operator.domain.status.failure_record import FailureRecord
 
 LEVEL = 0.005  # of the errors, with one other signal in the guard
 

@@ -7,65 +7,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.rule_examples import spec
+from support.rollout_turn import NOW, pods, turn_of
 
 from pagefleet_operator.domain.rollout import carrying_capacity, promotion, steps
-from pagefleet_operator.domain.spec.parse import Spec, parse
-from pagefleet_operator.domain.status.journal import Journal
-from pagefleet_operator.domain.status.observation import Observation, PodFault, PodReading, RevisionReading
-from pagefleet_operator.domain.status.stage import Stage, stage_of
-from pagefleet_operator.domain.status.status import (
-    AlertRecord,
-    Phase,
-    PreviousRecord,
-    RevisionRecord,
-    RolloutRecord,
-    Status,
-    Weight,
-)
+from pagefleet_operator.domain.status.observation import PodFault, RevisionReading
+from pagefleet_operator.domain.status.stage import Stage
+from pagefleet_operator.domain.status.status import AlertRecord, Phase, PreviousRecord, Weight
 from pagefleet_operator.domain.status.turn import SpecTurn
 
-NOW = 1_000_000.0
 DEADLINE = 600.0
 ROLLOUT = {"steps": [{"weight": 50, "hold": "1s"}], "guard": {"deadline": "10m"}}
-
-
-def pods(ready: int, waiting: int = 0, fault: PodFault | None = None) -> tuple[PodReading, ...]:
-    return tuple(
-        PodReading(
-            f"p{index}",
-            ready=index < ready,
-            terminating=False,
-            created=NOW - 60,
-            ready_since=NOW - 30 if index < ready else None,
-            fault=None if index < ready else fault,
-        )
-        for index in range(ready + waiting)
-    )
 
 
 def placed(
     phase: Phase, stable: tuple[int, int], ready: int, *, held: float = 0.0, fault: PodFault | None = None, **more: Any
 ) -> tuple[SpecTurn, Stage]:
     """A rollout of revision b over a. `stable` is (ready, desired), `ready` the canary's ready pods; `held` are the seconds in this phase."""
-    record = RolloutRecord(phase, since=NOW - held, started=NOW - held, held=held, ticked=NOW, **more.pop("record", {}))
-    fields = {"stable": "a", "canary": "b", "traffic": (Weight("a", 90), Weight("b", 10)), **more}
-    status = Status(
-        rollout=record,
-        revisions=(
-            RevisionRecord("a", NOW - 100, {"model": {}}, desired=stable[1]),
-            RevisionRecord("b", NOW - 90, {"model": {}}, desired=ready),
-        ),
-        **fields,
-    )
-    revisions = {
-        "a": RevisionReading("a", stable[1], pods(stable[0])),
-        "b": RevisionReading("b", ready, pods(ready, 1, fault)),
-    }
-    parsed = parse(spec({"rollout": ROLLOUT}))
-    assert isinstance(parsed, Spec)
-    observation = Observation("team-a", "chat", "uid", 1, {}, status, revisions)
-    return SpecTurn(observation, NOW, Journal(NOW), parsed, "b"), stage_of(status)
+    record = {"since": NOW - held, "started": NOW - held, "held": held, **more.pop("record", {})}
+    readings = RevisionReading("a", stable[1], pods(stable[0])), RevisionReading("b", ready, pods(ready, 1, fault))
+    return turn_of(phase, readings, desired={"a": stable[1], "b": ready}, rollout=ROLLOUT, record=record, **more)
 
 
 @pytest.mark.parametrize(

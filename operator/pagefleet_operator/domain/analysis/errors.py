@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from pagefleet_operator.domain.analysis import sequential
 from pagefleet_operator.domain.analysis.failures import FailureCounts, FailureEvidence, Subject, gather
 from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency, worst_of
-from pagefleet_operator.domain.status.status import FailureRecord, FailureTotals, SignalRecord
+from pagefleet_operator.domain.status.failure_record import FailureRecord, FailureTotals
+from pagefleet_operator.domain.status.status import SignalRecord
 
 CONFIDENCE = 0.99
 MIN_REQUESTS = 20

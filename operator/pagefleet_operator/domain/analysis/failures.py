@@ -33,8 +33,8 @@ from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
 from pagefleet_operator.domain.analysis.waits import InFlight, Waits, decided
+from pagefleet_operator.domain.status.failure_record import FailureRecord, FailureTotals
 from pagefleet_operator.domain.status.observation import Slice
-from pagefleet_operator.domain.status.status import FailureRecord, FailureTotals
 
 PERIOD_SECONDS = 10.0  # the stable's failures excuse the canary's within such a period
 ABSOLUTE_LEVEL, ONSET = 0.02, 1 / 40

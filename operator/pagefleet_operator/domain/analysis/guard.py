@@ -28,8 +28,9 @@ from pagefleet_operator.domain.analysis.failures import Bound, Subject
 from pagefleet_operator.domain.analysis.verdict import Verdict, no_measurement, with_source, worst_of
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.spec.schema.guard_signals import ERRORS, Source
+from pagefleet_operator.domain.status.failure_record import FailureRecord
 from pagefleet_operator.domain.status.observation import Observation, Slice
-from pagefleet_operator.domain.status.status import BaselineRecord, EvidenceRecord, FailureRecord
+from pagefleet_operator.domain.status.status import BaselineRecord, EvidenceRecord
 
 EPOCH_SECONDS = 3600.0  # evidence begins at whole hours, each with an error level of its own
 MAX_MISSED_SECONDS = 60.0  # so many seconds at the beginning may lack data while it still counts as complete

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pagefleet_operator.domain.status.status import EvidenceRecord, FailureRecord, SignalRecord, VerdictRecord
+from pagefleet_operator.domain.status.failure_record import FailureRecord
+from pagefleet_operator.domain.status.status import EvidenceRecord, SignalRecord, VerdictRecord
 
 
 class Outcome(StrEnum):

@@ -15,12 +15,11 @@ from dataclasses import replace
 from pagefleet_operator.domain.records.manifest import PREVIOUS, STABLE
 from pagefleet_operator.domain.spec.policy import refusals
 from pagefleet_operator.domain.status.condition import Problem
-from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation, RecordReading
 from pagefleet_operator.domain.status.stage import MAX_REJECTIONS, all_traffic_to, begin_phase
 from pagefleet_operator.domain.status.status import Phase, PreviousRecord, RevisionRecord, RolloutRecord, Status
 from pagefleet_operator.domain.status.stored import snapshot_of
-from pagefleet_operator.domain.status.turn import SpecTurn
+from pagefleet_operator.domain.status.turn import Journal, SpecTurn
 
 GRACE_SECONDS = 2.0  # a service that has just been created waits so long for records that are applied after it
 LATE_SECONDS = 3600.0  # after the creation of a service that has a status: later records are written over, and not read

@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import RevisionReading, SpareReading
 from pagefleet_operator.domain.status.plan import SpareOrder, Withdrawal
 from pagefleet_operator.domain.status.stage import Stage
 from pagefleet_operator.domain.status.status import SparesRecord
-from pagefleet_operator.domain.status.turn import Turn
+from pagefleet_operator.domain.status.turn import Journal, Turn
 
 MIN_AWAKE_SECONDS = 30.0  # a replica whose readiness flaps does not wake and release its stand-in each time
 PROPAGATION_SECONDS = 5.0  # after which every gateway knows that a spare is not ready any more

@@ -5,13 +5,34 @@ A turn takes place every few seconds, whether the rollout moves or not. It is no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagefleet_operator.domain.spec.parse import Spec
 from pagefleet_operator.domain.spec.rollout import Rollout
-from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
+from pagefleet_operator.domain.status.plan import Event
 from pagefleet_operator.domain.status.stage import reading_of
+from pagefleet_operator.domain.status.status import DecisionRecord
+
+MAX_DECISIONS, MAX_MESSAGE = 50, 1000  # entries of the log, and characters of one
+
+
+@dataclass
+class Journal:
+    """The actions of one decision, each a line of the decision log and an Event. It is the only object that changes in a turn."""
+
+    now: float
+    decisions: list[DecisionRecord] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def note(self, kind: str, message: str, *, warning: bool = False) -> None:
+        """Add one action to the decision log and to the Events."""
+        self.decisions.append(DecisionRecord(self.now, kind, message[:MAX_MESSAGE]))
+        self.events.append(Event("Warning" if warning else "Normal", kind, message))
+
+    def log(self, before: tuple[DecisionRecord, ...]) -> tuple[DecisionRecord, ...]:
+        """Append this decision's entries to the stored log, and drop the oldest ones beyond the limit."""
+        return (*before, *self.decisions)[-MAX_DECISIONS:]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pagefleet_operator.domain.status.condition import FALSE, NewCondition, with_transition_time
-from pagefleet_operator.domain.status.journal import Journal
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Condition, Status
-from pagefleet_operator.domain.status.turn import SpecTurn
+from pagefleet_operator.domain.status.turn import Journal, SpecTurn
 from pagefleet_operator.domain.traffic import fallback as fallbacks
 from pagefleet_operator.domain.traffic import gateway_api, model_name
 
