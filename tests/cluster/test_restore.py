@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.cluster import services
 from support.cluster.plane import OPERATOR_USER, Plane
 from support.rbac import events
 from support.sample_service import sample
@@ -43,17 +44,11 @@ class Lost:
 
 
 async def view(plane: Plane, namespace: str) -> View:
-    document = await plane.kubectl.get("isvc", "chat", namespace)
-    assert document is not None
-    return View(document)
+    return await services.view(plane, "chat", namespace)
 
 
 async def settled(plane: Plane, namespace: str, what: str, holds: Any) -> View:
-    async def check() -> bool:
-        return bool(holds(await view(plane, namespace)))
-
-    await until(check, timeout=60, what=what, interval=0.3)
-    return await view(plane, namespace)
+    return await services.settled(plane, "chat", what, holds, namespace=namespace, timeout=60)
 
 
 async def records(plane: Plane, namespace: str) -> list[Document]:

@@ -24,18 +24,20 @@ def service(name: str, **engine: object) -> Document:
     return document
 
 
-async def view(plane: Plane, name: str) -> View:
-    document = await plane.kubectl.get("isvc", name, NAMESPACE)
+async def view(plane: Plane, name: str, namespace: str = NAMESPACE) -> View:
+    document = await plane.kubectl.get("isvc", name, namespace)
     assert document is not None
     return View(document)
 
 
-async def settled(plane: Plane, name: str, what: str, holds: Any) -> View:
+async def settled(
+    plane: Plane, name: str, what: str, holds: Any, *, namespace: str = NAMESPACE, timeout: float = 40
+) -> View:
     async def check() -> bool:
-        return bool(holds(await view(plane, name)))
+        return bool(holds(await view(plane, name, namespace)))
 
-    await until(check, timeout=40, what=what, interval=0.3)
-    return await view(plane, name)
+    await until(check, timeout=timeout, what=what, interval=0.3)
+    return await view(plane, name, namespace)
 
 
 async def ready(plane: Plane, name: str, **engine: object) -> View:

@@ -6,13 +6,13 @@ after the seconds that a revision's draw gives.
 
 from __future__ import annotations
 
-import heapq
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
+from support.virtual.events import Events
 
 from pagefleet_gateway.cluster.readings import Readings
 from pagefleet_gateway.cluster.state import Pod, Service, State
@@ -113,13 +113,6 @@ def numbered(revision: str, count: int) -> list[str]:
     return [f"pod-{revision}{index}" for index in range(count)]
 
 
-@dataclass(order=True)
-class _Event:
-    time: float
-    number: int
-    act: Callable[[float], None] = field(compare=False)
-
-
 @dataclass(frozen=True)
 class Clients:
     """Seconds after which a client leaves if no token has come (None: never), seconds that reading takes, and headers.
@@ -142,13 +135,12 @@ class Traffic:
     ) -> None:  # fmt: skip
         self.gateway, self._ttft, self._rate, self._clients = gateway, ttft, rate, clients or Clients()
         self._random = random.Random(seed)
-        self._events: list[_Event] = []
-        self._number = 0
+        self._events = Events()
         self.felt: list[
             tuple[str, float, bool]
         ] = []  # by revision: seconds that a client waited, and whether it got a token
         self.now = 0.0
-        self._at(self._random.expovariate(rate), self._arrive)
+        self._events.at(self._random.expovariate(rate), self._arrive)
 
     def stop(self) -> None:
         """Let nobody come any more."""
@@ -156,10 +148,9 @@ class Traffic:
 
     def run(self, until: float) -> None:
         """Play all events up to a time, and close the slices as the gateway's own timer does."""
-        while self._events and self._events[0].time <= until:
-            event = heapq.heappop(self._events)
-            self._advance(event.time)
-            event.act(event.time)
+        for time, act in self._events.due(until):
+            self._advance(time)
+            act(time)
         self._advance(until)
 
     def _advance(self, time: float) -> None:
@@ -168,14 +159,10 @@ class Traffic:
             self.gateway.windows.tick(self.now)
         self.now = time
 
-    def _at(self, time: float, act: Callable[[float], None]) -> None:
-        self._number += 1
-        heapq.heappush(self._events, _Event(time, self._number, act))
-
     def _arrive(self, now: float) -> None:
         if not self._rate:
             return
-        self._at(now + self._random.expovariate(self._rate), self._arrive)
+        self._events.at(now + self._random.expovariate(self._rate), self._arrive)
         headers = self._clients.headers(self._random)
         request, pick = self.gateway.send(now, f"{self._random.random()}" * 20, **headers)
         wait = self._ttft[pick.revision](self._random) * (self._clients.burden if headers else 1.0)
@@ -183,10 +170,10 @@ class Traffic:
         leaves = limit is not None and limit < wait
         self.felt.append((pick.revision, min(wait, limit) if limit is not None else wait, not leaves))
         if limit is not None and leaves:
-            self._at(now + limit, lambda time: self.gateway.leave(request, time))
+            self._events.at(now + limit, lambda time: self.gateway.leave(request, time))
             return
-        self._at(now + wait, lambda time: self.gateway.first_token(request, wait, time))
-        self._at(now + wait + reading, lambda time: self._end(request, time))
+        self._events.at(now + wait, lambda time: self.gateway.first_token(request, wait, time))
+        self._events.at(now + wait + reading, lambda time: self._end(request, time))
 
     def _end(self, request: str, now: float) -> None:
         self.gateway.end(request, now)

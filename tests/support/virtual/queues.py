@@ -5,12 +5,12 @@ Requests come at random to a `VirtualGateway`, whose picker chooses the pods.
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from support.virtual.events import Events
 from support.virtual.gateway import VirtualGateway
 
 TOKEN_BYTES = 4  # of a prompt for a token, as the picker estimates
@@ -26,13 +26,6 @@ class _Pod:
     running: int = 0  # requests that had their first token
 
 
-@dataclass(order=True)
-class _Event:
-    time: float
-    number: int
-    act: Callable[[float], None] = field(compare=False)
-
-
 class QueueTraffic:
     """Poisson arrivals at `rate` per second. A pod computes a prompt in `seconds_per_token`, times its revision's factor."""
 
@@ -42,10 +35,9 @@ class QueueTraffic:
         self.gateway, self._rate, self._seconds, self._factors = gateway, rate, seconds_per_token, factors
         self._random = random.Random(seed)
         self._pods: dict[str, _Pod] = {}
-        self._events: list[_Event] = []
-        self._number = 0
+        self._events = Events()
         self.sent: dict[str, int] = {}  # requests by revision
-        self._at(0.0, self._arrive)
+        self._events.at(0.0, self._arrive)
 
     def stop(self) -> None:
         """Let nobody come any more."""
@@ -53,20 +45,15 @@ class QueueTraffic:
 
     def run(self, until: float) -> None:
         """Play all events up to a time."""
-        while self._events and self._events[0].time <= until:
-            event = heapq.heappop(self._events)
-            event.act(event.time)
+        for time, act in self._events.due(until):
+            act(time)
         self.gateway.windows.tick(until)
-
-    def _at(self, time: float, act: Callable[[float], None]) -> None:
-        self._number += 1
-        heapq.heappush(self._events, _Event(time, self._number, act))
 
     def _arrive(self, now: float) -> None:
         if not self._rate:
             return
         draw = self._random
-        self._at(now + draw.expovariate(self._rate), self._arrive)
+        self._events.at(now + draw.expovariate(self._rate), self._arrive)
         tokens = max(8, round(draw.lognormvariate(math.log(MEAN_TOKENS) - SPREAD**2 / 2, SPREAD)))
         prompt = f"{draw.random():.18f}" + "x" * (TOKEN_BYTES * tokens - 20)
         request, pick = self.gateway.send(now, prompt)
@@ -76,8 +63,8 @@ class QueueTraffic:
         seconds *= (1 + INTERFERENCE * pod.running) * self._factors.get(pick.revision, 1.0)
         pod.free = first = max(now, pod.free) + seconds
         end = first + draw.expovariate(1 / DECODE_SECONDS)
-        self._at(first, lambda time: self._first_token(request, pod, first - now, time))
-        self._at(end, lambda time: self._end(request, pod, time))
+        self._events.at(first, lambda time: self._first_token(request, pod, first - now, time))
+        self._events.at(end, lambda time: self._end(request, pod, time))
 
     def _first_token(self, request: str, pod: _Pod, seconds: float, now: float) -> None:
         pod.running += 1
