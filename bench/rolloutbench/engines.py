@@ -78,7 +78,8 @@ def running(per_engine: float) -> float:
 
 
 class Engine:
-    """One pod's engine. `schedule(at, call)` is the world's; `on_first` and `on_end` are told of its requests."""
+    """One pod's engine. `schedule(at, call)` adds a call to the world's events. `on_first` is called with each request that gets its
+    first token, and `on_end` with each that ends."""
 
     def __init__(
         self,
