@@ -10,7 +10,7 @@ import datetime
 import functools
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -25,7 +25,8 @@ TIMES = {"last_transition_time", "since", "started", "created", "time", "starts_
 MAX_TIME = 253_402_300_799.0  # the end of the year 9999: RFC 3339 has no later time
 INTEGER_LIMIT = 2**63  # Kubernetes stores smaller integers only
 OPEN = {(RevisionRecord, "spec"): snapshot_of, (BaselineRecord, "histogram"): histogram_of}
-_HINTS: dict[type, dict[str, Any]] = {}
+OWN = object()
+Reader = Callable[[Any], Any]
 
 
 def dump(status: Status) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def dump(status: Status) -> dict[str, Any]:
 
 def load(document: object) -> Status:
     """Read the status of an object from the API server. Total."""
-    loaded = _load(document, Status, "")
+    loaded = _load_record(Status, document)
     return loaded if isinstance(loaded, Status) else Status()
 
 
@@ -62,79 +63,128 @@ def time_to_the_second(seconds: float) -> str:
 
 
 def _dump(value: Any, name: str) -> Any:
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        dumped = {camel(key): _dump(item, key) for key, item in fields.items() if not _empty(item)}
-        return {key: item for key, item in dumped.items() if item is not None}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple):
-        return [_dump(item, "") for item in value]
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, float):
+    kind = type(value)
+    if kind is str or kind is int or kind is bool:
+        return value
+    if kind is float:
         if name in TIMES:
             return time_text(value) if 0 < value <= MAX_TIME else None
         return value if math.isfinite(value) else None
-    return value
+    if kind is tuple:
+        return [_dump(item, "") for item in value]
+    if dataclasses.is_dataclass(kind):
+        dumped = {}
+        for field, key in _keys(kind):
+            item = getattr(value, field)
+            if item or isinstance(item, int | float):  # neither None nor empty
+                dumped[key] = _dump(item, field)
+        return {key: item for key, item in dumped.items() if item is not None}
+    if isinstance(value, Enum):
+        return value.value
+    return dict(value) if isinstance(value, Mapping) else value
 
 
-def _empty(value: Any) -> bool:
-    return value is None or value == () or value == {} or value == ""
+@functools.cache
+def _keys(kind: type) -> tuple[tuple[str, str], ...]:
+    """The names of a record's fields, in Python and in JSON."""
+    return tuple((field.name, camel(field.name)) for field in dataclasses.fields(kind))
 
 
-def _load(value: Any, kind: Any, name: str) -> Any:
-    """Read `value` as `kind`; return None when that is not possible, and raise nothing."""
+@functools.cache
+def _reader(kind: Any, name: str) -> Reader:
+    """The function that reads JSON as `kind`. It returns None when that is not possible, and raises nothing."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        inner = next(option for option in get_args(kind) if option is not type(None))
-        return None if value is None else _load(value, inner, name)
+        return _reader(next(option for option in get_args(kind) if option is not type(None)), name)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _load_record(value, kind)
+        return functools.partial(_load_record, kind)
     if origin is tuple:
-        return _load_tuple(value, get_args(kind))
+        return _tuple_reader(get_args(kind))
     if origin is not None and issubclass(origin, Mapping):
-        return dict(value) if isinstance(value, Mapping) else None
+        return lambda value: dict(value) if isinstance(value, Mapping) else None
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return next((member for member in kind if member.value == value), None)
-    if name in TIMES and isinstance(value, str):
-        return _seconds(value)
+        return lambda value: next((member for member in kind if member.value == value), None)
     if kind is float:
-        usable = isinstance(value, int | float) and not isinstance(value, bool)
-        return float(value) if usable and abs(value) <= sys.float_info.max else None
+        return _load_time if name in TIMES else _load_float
     if kind is int:
-        return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < INTEGER_LIMIT else None
-    return value if isinstance(value, kind) else None
+        return _load_int
+    return lambda value: value if isinstance(value, kind) else None
 
 
-def _load_record(value: Any, kind: type) -> Any:
-    if not isinstance(value, Mapping):
+def _load_float(value: Any) -> float | None:
+    usable = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if usable and abs(value) <= sys.float_info.max else None
+
+
+def _load_time(value: Any) -> float | None:
+    return _seconds(value) if isinstance(value, str) else _load_float(value)
+
+
+def _load_int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < INTEGER_LIMIT else None
+
+
+@functools.cache
+def _readers(kind: type) -> tuple[tuple[str, str, Reader, Any], ...]:
+    """Of each field of a record: its names in Python and in JSON, its reader, and the value without which it is unreadable.
+
+    That value is MISSING where there is none, and OWN for the field's own default.
+    """
+    hints = get_type_hints(kind)
+    return tuple(
+        (
+            field.name,
+            camel(field.name),
+            _checked(kind, field.name, _reader(hints[field.name], field.name)),
+            _default_of(hints[field.name])
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            else OWN,
+        )
+        for field in dataclasses.fields(kind)
+    )
+
+
+def _checked(kind: type, name: str, reader: Reader) -> Reader:
+    """The reader of a field, with the check of what it holds where its type leaves that open."""
+    if (kind, name) not in OPEN:
+        return reader
+    check = OPEN[kind, name]
+    return lambda value: None if (loaded := reader(value)) is None else check(loaded)
+
+
+def _load_record(kind: type, value: Any) -> Any:
+    if not isinstance(value, dict | Mapping):
         return None
-    if kind not in _HINTS:
-        _HINTS[kind] = get_type_hints(kind)
     arguments = {}
-    for field in dataclasses.fields(kind):
-        present = camel(field.name) in value
-        loaded = _load(value[camel(field.name)], _HINTS[kind][field.name], field.name) if present else None
-        if loaded is not None and (kind, field.name) in OPEN:
-            loaded = OPEN[kind, field.name](loaded)
+    for name, key, reader, default in _readers(kind):
+        loaded = reader(value[key]) if key in value else None
         if loaded is not None:
-            arguments[field.name] = loaded
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            default = _default_of(_HINTS[kind][field.name])
-            if default is dataclasses.MISSING:
-                return None
-            arguments[field.name] = default
+            arguments[name] = loaded
+        elif default is dataclasses.MISSING:
+            return None
+        elif default is not OWN:
+            arguments[name] = default
     return kind(**arguments)
 
 
-def _load_tuple(value: Any, kinds: tuple[Any, ...]) -> Any:
+def _tuple_reader(kinds: tuple[Any, ...]) -> Reader:
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        return functools.partial(_load_items, _reader(kinds[0], ""))
+    return functools.partial(_load_tuple, tuple(_reader(kind, "") for kind in kinds))
+
+
+def _load_items(reader: Reader, value: Any) -> tuple[Any, ...] | None:
+    """A tuple of any length, without the items that cannot be read."""
     if not isinstance(value, list):
         return None
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(item for item in (_load(item, kinds[0], "") for item in value) if item is not None)
-    loaded = tuple(_load(item, kind, "") for item, kind in zip(value, kinds, strict=False))
-    return loaded if len(loaded) == len(kinds) and None not in loaded else None
+    return tuple([item for item in map(reader, value) if item is not None])
+
+
+def _load_tuple(readers: tuple[Reader, ...], value: Any) -> tuple[Any, ...] | None:
+    if not isinstance(value, list):
+        return None
+    loaded = tuple([reader(item) for reader, item in zip(readers, value, strict=False)])
+    return loaded if len(loaded) == len(readers) and None not in loaded else None
 
 
 def _default_of(kind: Any) -> Any:

@@ -15,7 +15,7 @@ from pagefleet_operator.domain.spec.schema.fields import record
 from pagefleet_operator.domain.spec.schema.spec import SPEC
 
 SNAPSHOT = record("", {name: SPEC["properties"][name] for name in POD_AFFECTING}, ("model",))
-MAX_BUCKET = 5000
+BUCKETS = frozenset(map(str, range(5001)))
 
 
 def snapshot_of(value: object) -> dict[str, Any]:
@@ -32,6 +32,5 @@ def histogram_of(value: object) -> dict[str, int]:
     return {
         bucket: count
         for bucket, count in value.items()
-        if isinstance(bucket, str) and bucket.isascii() and bucket.isdigit() and len(bucket) < 6
-        if int(bucket) <= MAX_BUCKET and isinstance(count, int) and not isinstance(count, bool) and count >= 0
+        if bucket in BUCKETS and isinstance(count, int) and not isinstance(count, bool) and count >= 0
     }
