@@ -15,7 +15,7 @@ A canary's requests teach nothing. A slow canary would otherwise become the expe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 from zlib import crc32
@@ -33,7 +33,7 @@ MIN_SECONDS = 0.001  # an expected time is at least this
 RIDGE = 1e-4  # of a feature's own sum of squares
 MAX_SAMPLED_PODS = 8  # of a service's reference revision, whose times are measured one by one
 MAX_FOREIGN = 1e6  # requests of other gateways on a pod
-TYPICAL_GAIN = 0.02  # how far a service's typical prompt follows the last one
+TYPICAL_REQUESTS = 50  # a revision's typical prompt is the mean of about so many of the last ones
 
 
 class Load(NamedTuple):
@@ -62,7 +62,6 @@ class Model:
     """The model of one service."""
 
     def __init__(self) -> None:
-        self.typical_tokens = 0.0  # uncached prompt tokens of a usual request
         self._coefficients: Sequence[float] | None = None
         self._first: list[tuple[Load, float]] = []  # measurements before there are coefficients
         self._added = 0  # measurements since the last solution
@@ -72,9 +71,8 @@ class Model:
         """Return the expected time; None while too little is known."""
         return None if self._coefficients is None else _value(self._coefficients, load)
 
-    def learn(self, load: Load, own_tokens: float, seconds: float) -> None:
-        """Learn from the measured time of a request that met the load and had so many tokens of its own."""
-        self.typical_tokens += (own_tokens - self.typical_tokens) * (TYPICAL_GAIN if self.typical_tokens else 1.0)
+    def learn(self, load: Load, seconds: float) -> None:
+        """Learn from the measured time of a request that met the load."""
         if self._coefficients is None:
             self._first.append((load, seconds))
             if len(self._first) >= MIN_MEASUREMENTS:
@@ -152,21 +150,41 @@ class ExpectedTimes:
         model = self._models.get(key)
         return None if model is None else model.seconds(load)
 
-    def typical_tokens(self, key: ServiceKey) -> float:
-        """Return the uncached prompt tokens of a usual request of the service; 0 while none is known."""
-        model = self._models.get(key)
-        return 0.0 if model is None else model.typical_tokens
-
-    def learn(self, key: ServiceKey, load: Load, own_tokens: float, seconds: float) -> None:
+    def learn(self, key: ServiceKey, load: Load, seconds: float) -> None:
         """Learn from a request of the service's reference revision."""
         model = self._models.get(key)
         if model is None:
             model = self._models[key] = Model()
-        model.learn(load, own_tokens, seconds)
+        model.learn(load, seconds)
 
     def retain(self, keys: Collection[ServiceKey]) -> None:
         """Forget services that are not among `keys`."""
         self._models = {key: model for key, model in self._models.items() if key in keys}
+
+
+class TypicalPrompts:
+    """The uncached prompt tokens of a usual request, by service and revision.
+
+    Revisions differ where clients choose them, and where one has lost what it had cached. The tokens are estimated before an
+    engine has the request, so that no engine's speed changes them.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[ServiceKey, str], tuple[int, float]] = {}  # requests and their mean
+
+    def add(self, key: ServiceKey, revision: str, tokens: float) -> None:
+        count, mean = self._known.get((key, revision), (0, 0.0))
+        count = min(count + 1, TYPICAL_REQUESTS)
+        self._known[key, revision] = count, mean + (tokens - mean) / count
+
+    def tokens(self, service: Service, revision: str) -> float:
+        """Return the mean; that of the reference revision before the revision's first request, and 0 before any."""
+        own = self._known.get((service.key, revision)) or self._known.get((service.key, service.reference))
+        return 0.0 if own is None else own[1]
+
+    def retain(self, pods: Mapping[ServiceKey, Collection[str]]) -> None:
+        """Forget revisions that are not among those of `pods`."""
+        self._known = {name: own for name, own in self._known.items() if name[1] in pods.get(name[0], ())}
 
 
 class LoadsAtPick:
@@ -177,23 +195,25 @@ class LoadsAtPick:
     ) -> None:
         """`load_on` returns the load of this gateway's own requests on a pod."""
         self._state, self._readings, self._times, self._load_on = state, readings, times, load_on
+        self.typical = TypicalPrompts()
         self._samples: dict[ServiceKey, tuple[Sequence[Pod], frozenset[str]]] = {}  # of these pods, the sampled uids
 
     def ahead(self, service: Service, pod: Pod, now: float) -> Load:
         """Return the load on a pod before the next request.
 
         Of other gateways' requests the engine's last reading states how many there are and how many of all requests wait.
-        Those that wait count as the service's typical prompt.
+        Those that wait count as the revision's typical prompt.
         """
         own, reading = self._load_on(pod, now), self._readings.of(pod, now)
         if not 0.0 < reading.foreign <= MAX_FOREIGN:  # an impossible reading is none
             return own
         waiting = reading.foreign * min(1.0, max(0.0, reading.waiting / (reading.running + reading.waiting)))
-        typical = self._times.typical_tokens(service.key)
+        typical = self.typical.tokens(service, pod.revision)
         return Load(own.tokens + waiting * typical, own.running + reading.foreign - waiting)
 
     def at_pick(self, service: Service, pod: Pod, ahead: Load, own_tokens: float) -> LoadAtPick:
         """Return the load that a request meets on its pod, with the expected time to its first token."""
+        self.typical.add(service.key, pod.revision, own_tokens)
         load = Load(ahead.tokens + own_tokens, ahead.running)
         expected = self._times.seconds(service.key, load)
         name = load_stratum(load.tokens, queued=ahead.tokens > 0)
@@ -205,6 +225,7 @@ class LoadsAtPick:
         """Forget services that are not among `keys`."""
         self._samples = {key: sample for key, sample in self._samples.items() if key in keys}
         self._times.retain(keys)
+        self.typical.retain(self._state.snapshot.pods)
 
     def _sample(self, service: Service) -> frozenset[str]:
         """Return the sampled pods by uid: the reference's with the lowest hashes, so that all gateways choose alike."""

@@ -226,7 +226,7 @@ class Ledger:
         at_pick = ticket.at_pick
         if at_pick is None or not at_pick.reference or ticket.retried:
             return ""
-        self.expected_times.learn(ticket.service.key, at_pick.load, ticket.uncached_tokens, seconds)
+        self.expected_times.learn(ticket.service.key, at_pick.load, seconds)
         return ticket.choices[0].name if at_pick.sampled else ""
 
     def record_stream_error(self, request_id: str) -> None:

@@ -37,7 +37,7 @@ def teach(
     for _ in range(count):
         load = draw(source)
         seconds = slower * truth(load) * source.lognormvariate(0.0, noise)
-        model.learn(load, load.tokens / 2, seconds * (100.0 if source.random() < outliers else 1.0))
+        model.learn(load, seconds * (100.0 if source.random() < outliers else 1.0))
 
 
 def worst(model: Model, slower: float = 1.0) -> float:
@@ -84,7 +84,7 @@ def test_unequal_loads_have_equal_relative_times() -> None:
         if number >= 4000 and expected is not None:
             relatives[busy].append(seconds / expected)
         if not busy:
-            model.learn(load, load.tokens, seconds)
+            model.learn(load, seconds)
     assert mean(relatives[True]) == pytest.approx(mean(relatives[False]), rel=0.08)
     assert sorted(relatives[True])[475] == pytest.approx(sorted(relatives[False])[int(0.95 * 3500)], rel=0.08)
 
@@ -98,7 +98,7 @@ def test_unequal_loads_have_equal_relative_times() -> None:
 def test_whatever_was_measured_more_load_never_takes_less_time(measured: list[tuple[float, int, float]]) -> None:
     model = Model()
     for tokens, running, seconds in measured:
-        model.learn(Load(tokens, float(running)), tokens, seconds)
+        model.learn(Load(tokens, float(running)), seconds)
     ordered = [model.seconds(Load(10.0**power, 2.0 * power)) for power in range(8)]
     known = [value for value in ordered if value is not None]
     assert len(known) == 8 and known == sorted(known)
@@ -109,11 +109,9 @@ def test_services_learn_apart_and_are_forgotten() -> None:
     times, source = ExpectedTimes(), random.Random(4)
     for _ in range(100):
         load = draw(source)
-        times.learn(KEY, load, 300.0, truth(load))
-        times.learn(OTHER, load, 700.0, 2 * truth(load))
+        times.learn(KEY, load, truth(load))
+        times.learn(OTHER, load, 2 * truth(load))
     one, other = times.seconds(KEY, GRID[4]), times.seconds(OTHER, GRID[4])
     assert one is not None and other == pytest.approx(2 * one, rel=0.01)
-    assert (times.typical_tokens(KEY), times.typical_tokens(OTHER)) == (pytest.approx(300), pytest.approx(700))
     times.retain({OTHER: None})
     assert times.seconds(KEY, GRID[4]) is None and times.seconds(OTHER, GRID[4]) == other
-    assert times.typical_tokens(KEY) == 0.0

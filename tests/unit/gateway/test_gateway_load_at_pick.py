@@ -112,7 +112,8 @@ def test_a_copy_is_load_and_is_not_compared() -> None:
 def test_other_gateways_requests_are_load_as_far_as_the_engine_reports_them() -> None:
     gateway = VirtualGateway(pods=1, weights=ONLY_STABLE)
     now = teach(gateway, 0.0)
-    typical = gateway.ledger.expected_times.typical_tokens(KEY)
+    typical = ticket(gateway, gateway.send(now, unlike(900))[0]).uncached_tokens
+    gateway.end("r51", now)
     page = b"vllm:num_requests_running 6\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
     gateway.readings.put(gateway.pods[0], page, now)
     own = ticket(gateway, gateway.send(now)[0])
@@ -121,6 +122,22 @@ def test_other_gateways_requests_are_load_as_far_as_the_engine_reports_them() ->
     assert own.at_pick.load.tokens == pytest.approx(own.uncached_tokens + 2 * typical)
     later = ticket(gateway, gateway.send(now + 60.0)[0])
     assert later.at_pick is not None and later.at_pick.load.running == 0, "the reading is too old"
+
+
+def test_what_waits_from_other_gateways_is_as_long_as_the_revision_s_own_prompts() -> None:
+    """The clients of a canary may send longer prompts. Its queue is then not expected to be over as soon as the stable's."""
+    gateway = VirtualGateway(pods=1, weights=ONLY_STABLE, canary=CANARY)
+    now = teach(gateway, 0.0)
+    page = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 3\nvllm:kv_cache_usage_perc 0.5\n"
+    for weights, pod, length in ((ONLY_CANARY, gateway.pods[1], 4000), (ONLY_STABLE, gateway.pods[0], 400)):
+        gateway.state.put_service(service(weights=weights, canary=CANARY))
+        for number in range(20):
+            gateway.end(gateway.send(now, unlike(10 * length + number, length))[0], now + 1.0)
+            now += 1.1
+        gateway.readings.put(pod, page, now)
+        own = ticket(gateway, gateway.send(now, unlike(10 * length + 99, length))[0])
+        assert own.at_pick is not None
+        assert own.at_pick.load.tokens == pytest.approx(4 * own.uncached_tokens, rel=0.05)
 
 
 @pytest.mark.parametrize("text", [b"NaN", b"+Inf", b"-5", b"1e300"])
