@@ -68,11 +68,15 @@ class Service:
 
 
 class Gateway:
-    """What the gateway counts of each revision; `codes` are those of ten requests between two scrapes."""
+    """What the gateway counts of each revision; `codes` are those of ten requests between two scrapes.
+
+    It still has the counters of a revision that was rejected before and gets no requests any more.
+    """
 
     def __init__(self, canary: str) -> None:
         self.codes: dict[str, dict[str, int]] = {"old": {"200": 10}, canary: {"200": 10}}
         self._metrics = gateway_metrics()
+        self._metrics._requests.labels("team-a", "chat", "gone", "200").inc(10)
 
     def text(self) -> bytes:
         for revision, codes in self.codes.items():

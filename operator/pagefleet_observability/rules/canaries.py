@@ -26,10 +26,13 @@ REVISION = "Canary {{ $labels.revision }} of {{ $labels.namespace }}/{{ $labels.
 
 
 def _share(name: str, codes: str) -> Recording:
-    """The share of answers with `codes`, by revision; 0 where there is none."""
+    """The share of answers with `codes`, by revision; 0 where there is none.
+
+    A revision without requests has no share: it would be NaN, and so would every sum over the revisions.
+    """
     counted = f'rate({REQUESTS}{{{codes},revision!=""}}[5m])'
     whole = f'sum by ({BY}) (rate({REQUESTS}{{revision!=""}}[5m]))'
-    return Recording(f"revision:{name}:ratio_rate5m", f"(sum by ({BY}) ({counted}) or 0 * {whole}) / {whole}")
+    return Recording(f"revision:{name}:ratio_rate5m", f"(sum by ({BY}) ({counted}) or 0 * {whole}) / ({whole} > 0)")
 
 
 def _others(value: str) -> str:
