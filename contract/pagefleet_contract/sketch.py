@@ -129,3 +129,8 @@ def coarse(histogram: Histogram, most: int) -> dict[int, int]:
             place = -(-bucket // width) * width
             result[place] = result.get(place, 0) + count
     return dict(sorted(result.items()))
+
+
+def stored(histogram: Histogram, most: int) -> dict[str, int]:
+    """Return the histogram in `most` buckets at most (`coarse`), with their numbers as the text that JSON needs."""
+    return {str(bucket): count for bucket, count in coarse(histogram, most).items()}

@@ -28,13 +28,13 @@ def judge(guard: LatencyGuard, baseline: Sequence[BaselineRecord], canary: Seque
     """
     source = sources.name_of(guard.source, guard.histogram)
     known = {
-        entry.stratum: entry.histogram
+        entry.stratum: entry.counts
         for entry in baseline
         if entry.signal == guard.signal and entry.source in ("", source)
     }
     total, signals, bounds, minutes, blind = Evidence(), [], [], set[int](), False
     for stratum in sorted({piece.stratum for piece in canary} & set(known)):
-        recorded = {int(b): n for b, n in known[stratum].items() if b.isdecimal() and isinstance(n, int) and n > 0}
+        recorded = known[stratum]
         count = sketch.total(recorded)
         canary_interval = [piece for piece in canary if piece.stratum == stratum]
         signals.append(latency.signal_record(guard, stratum, recorded, _merged(guard, canary_interval, recorded), None))
@@ -95,7 +95,7 @@ def _count_above(signal: str, piece: Slice, bound: float, in_flight: InFlight) -
 
 def _is_above_last_edge(signal: str, piece: Slice, bound: float) -> bool:
     edged = piece.edged.get(signal)
-    return edged is not None and (len(edged.bounds) < 2 or edged.bounds[-2] < bound)
+    return edged is not None and edged.ends_below(bound)
 
 
 def _merged(guard: LatencyGuard, slices: Sequence[Slice], recorded: Histogram) -> Histogram:

@@ -17,13 +17,17 @@ from pagefleet_operator.domain.analysis.adjusted.forecast import duration
 from pagefleet_operator.domain.analysis.adjusted.ratio import Ratio, ratio, requests_needed
 from pagefleet_operator.domain.analysis.adjusted.reference import MIN_REQUESTS, MULTIPLES, QUANTILES
 from pagefleet_operator.domain.analysis.latency import REGRESSION
-from pagefleet_operator.domain.analysis.sequential import MAX_EXPONENT, value_of
-from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
+from pagefleet_operator.domain.analysis.verdict import (
+    SUSPICIOUS,
+    Outcome,
+    Verdict,
+    make_verdict,
+    record_without_latency,
+)
+from pagefleet_operator.domain.base.logarithms import MAX_EXPONENT, value_of
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import SignalRecord, VerdictRecord
-
-SUSPICIOUS = math.log(10.0)  # evidence from which a canary that is not convicted does not pass either
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def judge(judged: Judged) -> Verdict:
         return _verdict(Outcome.INCONCLUSIVE, judged, record, message, wait)
     state = _state(judged, found, count)
     if found is not None and found.high is not None and found.high < 1 + guard.max_increase:
-        if sums.evidence.log < SUSPICIOUS:
+        if sums.evidence.log < math.log(SUSPICIOUS):
             return _verdict(Outcome.PASSED, judged, record, state, None)
         message = f"suspicious, not proven: {state}; {_conviction(sums)} (evidence {record.evidence:.3g})"
         return _verdict(Outcome.INCONCLUSIVE, judged, record, message, None)

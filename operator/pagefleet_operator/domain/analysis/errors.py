@@ -19,9 +19,16 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pagefleet_operator.domain.analysis import sequential
 from pagefleet_operator.domain.analysis.failures import FailureCounts, FailureEvidence, Subject, gather
-from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency, worst_of
+from pagefleet_operator.domain.analysis.verdict import (
+    SUSPICIOUS,
+    Outcome,
+    Verdict,
+    make_verdict,
+    record_without_latency,
+    worst_of,
+)
+from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.status.failure_record import FailureRecord, FailureTotals
 from pagefleet_operator.domain.status.status import SignalRecord
 
@@ -30,7 +37,6 @@ MIN_REQUESTS = 20
 EXCESS_PART = 0.1  # of the error level of `errors` is for each of EXCESSES
 CLEAR_RATIO = 5.0  # times the stable's share
 MAX_PERIOD_LOG = 1.5  # so that an excess must last for six periods
-SUSPICIOUS = 10.0  # an e-value from which a canary that is not convicted does not pass either
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ def judge(
     total, recent, max_rate = evidence.now.total, evidence.now.recent, evidence.now.limit
     own_level = (1 - EXCESS_PART * len(EXCESSES)) * level
     log = evidence.log(own_level)
-    value = sequential.value_of(log)
+    value = value_of(log)
     regressed = log >= math.log(1 / own_level)
     shown = recent if regressed else total
     rate = shown.canary_failed / shown.canary if shown.canary else 0.0
@@ -113,7 +119,7 @@ def _judge_excess(excess: Excess, evidence: FailureEvidence, level: float) -> Ve
         f"{counts.stable_failed} of {counts.stable} of the stable ({stable_share:.2%})"
     )
     outcome = Outcome.REGRESSED if clear else Outcome.PASSED
-    value = sequential.value_of(log)
+    value = value_of(log)
     limit = max(excess.share, CLEAR_RATIO * stable_share)
     record = record_without_latency(excess.signal, share, limit, counts.canary, value)
     shown = SignalRecord(

@@ -103,7 +103,7 @@ class SlowCounts:
         signal, seconds = self._bound.signal, self._bound.seconds
         measured, edged = piece.latency.get(signal, {}), piece.edged.get(signal)
         if edged is not None:
-            self.blind |= len(edged.bounds) < 2 or edged.bounds[-2] < seconds
+            self.blind |= edged.ends_below(seconds)
             count, slow = sketch.total(measured), edged.above(seconds)
         else:
             begin, end = self.skip(piece, of_canary)

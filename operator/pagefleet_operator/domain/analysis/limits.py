@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pagefleet_operator.domain.analysis import sequential
-from pagefleet_operator.domain.analysis.errors import SUSPICIOUS
 from pagefleet_operator.domain.analysis.failures import FailureEvidence
 from pagefleet_operator.domain.analysis.latency import ABOVE_LAST_EDGE
 from pagefleet_operator.domain.analysis.verdict import (
+    SUSPICIOUS,
     Outcome,
     Verdict,
     make_verdict,
     no_measurement,
     record_without_latency,
 )
+from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import FreePages, Gate, LatencyGuard
 from pagefleet_operator.domain.status.observation import GateReading, Observation
 from pagefleet_operator.domain.status.stage import reading_of
@@ -49,7 +49,7 @@ def judge_bound(guard: LatencyGuard, evidence: FailureEvidence, blind: bool, lev
         outcome, message = Outcome.INCONCLUSIVE, f"{name}: {total.canary} of the {guard.min_requests} requests needed"
     else:
         outcome, message = Outcome.PASSED if log < math.log(SUSPICIOUS) else Outcome.INCONCLUSIVE, text
-    value = sequential.value_of(log)
+    value = value_of(log)
     signal = SignalRecord(name, "", outcome.value, shown.stable, shown.canary, evidence=value, message=text)
     record = record_without_latency(name, rate, limit, shown.canary, value)
     record = replace(record, bound_seconds=guard.max_seconds)

@@ -33,9 +33,9 @@ from dataclasses import dataclass
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
-from pagefleet_operator.domain.analysis.sequential import MAX_EXPONENT, value_of
 from pagefleet_operator.domain.analysis.waits import NO_WAITS, Waits, decided
 from pagefleet_operator.domain.base.edged import Pair
+from pagefleet_operator.domain.base.logarithms import MAX_EXPONENT, log_sum, value_of
 
 ODDS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 MIN_FIRST, MIN_RECENT = 2.0, 20.0  # stable requests above its quantile before the first estimate, and in a running one
@@ -196,9 +196,7 @@ def evidence(tests: Sequence[PairedTest]) -> float:
 
 
 def _mixed(logs: Sequence[float]) -> float:
-    highest = max(logs)
-    log = highest + math.log(sum(math.exp(value - highest) for value in logs) / len(logs))
-    return value_of(max(-MAX_EXPONENT, log))
+    return value_of(max(-MAX_EXPONENT, log_sum(logs) - math.log(len(logs))))
 
 
 def dispersion(blocks: Sequence[BlockCounts]) -> float:

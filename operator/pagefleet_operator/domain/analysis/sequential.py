@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pagefleet_operator.domain.base.logarithms import log_sum, value_of
+
 # Alternatives as multiples of the odds of p0: from barely worse to nearly always.
 ODDS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
-MAX_EXPONENT = 700.0  # exp of more overflows a double
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,7 @@ def e_value(evidence: Evidence, share: float) -> float:
         alternative = odds * share / (1 - share + odds * share)
         ratio = evidence.hits * math.log(alternative / share) + misses * math.log((1 - alternative) / (1 - share))
         logs.append(ratio - math.log(len(ODDS)))
-    highest = max(logs)
-    log_sum = highest + math.log(sum(math.exp(value - highest) for value in logs))
-    return value_of(log_sum)
-
-
-def value_of(log: float) -> float:
-    """The number with this natural logarithm, at most that of MAX_EXPONENT."""
-    return math.exp(min(MAX_EXPONENT, log))
+    return value_of(log_sum(logs))
 
 
 def min_samples(q: float, alpha: float) -> int:

@@ -19,10 +19,15 @@ from dataclasses import dataclass
 from statistics import median
 
 from pagefleet_contract import sketch
-from pagefleet_operator.domain.analysis import sequential
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
-from pagefleet_operator.domain.analysis.errors import SUSPICIOUS
-from pagefleet_operator.domain.analysis.verdict import Outcome, Verdict, make_verdict, record_without_latency
+from pagefleet_operator.domain.analysis.verdict import (
+    SUSPICIOUS,
+    Outcome,
+    Verdict,
+    make_verdict,
+    record_without_latency,
+)
+from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import SignalRecord
 
@@ -62,7 +67,7 @@ def judge(canary: Iterable[Slice], stable: Iterable[Slice], max_decrease: float,
     requests = sum(block.canary.count for block in blocks), sum(block.stable.count for block in blocks)
     decrease = 1 - math.exp(-median(block.difference for block in blocks)) if blocks else 0.0
     text = _sentence(blocks, slow, decrease, max_decrease)
-    value = sequential.value_of(mixture.log)
+    value = value_of(mixture.log)
     proven, suspicious = value >= 1 / level, value >= SUSPICIOUS or decrease > max_decrease
     if proven and decrease > 0:
         outcome = Outcome.REGRESSED

@@ -8,6 +8,8 @@ from enum import StrEnum
 from pagefleet_operator.domain.status.failure_record import FailureRecord
 from pagefleet_operator.domain.status.status import EvidenceRecord, SignalRecord, VerdictRecord
 
+SUSPICIOUS = 10.0  # evidence (an e-value) from which a canary that is not convicted does not pass either
+
 
 class Outcome(StrEnum):
     """The three outcomes; Inconclusive asks for more requests, or for a measurement."""

@@ -38,6 +38,10 @@ class Edged:
         """How many lie certainly above `bound` seconds."""
         return sum(count for place, count in self.counts.items() if self.lower(place) >= bound)
 
+    def ends_below(self, bound: float) -> bool:
+        """Whether the last finite edge lies below `bound` seconds, so that no count can be shown to lie above it."""
+        return len(self.bounds) < 2 or self.bounds[-2] < bound
+
 
 @lru_cache(maxsize=256)
 def shared(bounds: tuple[float, ...]) -> tuple[float, ...]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagefleet_operator.domain.analysis import sequential, verdict
+from pagefleet_operator.domain.analysis import verdict
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.watching import like_load, load_records
 from pagefleet_operator.domain.analysis.watching.like_load import LOOK_BACK_SECONDS, Answer, Question
 from pagefleet_operator.domain.analysis.watching.minutes import complete, newest_complete
+from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.stage import Stage
 from pagefleet_operator.domain.status.status import BaselineRecord, Phase, VerdictRecord
@@ -56,7 +57,7 @@ def verdict_of(limits: LatencyGuard, answer: Answer) -> VerdictRecord | None:
     """The numbers of a conviction, as a rejection stores them."""
     if answer.record is None:
         return None
-    value = sequential.value_of(answer.log)
+    value = value_of(answer.log)
     share = answer.hits / max(1, answer.trials)
     record = verdict.record_without_latency(answer.record.signal, share, 1 - limits.quantile, answer.trials, value)
     return verdict.make_verdict(Outcome.REGRESSED, record, answer.record.message).record

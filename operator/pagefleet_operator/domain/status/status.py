@@ -106,6 +106,11 @@ class BaselineRecord:
     dispersion: float = 0.0
     until: float = 0.0
 
+    @property
+    def counts(self) -> dict[int, int]:
+        """The histogram by numbers of buckets, without entries that cannot be read."""
+        return {int(b): n for b, n in self.histogram.items() if b.isdecimal() and isinstance(n, int) and n > 0}
+
 
 @dataclass(frozen=True)
 class EvidenceRecord:

@@ -84,12 +84,7 @@ def _by_start(ordered: Sequence[Slice]) -> Iterator[Group]:
 def _record(sums: Accumulated) -> EvidenceRecord:
     scope, evidence = sums.scope, sums.evidence
     times = tuple(
-        BaselineRecord(
-            scope.canary,
-            SIGNAL,
-            name,
-            {str(bucket): count for bucket, count in sketch.coarse(own, MAX_BUCKETS).items()},
-        )
+        BaselineRecord(scope.canary, SIGNAL, name, sketch.stored(own, MAX_BUCKETS))
         for name, own in sorted(sums.canary.items())
         if own
     )
@@ -102,9 +97,5 @@ def _earlier(records: Collection[EvidenceRecord], scope: AdjustedScope) -> Earli
     record = next((one for one in records if (one.stable, one.canary, one.increase) == wanted), None)
     if record is None or len(record.logs) != COUNT or record.newest < scope.begin or record.blocks < 0:
         return None
-    times = {
-        entry.stratum: {int(b): n for b, n in entry.histogram.items() if b.isdecimal() and isinstance(n, int) and n > 0}
-        for entry in record.times
-        if entry.signal == SIGNAL
-    }
+    times = {entry.stratum: entry.counts for entry in record.times if entry.signal == SIGNAL}
     return Earlier(record.newest, OnsetMixture(record.logs, record.blocks), times)

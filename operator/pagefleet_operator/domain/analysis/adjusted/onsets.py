@@ -23,6 +23,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pagefleet_operator.domain.base.logarithms import log_add, log_sum
+
 FLOOR = -1e4  # the logarithm of a sum that holds nothing yet: JSON has no infinity
 FIRST = 0.5  # weight of the first block
 
@@ -69,7 +71,7 @@ class OnsetMixture:
         """
         weight = prior.weight(self.blocks)
         logs = (
-            max(FLOOR, _log_add(log, math.log(weight * share)) + ratio)
+            max(FLOOR, log_add(log, math.log(weight * share)) + ratio)
             for log, ratio, share in zip(self.logs, ratios, shares, strict=True)
         )
         return replace(self, logs=tuple(logs), blocks=self.blocks + 1)
@@ -77,14 +79,4 @@ class OnsetMixture:
     @property
     def log(self) -> float:
         """The logarithm of the evidence; from log(1/alpha) on it rejects the null at the level alpha."""
-        return _log_sum(self.logs)
-
-
-def _log_sum(logs: Sequence[float]) -> float:
-    highest = max(logs)
-    return highest + math.log(sum(math.exp(value - highest) for value in logs))
-
-
-def _log_add(one: float, other: float) -> float:
-    """`_log_sum` of two."""
-    return one + math.log1p(math.exp(other - one)) if one > other else other + math.log1p(math.exp(one - other))
+        return log_sum(self.logs)

@@ -20,6 +20,6 @@ def record_baseline(observation: Observation, guard: Guard, revision: str) -> tu
         for stratum in sorted({piece.stratum for piece in own}):
             merged = sketch.merged([piece.latency.get(signal, {}) for piece in own if piece.stratum == stratum])
             if merged:
-                histogram = {str(bucket): count for bucket, count in sketch.coarse(merged, MAX_BUCKETS).items()}
+                histogram = sketch.stored(merged, MAX_BUCKETS)
                 records.append(BaselineRecord(revision, signal, stratum, histogram, source))
     return tuple(records)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagefleet_operator.domain.analysis.sequential import ODDS
+from pagefleet_operator.domain.base.logarithms import log_add, log_sum
 
 MEMORY_MINUTES = 4 * 7 * 24 * 60
 BEGINNING = -math.log(MEMORY_MINUTES * len(ODDS))  # the logarithm of what one alternative gets each minute
@@ -36,15 +37,14 @@ def after(logs: Sequence[float], hits: int, trials: int, bet: Bet) -> tuple[floa
     """The logarithms, one for each alternative, after one more minute; `logs` is empty at first."""
     before = logs if len(logs) == len(ODDS) else (FLOOR,) * len(ODDS)
     return tuple(
-        max(FLOOR, min(bet.maximum, _added(log, BEGINNING) + _gain(hits, trials - hits, odds, bet)))
+        max(FLOOR, min(bet.maximum, log_add(log, BEGINNING) + _gain(hits, trials - hits, odds, bet)))
         for log, odds in zip(before, ODDS, strict=True)
     )
 
 
 def total(logs: Sequence[float]) -> float:
     """The logarithm of the whole evidence; >= log(1/alpha) convicts."""
-    highest = max(logs, default=FLOOR)
-    return highest + math.log(sum(math.exp(log - highest) for log in logs)) if logs else FLOOR
+    return log_sum(logs) if logs else FLOOR
 
 
 def quiet(logs: Sequence[float]) -> bool:
@@ -56,8 +56,3 @@ def _gain(hits: int, misses: int, odds: float, bet: Bet) -> float:
     alternative = odds * bet.share / (1 - bet.share + odds * bet.share)
     ratio = hits * math.log(alternative / bet.share) + misses * math.log((1 - alternative) / (1 - bet.share))
     return min(bet.ceiling, ratio / bet.dispersion)
-
-
-def _added(one: float, other: float) -> float:
-    highest, lowest = max(one, other), min(one, other)
-    return highest + math.log1p(math.exp(lowest - highest))

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pagefleet_contract import sketch
-from pagefleet_operator.domain.analysis import sequential
 from pagefleet_operator.domain.analysis.watching import evidence, load_records
 from pagefleet_operator.domain.analysis.watching.evidence import Bet
 from pagefleet_operator.domain.analysis.watching.load_records import Bounds
-from pagefleet_operator.domain.analysis.watching.minutes import Minute, complete
+from pagefleet_operator.domain.analysis.watching.minutes import MINUTE, Minute, complete
+from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import LatencyGuard
 from pagefleet_operator.domain.status.observation import RevisionReading, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, WatchRecord
@@ -94,7 +94,7 @@ def judge(question: Question, slices: Sequence[Slice], reading: RevisionReading,
     if not logs or (evidence.quiet(logs) and not convicted):
         return answer
     began = before.since if before else minutes[0].start
-    until = minutes[-1].start + 60.0 if minutes else before.until if before else 0.0
+    until = minutes[-1].start + MINUTE if minutes else before.until if before else 0.0
     message = before.message if regressed and before else _sentence(question, answer, reading.hash)
     record = WatchRecord(reading.hash, entry.title, began, until, logs, hits, trials, convicted)
     return replace(answer, record=replace(record, message=message if convicted else ""))
@@ -151,5 +151,5 @@ def _sentence(question: Question, answer: Answer, revision: str) -> str:
     return (
         f"{entry.title} of revision {revision}{ratio}; {share:.1%} of its {answer.trials} requests are slower than the "
         f"{entry.quantile_name} recorded at their load by more than {entry.max_increase:.0%}, "
-        f"accepted {1 - entry.quantile:.1%} (evidence {sequential.value_of(answer.log):.3g})"
+        f"accepted {1 - entry.quantile:.1%} (evidence {value_of(answer.log):.3g})"
     )

@@ -51,7 +51,7 @@ def grown(
     scatter = _dispersion(records, minutes, quantile)
     until = minutes[-1].start + MINUTE if minutes else 0.0
     for cell, histogram in new.items():
-        before = _histogram(known[cell]) if cell in known else {}
+        before = known[cell].counts if cell in known else {}
         room = COMPLETE_REQUESTS - sketch.total(before)
         if room > 0:
             total = sketch.merged([before, _sampled(histogram, min(room, MAX_ADDED))])
@@ -99,10 +99,6 @@ def _cell(record: BaselineRecord) -> Cell | None:
     return (match["stratum"], int(match["running"])) if match else None
 
 
-def _histogram(record: BaselineRecord) -> dict[int, int]:
-    return {int(bucket): count for bucket, count in record.histogram.items() if bucket.isdecimal() and count > 0}
-
-
 def _cells(minutes: Iterable[Minute]) -> dict[Cell, dict[int, int]]:
     """The measured requests by load."""
     cells: dict[Cell, dict[int, int]] = {}
@@ -114,7 +110,7 @@ def _cells(minutes: Iterable[Minute]) -> dict[Cell, dict[int, int]]:
 
 def _pooled(records: Iterable[BaselineRecord]) -> dict[Cell, dict[int, int]]:
     """The histograms by load, in order; a class with too few requests is counted in the next busier one."""
-    cells = sorted((cell, _histogram(record)) for record in records if (cell := _cell(record)) is not None)
+    cells = sorted((cell, record.counts) for record in records if (cell := _cell(record)) is not None)
     result: dict[Cell, dict[int, int]] = {}
     rest: dict[int, int] = {}
     for place, ((name, running), histogram) in enumerate(cells):
@@ -163,4 +159,4 @@ def _written(histogram: Histogram) -> dict[str, int]:
         total += histogram[bucket]
         place = LOWEST_BUCKET if total < lowest else bucket
         result[place] = result.get(place, 0) + histogram[bucket]
-    return {str(bucket): count for bucket, count in sketch.coarse(result, ROOM).items()}
+    return sketch.stored(result, ROOM)

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_contract.strata import QUEUED
+from pagefleet_operator.domain.analysis.adjusted.memory import SETTLED_SECONDS
 from pagefleet_operator.domain.analysis.adjusted.waiting import SILENT_SECONDS, Waiting
 from pagefleet_operator.domain.status.observation import RevisionReading, Slice
 
 MINUTE = 60.0
-SETTLED_SECONDS = 20.0  # a gateway may answer so much later than the others
 RUNNING_FACTOR = math.sqrt(2.0)
 SPREAD = 3.0  # the expected times of one load stratum differ by less
 MAX_RUNNING_CLASS = 40  # a million requests in flight on a replica
