@@ -1,4 +1,4 @@
-"""Rolling back, measured on the parts that are shipped: how soon, and whether anybody notices.
+"""Rollbacks, measured on the parts that are shipped: how long one takes, and whether requests fail meanwhile.
 
     python bench/rollback.py [PART ...] [--quick] [--check] [--json bench/results/rollback.json]
 

@@ -34,7 +34,7 @@ START = attrgetter("start")
 
 
 def spec_of(scenario: Scenario, number: int) -> dict[str, Any]:
-    """Return an InferenceService's spec; another number is another revision. What is not named has its default."""
+    """Return an InferenceService's spec; another number is another revision. Fields that are left out have their defaults."""
     scaling: dict[str, Any] = {"mode": "external", "min": scenario.replicas, "max": scenario.replicas}
     if scenario.max_replicas is not None:
         scaling = {"min": scenario.replicas, "max": scenario.max_replicas}

@@ -25,7 +25,7 @@ FAILURE_SECONDS = 0.01  # from a prompt's turn to its failure
 
 
 class Request:
-    """A request on its way. Times are the world's; `first` and `end` are None before."""
+    """A request on its way. Times are on the world's clock; `first` and `end` are None until they happen."""
 
     __slots__ = (
         "answer",
@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Physics:
-    """How fast an engine is, and by which draws. `draws` are of the engines alone, so that the traffic stays the same."""
+    """How fast an engine is. `draws` are random numbers for the engines alone, so that the traffic stays the same."""
 
     scenario: Scenario
     tokens_per_second: float

@@ -29,7 +29,7 @@ def main(command: str, folder: Path) -> int:
 
 
 def ask(command: str, trace: Trace) -> float | None:
-    """Return when a program rolls a trace back; None: never. Raises ValueError for an answer that is none."""
+    """Return when a program rolls a trace back; None: never. Raises ValueError when the answer is no decision."""
     text = "\n".join(trace.lines()) + "\n"
     done = subprocess.run(shlex.split(command), input=text, capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)

@@ -119,7 +119,7 @@ PARTS: Mapping[str, list[Cell]] = dict(_parts())
 
 
 def cells(names: list[str]) -> list[Cell]:
-    """Return the cells of the parts, or those with the names. Raises KeyError for a name that is none."""
+    """Return the cells of the parts, or those with the names. Raises KeyError for an unknown name."""
     everything = {cell.name: cell for own in PARTS.values() for cell in own}
     chosen: list[Cell] = []
     for name in names or list(PARTS):

@@ -136,7 +136,7 @@ class ScheduledWorld(World):
             self._follow()
 
     def _decide(self, now: float) -> None:
-        """Let the operator decide until it has a verdict; nothing follows from it."""
+        """Let the operator decide until it has a verdict. Its decisions change neither weights nor replicas."""
         status = self.operator.status
         over = self.decided is not None or bool(self.canary and status.stable == self.canary)
         # A baseline is none of our operator's: it only names the canary there.

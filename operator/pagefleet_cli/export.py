@@ -32,8 +32,8 @@ def export(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """Print services with the records of their revisions, to be applied in an empty cluster: what was stable and what was
-    rejected is known there."""
+    """Print services with the records of their revisions, to be applied in an empty cluster. The stable and the rejected
+    revisions are known there."""
     if name and every:
         raise typer.BadParameter("a service is in one namespace: give a name or --all-namespaces, not both")
     with readable_errors():
@@ -76,7 +76,7 @@ def _owner(record: Document) -> tuple[str, str]:
 
 
 def _metadata(document: Document, more: Document) -> Document:
-    """Name, namespace, labels and annotations; not what belongs to this cluster or is over."""
+    """Return name, namespace, labels and annotations, without those that hold only in this cluster."""
     metadata = document["metadata"]
     present = metadata.get("annotations") or {}
     annotations = {key: value for key, value in present.items() if key not in NOT_EXPORTED} | more

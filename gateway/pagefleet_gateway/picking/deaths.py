@@ -8,9 +8,9 @@ After one death the body goes to one pod, without a retry and without a copy. Af
 request with it may pass, and each further death doubles the time. A whole answer forgives it: the engines died of something
 else.
 
-Many clients may send one body at the same time, a health check's for example. When an engine dies of something else, it has
-some of them, and the others must keep their retries. A body that ends engines is never answered. So a body that was answered
-whole shortly before has one death to spare.
+Many clients may send the same body at one time, a health check's for example. An engine that dies of something else often has
+some of these requests, and the others must keep their retries. A body that ends engines is never answered. So for a body that
+was answered whole shortly before the first death, one death does not count.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Deaths:
             self._records.popitem(last=False)
 
     def record_answer(self, known: Content | None, now: float) -> None:
-        """Forgive the content after a whole answer to it. Connections that the last death cuts later are still that death."""
+        """Forgive the content after a whole answer to it. Connections that break later because of the last death are not a new one."""
         if known is None:
             return
         self._answered[known] = now
@@ -101,7 +101,7 @@ class Deaths:
         return 0.0
 
     def sweep(self, now: float) -> None:
-        """Forget contents whose last death is long ago, or was forgiven, and answers that vouch for nothing any more."""
+        """Forget contents whose last death is long ago or was forgiven, and answers that are too old to matter."""
         for known in [known for known, record in self._records.items() if record.last + _lifetime(record) < now]:
             del self._records[known]
         while self._answered and next(iter(self._answered.values())) + ANSWER_VOUCHES_SECONDS < now:

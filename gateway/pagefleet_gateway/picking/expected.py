@@ -201,7 +201,7 @@ class LoadsAtPick:
     def ahead(self, service: Service, pod: Pod, now: float) -> Load:
         """Return the load on a pod before the next request.
 
-        Of other gateways' requests the engine's last reading states how many there are and how many of all requests wait.
+        The engine's last reading states how many requests of other gateways it has, and how many of all requests wait.
         Those that wait count as the revision's typical prompt.
         """
         own, reading = self._load_on(pod, now), self._readings.of(pod, now)

@@ -221,7 +221,7 @@ class Ledger:
     def learn(self, ticket: Ticket, seconds: float) -> str:
         """Learn from the time to first token of a request's first choice. Return that pod's name if it is sampled, else "".
 
-        After a retry the time is of several pods. It teaches nothing then, and is no pod's.
+        After a retry the time belongs to several pods, so it teaches nothing and is counted for none of them.
         """
         at_pick = ticket.at_pick
         if at_pick is None or not at_pick.reference or ticket.retried:
@@ -236,7 +236,7 @@ class Ledger:
             self._tickets[request_id] = replace(ticket, stream_error=True)
 
     def record_failed_attempt(self, request_id: str) -> None:
-        """Record that an attempt of a request has failed: its time to first token is then not of one pod."""
+        """Record that an attempt of a request has failed: its time to first token then belongs to several pods."""
         ticket = self._tickets.get(request_id)
         if ticket is not None and not ticket.retried:
             self._tickets[request_id] = replace(ticket, retried=True)

@@ -33,7 +33,7 @@ from pagefleet_operator.domain.status.status import Rejection
 API_VERSION, KIND = "apps/v1", "ControllerRevision"
 STABLE, PREVIOUS = "stable", "previous"  # roles
 MAX_MESSAGE = 1000
-# Every annotation of a record that the operator writes. One without a value is "": what a back-up brought goes.
+# The annotations that the operator writes. One without a value is written as "", which replaces a value from a back-up.
 ANNOTATIONS = (
     RECORDED_FOR_ANNOTATION, CREATED_ANNOTATION, ROLE_ANNOTATION, ROLE_SINCE_ANNOTATION, REJECTED_ANNOTATION,
     REJECTED_AT_ANNOTATION, REJECTED_MESSAGE_ANNOTATION, DELETED_ANNOTATION,
@@ -63,7 +63,7 @@ def manifest(namespace: str, service: str, record: RecordReading) -> dict[str, A
 
 
 def readings(documents: Iterable[Mapping[str, Any]]) -> tuple[RecordReading, ...]:
-    """Read the records among a service's ControllerRevisions, oldest first. Total: what is no record is left out."""
+    """Read the records among a service's ControllerRevisions, oldest first. Total: other objects are left out."""
     made = (_reading(document) for document in documents)
     return tuple(sorted((one for one in made if one is not None), key=lambda one: (one.created, one.revision)))
 
@@ -90,7 +90,7 @@ def _reading(document: Mapping[str, Any]) -> RecordReading | None:
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     service, revision = labels.get(SERVICE_LABEL, ""), labels.get(REVISION_LABEL, "")
     named = revision and metadata["name"] == f"{service}-{revision}"
-    # The history of a StatefulSet has the labels of its pods: ours have another name, and no owner.
+    # A StatefulSet's ControllerRevisions have the labels of its pods. A record has another name, and no owner.
     if not named or labels.get(NAME_LABEL) != RECORD or metadata.get("ownerReferences"):
         return None
     data = document.get("data")

@@ -1,8 +1,8 @@
 """What is recorded: one record for each revision of the history and for each rejected one. Pure.
 
-Records follow the status: they are written after it, and never while nothing serves yet and nothing is known. A record
-whose revision the status has forgotten goes, so `spec.rollout.historyLimit` bounds their number (with the rejected
-revisions, of which a status remembers ten).
+Records follow the status: they are written after it, and not before something serves or is known. The record of a revision
+that is no longer in the status is deleted. So `spec.rollout.historyLimit` bounds their number, together with the rejected
+revisions, of which a status has the ten latest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pagefleet_operator.domain.status.status import Phase, Status
 
 
 def add(observation: Observation, plan: Plan) -> Plan:
-    """Add the records that must exist, and those that go."""
+    """Add to the plan the records that must exist, and the deletion of the others."""
     made = _records(observation, plan.status)
     desired = tuple(record for record in made if is_object_name(f"{observation.name}-{record.revision}"))
     if not desired:
@@ -28,7 +28,7 @@ def add(observation: Observation, plan: Plan) -> Plan:
     gone = tuple(
         Withdrawal(API_VERSION, KIND, f"{observation.name}-{record.revision}", record.object)
         for record in observation.records
-        # One that cannot be used here stays: it can be read when the operator's policy has changed.
+        # A record that cannot be used here is retained: it may be usable after a change of the operator's policy.
         if record.revision not in names and (record.uid == observation.uid or restoring.is_usable(observation, record))
     )
     manifests = tuple(manifest(observation.namespace, observation.name, record) for record in desired)
@@ -52,7 +52,7 @@ def _records(observation: Observation, status: Status) -> Iterator[RecordReading
 
 
 def _role(status: Status, revision: str) -> tuple[str, float]:
-    """A revision is recorded as stable when it has served: the first one only when it has a ready pod."""
+    """Return the role and the time since which the revision has it. A first revision is stable only when it has served."""
     has_served = bool(status.traffic) or status.rollout.phase is Phase.RESTORING
     if revision == status.stable and has_served:
         return STABLE, 0.0

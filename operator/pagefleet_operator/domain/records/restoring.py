@@ -2,9 +2,9 @@
 
 A record that was written for this InferenceService is a copy of its status, and is not read. Records are read when they were
 written for another uid (the service was deleted and applied again, or restored into this or another cluster), and when the
-status is empty. They may come before the service, after it, or while its first revision starts: the course changes then.
-An hour after the service was created that is over: an old export that is applied once more rolls nothing back.
-A status that was itself restored is older than its object, and counts more than its records.
+status is empty. They may come before the service, after it, or while its first revision starts, and change what is going on.
+Records that come more than an hour after the service was created change nothing: an old export that is applied again must
+not roll anything back. A status that was restored too is older than its object, and counts more than the records.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _with_role(records: Iterable[RecordReading], role: str, rejected: Container[
 
 
 def _with_replica(status: Status, revision: str) -> Status:
-    """The scaler goes on from one replica: the revision does not wake from zero."""
+    """Return the status with one replica of the revision, from which the scaler continues."""
     return replace(
         status, revisions=tuple(replace(one, desired=1) if one.hash == revision else one for one in status.revisions)
     )

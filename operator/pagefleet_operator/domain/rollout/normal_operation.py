@@ -24,7 +24,7 @@ MEMO = "watch"
 
 
 def keep(turn: SpecTurn, stage: Stage) -> Stage:
-    """Do the turn's part of the watch, after the rollout has moved."""
+    """Watch the stable revision and extend its record, after the rollout's part of the turn."""
     limits = turn.rollout.watch_limits
     if limits is None:
         left = tuple(record for record in stage.baseline if not load_records.is_load_record(record))
@@ -76,7 +76,7 @@ def handed_over(turn: SpecTurn, stage: Stage) -> tuple[BaselineRecord, ...]:
 def recorded(turn: SpecTurn, stage: Stage, interval: float) -> tuple[BaselineRecord, ...]:
     """The baseline with what the stable's record has grown by, if it is older than `interval` seconds.
 
-    While there is evidence against the stable, its record does not grow: it must not become what is expected of it.
+    While there is evidence against the stable, its record does not grow. Slow times must not become the expected ones.
     """
     limits, slices = turn.rollout.watch_limits, turn.observation.slices
     own, _ = _records(stage)

@@ -133,8 +133,8 @@ class Rollout:
 def with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """The block with the default of each field that it leaves out.
 
-    A guard keeps the default of each signal that it does not name. Nothing is switched off by silence: that takes
-    `steps: []`, `guard: {}`, `latency: []` or `errors: {}`.
+    A guard keeps the default of each signal that it does not name. Only `steps: []`, `guard: {}`, `latency: []` and
+    `errors: {}` switch something off.
     """
     guard = given.get("guard", DEFAULT_GUARD)
     filled = {**DEFAULT_GUARD, **guard} if guard else {name: DEFAULT_GUARD[name] for name in GUARD_SETTINGS}

@@ -1,8 +1,8 @@
 """Deletes the records of services that are gone, RETENTION_SECONDS after their service was first missed.
 
-Until then a service that was deleted by mistake, and applied again, knows what it knew. The time is stored in the record,
-so restarts of the operator do not prolong it. A record never goes sooner after its own creation: one that a back-up brought
-may be older than the service that is restored next.
+Until then a service that was deleted by mistake and is applied again has its records. The time is stored in the record, so
+restarts of the operator do not prolong it. No record is deleted earlier than RETENTION_SECONDS after its own creation:
+a back-up may bring records of a service that is restored later.
 """
 
 from __future__ import annotations

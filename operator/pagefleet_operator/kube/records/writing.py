@@ -104,6 +104,6 @@ def patch(live: Document, annotations: Mapping[str, str], labels: Mapping[str, s
 
 
 def _holds(live: Mapping[str, Any], desired: Mapping[str, Any]) -> bool:
-    """Whether a live record has every planned annotation; those of others do not matter."""
+    """Whether a live record has every planned annotation; annotations of other writers do not matter."""
     present = live["metadata"].get("annotations") or {}
     return all(present.get(name) == value for name, value in desired["annotations"].items())

@@ -1,10 +1,10 @@
 """Evidence that a share of hits has risen, from an unknown minute on, in a watch without an end.
 
-Each minute a small part of a bet of one begins, and what has been won so far goes on (the Shiryaev-Roberts form; Shin,
-Ramdas & Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", New England Journal of
-Statistics in Data Science 2024). The parts of MEMORY_MINUTES minutes add up to one, so that without a rise the sum
-exceeds 1/alpha within that time with a probability of at most alpha. Clean minutes cost a later rise nothing, and the sum falls again when
-the rise is over. A part is spread over several alternatives, as in `sequential`.
+Each minute a new bet with a small stake begins, and the earlier bets continue with what they have won (the
+Shiryaev-Roberts form; Shin, Ramdas & Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", New England Journal of
+Statistics in Data Science 2024). The stakes of MEMORY_MINUTES minutes add up to one, so that without a rise the sum of all
+bets exceeds 1/alpha within that time with a probability of at most alpha. Minutes without a rise do not delay the proof of a
+later one, and the sum falls again when the rise is over. A stake is spread over several alternatives, as in `sequential`.
 
 Hits come in bursts, so the logarithm is divided by their dispersion, and no minute adds more than `ceiling`.
 """

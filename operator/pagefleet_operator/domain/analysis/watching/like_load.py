@@ -2,8 +2,8 @@
 
 A request is a hit when it is slower than its load's bound (`load_records`). While the revision is no worse than accepted, at
 most 1 - quantile of the requests are hits, at any hour. `evidence` bets against that, minute by minute. The watch has no
-end, and no slices older than LOOK_BACK_SECONDS are needed: what has been won so far is in the status, while it is worth
-storing.
+end, and needs no slices older than LOOK_BACK_SECONDS: the evidence so far is in the status, unless it is so small that the
+watch may as well begin again.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _count(minute: Minute, bounds: Sequence[Bounds], shifts: Mapping[str, float]
             queue = minute.is_queue(name)
             slow, decided = stratum.decided(STRATUM_WIDTH * bound if queue else bound, shifts.get(name))
             if queue and slow <= share * decided:
-                continue  # so high a bound acquits nobody
+                continue  # the bound is too high to show that the revision is as quick as its predecessor
             hits, trials = hits + slow, trials + decided
     return hits, trials
 

@@ -2,8 +2,8 @@
 
 A record belongs to a load stratum (the work that waited on the picked pod) and a class of running requests for each
 replica (`minutes`). A busier hour has other loads, but the same load has the same bound. More running requests make a
-prompt slower, so the record of the next busier class serves a class without one. Nothing serves a load that was busier
-than all recorded ones: it is not judged.
+prompt slower, so the record of the next busier class serves a class without one. A load that is busier than all recorded
+ones is not judged.
 
 The stable revision is recorded while it serves. A record takes few requests at a time, so that it is about many hours,
 and is complete after COMPLETE_REQUESTS: a status is written for what is new, and in the end nothing is.
@@ -152,7 +152,7 @@ def _sampled(histogram: Histogram, count: int) -> dict[int, int]:
 
 
 def _written(histogram: Histogram) -> dict[str, int]:
-    """The histogram with the quickest requests in one bucket and at most ROOM buckets. A count moves up only, else."""
+    """The histogram with the quickest requests in one bucket and at most ROOM buckets. Apart from those, a count moves only to a higher bucket."""
     lowest, total = LOWEST_SHARE * sketch.total(histogram), 0
     result: dict[int, int] = {}
     for bucket in sorted(histogram):

@@ -2,7 +2,8 @@
 
 The load stratum (the work that waits on the picked pod) comes from the gateway. How many requests run on a replica is the
 second half of a load, because each of them slows the others' prompts. It is the mean of a minute: requests with a first token
-and no last one, divided by the replicas that were ready. Requests that wait are none: a revision that hangs makes no load. Its classes are RUNNING_FACTOR wide.
+and no last one, divided by the replicas that were ready. Requests that wait do not count as running, so a revision that hangs does
+not look busy. The ends of a class have the ratio RUNNING_FACTOR.
 
 Requests without a first token have an age divided by the time that the gateway expected. `shift` converts it to seconds.
 """
