@@ -45,5 +45,7 @@ def test_figures_name_the_program_that_measures_them(page: Path) -> None:
 
 
 def test_a_figure_without_a_program_is_found() -> None:
-    assert unchecked("## A\n\nIt takes 3 ms.\n\n## B\n\n`bench/gateway.py` says 3 ms.\n\n## C\n\nSet `3 ms`.\n") == ["## A"]
+    assert unchecked("## A\n\nIt takes 3 ms.\n\n## B\n\n`bench/gateway.py` says 3 ms.\n\n## C\n\nSet `3 ms`.\n") == [
+        "## A"
+    ]
     assert unchecked("## A\n\nIt takes 3 ms (`bench/nothing.py`, `make nothing`).\n") == ["## A"]
