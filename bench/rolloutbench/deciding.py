@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -25,12 +24,11 @@ from pagefleet_operator.domain.status.observation import Observation, PodReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Phase, Status
 from pagefleet_operator.kube.store import ServiceKey
-from pagefleet_operator.metrics.gateway_windows import MAX_SLICES, RETAINED_SECONDS, TRIMMED_SLICES
+from pagefleet_operator.metrics.gateway_windows import judged_by, put_in_order
 from pagefleet_operator.metrics.history import Past
 
 KEY: ServiceKey = (NAMESPACE, NAME)
 STORED_EVERY = 5  # decisions; the status goes through JSON then, as it does every time in a cluster
-START = attrgetter("start")
 
 
 def spec_of(scenario: Scenario, number: int) -> dict[str, Any]:
@@ -78,14 +76,9 @@ class ReadWindows:
             self.gateway_seconds += time.process_time() - began
             answer = json.loads(text)
             new = [piece for piece in slices(answer) if piece.start > newest]
-            self._retained += new
+            put_in_order(self._retained, new)
             self._newest[place] = max((piece.start for piece in new), default=newest)
-        self._retained.sort(key=START)
-        if self._retained and self._retained[0].start < self._retained[-1].start - RETAINED_SECONDS:
-            oldest = self._retained[-1].start - RETAINED_SECONDS
-            self._retained = [piece for piece in self._retained if piece.start >= oldest]
-        if len(self._retained) > MAX_SLICES:
-            self._retained = self._retained[-TRIMMED_SLICES:]
+        self._retained = judged_by(self._retained)
         return tuple(self._retained)
 
 

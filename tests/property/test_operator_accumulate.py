@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet_contract import sketch
-from pagefleet_operator.domain.analysis import guard
+from pagefleet_operator.domain.analysis import guard, sources
 from pagefleet_operator.domain.analysis.accumulate import StoredSums
 from pagefleet_operator.domain.analysis.guard import Comparison
 from pagefleet_operator.domain.analysis.paired import common_odds, dispersion
@@ -47,9 +47,27 @@ def judge(slices: list[Slice], question: Comparison, memo: dict[str, object]) ->
     return guard.assess(observation, GUARD, question)
 
 
+def count(slices: list[Slice], question: Comparison, memo: dict[str, object]) -> int:
+    observation = Observation("ns", "chat", "uid", 1, {}, Status(), slices=tuple(slices), memo=memo)
+    return sources.count_requests(observation, GUARD, question.canary, question.since or 0.0, mirrored=False)
+
+
 CHANGES = st.lists(
     st.sampled_from(
-        ["more", "more", "more", "late", "very late", "twice", "changed", "cut", "since", "canary", "watch"]
+        [
+            "more",
+            "more",
+            "more",
+            "late",
+            "very late",
+            "twice",
+            "out of order",
+            "changed",
+            "cut",
+            "since",
+            "canary",
+            "watch",
+        ]
     ),
     max_size=20,
 )
@@ -73,6 +91,8 @@ def test_the_answer_is_the_one_without_a_memo(seed: int, changes: list[str], wor
                 slices = sorted([*slices, *late], key=lambda piece: piece.start)
             case "twice":
                 slices = [*slices[:-8], *(replace(piece) for piece in slices[-8:])]
+            case "out of order":
+                slices = [*slices[-40:], *slices[:-40]]
             case "changed":
                 at = source.randrange(len(slices))
                 slices = [*slices[:at], replace(slices[at], requests=slices[at].requests + 1), *slices[at + 1 :]]
@@ -88,6 +108,7 @@ def test_the_answer_is_the_one_without_a_memo(seed: int, changes: list[str], wor
                 )
         ask = replace(ask, now=ends * SECONDS)
         assert judge(slices, ask, memo) == judge(slices, ask, {})
+        assert count(slices, ask, memo) == count(slices, ask, {})
 
 
 def added(memo: Mapping[str, object]) -> int:
@@ -110,6 +131,10 @@ def test_a_decision_adds_up_new_slices_and_not_an_hour_again() -> None:
         slices = sorted([*slices, *moment(source, index, 1.0), *late], key=lambda piece: piece.start)
         judge(slices, replace(ask, now=index * SECONDS), memo)
         assert added(memo) <= 2 * unsettled + each
+    for index in range(1830, 1860):
+        slices = [*slices, *moment(source, index, 1.0)]
+        judge(slices, replace(ask, now=index * SECONDS), memo)
+    assert added(memo) <= 2 * each, "of gateways that answer in time: the new ones, and those that are settled now"
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1.0, 2.0]))
@@ -123,7 +148,7 @@ def test_running_sums_are_those_of_all_blocks(seed: int, worse: float) -> None:
     )
     stored = memo["gateway"]
     assert isinstance(stored, StoredSums)
-    tests = [compared.test for strata in stored.sums.strata.values() for compared in strata.values()]
+    tests = [compared.test for strata in stored.latest.strata.values() for compared in strata.values()]
     assert len(tests) == len(STRATA) * len(GUARD.latency)
     for test in tests:
         assert test.blocks

@@ -14,7 +14,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ import aiohttp
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
 from pagefleet_operator.domain.status.gateway_slices import MAX_TEXT, bucket_count, finite, optional, slices
-from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.observation import START, Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics import long_json
@@ -42,9 +43,17 @@ MAX_SKEW_SECONDS = 5.0  # between the clocks of a gateway and of the operator
 log = logging.getLogger(__name__)
 
 
-def _judged(known: list[Slice], latest: float) -> list[Slice]:
+def put_in_order(known: list[Slice], new: Sequence[Slice]) -> None:
+    """Put new slices among those that are known, which are in the order of time."""
+    if new:
+        at = bisect_right(known, min(map(START, new)), key=START)
+        known[at:] = sorted([*known[at:], *new], key=START)
+
+
+def judged_by(known: list[Slice]) -> list[Slice]:
     """The slices that a long rollout is judged by, of all slices in the order of time."""
-    left = [piece for piece in known if piece.start >= latest - RETAINED_SECONDS]
+    latest = known[-1].start if known else 0.0
+    left = known[bisect_left(known, latest - RETAINED_SECONDS, key=START) :]
     return left[-TRIMMED_SLICES:] if len(left) > MAX_SLICES else left
 
 
@@ -126,14 +135,12 @@ class GatewayWindows:
         self._loads.pop(key, None)
         if not any(answer is not None for answer in answers):
             return None
-        retained, answered = self._slices.setdefault(key, []), []
+        known, answered = self._slices.setdefault(key, []), []
         for address, answer in zip(addresses, answers, strict=True):
             if answer is None or (skew := self._add(key, address, answer, judged=judged)) is None:
                 continue
             answered.append((answer.now + skew, answer.held))
-        known = sorted(retained, key=lambda piece: piece.start)
-        latest = known[-1].start if known else 0.0
-        left = _judged(known, latest) if judged else thinned(known, latest)
+        left = judged_by(known) if judged else thinned(known, known[-1].start if known else 0.0)
         if own.addresses and self._buckets.get(key, 0) > MAX_OWN_BUCKETS:
             left = _newest(left, TRIMMED_OWN_BUCKETS)
         if len(left) < len(known):
@@ -163,7 +170,8 @@ class GatewayWindows:
             # Load-adjusted times are in slices without arrivals and requests, so no thinned slice has them.
             self._forget_adjusted(key, answer.instance)
             new += [piece for piece in answer.slices if piece.adjusted and piece.start <= known.start]
-        self._slices[key].extend(replace(piece, start=piece.start + skew) if skew else piece for piece in new)
+        moved = [replace(piece, start=piece.start + skew) if skew else piece for piece in new]
+        put_in_order(self._slices[key], moved)
         self._buckets[key] = self._buckets.get(key, 0) + sum(map(bucket_count, new))
         newest[address] = Newest(answer.instance, start, skew, hour_reads=0 if judged else HOUR_READS)
         return skew

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_left
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
-from pagefleet_operator.domain.analysis.adjusted.memory import SETTLED_SECONDS, START
+from pagefleet_operator.domain.analysis.adjusted.memory import SETTLED_SECONDS
 from pagefleet_operator.domain.analysis.failures import Bound, FailureCounts, SlowCounts, period_of
 from pagefleet_operator.domain.analysis.paired import Block, PairedTest
 from pagefleet_operator.domain.analysis.waits import NO_WAITS, InFlight, Waits
 from pagefleet_operator.domain.base.edged import Pair, common, of_sketch
-from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.observation import START, Slice
 
 MIN_BLOCK_SECONDS, MAX_BLOCK_SECONDS, BLOCK_REQUESTS = 4.0, 30.0, 5
 
@@ -233,33 +233,43 @@ class Accumulator:
 
 @dataclass(frozen=True)
 class StoredSums:
-    """`sums` has all of `slices` in it, and nothing else. `added` counts the slices that the last call added."""
+    """`latest` has all of `slices` in it, and `settled` the first `count` of them. The last call has added `added`."""
 
     scope: Scope
-    slices: list[Slice]
-    sums: Accumulator
+    slices: Sequence[Slice]
+    latest: Accumulator
+    settled: Accumulator
+    count: int
     added: int
 
 
-def accumulate(memo: MutableMapping[str, object], source: str, scope: Scope, ordered: list[Slice]) -> Accumulator:
+def accumulate(memo: MutableMapping[str, object], source: str, scope: Scope, ordered: Sequence[Slice]) -> Accumulator:
     """Add up slices in the order of time. The sums of old slices come from the memo while these are still the same.
 
-    New slices may still change their order, so they are added to a copy.
+    The order of new slices may still change: then these are added up again, onto the sums of the settled ones.
     """
     stored = memo.pop(source, None)  # not in the memo while it changes: a failure halfway must not leave it there
-    if not isinstance(stored, StoredSums) or stored.scope != scope or ordered[: len(stored.slices)] != stored.slices:
-        stored = StoredSums(scope, [], Accumulator(scope), 0)
-    done = len(stored.slices)
-    settled = bisect_left(ordered, ordered[-1].start - SETTLED_SECONDS, key=START) if ordered else 0
-    for piece in ordered[done:settled]:
-        stored.sums.add(piece)
-    until = max(done, settled)
-    memo[source] = StoredSums(scope, ordered[:until], stored.sums, len(ordered) - done)
-    newest = stored.sums.copied()
-    for piece in ordered[until:]:
-        newest.add(piece)
-    newest.flush()
-    return newest
+    if not isinstance(stored, StoredSums) or stored.scope != scope:
+        stored = StoredSums(scope, (), Accumulator(scope), Accumulator(scope), 0, 0)
+    known, settled, done = len(stored.slices), stored.settled, stored.count
+    same = ordered[:known] == stored.slices
+    if not same and ordered[:done] != stored.slices[:done]:
+        settled, done = Accumulator(scope), 0
+    border = bisect_left(ordered, ordered[-1].start - SETTLED_SECONDS, key=START) if ordered else 0
+    border = max(done, border)
+    for piece in ordered[done:border]:
+        settled.add(piece)
+    in_time = same and (known == len(ordered) or ordered[known].start > ordered[known - 1].start)
+    if in_time and known >= border:
+        latest, first = stored.latest, known
+    else:
+        latest, first = settled.copied(), border
+    for piece in ordered[first:]:
+        latest.add(piece)
+    latest.flush()
+    added = border - done + len(ordered) - first
+    memo[source] = StoredSums(scope, ordered, latest, settled, border, added)
+    return latest
 
 
 def _pair(stable: Side, canary: Side) -> Pair | None:

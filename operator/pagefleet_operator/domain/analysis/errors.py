@@ -57,7 +57,7 @@ class Excess:
     ) -> FailureEvidence:
         """The evidence from the same requests as those of `errors`."""
         subject = replace(errors, signal=self.signal, limit=self.share, ratio=CLEAR_RATIO, ceiling=MAX_PERIOD_LOG)
-        return gather(stored, subject, {number: self.counts(period) for number, period in periods.items()})
+        return gather(stored, subject, periods, self.counts)
 
 
 def judge(

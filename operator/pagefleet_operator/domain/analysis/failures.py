@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pagefleet_contract import sketch
@@ -171,12 +171,20 @@ class FailureEvidence:
         return (self.now.until - self.now.recent_from) * PERIOD_SECONDS if recent.canary_failed else 0.0
 
 
-def gather(stored: Iterable[FailureRecord], subject: Subject, periods: Mapping[int, FailureCounts]) -> FailureEvidence:
-    """Add the new periods to what is stored of the subject; a record that cannot be read counts as none."""
+def gather(
+    stored: Iterable[FailureRecord],
+    subject: Subject,
+    periods: Mapping[int, FailureCounts],
+    counts: Callable[[FailureCounts], FailureCounts] = lambda period: period,
+) -> FailureEvidence:
+    """Add the new periods to what is stored of the subject; a record that cannot be read counts as none.
+
+    `counts` takes the subject's requests and failures out of a period's.
+    """
     record = _usable(stored, subject)
     settled, newest = record, max(periods, default=0)
     for number in sorted(number for number in periods if number >= record.until):
-        record = _add(record, number, periods[number], subject)
+        record = _add(record, number, counts(periods[number]), subject)
         if number < newest - SETTLED_PERIODS:
             settled = record
     return FailureEvidence(record, settled)

@@ -23,7 +23,6 @@ from pagefleet_operator.domain.analysis import (
 from pagefleet_operator.domain.analysis.accumulate import Accumulator, Scope, SignalTest, accumulate
 from pagefleet_operator.domain.analysis.adjusted import memory
 from pagefleet_operator.domain.analysis.adjusted.accumulated import AdjustedScope
-from pagefleet_operator.domain.analysis.adjusted.memory import START
 from pagefleet_operator.domain.analysis.failures import Bound, Subject
 from pagefleet_operator.domain.analysis.verdict import Verdict, no_measurement, with_source, worst_of
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
@@ -80,7 +79,10 @@ class _Requests:
         others = sum(entry.max_seconds is not None for entry in guard.latency) + (self._decrease is not None)
         self._signals = len(guard.latency) + others + (guard.max_error_rate is not None)
         available = sources.available_slices(observation)
-        self._slices = {name: _SourceSlices(own, since, comparison.now) for name, own in available.items()}
+        self._slices = {
+            name: _SourceSlices(sources.in_order(observation.memo, name, own), since, comparison.now)
+            for name, own in available.items()
+        }
 
     def verdicts(self) -> list[Verdict]:
         """In the order of the guard's entries, errors last: of equal outcomes the first one is shown."""
@@ -217,7 +219,7 @@ class _BoundTest:
 
 
 class _SourceSlices:
-    """One source's slices in the order of time. Those from `begin` on are judged, at `part` of a signal's error level.
+    """One source's slices, which are in the order of time. Those from `begin` on are judged, at `part` of a signal's error level.
 
     While all slices since `since` are there, all of them are judged; later those since the first whole hour that is
     complete. The parts 1 / ((k + 1)(k + 2)) of the beginnings k = 0, 1, 2, ... add up to 1, so that all hours of a long
@@ -225,7 +227,7 @@ class _SourceSlices:
     """
 
     def __init__(self, slices: Sequence[Slice], since: float, now: float) -> None:
-        self.slices = sorted(slices, key=START)
+        self.slices = slices
         oldest = next((piece.start for piece in self.slices if piece.possible), since)
         hours = 0 if oldest <= since + MAX_MISSED_SECONDS else math.ceil((oldest - since) / EPOCH_SECONDS)
         if hours and since + hours * EPOCH_SECONDS > now:

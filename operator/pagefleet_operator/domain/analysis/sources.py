@@ -6,11 +6,13 @@ A source has a name: "gateway", "engine", "prometheus" (the engines' own histogr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from pagefleet_operator.domain.spec.rollout import Guard, LatencyGuard
 from pagefleet_operator.domain.spec.schema.guard_signals import GUARD_SIGNALS, Source
-from pagefleet_operator.domain.status.observation import Observation, Slice
+from pagefleet_operator.domain.status.observation import START, Observation, Slice
 
 GATEWAY, ENGINE, PROMETHEUS = "gateway", "engine", "prometheus"
 # The reasons without a better one. They name the likeliest causes, because they are read on call.
@@ -65,9 +67,47 @@ def count_requests(observation: Observation, guard: Guard, revision: str, since:
     if not mirrored:
         names |= {name_of(entry.source, entry.histogram) for entry in guard.latency}
         names.add(name_of(guard.error_source))
-    counts = [
-        sum(piece.requests - piece.retried for piece in slices if piece.revision == revision and piece.start >= since)
-        for name, slices in available_slices(observation).items()
-        if name in names
-    ]
+    available = available_slices(observation)
+    counts = [_counted(observation.memo, name, available[name], revision, since) for name in names & available.keys()]
     return max(counts, default=0)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """The requests of a revision since a time in `slices`."""
+
+    revision: str
+    since: float
+    slices: Sequence[Slice]
+    requests: int
+
+
+def _counted(
+    memo: MutableMapping[str, object], source: str, slices: Sequence[Slice], revision: str, since: float
+) -> int:
+    """Count in the slices that have come since the last decision, and add what the memo has of the others."""
+    key = f"requests {source}"
+    known = memo.get(key)
+    same = isinstance(known, _Counted) and (known.revision, known.since) == (revision, since)
+    if not isinstance(known, _Counted) or not same or not _begin_with(slices, known.slices):
+        known = _Counted(revision, since, (), 0)
+    new = slices[len(known.slices) :]
+    own = (piece.requests - piece.retried for piece in new if piece.revision == revision and piece.start >= since)
+    counted = _Counted(revision, since, slices, known.requests + sum(own))
+    memo[key] = counted
+    return counted.requests
+
+
+def in_order(memo: MutableMapping[str, object], source: str, slices: Sequence[Slice]) -> Sequence[Slice]:
+    """Return a source's slices in the order of time. Readers store them so; the memo has those that have been looked at."""
+    key = f"order {source}"
+    known = memo.get(key, ())
+    first = max(0, len(known) - 1) if isinstance(known, tuple) and _begin_with(slices, known) else 0
+    if any(later.start < piece.start for piece, later in pairwise(slices[first:])):
+        return tuple(sorted(slices, key=START))
+    memo[key] = slices
+    return slices
+
+
+def _begin_with(slices: Sequence[Slice], known: Sequence[Slice]) -> bool:
+    return slices[: len(known)] == known

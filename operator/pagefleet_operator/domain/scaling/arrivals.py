@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from pagefleet_contract import sketch
-from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.observation import START, Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
 
 STEP, STEPS = 10.0, 360
@@ -31,7 +31,7 @@ def thinned(slices: Collection[Slice], latest: float) -> list[Slice]:
             counts[math.floor(piece.start / STEP) * STEP] += _arrivals(piece, counting)
     past = [Slice("", start, STEP, "", "", 0, 0, arrivals=count) for start, count in sorted(counts.items())]
     recent = [*_watched(slices, latest - WATCHED_SECONDS, full), *(piece for piece in slices if piece.start >= full)]
-    return past + sorted(recent, key=lambda piece: piece.start)
+    return sorted([*past, *recent], key=START)
 
 
 def _watched(slices: Collection[Slice], begin: float, end: float) -> list[Slice]:

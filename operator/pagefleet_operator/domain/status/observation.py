@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from pagefleet_operator.domain.base.edged import Edged
@@ -185,6 +186,9 @@ class Slice:
         )
         counts = 0 <= self.retried <= self.errors <= self.requests and min(self.client_errors, self.timeouts) >= 0
         return counts and all(min(one.values(), default=0) >= 0 for one in tables)
+
+
+START = attrgetter("start")  # the order of slices in time
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated, AdjustedScope, Earlier
 from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture
 from pagefleet_operator.domain.analysis.adjusted.reference import RETAINED_SECONDS
-from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.observation import START, Slice
 from pagefleet_operator.domain.status.status import BaselineRecord, EvidenceRecord
 
 MEMO = "load-adjusted"
 SIGNAL = "relative ttft"
 DIGITS = 3
 MAX_BUCKETS = 120  # of a stored histogram
-START = attrgetter("start")
 SETTLED_SECONDS = 20.0  # slices of a gateway that answers so much later than the others can still change the order
 
 
