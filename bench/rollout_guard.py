@@ -1,6 +1,6 @@
 """The rollout guard on simulated fleets: false rollbacks, and how many users meet a worse revision.
 
-    python bench/rollout_guard.py [PART ...] [--quick] [--check] [--processes N] [--rollouts N] [--json FILE]
+    python bench/rollout_guard.py [PART ...] [--quick] [--check] [--processes N] [--rollouts N] [--resume] [--json FILE]
     python bench/rollout_guard.py peers                     # others' rules on the same traces
     python bench/rollout_guard.py --export DIR [PART ...]   # the traces as JSON lines (bench/README.md, Traces)
     python bench/rollout_guard.py --judge COMMAND --traces DIR   # another program's decisions on exported traces
@@ -12,8 +12,8 @@ the verdict is the operator's `decide()` with the shipped limits. `parts.py` has
 (`x2/u0.3/g2`) is a PART too. `u` is the utilisation of the stable revision's engines, `g` the number of gateways.
 
 Every share has its interval of 95 % (Clopper and Pearson), every median its own. `--quick` takes about a minute and shows
-that all parts work; the full size takes hours. `--check` exits 1 when a target is missed. The time is virtual: the figures
-do not depend on the machine, except those of part `cpu`.
+that all parts work. The full size takes hours, and `--resume` goes on where a run of the same sources was stopped. `--check`
+exits 1 when a target is missed. The time is virtual: the figures do not depend on the machine, except those of part `cpu`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.rolloutbench import comparing, cpu, judging
 from bench.rolloutbench.campaign import Campaign, Check, Figures, count
 from bench.rolloutbench.parts import PARTS, Cell, cells
+from bench.rolloutbench.stored import Stored
 
 OTHERS = ("peers", "cpu")  # parts that play no cells
 QUICK_TRACES = 1
@@ -47,6 +48,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rollouts", type=int, help="of each cell, instead of its own number")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with what a stopped run of the same sources played"
+    )
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument(
         "--export", type=Path, metavar="DIR", help="write the traces of the parts there, and judge nothing"
@@ -90,7 +94,8 @@ def measure(arguments: argparse.Namespace, chosen: list[Cell], others: list[str]
     compared = [] if "peers" not in others else comparing.scenarios()[:: 5 if arguments.quick else 1]
     traced = arguments.rollouts or (QUICK_TRACES if arguments.quick else comparing.ROLLOUTS)
     total = sum(count(cell, arguments.rollouts, arguments.quick) for cell in chosen) + traced * len(compared)
-    campaign = Campaign(arguments.processes, arguments.rollouts, arguments.quick, total)
+    stored = Stored() if arguments.resume else None
+    campaign = Campaign(arguments.processes, arguments.rollouts, arguments.quick, total, stored)
     missed: list[str] = []
     try:
         for cell in chosen:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from bench.rolloutbench import comparing, intervals, traces
 from bench.rolloutbench.parts import MIN_FOUND, Cell
 from bench.rolloutbench.scenario import Scenario
+from bench.rolloutbench.stored import Stored
 from bench.rolloutbench.world import Result, World
 
 # Of fewer rollouts a share is missed only when chance cannot explain it: when its whole interval is on the wrong side.
@@ -53,12 +54,12 @@ class Figures:
         return asdict(self)
 
 
-def play(job: tuple[Scenario, int]) -> Result:
-    """Play one rollout; the work of a process of the pool."""
+def play(job: tuple[Scenario, int]) -> tuple[int, Result]:
+    """Play one rollout and return its seed and result; the work of a process of the pool."""
     gc.collect()
     gc.disable()  # nothing of a world is garbage before its end
     try:
-        return World(*job).play()
+        return job[1], World(*job).play()
     finally:
         gc.enable()
 
@@ -69,9 +70,12 @@ def traced(job: tuple[Scenario, int]) -> traces.Trace:
 
 
 class Campaign:
-    """A pool of processes, and the progress on standard error."""
+    """A pool of processes, and the progress on standard error. Rollouts that are `stored` are not played again."""
 
-    def __init__(self, processes: int, rollouts: int | None, quick: bool, total: int) -> None:
+    def __init__(
+        self, processes: int, rollouts: int | None, quick: bool, total: int, stored: Stored | None = None
+    ) -> None:
+        self._stored = stored
         self._pool = multiprocessing.Pool(processes) if processes > 1 else None
         self._rollouts, self._quick = rollouts, quick
         self._total, self._done, self._began = total, 0, time.monotonic()
@@ -98,8 +102,18 @@ class Campaign:
     def figures(self, cell: Cell) -> Figures:
         """Play a cell."""
         began = time.monotonic()
-        jobs = [(cell.scenario, seed) for seed in range(self.count(cell))]
-        results = list(self._play(cell.name, jobs, play))
+        scenario, results, jobs = cell.scenario, list[Result](), list[tuple[Scenario, int]]()
+        for seed in range(self.count(cell)):
+            known = self._stored.get(scenario, seed) if self._stored else None
+            if known is None:
+                jobs.append((scenario, seed))
+            else:
+                results.append(known)
+        self._total -= len(results)
+        for seed, result in self._play(cell.name, jobs, play):
+            results.append(result)
+            if self._stored:
+                self._stored.put(scenario, seed, result)
         return summed(cell, results, time.monotonic() - began)
 
     def _play(
