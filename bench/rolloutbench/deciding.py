@@ -75,7 +75,7 @@ class ReadWindows:
             text = msgspec.json.encode(gateway.windows.document(*KEY, max(0.0, newest), now))
             self.gateway_seconds += time.process_time() - began
             answer = json.loads(text)
-            new = [piece for piece in slices(answer) if piece.start > newest]
+            new = list(slices(answer, newest))
             put_in_order(self._retained, new)
             self._newest[place] = max((piece.start for piece in new), default=newest)
         self._retained = judged_by(self._retained)

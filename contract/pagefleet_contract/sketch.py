@@ -8,7 +8,9 @@ it is within 2 % (the relative-error guarantee of DDSketch, Masson, Rim, Lee, VL
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
+from itertools import accumulate
 
 SMALLEST, GROWTH = 1e-4, 1.02  # seconds; the ratio of a bucket's ends
 LAST = 1163  # ends above a million seconds: no latency is longer
@@ -70,12 +72,9 @@ def rank(histogram: Histogram, position: int) -> float | None:
 
 def bucket_at(histogram: Histogram, position: int) -> int | None:
     """The bucket of the `position`-th smallest (1-based); None beyond the last."""
-    counted = 0
-    for bucket in sorted(histogram):
-        counted += histogram[bucket]
-        if counted >= max(1, position):
-            return bucket
-    return None
+    buckets = sorted(histogram)
+    place = bisect_left(list(accumulate(map(histogram.__getitem__, buckets))), max(1, position))
+    return buckets[place] if place < len(buckets) else None
 
 
 def above(histogram: Histogram, bound: float) -> int:

@@ -211,7 +211,7 @@ class GatewayWindows:
             text = (await fetch(self._session, question)).decode()
             account.receive(len(text))
             document = await long_json.load(text, ("slices",), account)
-            return await _answer(document, account)
+            return await _answer(document, -math.inf if whole else known.start, account)
         except TooLongError as error:
             account.receive(error.received)
             latest = known.start if whole else max(known.start, self._clock() - known.skew - LATEST_SECONDS)
@@ -225,13 +225,13 @@ class GatewayWindows:
         return None
 
 
-async def _answer(document: Mapping[str, Any], account: Account) -> GatewayAnswer | None:
-    """The plausible part of an answer, None where it has no time."""
+async def _answer(document: Mapping[str, Any], after: float, account: Account) -> GatewayAnswer | None:
+    """The plausible part of an answer, with the slices that begin later than `after`; None where it has no time."""
     now = document.get("now")
     if not finite(now):
         return None
     found = list[Slice]()
-    async for piece in taking_turns(slices(document), account):
+    async for piece in taking_turns(slices(document, after), account):
         found.append(piece)
     seconds = document.get("sliceSeconds")
     return GatewayAnswer(

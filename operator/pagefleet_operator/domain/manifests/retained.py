@@ -53,11 +53,12 @@ def applied(live: Mapping[str, Any]) -> Templates | None:
 
 def with_templates(manifest: Mapping[str, Any], stored: Templates | None) -> dict[str, Any]:
     """The manifest of a workload with the stored templates in place of its own."""
-    made = copy.deepcopy(dict(manifest))
-    for name in templates(made) if stored else ():
-        if name in (stored or {}):
-            _holder(made)[name] = copy.deepcopy((stored or {})[name])
-    return made
+    replaced = {name: copy.deepcopy(stored[name]) for name in templates(manifest) if name in stored} if stored else {}
+    if not replaced:
+        return dict(manifest)
+    holder = {**_holder(manifest), **replaced}
+    spec = manifest["spec"]
+    return {**manifest, "spec": {**spec, GROUP: holder} if GROUP in spec else holder}
 
 
 def difference(manifest: Mapping[str, Any], stored: Templates | None) -> str:

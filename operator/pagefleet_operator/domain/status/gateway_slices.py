@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
@@ -18,7 +17,7 @@ from pagefleet_operator.domain.status.observation import LoadCounts, Slice
 
 MAX_TEXT = 253  # of a name
 MAX_LOAD_STRATA, MAX_PODS = 24, 16  # of a slice; the gateways have 18 strata, and send 8 pods
-_BUCKET = re.compile(r"[0-9]{1,4}")
+_BUCKETS = {str(bucket): bucket for bucket in range(sketch.LAST + 1)}
 # The ages of requests that have no measurement, in a document of version 2, by the signal that they lack.
 IN_FLIGHT = {"ttft": ("waiting",), "e2e": ("waiting", "running")}
 UNMEASURED = {
@@ -28,26 +27,27 @@ UNMEASURED = {
 LOAD_FIELDS = ("relative", "waiting", "unmeasured", "ttft")  # in the order of `LoadCounts`
 
 
-def slices(document: Any) -> Iterator[Slice]:
-    """The plausible slices of one gateway's answer."""
+def slices(document: Any, after: float = -math.inf) -> Iterator[Slice]:
+    """The plausible slices of one gateway's answer that begin later than `after`."""
     if not isinstance(document, Mapping):
         return
     instance, seconds, listed = document.get("instance"), document.get("sliceSeconds"), document.get("slices")
     if not isinstance(instance, str) or not isinstance(listed, list) or not finite(seconds):
         return
     for raw in listed:
-        piece = _slice(raw, instance[:MAX_TEXT], seconds)
-        if piece is not None:
-            yield piece
+        if isinstance(raw, Mapping) and finite(start := raw.get("start")) and start > after:
+            piece = _slice(raw, instance[:MAX_TEXT], seconds)
+            if piece is not None:
+                yield piece
 
 
-def _slice(raw: Any, instance: str, seconds: float) -> Slice | None:
-    if not isinstance(raw, Mapping) or not finite(raw.get("start")):
-        return None
+def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | None:
     requests, errors = raw.get("requests"), raw.get("errors")
     if not _count(requests) or not _count(errors) or errors > requests:
         return None
-    latency = {name: histogram for name in GATEWAY_SIGNALS if (histogram := _histogram(raw.get(name))) is not None}
+    latency = {
+        name: histogram for name in GATEWAY_SIGNALS if name in raw and (histogram := _histogram(raw[name])) is not None
+    }
     return Slice(
         instance=instance,
         start=float(raw["start"]),
@@ -94,9 +94,14 @@ def _entries(raw: Any, limit: int) -> Iterator[tuple[str, Any]]:
 
 def _ages(raw: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, dict[int, int]]:
     """The histograms of ages by signal, without empty ones; a gateway of an older version has none."""
-    known = {name: _histogram(raw.get(name)) or {} for group in names.values() for name in group}
-    summed = {signal: sketch.merged([known[name] for name in group]) for signal, group in names.items()}
-    return {signal: histogram for signal, histogram in summed.items() if histogram}
+    result = {}
+    for signal, group in names.items():
+        known: list[sketch.Histogram] = [
+            histogram for name in group if name in raw and (histogram := _histogram(raw[name]))
+        ]
+        if known:
+            result[signal] = sketch.merged(known)
+    return result
 
 
 def optional(value: Any) -> int | None:
@@ -108,14 +113,10 @@ def _histogram(raw: Any) -> dict[int, int] | None:
         return None
     result = {}
     for bucket, count in raw.items():
-        if (
-            not isinstance(bucket, str)
-            or not _BUCKET.fullmatch(bucket)
-            or int(bucket) > sketch.LAST
-            or not _count(count)
-        ):
+        number = _BUCKETS.get(bucket)
+        if number is None or not _count(count):
             return None
-        result[int(bucket)] = count
+        result[number] = count
     return result
 
 

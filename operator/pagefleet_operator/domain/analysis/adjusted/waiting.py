@@ -33,6 +33,9 @@ class Tail:
         return self._above[bisect_right(self._buckets, bucket)]
 
 
+NO_TAIL = Tail({})
+
+
 @dataclass(frozen=True)
 class Side:
     """The requests that were measured in a slice, those that ended unmeasured, and those that wait at its begin and end."""
@@ -49,14 +52,21 @@ class Side:
     @cached_property
     def _tails(self) -> dict[str, tuple[Tail, Tail]]:
         """By stratum: the requests that were measured, and those whose age has passed a bucket in the slice."""
-        tails = {}
-        for name in self.strata:
-            measured, begin = self.relative.get(name, {}), self.begin.get(name, {})
-            passed = sketch.merged([measured, self.unmeasured.get(name, {}), self.end.get(name, {})])
-            for bucket, count in begin.items():
-                passed[bucket] = passed.get(bucket, 0) - count
-            tails[name] = Tail(measured), Tail(passed)
-        return tails
+        tails = {name: Tail(histogram) for name, histogram in self.relative.items()}
+        waited = {*self.unmeasured, *self.begin, *self.end}
+        return {
+            name: (tails.get(name, NO_TAIL), Tail(self._passed(name)) if name in waited else tails[name])
+            for name in self.strata
+        }
+
+    def _passed(self, name: str) -> Histogram:
+        """The requests by the buckets that they have passed, less those that had passed them at the slice's begin."""
+        passed = sketch.merged(
+            [strata[name] for strata in (self.relative, self.unmeasured, self.end) if name in strata]
+        )
+        for bucket, count in self.begin.get(name, {}).items():
+            passed[bucket] = passed.get(bucket, 0) - count
+        return passed
 
     def decided(self, buckets: Mapping[str, int]) -> tuple[float, float]:
         """Return how many requests lie certainly above or below the bucket of their stratum, and how many above."""
