@@ -41,7 +41,15 @@ class World:
     infinity is a request that never gets an answer.
     """
 
-    def __init__(self, seed: int, canary: Factor = usual, stable: Callable[[float, int], float] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        canary: Factor = usual,
+        stable: Callable[[float, int], float] | None = None,
+        *,
+        sigma: float = 0.3,
+    ) -> None:
+        self._sigma = sigma
         self._random, self._canary, self._stable = random.Random(seed), canary, stable or (lambda *_: 1.0)
         self._hanging: list[float] = []
         self.requests = 0
@@ -78,7 +86,7 @@ class World:
         return [stable, arrivals, Slice("g", start, 2.0, CANARY, "", 0, 0, load=load)]
 
     def _count(self, histogram: dict[int, int], factor: float) -> None:
-        bucket = bucket_of(factor * self._random.lognormvariate(0, 0.3))
+        bucket = bucket_of(factor * self._random.lognormvariate(0, self._sigma))
         histogram[bucket] = histogram.get(bucket, 0) + 1
 
 
@@ -124,6 +132,37 @@ def test_the_worse_the_canary_the_fewer_users_meet_it(factor: float, most: int) 
 def test_a_canary_that_never_answers_is_convicted_while_its_clients_wait() -> None:
     found = convicted(World(1, lambda _: math.inf), 60.0, 2.0)
     assert found is not None and found[1] <= 16, f"{found}"
+
+
+def queue_without_end(begin: float, now: float) -> dict[int, int]:
+    """The ages of one request a second on a pod that answers none: each was expected to take as long as all before it."""
+    ages: dict[int, int] = {}
+    for number in range(int(now - begin)):
+        bucket = bucket_of((now - begin - number) / (0.3 * (number + 1)))
+        ages[bucket] = ages.get(bucket, 0) + 1
+    return ages
+
+
+def test_a_canary_that_hangs_is_convicted_although_its_queue_was_expected_to_take_long() -> None:
+    for seed in range(3):
+        pieces = [piece for new in World(seed).slices(40.0) for piece in new if piece.revision == STABLE]
+        for now in range(2, 40, 2):
+            load = {STRATUM: LoadCounts({}, queue_without_end(0.0, now))}
+            pieces += [Slice("g", now - 2.0, 2.0, CANARY, STRATUM, 0, 0, started=2)]
+            pieces += [Slice("g", now - 2.0, 2.0, CANARY, "", 0, 0, load=load)]
+            known = [piece for piece in pieces if piece.start < now]
+            if assess(known, now, {}).outcome is Outcome.REGRESSED:
+                break
+        assert now <= 8
+
+
+def test_a_slow_tail_is_convicted_although_the_stable_s_times_vary_widely() -> None:
+    """One request in twelve takes three times as long."""
+    for seed in range(6):
+        source = random.Random(seed)
+        world = World(seed, lambda _, draws=source: 3.0 if draws.random() < 0.08 else 1.0, sigma=0.6)
+        found = convicted(world, 1300.0, 50.0)
+        assert found is not None and found[1] <= 1200, f"{found}"
 
 
 def test_a_regression_after_fifty_clean_minutes_is_found_about_as_fast_as_one_at_the_start() -> None:

@@ -4,7 +4,7 @@ A request counts as a hit of a threshold in the slice in which its age passes th
 measured (`waits`). Slices before the canary's traffic only teach the thresholds and the calibration.
 
 What befalls both revisions at one time convicts nobody: where more of the stable's requests are hits now than a threshold
-expects, that share is the canary's null hypothesis too.
+expects, that share is the canary's null hypothesis too (`surges`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,30 @@ from dataclasses import dataclass, replace
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
-from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT, ODDS, SHARES, THRESHOLDS, ratios
+from pagefleet_operator.domain.analysis.adjusted.alternatives import (
+    COUNT,
+    ODDS,
+    SEVERE,
+    SHARES,
+    THRESHOLDS,
+    ratios,
+)
 from pagefleet_operator.domain.analysis.adjusted.excursions import Excursions
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
-from pagefleet_operator.domain.analysis.adjusted.reference import RETAINED_SECONDS, Reference, Threshold
+from pagefleet_operator.domain.analysis.adjusted.reference import (
+    QUANTILES,
+    RETAINED_SECONDS,
+    Reference,
+    Threshold,
+)
+from pagefleet_operator.domain.analysis.adjusted.severe import Severe, severe
+from pagefleet_operator.domain.analysis.adjusted.surges import surged
 from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Tail, Waiting
 from pagefleet_operator.domain.status.observation import Slice
 
 RENEWED_SECONDS = 30.0  # thresholds are estimated again so often
 RECENT_SECONDS = 10.0  # the stable's hits of so long excuse the canary's
-PRIOR_REQUESTS = 5.0  # the weight of the expected share against that of the recent requests
+MULTIPLE = len(QUANTILES)  # the place of the first multiple among the thresholds
 NOTHING = (0.0,) * len(ODDS)
 PRIOR = OnsetPrior(horizon=1800.0)  # in slices of two seconds: an hour
 
@@ -70,6 +84,7 @@ class Accumulated:
         self._scales: Sequence[float] = ()
         self._renewed = -math.inf
         self._arrived = 0 if earlier is None else scope.warm_up
+        self._warm = earlier is not None
         self._waiting = (Waiting(), Waiting())
         self._recent: deque[tuple[float, list[tuple[float, float]]]] = deque()
 
@@ -110,46 +125,72 @@ class Accumulated:
         while self._recent[0][0] <= start - RECENT_SECONDS:
             self._recent.popleft()
         shares = [self._share(place, threshold.share) for place, threshold in enumerate(self.thresholds)]
+        bet = severe(shares[MULTIPLE:])
         for piece in pieces:
             if piece.revision == self.scope.stable:
-                self._watch(piece, shares)
+                self._watch(piece, shares, bet)
         if start > self.until:
-            warm = self._arrived >= self.scope.warm_up
-            found: list[float] = []
-            for place, threshold in enumerate(self.thresholds):
-                counts = warm or threshold.far
-                found += self._canary_ratios(place, threshold, canary, shares[place]) if counts else NOTHING
+            found = self._canary_ratios(canary, shares)
             scaled = [ratio / scale for ratio, scale in zip(found, self._scales, strict=True)]
             self.evidence = self.evidence.after(scaled, SHARES, PRIOR)
 
     def _share(self, place: int, expected: float) -> float:
-        """The share of hits under the null: the expected one, or that of the stable's requests of the last seconds."""
+        """The share of hits under the null: the expected one, or more where the stable's requests of the last seconds show it."""
         requests = sum(counts[place][0] for _, counts in self._recent)
         hits = sum(counts[place][1] for _, counts in self._recent)
-        return max(expected, (hits + PRIOR_REQUESTS * expected) / (requests + PRIOR_REQUESTS))
+        return surged(expected, requests, hits)
 
-    def _canary_ratios(self, place: int, threshold: Threshold, canary: Side, share: float) -> Sequence[float]:
-        requests, hits = canary.decided(threshold.canary)
+    def _canary_ratios(self, canary: Side, shares: Sequence[float]) -> list[float]:
+        """The logarithms of the likelihood ratios of all alternatives by the canary's requests of a slice.
+
+        Before the canary is warm only the far thresholds count. Requests that still wait then count from then on.
+        """
+        warm, begun = self._arrived >= self.scope.warm_up, not self._warm
+        self._warm = warm
+        fresh = replace(canary, begin={}) if warm and begun else canary
+        found: list[float] = []
+        for place, threshold in enumerate(self.thresholds):
+            if warm or threshold.far:
+                found += self._ratios(place, canary if threshold.far else fresh, shares[place])
+            else:
+                found += NOTHING
+        far = next(place for place, threshold in enumerate(self.thresholds) if threshold.far)
+        bet = self._severe_ratio(fresh, shares, MULTIPLE if warm else far)
+        if fresh is not canary:  # their bet before begins anew
+            bet -= self._severe_ratio(Side({}, {}, {}, canary.begin), shares, far)
+        return [*found, bet]
+
+    def _ratios(self, place: int, canary: Side, share: float) -> Sequence[float]:
+        """Those of each of ODDS at a threshold."""
+        threshold = self.thresholds[place]
+        (requests, hits), (more, slower) = threshold.decided(canary)
         self.hits[place] = (self.hits[place][0] + requests, self.hits[place][1] + hits)
         found = ratios(share, hits, requests - hits)
-        if threshold.elsewhere is not None:
-            others = dict.fromkeys(
-                (name for name in canary.strata if name not in threshold.canary), threshold.elsewhere
-            )
-            if others:
-                more, slower = canary.decided(others)
-                share = self._share(place, threshold.elsewhere_share)
-                return [one + two for one, two in zip(found, ratios(share, slower, more - slower), strict=True)]
-        return found
+        if not more:
+            return found
+        others = ratios(self._share(place, threshold.elsewhere_share), slower, more - slower)
+        return [one + two for one, two in zip(found, others, strict=True)]
 
-    def _watch(self, piece: Slice, shares: Sequence[float]) -> None:
+    def _severe_ratio(self, canary: Side, shares: Sequence[float], first: int) -> float:
+        """That of the bet on all thresholds together, from the place `first` on."""
+        decided = [threshold.decided(canary) for threshold in self.thresholds[first:]]
+        bet = severe(shares[first:]).ratio([known for known, _ in decided])
+        if any(requests for _, (requests, _) in decided):
+            elsewhere = [
+                self._share(place, self.thresholds[place].elsewhere_share) for place in range(first, THRESHOLDS)
+            ]
+            bet += severe(elsewhere).ratio([others for _, others in decided])
+        return bet
+
+    def _watch(self, piece: Slice, shares: Sequence[float], bet: Severe) -> None:
         """Calibrate by the slices of single stable pods."""
         for pod, own in piece.pods.items():
-            tail, found = Tail(own), list[float]()
+            tail, found, decided = Tail(own), list[float](), list[tuple[float, float]]()
             for threshold, share in zip(self.thresholds, shares, strict=True):
                 hits = tail.above(threshold.pooled)
                 found += ratios(share, hits, tail.total - hits)
-            self.excursions.add(piece.start, pod, found)
+                decided.append((tail.total, hits))
+            self.excursions.add(piece.start, pod, [*found, bet.ratio(decided[MULTIPLE:])])
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)
@@ -164,6 +205,8 @@ class Accumulated:
     def likeliest(self) -> int:
         """Return the place of the threshold with the most evidence."""
         logs = self.evidence.logs
+        if logs[SEVERE] == max(logs):
+            return MULTIPLE
         return max(range(THRESHOLDS), key=lambda place: max(logs[place * len(ODDS) : (place + 1) * len(ODDS)]))
 
     def waiting(self) -> Histogram:

@@ -1,4 +1,5 @@
-"""The alternatives that the evidence bets on: at each threshold, odds of a hit that are some times what is accepted."""
+"""The alternatives that the evidence bets on: at each threshold, odds of a hit that are some times what is accepted; and that most
+requests are far slower (`severe`)."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from pagefleet_operator.domain.analysis.adjusted.reference import MULTIPLES, QUA
 
 ODDS = (1.5, 2.0, 4.0, 16.0)
 THRESHOLDS = len(QUANTILES) + len(MULTIPLES)
-COUNT = THRESHOLDS * len(ODDS)  # alternatives: those of the first threshold, then those of the second, ...
-SHARES = (1 / COUNT,) * COUNT  # their prior weights
+SEVERE = THRESHOLDS * len(ODDS)  # the place of the bet on all multiples together (`severe`)
+COUNT = SEVERE + 1  # alternatives: those of the first threshold, then those of the second, ..., then SEVERE
+SEVERE_SHARE = 0.25
+SHARES = (*((1 - SEVERE_SHARE) / SEVERE,) * SEVERE, SEVERE_SHARE)  # their prior weights
 MAX_HIT = 3.0  # of the logarithm of the likelihood ratio: one request must not decide
 MAX_SHARE = 0.98
 

@@ -20,11 +20,15 @@ PRIOR_EXCURSIONS = 3.0
 LEVEL = 4.0  # lower ones are mostly chance, and would hide how high the others rise
 OPEN = 1.5  # an excursion that is not over counts from this height above the level on
 SAFETY = 1.5  # times the mean height: it is an estimate from few excursions
-# The smallest scale of the quantiles, of the near multiples, and of the far ones, which no phase of a sound pod reaches.
-MIN_SCALES = tuple(
-    scale
-    for scale in (*(2.5 for _ in QUANTILES), *(1.0 if multiple >= FAR else 1.5 for multiple in MULTIPLES))
-    for _ in ODDS
+# The smallest scale of the quantiles, of the near multiples, of the far ones, which no phase of a sound pod reaches, and of the
+# bet that most requests are far slower, which loses by every request that is not.
+MIN_SCALES = (
+    *(
+        scale
+        for scale in (*(2.5 for _ in QUANTILES), *(1.0 if multiple >= FAR else 1.5 for multiple in MULTIPLES))
+        for _ in ODDS
+    ),
+    1.0,
 )
 
 
@@ -49,10 +53,10 @@ class Excursions:
         peaks = self._peaks.setdefault(pod, [0.0] * COUNT)
         self._newest[pod] = start
         for first in range(0, COUNT, len(ODDS)):
-            threshold = slice(first, first + len(ODDS))
+            threshold = slice(first, min(COUNT, first + len(ODDS)))
             if max(ratios[threshold]) <= 0 and not any(sums[threshold]):
                 continue  # no excursion is under way, and none begins
-            for place in range(first, first + len(ODDS)):
+            for place in range(first, threshold.stop):
                 total = sums[place] + ratios[place]
                 if total > peaks[place]:
                     peaks[place] = total

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
 from pagefleet_contract.strata import FREE_STRATA, QUEUED_STRATA
+from pagefleet_operator.domain.analysis.adjusted.waiting import Side
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
 # Multiples of the 95 % quantile, and the share of hits that is assumed where the stable has not been measured.
@@ -46,6 +47,15 @@ class Threshold:
     elsewhere: int | None = None
     elsewhere_share: float = 0.0
     far: bool = False
+
+    def decided(self, canary: Side) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return how many of the canary's requests lie certainly above or below, and how many above: first in the strata that
+        are known, then in the others."""
+        known = canary.decided(self.canary)
+        others = canary.strata - self.canary.keys()
+        if self.elsewhere is None or not others:
+            return known, (0, 0)
+        return known, canary.decided(dict.fromkeys(others, self.elsewhere))
 
 
 class Reference:
