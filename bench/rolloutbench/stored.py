@@ -8,40 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from bench.rolloutbench.scenario import Scenario
 from bench.rolloutbench.world import Result
 
+from pagefleet_local.base.sources import digest, python_files
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/rollout_guard"
-SOURCES = tuple(
-    ROOT / name
-    for name in (
-        "operator/pagefleet_operator",
-        "gateway/pagefleet_gateway",
-        "contract/pagefleet_contract",
-        "bench/rolloutbench",
-    )
-)
-
-
-def digest(folders: Iterable[Path] = SOURCES) -> str:
-    """Return a hash of the Python files in `folders`, by name and content."""
-    total = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(folder.rglob("*.py")):
-            total.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
-    return total.hexdigest()[:16]
+SOURCES = ("operator/pagefleet_operator", "gateway/pagefleet_gateway", "contract", "bench/rolloutbench")
 
 
 class Stored:
     """The results in one file; a line that a stopped run has half written counts as absent."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path or FOLDER / f"{digest()}.jsonl"
+        files = python_files(*(ROOT / name for name in SOURCES))
+        self._path = path or FOLDER / f"{digest(files, ROOT)}.jsonl"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, Result] = {}
         if self._path.exists():

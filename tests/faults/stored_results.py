@@ -1,4 +1,8 @@
-"""Results of campaigns, stored as lines in build/. The last line of a case and seed counts."""
+"""Results of campaigns, stored as lines in build/campaign. The last line of a case and seed counts.
+
+A result holds while the operator, the contract and the campaign's own files are the same: another state of them has files of
+its own, so that no change of code passes by what an earlier code did.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,14 @@ from faults.cases import cases
 from faults.outages import batches, names
 from faults.runs import StoryResult
 
+from pagefleet_local.base.sources import digest, python_files
 from pagefleet_local.fleet.install import CHECKOUT
 
-RESULTS = CHECKOUT / "build/campaign.jsonl"
-WRITES = CHECKOUT / "build/campaign.writes"  # number of writes of a story, which is the number of cases
+SOURCES = digest(
+    python_files(*(CHECKOUT / name for name in ("operator", "contract", "tests/faults", "tests/support"))), CHECKOUT
+)
+RESULTS = CHECKOUT / f"build/campaign/{SOURCES}.jsonl"
+WRITES = RESULTS.with_suffix(".writes")  # number of writes of a story, which is the number of cases
 OUTAGES = 8
 
 
@@ -36,7 +44,7 @@ def known(seed: int) -> dict[str, StoryResult]:
 @contextmanager
 def storing(seed: int, writes: int, *, fresh: bool) -> Iterator[Callable[[StoryResult], None]]:
     """Yield a function that stores a result. `fresh` drops the results of earlier campaigns."""
-    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     WRITES.write_text(str(writes))
     with RESULTS.open("w" if fresh else "a") as file:
 

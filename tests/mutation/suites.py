@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from pagefleet_local.base import sources
+from pagefleet_local.base.sources import python_files
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests/support"
@@ -24,13 +26,13 @@ class Suite:
     tests: tuple[str, ...]
 
     def modules(self) -> dict[str, Path]:
-        paths = sorted((ROOT / self.folder).rglob("*.py"))
+        paths = python_files(ROOT / self.folder)
         return {_dotted(self.package, path.relative_to(ROOT / self.folder)): path for path in paths}
 
     @property
     def sources(self) -> str:
         """The hash of the modules and of what their tests share."""
-        return digest((*self.modules().values(), *sorted(SUPPORT.rglob("*.py"))))
+        return digest((*self.modules().values(), *python_files(SUPPORT)))
 
 
 SUITES = {
@@ -58,11 +60,7 @@ SUITES = {
 
 def digest(paths: Iterable[Path]) -> str:
     """One hash of the files' names and contents."""
-    whole = hashlib.sha256()
-    for path in paths:
-        whole.update(f"{path.relative_to(ROOT)}\n".encode())
-        whole.update(_content(path))
-    return whole.hexdigest()[:16]
+    return sources.digest(paths, ROOT, _content)
 
 
 @cache

@@ -12,6 +12,7 @@ from pathlib import Path
 from pagefleet_local.assets.debian import AssetError
 from pagefleet_local.base import paths
 from pagefleet_local.base.console import stage
+from pagefleet_local.base.sources import digest
 from pagefleet_local.fleet.install import CHECKOUT
 
 EXTRAS = ("operator", "gateway", "engine")
@@ -50,13 +51,10 @@ def libraries_key(extra: str) -> str:
 
 def source_key(extra: str) -> str:
     """Changes when the source that an image of `extra` runs does; what was compiled beside it makes no difference."""
-    digest = hashlib.sha256()
     files = [CHECKOUT / name for name in ("pyproject.toml", "README.md", "images/Dockerfile", "images/runtime.py")]
     for root in SOURCES[extra]:
         files += sorted(path for path in (CHECKOUT / root).rglob("*") if path.is_file() and not _made(path))
-    for path in files:
-        digest.update(str(path.relative_to(CHECKOUT)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return digest(files, CHECKOUT)
 
 
 def _made(path: Path) -> bool:

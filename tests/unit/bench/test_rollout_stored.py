@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # bench is no inst
 from bench.rolloutbench.campaign import Campaign
 from bench.rolloutbench.parts import Cell, Target
 from bench.rolloutbench.scenario import Regression, Scenario
-from bench.rolloutbench.stored import Stored, digest
+from bench.rolloutbench.stored import Stored
 from bench.rolloutbench.world import Result
 
 RESULT = Result("RolledBack", "LatencyRegression", "worse", 7, 12.5, 30)
@@ -34,14 +34,6 @@ def test_a_half_written_line_is_absent_and_spoils_nothing(tmp_path: Path) -> Non
     assert Stored(path).get(SCENARIO, 3) is None
     Stored(path).put(SCENARIO, 4, RESULT)
     assert Stored(path).get(SCENARIO, 4) == RESULT
-
-
-def test_other_sources_are_another_campaign(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("one = 1\n")
-    before = digest([tmp_path])
-    assert digest([tmp_path]) == before
-    (tmp_path / "a.py").write_text("one = 2\n")
-    assert digest([tmp_path]) != before
 
 
 def test_a_campaign_plays_what_is_not_stored(tmp_path: Path) -> None:
