@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from pagefleet_operator.domain.base.logarithms import value_of
+
 SURGE = 0.1  # prior probability of a time at which more requests are hits than usual
 GROWTH = 3.0  # mean by which the share is then multiplied: its prior is exponential
 
@@ -21,6 +23,6 @@ def surged(expected: float, requests: float, hits: float) -> float:
         return expected
     usual = hits * math.log(mean) - mean - math.lgamma(hits + 1)
     more = hits * math.log(GROWTH * mean / (1 + GROWTH * mean)) - math.log1p(GROWTH * mean)
-    weight = SURGE / (SURGE + (1 - SURGE) * math.exp(min(700.0, usual - more)))
+    weight = SURGE / (SURGE + (1 - SURGE) * value_of(usual - more))
     share = expected * (hits + 1) / (mean + 1 / GROWTH)
     return min(1.0, expected + weight * max(0.0, share - expected))
