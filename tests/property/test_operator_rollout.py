@@ -125,6 +125,12 @@ def check(before: Observation, cluster: Cluster, plan: Plan) -> None:
     assert weights <= cluster.was_ready, "no weight on a revision that never had a ready pod"
     assert set(plan.delete).isdisjoint({new.stable, new.canary}), "what is in use is not deleted"
     had_weight = {entry.revision for entry in old.traffic if entry.weight}
+    # By the pods themselves, whatever the status says of them. Traffic that has to go somewhere may go where nothing is ready.
+    if had_weight:
+        new_ones = weights - had_weight - {new.stable}
+        assert all(any(pod.ready for pod in before.revisions[name].pods) for name in new_ones), (
+            "a first weight without a pod"
+        )
     assert set(plan.delete).isdisjoint(had_weight), "pods stay until the weight has been away for a while"
     maximum = cluster.spec["scaling"]["max"]
     assert all(record.desired <= maximum for record in new.revisions if record.hash == new.stable)
