@@ -93,7 +93,7 @@ class Operator:
         self.windows, self._past = ReadWindows(gateways), Past()
         self._scales = scenario.max_replicas is not None
         self._memo: dict[str, object] = {}
-        self._decided = 0
+        self._decided, self.stored_every = 0, STORED_EVERY
         if isinstance(errors := parse(self.raw), SpecErrors):
             raise ValueError(errors.message)
 
@@ -128,8 +128,8 @@ class Operator:
         plan = decide(observation, now)
         self.plan, self.status = plan, plan.status
         self._decided += 1
-        if self._decided % STORED_EVERY == 0:
-            self.status = codec.load(json.loads(json.dumps(codec.dump(plan.status))))
+        if self._decided % self.stored_every == 0 and plan.document is not None:
+            self.status = codec.load(json.loads(json.dumps(plan.document)))
         for child in plan.children:
             if child["kind"] == "Deployment":
                 labels: Any = child["metadata"]

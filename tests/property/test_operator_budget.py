@@ -92,7 +92,7 @@ def _rest(record: AlertRecord) -> tuple[Any, ...]:
 @settings(max_examples=150, deadline=None)
 @given(statuses())
 def test_every_legal_status_fits_and_what_is_in_use_is_complete(status: Status) -> None:
-    fitted = budget.fit(status, (), NOW)
+    fitted = budget.fit(status, (), NOW).status
     assert size(codec.dump(fitted)) <= MAX_BYTES
     stated = [one for one in fitted.conditions if one.type == TRIMMED]
     assert bool(stated) == (fitted != status)
@@ -109,7 +109,7 @@ def test_every_legal_status_fits_and_what_is_in_use_is_complete(status: Status) 
         one.message[:100] for one in status.decisions[-10:]
     ]
     assert len(fitted.decisions) >= min(10, len(status.decisions))
-    again = budget.fit(fitted, fitted.conditions, NOW + 5)
+    again = budget.fit(fitted, fitted.conditions, NOW + 5).status
     assert size(codec.dump(again)) <= MAX_BYTES
     assert {one.hash for one in again.revisions if one.spec} == {one.hash for one in fitted.revisions if one.spec}, (
         "it settles"
@@ -121,12 +121,13 @@ def test_every_legal_status_fits_and_what_is_in_use_is_complete(status: Status) 
 def test_a_decision_and_an_alert_are_recorded_in_a_full_status(status: Status) -> None:
     spec = {**sample()["spec"], "rollout": {"historyLimit": 50}}
     plan = decide(Observation("team", "chat", "uid", 3, spec, codec.load(codec.dump(status))), NOW)
+    assert plan.document == codec.dump(plan.status)
     assert size(codec.dump(plan.status)) <= MAX_BYTES
     assert plan.status.decisions[-1].time == NOW if plan.events else True
     labels = {"alertname": "New", "severity": "page", "namespace": "team", "service": "chat", "revision": status.canary}
     raw = {"status": "firing", "labels": labels, "startsAt": "2026-01-01T00:00:00Z", "fingerprint": "new"}
     (alert,) = parse({"version": "4", "alerts": [raw]}, NOW - 10).alerts
-    stored = budget.fit(merge(status, [bounded(alert.record, {"severity": "page"})]), status.conditions, NOW)
+    stored = budget.fit(merge(status, [bounded(alert.record, {"severity": "page"})]), status.conditions, NOW).status
     assert size(codec.dump(stored)) <= MAX_BYTES
     assert any(one.revision == status.canary and not one.resolved for one in stored.alerts), "one that decides is there"
 

@@ -124,9 +124,9 @@ class Intake:
             before = codec.load(document.get("status"))
             after = merge(before, records)
             if after != before:
-                after = budget.fit(after, before.conditions, time.time())
+                fitted = budget.fit(after, before.conditions, time.time())
                 try:
-                    await self._store({**document, "status": codec.dump(after)})
+                    await self._store({**document, "status": fitted.document})
                 except ConflictError:
                     continue
                 log.info("stored %d alerts for %s/%s", len(records), namespace, service)

@@ -60,7 +60,8 @@ def decide(observation: Observation, now: float) -> Plan:
     journal = Journal(now)
     restored = restoring.restored(observation, now, journal)
     plan = recording.add(restored, _planned(restored, now, journal))
-    return replace(plan, status=budget.fit(plan.status, observation.status.conditions, now))
+    fitted = budget.fit(plan.status, observation.status.conditions, now)
+    return replace(plan, status=fitted.status, document=fitted.document)
 
 
 def _planned(observation: Observation, now: float, journal: Journal) -> Plan:

@@ -250,10 +250,9 @@ class Applier:
                 log.info("pod %s keeps its deletion cost: %s", name, error)
 
     async def _status(self, service: Document, plan: Plan) -> None:
-        status = codec.dump(plan.status)
-        if status == (service.get("status") or {}) or plan.status == Status():  # or nothing is decided yet
+        if plan.document is None or plan.document == (service.get("status") or {}) or plan.status == Status():
             return
-        body = {**service, "status": status}
+        body = {**service, "status": plan.document}
         metadata = service["metadata"]
         path = paths.inference_service(metadata["namespace"], metadata["name"])
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagefleet_operator.domain.base.stored_size import size
@@ -24,11 +24,20 @@ FEW_DECISIONS, FEW_ALERTS, SHORT = 10, 5, 120
 MAX_ALERT_BYTES = 8 << 10  # twice what a service can require an alert to carry
 
 
-def fit(status: Status, before: Collection[Condition], now: float) -> Status:
-    """The status within the budget. `before` are the conditions of the stored status."""
+@dataclass(frozen=True)
+class Fitted:
+    """A status within the budget, and the JSON of it."""
+
+    status: Status
+    document: dict[str, Any]
+
+
+def fit(status: Status, before: Collection[Condition], now: float) -> Fitted:
+    """Bring the status within the budget. `before` are the conditions of the stored status."""
     known = next((condition for condition in before if condition.type == TRIMMED), None)
     status = replace(status, conditions=tuple(entry for entry in status.conditions if entry.type != TRIMMED))
-    bytes_now = bytes_before = size(codec.dump(status))
+    document = codec.dump(status)
+    bytes_now = bytes_before = size(document)
     dropped: list[str] = []
     for part, trim in _STEPS:
         excess = bytes_now + RESERVED_BYTES - MAX_BYTES
@@ -39,10 +48,12 @@ def fit(status: Status, before: Collection[Condition], now: float) -> Status:
             dropped.append(part.format(names))
             status, bytes_now = trimmed, size(codec.dump(trimmed))
     if dropped:
-        return _stating(status, known, now, _message(bytes_before, dropped))
-    if known is not None and bytes_now > NEAR_BYTES:
-        return replace(status, conditions=(*status.conditions, known))
-    return status
+        status = _stating(status, known, now, _message(bytes_before, dropped))
+    elif known is not None and bytes_now > NEAR_BYTES:
+        status = replace(status, conditions=(*status.conditions, known))
+    else:
+        return Fitted(status, document)
+    return Fitted(status, codec.dump(status))
 
 
 def _message(bytes_before: int, dropped: Collection[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pagefleet_operator.domain.status.status import Status
 
@@ -49,6 +50,7 @@ class SpareOrder:
 class Plan:
     """The next state of one InferenceService.
 
+    `document`: the JSON of the status; None: nothing is decided yet, and the stored status stays.
     `children`: complete manifests (apiVersion, kind, metadata, spec) to server-side-apply, in order. An abstract
     PodDisruptionBudget has apiVersion "policy/v1"; the shell rewrites it to what the API server serves.
     `job`: a Job that must exist (a load test); it is created once and never changed.
@@ -65,6 +67,7 @@ class Plan:
     """
 
     status: Status
+    document: Mapping[str, Any] | None = field(default=None, repr=False)
     children: tuple[Mapping[str, object], ...] = ()
     delete: tuple[str, ...] = ()
     routes: tuple[Mapping[str, object], ...] = ()
