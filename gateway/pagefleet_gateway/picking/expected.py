@@ -34,6 +34,7 @@ RIDGE = 1e-4  # of a feature's own sum of squares
 MAX_SAMPLED_PODS = 8  # of a service's reference revision, whose times are measured one by one
 MAX_FOREIGN = 1e6  # requests of other gateways on a pod
 TYPICAL_REQUESTS = 50  # a revision's typical prompt is the mean of about so many of the last ones
+PRIOR_PROMPTS = 5.0  # as many prompts as the reference's count before a revision's own
 
 
 class Load(NamedTuple):
@@ -165,22 +166,28 @@ class ExpectedTimes:
 class TypicalPrompts:
     """The uncached prompt tokens of a usual request, by service and revision.
 
-    Revisions differ where clients choose them, and where one has lost what it had cached. The tokens are estimated before an
-    engine has the request, so that no engine's speed changes them.
+    As much of a prompt is cached on every revision as on the reference. A gateway knows only what it has sent a pod itself, and
+    would take a new pod's cache for colder than it is.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[ServiceKey, str], tuple[int, float]] = {}  # requests and their mean
+        self._known: dict[
+            tuple[ServiceKey, str], tuple[int, float, float]
+        ] = {}  # requests, mean tokens, and mean uncached
 
-    def add(self, key: ServiceKey, revision: str, tokens: float) -> None:
-        count, mean = self._known.get((key, revision), (0, 0.0))
+    def add(self, key: ServiceKey, revision: str, tokens: float, uncached: float) -> None:
+        """Add a prompt of so many tokens to the revision's last ones."""
+        count, whole, new = self._known.get((key, revision), (0, 0.0, 0.0))
         count = min(count + 1, TYPICAL_REQUESTS)
-        self._known[key, revision] = count, mean + (tokens - mean) / count
+        self._known[key, revision] = count, whole + (tokens - whole) / count, new + (uncached - new) / count
 
     def tokens(self, service: Service, revision: str) -> float:
-        """Return the mean; that of the reference revision before the revision's first request, and 0 before any."""
-        own = self._known.get((service.key, revision)) or self._known.get((service.key, service.reference))
-        return 0.0 if own is None else own[1]
+        """Return the reference's uncached tokens, and by how much the revision's prompts are longer; 0 before any request."""
+        _, usual, uncached = self._known.get((service.key, service.reference), (0, 0.0, 0.0))
+        count, own, new = self._known.get((service.key, revision), (0, usual, uncached))
+        if not usual:
+            return new
+        return max(0.0, uncached + (own - usual) * count / (count + PRIOR_PROMPTS))
 
     def retain(self, pods: Mapping[ServiceKey, Collection[str]]) -> None:
         """Forget revisions that are not among those of `pods`."""
@@ -211,9 +218,12 @@ class LoadsAtPick:
         typical = self.typical.tokens(service, pod.revision)
         return Load(own.tokens + waiting * typical, own.running + reading.foreign - waiting)
 
-    def at_pick(self, service: Service, pod: Pod, ahead: Load, own_tokens: float) -> LoadAtPick:
-        """Return the load that a request meets on its pod, with the expected time to its first token."""
-        self.typical.add(service.key, pod.revision, own_tokens)
+    def at_pick(self, service: Service, pod: Pod, ahead: Load, prompt: float, own_tokens: float) -> LoadAtPick:
+        """Return the load that a request meets on its pod, with the expected time to its first token.
+
+        `own_tokens` are those of its `prompt` that are not cached.
+        """
+        self.typical.add(service.key, pod.revision, prompt, own_tokens)
         load = Load(ahead.tokens + own_tokens, ahead.running)
         expected = self._times.seconds(service.key, load)
         name = load_stratum(load.tokens, queued=ahead.tokens > 0)

@@ -222,7 +222,7 @@ class Picker:
             fallback=bool(pick.fallback),
             copy=pick.mirror,
             copy_tokens=copied + cost.output_tokens,
-            at_pick=None if ahead is None else self._loads.at_pick(service, first, ahead, uncached),
+            at_pick=None if ahead is None else self._loads.at_pick(service, first, ahead, cost.prompt_tokens, uncached),
         )
 
     def _send_prompt(self, pod: Pod, cost: RequestCost, now: float) -> int:

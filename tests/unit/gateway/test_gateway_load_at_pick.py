@@ -131,13 +131,13 @@ def test_what_waits_from_other_gateways_is_as_long_as_the_revision_s_own_prompts
     page = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 3\nvllm:kv_cache_usage_perc 0.5\n"
     for weights, pod, length in ((ONLY_CANARY, gateway.pods[1], 4000), (ONLY_STABLE, gateway.pods[0], 400)):
         gateway.state.put_service(service(weights=weights, canary=CANARY))
-        for number in range(20):
+        for number in range(60):
             gateway.end(gateway.send(now, unlike(10 * length + number, length))[0], now + 1.0)
             now += 1.1
         gateway.readings.put(pod, page, now)
         own = ticket(gateway, gateway.send(now, unlike(10 * length + 99, length))[0])
         assert own.at_pick is not None
-        assert own.at_pick.load.tokens == pytest.approx(4 * own.uncached_tokens, rel=0.05)
+        assert own.at_pick.load.tokens == pytest.approx(4 * own.uncached_tokens, rel=0.1)
 
 
 @pytest.mark.parametrize("text", [b"NaN", b"+Inf", b"-5", b"1e300"])
