@@ -7,14 +7,15 @@ import math
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet_operator.domain.analysis import guard
 from pagefleet_operator.domain.analysis.adjusted import excursions
-from pagefleet_operator.domain.analysis.adjusted.accumulated import AdjustedScope
+from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated, AdjustedScope
 from pagefleet_operator.domain.analysis.adjusted.alternatives import COUNT
-from pagefleet_operator.domain.analysis.adjusted.memory import SETTLED_SECONDS, accumulate
+from pagefleet_operator.domain.analysis.adjusted.memory import CHECKPOINT_SECONDS, SETTLED_SECONDS, accumulate
 from pagefleet_operator.domain.analysis.adjusted.onsets import FLOOR, OnsetMixture, OnsetPrior
 from pagefleet_operator.domain.analysis.adjusted.waiting import Side
 from pagefleet_operator.domain.analysis.guard import Comparison
@@ -119,3 +120,23 @@ def test_a_block_adds_its_onset_before_it_counts(logs: list[float], ratios: list
         high = max(before, onset)
         plain = high + math.log(math.exp(before - high) + math.exp(onset - high)) + ratio
         assert math.isclose(log, max(FLOOR, plain), rel_tol=1e-12, abs_tol=1e-12)
+
+
+def test_a_decision_adds_up_each_slice_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work, not time: also the first decision, and no more than some seconds again when a gateway answers late."""
+    added = list[float]()
+    add = Accumulated.add
+    monkeypatch.setattr(Accumulated, "add", lambda sums, start, pieces: (added.append(start), add(sums, start, pieces)))
+    source, memo, scope = random.Random(1), dict[str, object](), AdjustedScope("s", "c", LEARNED * SECONDS, 3, 0.15)
+    pieces = [piece for index in range(LEARNED + 30) for piece in moment(source, index, 1.0)]
+    accumulate(memo, scope, pieces, ())
+    assert len(added) == LEARNED + 30
+    for index in range(LEARNED + 30, LEARNED + 60):
+        added.clear()
+        pieces = [*pieces, *moment(source, index, 1.0)]
+        accumulate(memo, scope, pieces, ())
+        assert added == [index * SECONDS]
+    added.clear()
+    pieces = sorted([*pieces, *moment(source, LEARNED + 57, 1.0, "h")], key=lambda piece: piece.start)
+    accumulate(memo, scope, pieces, ())
+    assert len(added) <= 3 + CHECKPOINT_SECONDS / SECONDS

@@ -1,7 +1,7 @@
 """Retains the sums between two decisions, in the memo, and between two operators, in the status.
 
-A slow gateway may still add to the slices of the last SETTLED_SECONDS: when it does, these are added up again, onto the sums
-of the settled ones. A slice that comes later than that is left out.
+A slow gateway may still add to the slices of the last SETTLED_SECONDS. When it does, they are added up again from there on, onto
+the sums of a checkpoint. A slice that comes later than that is left out.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from functools import cached_property
+from itertools import groupby, zip_longest
+from operator import attrgetter, itemgetter
 
 from pagefleet_contract import sketch
 from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated, AdjustedScope, Earlier
@@ -25,19 +26,34 @@ SIGNAL = "relative ttft"
 DIGITS = 3
 MAX_BUCKETS = 120  # of a stored histogram
 SETTLED_SECONDS = 20.0  # slices of a gateway that answers so much later than the others can still change the order
-
-
+CHECKPOINT_SECONDS = 8.0  # between two checkpoints
+UNTIL = attrgetter("until")
 Group = tuple[float, list[Slice]]  # the slices of one start
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """`settled` has all slices that started up to `newest` in it. `latest` has those of `groups` as well."""
+class _Checkpoint:
+    """The sums of all slices that started up to `until`. Others are added to a copy."""
 
-    settled: Accumulated
-    newest: float
-    latest: Accumulated
+    until: float
+    sums: Accumulated
+
+    @cached_property
+    def record(self) -> EvidenceRecord:
+        return _record(self.sums)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """`latest` has `groups` in it, and what the first of the checkpoints has, which is settled.
+
+    A slice that started up to `closed` and comes now is left out.
+    """
+
+    checkpoints: list[_Checkpoint]  # in the order of time
     groups: list[Group]
+    latest: Accumulated
+    closed: float
 
 
 def accumulate(
@@ -52,27 +68,43 @@ def accumulate(
     """
     name = f"{MEMO} {scope.increase:g}"
     stored = memo.pop(name, None)  # not in the memo while it changes: a failure halfway must not leave it there
-    if not isinstance(stored, _Stored) or stored.settled.scope != scope:
-        fresh = Accumulated(scope, _earlier(records, scope))
-        stored = _Stored(fresh, scope.begin - RETAINED_SECONDS, fresh.copied(), [])
-    settled, newest, latest, known = stored.settled, stored.newest, stored.latest, len(stored.groups)
+    if not isinstance(stored, _Stored) or stored.latest.scope != scope:
+        oldest, fresh = scope.begin - RETAINED_SECONDS, Accumulated(scope, _earlier(records, scope))
+        stored = _Stored([_Checkpoint(oldest, fresh.copied())], [], fresh, oldest)
     useful = [
         piece
-        for piece in ordered[bisect_right(ordered, newest, key=START) :]
+        for piece in ordered[bisect_right(ordered, stored.closed, key=START) :]
         if piece.possible and piece.revision in (scope.stable, scope.canary)
     ]
-    groups = list(_by_start(useful))
-    if groups[:known] != stored.groups:  # a slow gateway has answered
-        latest, known = settled.copied(), 0
+    groups = [*(group for group in stored.groups if group[0] <= stored.closed), *_by_start(useful)]
+    border = useful[-1].start - SETTLED_SECONDS if useful else stored.closed
+    checkpoints, latest, known = _unchanged(stored, groups)
+    until = groups[known - 1][0] if known else checkpoints[-1].until
     for start, pieces in groups[known:]:
+        if _cell(start) > _cell(until) and start >= _cell(border):
+            checkpoints.append(_Checkpoint(until, latest.copied()))
         latest.add(start, pieces)
-    border = useful[-1].start - SETTLED_SECONDS if useful else 0.0
-    done = bisect_left(groups, border, key=itemgetter(0))
-    for start, pieces in groups[:done]:
-        settled.add(start, pieces)
-        newest = start
-    memo[name] = _Stored(settled, newest, latest, groups[done:])
-    return latest, _record(settled)
+        until = start
+    settled = checkpoints[max(0, bisect_left(checkpoints, border, key=UNTIL) - 1) :]
+    closed = max((start for start, _ in groups if start < border), default=stored.closed)
+    memo[name] = _Stored(settled, [group for group in groups if group[0] > settled[0].until], latest, closed)
+    return latest, settled[0].record
+
+
+def _unchanged(stored: _Stored, groups: list[Group]) -> tuple[list[_Checkpoint], Accumulated, int]:
+    """The checkpoints and sums that are still true of `groups`, and how many of the groups these sums have."""
+    known = len(stored.groups)
+    if groups[:known] == stored.groups:
+        return list(stored.checkpoints), stored.latest, known
+    pairs = zip_longest(stored.groups, groups)
+    changed = next(min(one[0] for one in pair if one) for pair in pairs if pair[0] != pair[1])
+    checkpoints = [one for one in stored.checkpoints if one.until < changed]
+    return checkpoints, checkpoints[-1].sums.copied(), bisect_right(groups, checkpoints[-1].until, key=itemgetter(0))
+
+
+def _cell(start: float) -> float:
+    """The time of the checkpoint before a slice."""
+    return start // CHECKPOINT_SECONDS * CHECKPOINT_SECONDS
 
 
 def _by_start(ordered: Sequence[Slice]) -> Iterator[Group]:
