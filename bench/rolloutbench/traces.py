@@ -97,7 +97,7 @@ class ScheduledWorld(World):
     def __init__(self, scenario: Scenario, seed: int) -> None:
         super().__init__(scenario, seed)
         self.recording, self.decided = True, None
-        # At any time within a slice: decisions and slices do not keep step.
+        # At any time within a slice.
         self._weight, self._first = -1, scenario.history + random.Random(seed).uniform(0, 2)
 
     def trace(self, seed: int) -> Trace:

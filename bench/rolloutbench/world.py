@@ -112,7 +112,7 @@ class World:
             gateway.watch_pods(self.all_engines())
         self._schedule(self._traffic.expovariate(self.scenario.rate), self._arrive)
         self._schedule(HOUSEKEEPING_SECONDS, self._keep_house)
-        # At any time within a slice: decisions and slices do not keep step.
+        # At any time within a slice.
         self._schedule(self.scenario.history + self._traffic.uniform(0, 2), self._begin_rollout)
 
     def _schedule(self, at: float, call: Callable[[float], None]) -> None:

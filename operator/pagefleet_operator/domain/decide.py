@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_operator.domain import conditions
@@ -37,6 +38,7 @@ from pagefleet_operator.domain.traffic import routing
 
 MAX_HISTORY_WITHOUT_SPEC = 50  # revisions while the spec, and with it its historyLimit, cannot be read
 BUSY_SECONDS, IDLE_SECONDS = 2.0, 5.0
+CLOSED_SECONDS = (0.1, 0.5)  # after a slice's end it is read
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,22 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
         spares=decisions.spares.orders,
         events=tuple(turn.journal.events),
         deletion_costs=deletion_cost.costs(observation.revisions, replicas),
-        requeue=BUSY_SECONDS if _is_busy(decisions, stated) else IDLE_SECONDS,
+        requeue=_pause(observation, turn.now, stage) if _is_busy(decisions, stated) else IDLE_SECONDS,
     )
+
+
+def _pause(observation: Observation, now: float, stage: Stage) -> float:
+    """The seconds until a busy service's next decision: while a canary is judged, until the gateways have closed their slices.
+
+    Services follow one another, so that they do not ask the gateways all at once.
+    """
+    length = observation.slices[-1].seconds if stage.canary and observation.slices else 0.0
+    if not 0 < length <= BUSY_SECONDS:
+        return BUSY_SECONDS
+    first, last = CLOSED_SECONDS
+    closed = first + (last - first) * (crc32(observation.uid.encode()) % 1000) / 1000
+    left = length - (now - closed) % length
+    return left if left >= first else left + length
 
 
 def _is_busy(decisions: Decisions, stated: Iterable[Condition]) -> bool:
