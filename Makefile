@@ -136,6 +136,11 @@ mutations: $(STAMP) ## any value in any field of live objects, and put back (roo
 mutation: $(STAMP) ## which small change of the operator's decisions does no test notice? (an hour)
 	@PYTHONPATH=tests $(BIN)/python -m mutation.main $(MUTATION)
 
+# Resumable. NIGHTLY: options, as in `make nightly NIGHTLY="--only soak --only bench --quick"`; `--list` prints the jobs.
+.PHONY: nightly
+nightly: $(STAMP) operations ## all that `make test` leaves out, with one report (a day; NIGHTLY="--list": what it runs)
+	@PYTHONPATH=tests $(BIN)/python -m nightly.main $(NIGHTLY)
+
 .PHONY: reliability
 reliability: $(STAMP) ## docs/reliability.md from what the above have kept
 	@PYTHONPATH=tests $(BIN)/python -m faults.report

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from faults.runs import StoryResult
 
 from pagefleet_local.fleet.install import CHECKOUT
 
-RESULTS = CHECKOUT / "build/reliability"
+RESULTS = Path(os.environ.get("PAGEFLEET_RELIABILITY") or CHECKOUT / "build/reliability")
 HEAD = """\
 # Reliability, as measured
 
