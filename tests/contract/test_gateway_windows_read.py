@@ -1,16 +1,38 @@
 """Protects what arrived from being counted twice: gateways that fall silent one by one are asked again and again. And what is
-judged from clocks: neither a gateway's nor the operator's that jumps by hours freezes the windows or moves them away."""
+judged from clocks: neither a gateway's nor the operator's that jumps by hours freezes the windows or moves them away, and the
+requests of gateways whose clocks differ are judged together."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import aiohttp
 import pytest
 import pytest_asyncio
 from support.gateway.two_windows import ADDRESSES, BEGIN, KEY, Gateways, serving
+from support.virtual.traffic import GUARD
 
-from pagefleet_operator.metrics.gateway_windows import GatewayWindows
+from pagefleet_gateway.measuring.slices import End, Outcome
+from pagefleet_gateway.picking.ledger import Group
+from pagefleet_operator.domain.analysis import guard, sources
+from pagefleet_operator.domain.analysis.guard import Comparison
+from pagefleet_operator.domain.analysis.verdict import Outcome as Judged
+from pagefleet_operator.domain.analysis.verdict import Verdict
+from pagefleet_operator.domain.status.observation import Observation, Slice
+from pagefleet_operator.domain.status.status import Status
+from pagefleet_operator.metrics.gateway_windows import MAX_SKEW_SECONDS, GatewayWindows
+
+OLD_SECONDS, NEW_SECONDS = 120, 480  # before the canary, and with it
+SKEWS = [
+    (0.0, 0.0),
+    (30.0, -30.0),
+    (-30.0, 30.0),
+    (31.3, -28.7),
+    (MAX_SKEW_SECONDS, -MAX_SKEW_SECONDS),
+    (3600.0, -30.0),
+    (30.0, 0.0),
+]
 
 
 @pytest_asyncio.fixture
@@ -79,3 +101,59 @@ async def test_an_operator_s_clock_that_jumps_takes_the_new_slices_along(gateway
             assert shown is not None
             recent = [piece for piece in shown if abs(piece.start - gateways.now - ahead) < 20.0]
             assert len(recent) >= 8, "the guard judges slices since a time by the operator's clock"
+
+
+async def two_gateways_read(gateways: Gateways, slow: str, factor: float) -> tuple[tuple[Slice, ...], float]:
+    """Let each gateway answer a request a second for each revision; `slow` is the gateway at which the canary takes `factor`
+    times as long. Return what the operator has read, and when the canary came. It reads with its own clock."""
+    async with aiohttp.ClientSession() as session:
+        read = GatewayWindows(session, lambda: gateways.now)
+        shown, since = None, gateways.now + OLD_SECONDS
+        for second in range(OLD_SECONDS + NEW_SECONDS):
+            gateways.now += 1.0
+            for address in ADDRESSES:
+                windows = gateways.windows[address]
+                for revision in ("s", "c") if second >= OLD_SECONDS else ("s",):
+                    seconds = (0.1 + second % 10 / 100) * (factor if (revision, address) == ("c", slow) else 1.0)
+                    outcome = Outcome(Group(*KEY, revision, "0-63"), End.ANSWERED, seconds, e2e=seconds, ttft=seconds)
+                    windows.record_end(outcome, gateways.now)
+            if second % 2:
+                shown = await read.read(list(ADDRESSES), *KEY, judged=True)
+        assert shown is not None
+        return shown, since
+
+
+def verdict_on(slices: tuple[Slice, ...], since: float, now: float) -> tuple[Verdict, int]:
+    observation = Observation(*KEY, "uid", 1, {}, Status(), slices=slices)
+    chosen = replace(GUARD, warmup_requests=0)
+    judged = guard.assess(observation, chosen, Comparison("s", "c", since=since, now=now))
+    assert judged is not None
+    return judged, sources.count_requests(observation, chosen, "c", since, mirrored=False)
+
+
+@pytest.mark.parametrize(("factor", "outcome"), [(1.0, Judged.PASSED), (8.0, Judged.REGRESSED)])
+@pytest.mark.parametrize("skews", SKEWS)
+async def test_gateways_with_other_clocks_are_judged_together(
+    gateways: Gateways, skews: tuple[float, float], factor: float, outcome: Judged
+) -> None:
+    """Whichever gateway has the canary's slow half, the verdict and the canary's requests are those of right clocks."""
+    for slow in ADDRESSES:
+        for address, skew in zip(ADDRESSES, skews, strict=True):
+            gateways.restart(address, skew)
+        judged, requests = verdict_on(*await two_gateways_read(gateways, slow, factor), gateways.now)
+        assert judged.outcome is outcome, judged.record.message
+        # Of each gateway the open slice, and what lies beyond the skew that is accepted.
+        missed = 2 * (2 + (MAX_SKEW_SECONDS + 1 if max(map(abs, skews)) <= MAX_SKEW_SECONDS else 2))
+        assert 2 * NEW_SECONDS - missed <= requests <= 2 * NEW_SECONDS
+
+
+async def test_neither_gateway_alone_shows_what_both_together_show(gateways: Gateways) -> None:
+    """So that the verdict above is one of both: the slices of one gateway alone pass, or are too few."""
+    for address, skew in zip(ADDRESSES, (30.0, -30.0), strict=True):
+        gateways.restart(address, skew)
+    slices, since = await two_gateways_read(gateways, ADDRESSES[0], 8.0)
+    good = tuple(piece for piece in slices if piece.instance.startswith(ADDRESSES[1]))
+    assert verdict_on(good, since, gateways.now)[0].outcome is Judged.PASSED
+    assert len({piece.instance for piece in slices}) == 2
+    starts = {piece.instance: max(one.start for one in slices if one.instance == piece.instance) for piece in slices}
+    assert max(starts.values()) - min(starts.values()) <= 4.0, "both are in the operator's time"
