@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from bench.rolloutbench.engines import Engine
 from bench.rolloutbench.gateways import EPOCH, NAME, NAMESPACE, STICKY_HEADER, Gateway
+from bench.rolloutbench.reading import Windows
 from bench.rolloutbench.scenario import Scenario
 
 from pagefleet_contract.names import REVISION_LABEL
 from pagefleet_operator.domain.decide import decide
-from pagefleet_operator.domain.scaling.arrivals import service_load
 from pagefleet_operator.domain.spec.parse import SpecErrors, parse
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.engine_load import EngineLoad
-from pagefleet_operator.domain.status.gateway_slices import slices
-from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading, Slice
+from pagefleet_operator.domain.status.observation import Observation, PodReading, RevisionReading
 from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import Phase, Status
 from pagefleet_operator.kube.store import ServiceKey
-from pagefleet_operator.metrics.gateway_windows import judged_by, put_in_order
 from pagefleet_operator.metrics.history import Past
 
 KEY: ServiceKey = (NAMESPACE, NAME)
@@ -55,33 +50,6 @@ def spec_of(scenario: Scenario, number: int) -> dict[str, Any]:
     return spec
 
 
-class ReadWindows:
-    """The operator's retained slices, read from gateways in this process in place of HTTP.
-
-    `GatewayWindows` computes the service's load at each reading as well, which only the autoscaler uses. This reader leaves it
-    out where nothing is scaled: it would be half of a decision's time.
-    """
-
-    def __init__(self, gateways: Sequence[Gateway]) -> None:
-        self._gateways, self.gateway_seconds = gateways, 0.0  # of processor time, which is no operator's
-        self._newest = [-math.inf] * len(gateways)
-        self._retained: list[Slice] = []
-
-    def read(self, now: float) -> tuple[Slice, ...]:
-        """Return all retained slices in the order of time."""
-        for place, gateway in enumerate(self._gateways):
-            newest = self._newest[place]
-            began = time.process_time()
-            text = msgspec.json.encode(gateway.windows.document(*KEY, max(0.0, newest), now))
-            self.gateway_seconds += time.process_time() - began
-            answer = json.loads(text)
-            new = list(slices(answer, newest))
-            put_in_order(self._retained, new)
-            self._newest[place] = max((piece.start for piece in new), default=newest)
-        self._retained = judged_by(self._retained)
-        return tuple(self._retained)
-
-
 class Operator:
     """One service's decisions. `engines` returns the pods of each revision."""
 
@@ -90,7 +58,7 @@ class Operator:
         self.replicas: dict[str, int] = {}
         self.plan: Plan | None = None
         self._clock = clock
-        self.windows, self._past = ReadWindows(gateways), Past()
+        self.windows, self._past = Windows(gateways, clock), Past()
         self._scales = scenario.max_replicas is not None
         self._memo: dict[str, object] = {}
         self._decided, self.stored_every = 0, STORED_EVERY
@@ -106,7 +74,7 @@ class Operator:
         judged = bool(self.status.canary) or self.status.rollout.phase is Phase.WATCHING
         read = None
         if judged or self._scales:
-            read = self.windows.read(self._clock())
+            read = self.windows.read()
         if not judged:
             self._memo = {}
         revisions = {name: _revision(name, self.replicas.get(name, 0), own) for name, own in engines.items()}
@@ -122,7 +90,7 @@ class Operator:
             revisions=revisions,
             slices=read,
             image="operator:1",
-            load=service_load(read, 0, now, whole=True) if read is not None and self._scales else None,
+            load=self.windows.load,
             memo=self._memo,
         )
         plan = decide(observation, now)

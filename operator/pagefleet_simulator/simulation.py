@@ -23,7 +23,7 @@ from pagefleet_simulator.results.outcome import Latencies, Moment, Outcome, Scal
 
 ARRIVAL_STEP = 10.0
 ARRIVAL_STEPS = 180
-# As the slices of gateways and of pagefleet_operator.domain.scaling.arrivals: slices of 2 s, closed 2 s after their end.
+# As the slices of gateways and of pagefleet_operator.domain.scaling.load_sums: slices of 2 s, closed 2 s after their end.
 SLICE, CLOSED_AFTER = 2.0, 4.0
 SLICES = round(ARRIVAL_STEP / SLICE)
 TTFT_WINDOW, MIN_SAMPLES = 60.0, 20

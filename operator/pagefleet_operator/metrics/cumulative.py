@@ -198,9 +198,11 @@ class Past:
         self.last[pod.name] = (reading if piece is not None or idle else before, reading.time)
 
     def trim(self, now: float, pods: Collection[str]) -> None:
-        """Drop old slices and the readings of pods that are gone."""
+        """Drop old slices and the readings of pods that have been gone for long. A pod that is not ready for a moment still
+        counts what ended meanwhile: otherwise one that fails again and again would hide its slow requests."""
         for name in set(self.last) - set(pods):
-            del self.last[name]
+            if abs(now - self.last[name][1]) > MAX_GAP_SECONDS:
+                del self.last[name]
         while self.slices and self.slices[0].start < now - RETAINED_SECONDS:
             self.slices.popleft()
         if len(self.slices) > MAX_SLICES:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 import aiohttp
 
 from pagefleet_contract.engine_metrics import HISTOGRAMS
+from pagefleet_operator.domain.base.absence import tolerated_silent
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.kube.store import ServiceKey
 from pagefleet_operator.metrics.accounts import Account, UnaskedError, fetch_charged, unlimited
@@ -35,21 +37,22 @@ class EngineWindows:
         signals: Collection[str] = HISTOGRAMS,
         account: Account | None = None,
     ) -> tuple[Slice, ...] | None:
-        """The slices of a service; None when a pod does not answer, because a silent pod must not look like a good one."""
+        """The slices of a service; None when too many of a revision's pods do not answer, because a silent pod must not look
+        like a good one."""
         key = (namespace, service)
         past = self._past.setdefault(key, Past())
         account = account or unlimited()
         answers = await asyncio.gather(*(self._fetch(pod, signals, account) for pod in pods))
-        silent = [] if pods else ["none of its pods is ready"]
+        silent: dict[str, list[str]] = {}  # reasons by revision
         for pod, answer in zip(pods, answers, strict=True):
             if isinstance(answer, Counts):
                 with account.spending():
                     past.add(pod, answer)
             else:
-                silent.append(f"pod {pod.name} {answer}")
+                silent.setdefault(pod.revision, []).append(f"pod {pod.name} {answer}")
         past.trim(time.time(), [pod.name for pod in pods])
-        self._silence[key] = silent[0] if silent else ""
-        return None if silent else tuple(past.slices)
+        self._silence[key] = _reason(pods, silent) if pods else "none of its pods is ready"
+        return None if self._silence[key] else tuple(past.slices)
 
     def silence(self, namespace: str, service: str) -> str:
         """The reason why the last `read` gave None, "" when it gave slices."""
@@ -77,3 +80,10 @@ class EngineWindows:
                 return counts(samples(text, names(metrics, signals)), time.time(), metrics, signals)
         except (ValueError, KeyError) as error:
             return f"has a metrics page that cannot be read: {str(error)[:200]}"
+
+
+def _reason(pods: Sequence[Pod], silent: Mapping[str, Sequence[str]]) -> str:
+    """The reason of the first silent pod of a revision that has too many of them, "" when no revision has."""
+    ready = Counter(pod.revision for pod in pods)
+    too_many = (reasons[0] for revision, reasons in silent.items() if len(reasons) > tolerated_silent(ready[revision]))
+    return next(too_many, "")

@@ -22,7 +22,8 @@ from typing import Any
 import aiohttp
 
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
-from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
+from pagefleet_operator.domain.analysis.watching.thinning import thinned
+from pagefleet_operator.domain.scaling.load_sums import LoadSums
 from pagefleet_operator.domain.status.gateway_slices import MAX_TEXT, bucket_count, finite, optional, slices
 from pagefleet_operator.domain.status.observation import START, Slice
 from pagefleet_operator.domain.status.sample import ServiceLoad
@@ -105,7 +106,8 @@ class GatewayWindows:
         self._session, self._clock = session, clock
         self._slices: dict[ServiceKey, list[Slice]] = {}
         self._newest: dict[ServiceKey, dict[str, Newest]] = {}  # by address
-        self._loads: dict[ServiceKey, ServiceLoad] = {}
+        self._sums: dict[ServiceKey, LoadSums] = {}
+        self._loads: dict[ServiceKey, ServiceLoad] = {}  # of the last reading
         self._buckets: dict[ServiceKey, int] = {}  # of all retained histograms
 
     async def read(
@@ -136,6 +138,7 @@ class GatewayWindows:
         if not any(answer is not None for answer in answers):
             return None
         known, answered = self._slices.setdefault(key, []), []
+        self._sums.setdefault(key, LoadSums())
         for address, answer in zip(addresses, answers, strict=True):
             if answer is None or (skew := self._add(key, address, answer, judged=judged)) is None:
                 continue
@@ -148,7 +151,7 @@ class GatewayWindows:
         self._slices[key] = left
         if answered:
             held, now = sum(held for _, held in answered), min(now for now, _ in answered)
-            self._loads[key] = service_load(left, held, now, len(answered) == len(answers))
+            self._loads[key] = self._sums[key].load(held, now, len(answered) == len(answers))
         return tuple(left)
 
     def _add(self, key: ServiceKey, address: str, answer: GatewayAnswer, *, judged: bool) -> float | None:
@@ -164,15 +167,17 @@ class GatewayWindows:
         # A gateway sends its newest slice again each time. It must not count twice, also when it was thinned out.
         new = [piece for piece in answer.slices if piece.start > known.start]
         start = max((piece.start for piece in new), default=known.start)
+        moved = _moved(new, skew)
+        self._sums[key].add(moved, answer.now + skew)
         if not judged:
-            new = [piece for piece in new if not piece.adjusted]  # nobody needs them, and they are large
+            moved = [piece for piece in moved if not piece.adjusted]  # nobody needs them, and they are large
         if judged and known.hour_reads:
             # Load-adjusted times are in slices without arrivals and requests, so no thinned slice has them.
             self._forget_adjusted(key, answer.instance)
-            new += [piece for piece in answer.slices if piece.adjusted and piece.start <= known.start]
-        moved = [replace(piece, start=piece.start + skew) if skew else piece for piece in new]
+            again = [piece for piece in answer.slices if piece.adjusted and piece.start <= known.start]
+            moved = [*moved, *_moved(again, skew)]
         put_in_order(self._slices[key], moved)
-        self._buckets[key] = self._buckets.get(key, 0) + sum(map(bucket_count, new))
+        self._buckets[key] = self._buckets.get(key, 0) + sum(map(bucket_count, moved))
         newest[address] = Newest(answer.instance, start, skew, hour_reads=0 if judged else HOUR_READS)
         return skew
 
@@ -191,6 +196,7 @@ class GatewayWindows:
     def forget(self, namespace: str, service: str) -> None:
         self._slices.pop((namespace, service), None)
         self._newest.pop((namespace, service), None)
+        self._sums.pop((namespace, service), None)
         self._loads.pop((namespace, service), None)
         self._buckets.pop((namespace, service), None)
 
@@ -241,6 +247,10 @@ async def _answer(document: Mapping[str, Any], after: float, account: Account) -
         float(now),
         float(seconds) if finite(seconds) and 0.1 <= seconds <= 3600 else 1.0,
     )
+
+
+def _moved(slices: list[Slice], skew: float) -> list[Slice]:
+    return [replace(piece, start=piece.start + skew) for piece in slices] if skew else slices
 
 
 def _skew(answer: GatewayAnswer, known: float, clock: float) -> float:

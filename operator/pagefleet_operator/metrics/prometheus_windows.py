@@ -50,7 +50,8 @@ class PrometheusWindows:
         self._scraped: dict[HistogramKey, _Scraped] = {}
 
     async def read(self, pods: Sequence[Pod], revisions: Sequence[str], query: Query) -> tuple[Slice, ...] | None:
-        """The slices; None while one of `revisions` has no samples, or a ready pod has no fresh ones."""
+        """The slices; None while one of `revisions` has no samples, or too many of its ready pods have no fresh
+        ones."""
         scraped = self._scraped.setdefault((query.namespace, query.service, query.own), _Scraped())
         if scraped.asked is None or time.monotonic() - scraped.asked >= self._interval:
             answers = await asyncio.gather(*(self._ask(scraped, revision, pods, query) for revision in revisions))
@@ -99,7 +100,7 @@ async def _add(
     query: Query,
     targets: Mapping[Target, Sequence[Counts]],
 ) -> str:
-    """Add the new scrapes of a revision; return the reason why a pod has no fresh ones, or ""."""
+    """Add the new scrapes of a revision; return the reason why too many pods have no fresh ones, or ""."""
     newest = scraped.newest[revision]
     ordered = ((target, reading) for target, readings in targets.items() for reading in readings)
     async for target, reading in taking_turns(ordered, unlimited()):

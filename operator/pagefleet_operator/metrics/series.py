@@ -17,6 +17,7 @@ from typing import Any
 from prometheus_client.samples import Sample
 
 from pagefleet_contract.engine_metrics import EngineMetrics
+from pagefleet_operator.domain.base.absence import tolerated_silent
 from pagefleet_operator.metrics.accounts import taking_turns, unlimited
 from pagefleet_operator.metrics.cumulative import Counts, counts, cumulative, names
 from pagefleet_operator.metrics.prometheus_client import result
@@ -88,14 +89,14 @@ async def scrapes(
 
 
 def unscraped(newest: Mapping[Target, float], pods: Collection[str], now: float, late: float) -> str:
-    """Name the first ready pod without samples younger than `late` seconds, in words; "" when every pod has some.
+    """Name the first ready pod without samples younger than `late` seconds, in words; "" when enough pods have some.
 
     Targets without a label for the pod are counted instead: there must be as many of them as pods.
     """
     fresh = {target: time for target, time in newest.items() if now - time <= late}
     named = {target[TARGET.index("pod")] for target in fresh} - {""}
     missing = sorted(set(pods) - named) if named else list(pods)[len(fresh) :]
-    if not missing:
+    if len(missing) <= tolerated_silent(len(pods)):
         return ""
     latest = max((time for target, time in newest.items() if missing[0] in target), default=None)
     ago = "none at all" if latest is None else f"the newest is {now - latest:.0f} s old"

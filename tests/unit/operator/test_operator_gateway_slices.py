@@ -13,7 +13,7 @@ from pagefleet_contract.sketch import bucket_of, upper
 from pagefleet_operator.domain.analysis.failures import FailureCounts
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.analysis.waits import InFlight
-from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
+from pagefleet_operator.domain.scaling.load_sums import LoadSums
 from pagefleet_operator.domain.status.gateway_slices import slices
 from pagefleet_operator.domain.status.observation import Slice
 
@@ -73,22 +73,27 @@ def of_seconds(start: float, ttft: list[float], waiting: list[float] | None = No
     )
 
 
+def ttft_of(pieces: list[Slice], now: float) -> float | None:
+    sums = LoadSums()
+    sums.add(pieces, now)
+    return sums.load(0, now, True).ttft
+
+
 def test_the_scaler_s_time_to_first_token_includes_requests_that_still_wait() -> None:
     answered = [of_seconds(2.0 * index, [0.2] * 10) for index in range(20)]
-    load = service_load(answered, 0, 44.0, whole=True)
-    assert load.ttft == pytest.approx(upper(bucket_of(0.2)))
+    assert ttft_of(answered, 44.0) == pytest.approx(upper(bucket_of(0.2)))
     stuck = [of_seconds(40.0, [0.2] * 10, [0.1] * 5 + [20.0] * 30)]
-    load = service_load([*answered, *stuck], 0, 46.0, whole=True)
-    assert load.ttft == pytest.approx(upper(bucket_of(20.0))), "30 of 240 requests have waited for 20 s"
-    load = service_load(thinned([*answered, *stuck, of_seconds(42.0, [0.2] * 10)], 42.0), 0, 48.0, whole=True)
-    assert load.ttft == pytest.approx(upper(bucket_of(0.2))), "they wait no longer"
+    assert ttft_of([*answered, *stuck], 46.0) == pytest.approx(upper(bucket_of(20.0))), (
+        "30 of 240 requests have waited for 20 s"
+    )
+    no_longer = of_seconds(42.0, [0.2] * 10)
+    assert ttft_of([*answered, *stuck, no_longer], 48.0) == pytest.approx(upper(bucket_of(0.2)))
 
 
 def test_a_service_that_answers_nobody_has_a_time_to_first_token() -> None:
     silent = [of_seconds(2.0 * index, [], [2.0 * index] * 25) for index in range(10)]
-    assert service_load(silent, 0, 24.0, whole=True).ttft == pytest.approx(upper(bucket_of(18.0)))
-    few = [of_seconds(2.0 * index, [], [2.0 * index] * 5) for index in range(10)]
-    assert service_load(few, 0, 24.0, whole=True).ttft is None
+    assert ttft_of(silent, 24.0) == pytest.approx(upper(bucket_of(18.0)))
+    assert ttft_of([of_seconds(2.0 * index, [], [2.0 * index] * 5) for index in range(10)], 24.0) is None
 
 
 def test_requests_in_flight_are_those_of_the_gateways_that_still_report() -> None:

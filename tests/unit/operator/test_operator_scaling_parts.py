@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import datetime
 import math
+import random
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from zoneinfo import ZoneInfo
 
@@ -17,7 +19,7 @@ from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.runtimes.catalog import slots_of
 from pagefleet_operator.domain.scaling import capacity, throughput
-from pagefleet_operator.domain.scaling.arrivals import service_load, thinned
+from pagefleet_operator.domain.scaling.load_sums import LoadSums
 from pagefleet_operator.domain.scaling.policies import limited, turns
 from pagefleet_operator.domain.scaling.signals import SIGNALS
 from pagefleet_operator.domain.spec.scaling import Policy, Scaling
@@ -26,7 +28,7 @@ from pagefleet_operator.domain.spec.schema.targets import Targets
 from pagefleet_operator.domain.status.engine_load import GAUGES, RATES, EngineLoad
 from pagefleet_operator.domain.status.gateway_slices import slices
 from pagefleet_operator.domain.status.observation import PodReading, RevisionReading, Slice
-from pagefleet_operator.domain.status.sample import Sample
+from pagefleet_operator.domain.status.sample import Sample, ServiceLoad
 from pagefleet_operator.domain.status.status import ScaleStep
 from pagefleet_operator.kube.readings import refusal
 from pagefleet_operator.metrics.engine_readings import parse, rated
@@ -117,6 +119,12 @@ def test_slots_are_read_where_they_can_be_set() -> None:
     assert slots_of(revision_spec({"model": {}})) == 64
 
 
+def load_of(pieces: Sequence[Slice], held: int = 0, whole: bool = True) -> ServiceLoad:
+    sums = LoadSums()
+    sums.add(pieces, NOW)
+    return sums.load(held, NOW, whole)
+
+
 def test_arrivals_are_rates_in_steps_of_ten_seconds() -> None:
     pieces = [
         Slice("g", start, 2.0, "", "", 0, 0, arrivals=count)
@@ -125,35 +133,47 @@ def test_arrivals_are_rates_in_steps_of_ten_seconds() -> None:
     pieces.append(
         Slice("g", NOW - 6, 2.0, "a", "s", 40, 0, {"ttft": {bucket_of(0.2): 38, bucket_of(3.0): 2}}, tokens=600)
     )
-    load = service_load(pieces, 3, NOW, True)
+    load = load_of(pieces, 3)
     assert load.held == 3
     assert load.age == 2.0
     assert load.arrivals[-2:] == (0.5, 1.0)
     assert sum(load.arrivals) == 1.5
     assert load.tokens == 10.0
     assert load.ttft == pytest.approx(0.2, rel=0.03)
-    assert math.isinf(service_load(pieces, 3, NOW, False).age), "a gateway that did not answer may hold anything"
-    old = service_load([Slice("g", NOW - 6, 2.0, "a", "s", 5, 0)], 0, NOW, True)
+    assert math.isinf(load_of(pieces, 3, False).age), "a gateway that did not answer may hold anything"
+    old = load_of([Slice("g", NOW - 6, 2.0, "a", "s", 5, 0)])
     assert (old.arrivals[-1], old.ttft) == (0.5, None)
 
 
-def test_thinned_slices_say_the_same_of_a_load() -> None:
-    begin = NOW - 4200
-    pieces = [Slice("g", begin + 2 * n, 2.0, "", "", 0, 0, arrivals=n % 7) for n in range(2100)]
-    pieces += [Slice("g", begin + 2 * n, 2.0, "a", "s", 3, 0, {"ttft": {n: 3}}, tokens=9) for n in range(2100)]
-    pieces += [Slice("older", begin + 2 * n, 2.0, "a", "s", n % 5, 0, {"ttft": {n: n % 5}}) for n in range(2100)]
-    kept: list[Slice] = []
-    for begin in range(0, len(pieces), 700):  # as they are read: what was thinned out is thinned out with what is new
-        kept = thinned([*kept, *pieces[begin : begin + 700]], NOW - 2)
-    assert len(kept) < 362 + 3 * 66
-    whole, left = service_load(pieces, 0, NOW, True), service_load(kept, 0, NOW, True)
-    assert (left.ttft, left.tokens, left.age) == (whole.ttft, whole.tokens, whole.age)
-    assert left.arrivals[-12:] == whole.arrivals[-12:]
-    assert left.arrivals[:-12] == pytest.approx(whole.arrivals[:-12], abs=1.2), (
-        "a slice's place is known to ten seconds"
-    )
-    assert sum(left.arrivals) == pytest.approx(sum(whole.arrivals), abs=10)
-    assert thinned(kept, NOW - 2) == kept
+def test_the_load_of_a_service_is_the_same_however_its_slices_come() -> None:
+    """All of an hour at once, or each gateway's when it answers, also late; each reading forgets what is too old."""
+    counts = random.Random(1)
+    pieces = []
+    for number in range(2100):
+        start = NOW - 4200 + 2 * number - 4
+        pieces.append(Slice("g", start, 2.0, "", "", 0, 0, arrivals=counts.randrange(7)))
+        for gateway, asked in (("g", 2), ("older", 4)):
+            ended, ages = {counts.randrange(400, 500): 3}, {"ttft": {counts.randrange(400, 600): 1}}
+            slow = {"ttft": {counts.randrange(500): 1}}
+            pieces.append(
+                Slice(
+                    gateway, start, 2.0, "a", "s", asked, 0, {"ttft": ended}, tokens=9, in_flight=ages, unmeasured=slow
+                )
+            )
+    sums = LoadSums()
+    for number in range(0, 2100, 15):
+        now = NOW - 4200 + 2 * number + 30
+        for gateway, late in (("g", 0), ("older", 10)):
+            begin, end = (NOW - 4204 + 2 * (place - late) for place in (number, number + 15))
+            own = [piece for piece in pieces if piece.instance == gateway and begin <= piece.start < end]
+            sums.add(own[::-1] if gateway == "older" else own, now)
+        sums.load(0, now, True)
+    sums.add([piece for piece in pieces if piece.instance == "older" and piece.start >= NOW - 4 - 20], NOW)
+    assert sums.load(3, NOW, True) == load_of(pieces, 3)
+    assert load_of(pieces[::-1]) == load_of(pieces)
+    assert sums.load(3, NOW + 4000, True).arrivals == (0.0,) * 360
+    sums.add([Slice("g", NOW + 99_999, 2.0, "", "", 0, 0, arrivals=7, tokens=5)], NOW + 4000)
+    assert sums.load(0, NOW + 4000, True).tokens is None, "nothing that is far in the future counts"
 
 
 def test_slices_of_arrivals_are_read() -> None:

@@ -14,7 +14,7 @@ from pagefleet_contract.sketch import bucket_of
 from pagefleet_contract.strata import FREE_STRATA, QUEUED_STRATA
 from pagefleet_operator.domain.analysis.watching import load_records
 from pagefleet_operator.domain.analysis.watching.minutes import Minute, StratumMinute
-from pagefleet_operator.domain.scaling.arrivals import thinned
+from pagefleet_operator.domain.analysis.watching.thinning import thinned
 from pagefleet_operator.domain.status.observation import LoadCounts, Observation, Slice
 from pagefleet_operator.domain.status.status import AlertRecord, Phase, Status
 from pagefleet_operator.web.own_metrics import Metrics

@@ -15,6 +15,7 @@ from pagefleet_operator.domain.analysis.verdict import (
     no_measurement,
     record_without_latency,
 )
+from pagefleet_operator.domain.base.absence import tolerated_silent
 from pagefleet_operator.domain.base.logarithms import value_of
 from pagefleet_operator.domain.spec.rollout import FreePages, Gate, LatencyGuard
 from pagefleet_operator.domain.status.observation import GateReading, Observation
@@ -58,17 +59,16 @@ def judge_bound(guard: LatencyGuard, evidence: FailureEvidence, blind: bool, lev
 
 
 def free_page_share(observation: Observation, revision: str) -> float | None:
-    """The free share of the KV pages on the ready pods; None when one pod's pages are not known."""
-    free = total = 0
-    pods = reading_of(observation.revisions, revision).pods
-    for pod in (pod for pod in pods if pod.ready and not pod.terminating):
-        load = pod.load
-        if load is None or load.kv_pages_free is None or not load.kv_pages_total:
-            return None
-        if (pod.load_age or 0.0) > STALE_SECONDS:
-            return None
-        free, total = free + load.kv_pages_free, total + load.kv_pages_total
-    return free / total if total else None
+    """The free share of the KV pages on the ready pods; None when the pages of too many are not known."""
+    free = total = unknown = 0
+    ready = [pod for pod in reading_of(observation.revisions, revision).pods if pod.ready and not pod.terminating]
+    for pod in ready:
+        load, stale = pod.load, (pod.load_age or 0.0) > STALE_SECONDS
+        if stale or load is None or load.kv_pages_free is None or not load.kv_pages_total:
+            unknown += 1
+        else:
+            free, total = free + load.kv_pages_free, total + load.kv_pages_total
+    return free / total if total and unknown <= tolerated_silent(len(ready)) else None
 
 
 def low_since(turn: Turn, floor: FreePages | None, revision: str, before: float | None) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from pagefleet_operator.domain.base.absence import tolerated_unready
 from pagefleet_operator.domain.status.observation import Observation, RevisionReading
 from pagefleet_operator.domain.status.stage import Stage, watched_seconds
 from pagefleet_operator.domain.status.status import Phase
@@ -54,8 +55,9 @@ def canary_needs(turn: Turn, stage: Stage, percent: int) -> int:
 
 
 def canary_can_carry(turn: Turn, stage: Stage, percent: int) -> bool:
-    """Whether the canary has the ready pods for `percent` of all traffic."""
-    return turn.reading(stage.canary).ready >= canary_needs(turn, stage, percent)
+    """Whether the canary has the ready pods for `percent` of all traffic, as far as they need to be ready."""
+    needed = canary_needs(turn, stage, percent)
+    return turn.reading(stage.canary).ready >= needed - tolerated_unready(needed)
 
 
 def shortage(turn: SpecTurn, stage: Stage, percent: int) -> str:

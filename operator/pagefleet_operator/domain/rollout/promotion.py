@@ -18,7 +18,7 @@ from pagefleet_operator.domain.status.turn import SpecTurn
 
 
 def promote(turn: SpecTurn, stage: Stage) -> Stage:
-    """Move all traffic to the canary when it has as many ready pods as the stable should have."""
+    """Move all traffic to the canary when it has the ready pods for it."""
     if not carrying_capacity.canary_can_carry(turn, stage, 100):
         shortage = carrying_capacity.shortage(turn, stage, 100)
         return rollback.reject(turn, stage, "CapacityShortage", shortage) if shortage else stage

@@ -1,0 +1,136 @@
+"""Adds up the load of a service from the gateways' slices: arrivals in steps of ten seconds, time to first token, tokens.
+
+Each slice is added once, when it has been read. So a reading costs the slices that are new, not an hour of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+
+from pagefleet_contract import sketch
+from pagefleet_contract.sketch import Histogram
+from pagefleet_operator.domain.status.observation import Slice
+from pagefleet_operator.domain.status.sample import ServiceLoad
+
+STEP, STEPS = 10.0, 360
+SLICE_SECONDS = 2.0
+IN_STEP = round(STEP / SLICE_SECONDS)  # slices
+CLOSED_AFTER = 4.0  # a slice of two seconds is closed two seconds after its end
+RECENT_SECONDS, MIN_SAMPLES = 60.0, 20
+AHEAD = 30  # slices by which gateways' clocks may differ
+RETAINED = STEPS * IN_STEP + 2 * AHEAD
+
+
+class LoadSums:
+    """The load of a service. Times are by the gateways' clock."""
+
+    def __init__(self) -> None:
+        self._arrivals = deque([0] * RETAINED, maxlen=RETAINED)  # of two seconds each, oldest first
+        self._newest = 0  # the end of the last of them, in slices
+        self._counting: dict[str, float] = {}  # gateways that count arrivals, and when they did so last
+        self._recent = _Recent()
+
+    def add(self, slices: Collection[Slice], now: float) -> None:
+        """Add new slices, in any order.
+
+        For a gateway of an older version, which counts no arrivals, the requests that ended count instead.
+        """
+        self._move_to(now)
+        self._counting |= {piece.instance: now for piece in slices if piece.arrivals is not None}
+        for piece in slices:
+            if piece.adjusted:  # counts nothing else
+                continue
+            count = piece.arrivals if piece.instance in self._counting else piece.requests
+            place = self._newest - math.ceil((piece.start + piece.seconds) / SLICE_SECONDS)
+            if count and 0 <= place < RETAINED:
+                self._arrivals[-1 - place] += count
+            if abs(piece.start - now) <= 2 * RECENT_SECONDS:
+                self._recent.add(piece)
+
+    def load(self, held: int, now: float, whole: bool) -> ServiceLoad:
+        """The load of a service.
+
+        `whole` says that every gateway has answered; without it the load is older than any limit. The time to first token
+        includes requests that have waited for longer than most already.
+        """
+        self._move_to(now)
+        self._counting = {name: last for name, last in self._counting.items() if last > now - STEP * STEPS}
+        end = _closed(now) * SLICE_SECONDS
+        self._recent.forget(end - RECENT_SECONDS)
+        totals = [0, *itertools.accumulate(self._arrivals)]
+        last = max(STEPS * IN_STEP, RETAINED - self._newest + _closed(now))
+        ends = totals[last - STEPS * IN_STEP : last + 1 : IN_STEP]
+        return ServiceLoad(
+            age=now - end if whole else math.inf,
+            held=held,
+            arrivals=tuple([(after - before) / STEP for before, after in itertools.pairwise(ends)]),
+            step=STEP,
+            ttft=self._recent.ttft(),
+            tokens=self._recent.tokens / RECENT_SECONDS if self._recent.reports else None,
+        )
+
+    def _move_to(self, now: float) -> None:
+        """Make room for the slices that gateways may have closed."""
+        newest = max(self._newest, _closed(now) + AHEAD)
+        self._arrivals.extend([0] * min(RETAINED, newest - self._newest))
+        self._newest = newest
+
+
+class _Recent:
+    """The sums of the slices of the last RECENT_SECONDS."""
+
+    def __init__(self) -> None:
+        self.tokens, self.reports = 0, 0  # slices that report tokens
+        self._slices: list[tuple[float, int, Slice]] = []  # a heap
+        self._order = itertools.count()
+        self._latency, self._ages = Counter[int](), Counter[int]()
+        # Requests in flight in the newest slice of each gateway and group, and the slice's start.
+        self._in_flight: dict[tuple[str, str, str], tuple[float, Histogram]] = {}
+
+    def add(self, piece: Slice) -> None:
+        heapq.heappush(self._slices, (piece.start, next(self._order), piece))
+        self._count(piece, 1)
+        group = _group(piece)
+        if piece.start >= self._in_flight.get(group, (-math.inf,))[0]:
+            self._in_flight[group] = piece.start, piece.in_flight.get("ttft", {})
+
+    def forget(self, before: float) -> None:
+        """Forget the slices that began before a time."""
+        while self._slices and self._slices[0][0] < before:
+            piece = heapq.heappop(self._slices)[-1]
+            self._count(piece, -1)
+            if self._in_flight.get(_group(piece), (math.inf,))[0] <= piece.start:
+                del self._in_flight[_group(piece)]
+
+    def ttft(self) -> float | None:
+        """The 95th percentile of the time to first token; None for too few requests."""
+        ages = sketch.merged([self._ages, *(waiting for _, waiting in self._in_flight.values())])
+        known = sketch.with_lasting(self._latency, ages, sketch.quantile(self._latency, 0.95) or 0.0)
+        return sketch.quantile(known, 0.95) if sketch.total(known) >= MIN_SAMPLES else None
+
+    def _count(self, piece: Slice, sign: int) -> None:
+        self.tokens += sign * (piece.tokens or 0)
+        self.reports += sign * (piece.tokens is not None)
+        _add(self._latency, piece.latency.get("ttft", {}), sign)
+        _add(self._ages, piece.unmeasured.get("ttft", {}), sign)
+
+
+def _add(sums: Counter[int], histogram: Mapping[int, int], sign: int) -> None:
+    """Add the counts of a histogram in place, or take them away."""
+    for bucket, count in histogram.items():
+        sums[bucket] += sign * count
+        if not sums[bucket]:
+            del sums[bucket]
+
+
+def _group(piece: Slice) -> tuple[str, str, str]:
+    return piece.instance, piece.revision, piece.stratum
+
+
+def _closed(now: float) -> int:
+    """The end of the newest closed slice, in slices."""
+    return math.floor((now - CLOSED_AFTER) / SLICE_SECONDS) + 1
