@@ -74,7 +74,7 @@ class Operator:
         judged = bool(self.status.canary) or self.status.rollout.phase is Phase.WATCHING
         read = None
         if judged or self._scales:
-            read = self.windows.read()
+            read = self.windows.read(judged=True)
         if not judged:
             self._memo = {}
         revisions = {name: _revision(name, self.replicas.get(name, 0), own) for name, own in engines.items()}

@@ -28,9 +28,9 @@ class Windows:
     def gateway_seconds(self) -> float:
         return self._session.seconds
 
-    def read(self) -> tuple[Slice, ...] | None:
-        """Return all retained slices of a rollout that is judged."""
-        return _loop().run_until_complete(self._windows.read(self._addresses, NAMESPACE, NAME, judged=True))
+    def read(self, *, judged: bool) -> tuple[Slice, ...] | None:
+        """Return the retained slices, which are more of them while a rollout is judged."""
+        return _loop().run_until_complete(self._windows.read(self._addresses, NAMESPACE, NAME, judged=judged))
 
     @property
     def load(self) -> ServiceLoad | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from zlib import crc32
 
 from pagefleet_contract.names import SERVICE_LABEL
 from pagefleet_operator.domain import conditions
@@ -18,7 +17,7 @@ from pagefleet_operator.domain.manifests.retained import with_templates
 from pagefleet_operator.domain.manifests.service import service
 from pagefleet_operator.domain.manifests.spare import spare_deployment
 from pagefleet_operator.domain.records import recording, restoring
-from pagefleet_operator.domain.rollout import actions, carrying_capacity, draining, invalid_spec, machine
+from pagefleet_operator.domain.rollout import actions, carrying_capacity, draining, invalid_spec, machine, pace
 from pagefleet_operator.domain.rollout.draining import Draining
 from pagefleet_operator.domain.rollout.target import target_of
 from pagefleet_operator.domain.scaling import capacity, deletion_cost, spares
@@ -37,8 +36,6 @@ from pagefleet_operator.domain.status.turn import Journal, SpecTurn, Turn
 from pagefleet_operator.domain.traffic import routing
 
 MAX_HISTORY_WITHOUT_SPEC = 50  # revisions while the spec, and with it its historyLimit, cannot be read
-BUSY_SECONDS, IDLE_SECONDS = 2.0, 5.0
-CLOSED_SECONDS = (0.1, 0.5)  # after a slice's end it is read
 
 
 @dataclass(frozen=True)
@@ -159,31 +156,15 @@ def _plan(turn: Turn, decisions: Decisions) -> Plan:
         spares=decisions.spares.orders,
         events=tuple(turn.journal.events),
         deletion_costs=deletion_cost.costs(observation.revisions, replicas),
-        requeue=_pause(observation, turn.now, stage) if _is_busy(decisions, stated) else IDLE_SECONDS,
+        requeue=pace.next_decision(turn, stage, moving=_is_moving(decisions, stated)),
     )
 
 
-def _pause(observation: Observation, now: float, stage: Stage) -> float:
-    """The seconds until a busy service's next decision: while a canary is judged, until the gateways have closed their slices.
-
-    Services follow one another, so that they do not ask the gateways all at once.
-    """
-    length = observation.slices[-1].seconds if stage.canary and observation.slices else 0.0
-    if not 0 < length <= BUSY_SECONDS:
-        return BUSY_SECONDS
-    first, last = CLOSED_SECONDS
-    closed = first + (last - first) * (crc32(observation.uid.encode()) % 1000) / 1000
-    left = length - (now - closed) % length
-    return left if left >= first else left + length
-
-
-def _is_busy(decisions: Decisions, stated: Iterable[Condition]) -> bool:
-    """Whether the next decision is due soon, because something is moving or becomes due by time."""
-    stage = decisions.stage
+def _is_moving(decisions: Decisions, stated: Iterable[Condition]) -> bool:
+    """Whether something beside the rollout moves, or becomes due by time."""
     watched = any(entry.type == "Progressing" and entry.reason == "Watching" for entry in stated)
-    timed = watched or bool(decisions.draining.records) or decisions.spares.moving
     scaling = any(condition.type == "Scaling" and condition.status == "True" for condition in stated)
-    return bool(stage.canary) or not stage.traffic or timed or scaling
+    return watched or bool(decisions.draining.records) or decisions.spares.moving or scaling
 
 
 def _children(observation: Observation, decisions: Decisions) -> Iterable[Mapping[str, object]]:

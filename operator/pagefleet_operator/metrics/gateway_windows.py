@@ -217,7 +217,7 @@ class GatewayWindows:
             text = (await fetch(self._session, question)).decode()
             account.receive(len(text))
             document = await long_json.load(text, ("slices",), account)
-            return await _answer(document, -math.inf if whole else known.start, account)
+            return await _answer(document, known.start, account, whole)
         except TooLongError as error:
             account.receive(error.received)
             latest = known.start if whole else max(known.start, self._clock() - known.skew - LATEST_SECONDS)
@@ -231,13 +231,16 @@ class GatewayWindows:
         return None
 
 
-async def _answer(document: Mapping[str, Any], after: float, account: Account) -> GatewayAnswer | None:
-    """The plausible part of an answer, with the slices that begin later than `after`; None where it has no time."""
+async def _answer(document: Mapping[str, Any], after: float, account: Account, whole: bool) -> GatewayAnswer | None:
+    """The plausible part of an answer, with the slices that begin later than `after`; None where it has no time.
+
+    With `whole` it also has the load-adjusted times of all of the hour.
+    """
     now = document.get("now")
     if not finite(now):
         return None
     found = list[Slice]()
-    async for piece in taking_turns(slices(document, after), account):
+    async for piece in taking_turns(slices(document, after, -math.inf if whole else after), account):
         found.append(piece)
     seconds = document.get("sliceSeconds")
     return GatewayAnswer(

@@ -27,15 +27,18 @@ UNMEASURED = {
 LOAD_FIELDS = ("relative", "waiting", "unmeasured", "ttft")  # in the order of `LoadCounts`
 
 
-def slices(document: Any, after: float = -math.inf) -> Iterator[Slice]:
-    """The plausible slices of one gateway's answer that begin later than `after`."""
+def slices(document: Any, after: float = -math.inf, adjusted_after: float = math.inf) -> Iterator[Slice]:
+    """The plausible slices of one gateway's answer that begin later than `after`, and those with load-adjusted times that begin
+    later than `adjusted_after`."""
     if not isinstance(document, Mapping):
         return
     instance, seconds, listed = document.get("instance"), document.get("sliceSeconds"), document.get("slices")
     if not isinstance(instance, str) or not isinstance(listed, list) or not finite(seconds):
         return
     for raw in listed:
-        if isinstance(raw, Mapping) and finite(start := raw.get("start")) and start > after:
+        if not isinstance(raw, Mapping) or not finite(start := raw.get("start")):
+            continue
+        if start > after or (start > adjusted_after and ("load" in raw or "pods" in raw)):
             piece = _slice(raw, instance[:MAX_TEXT], seconds)
             if piece is not None:
                 yield piece
