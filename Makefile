@@ -116,8 +116,8 @@ idle: $(STAMP) ## ten quiet minutes: what an idle operator writes (root needed)
 	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.idle
 
 .PHONY: soak
-soak: $(STAMP) ## memory of operator, gateway and engine under load (PAGEFLEET_SOAK minutes, 30; root needed)
-	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.soak --minutes $${PAGEFLEET_SOAK:-30}
+soak: $(STAMP) ## memory of operator, gateway and engine under load (PAGEFLEET_SOAK minutes, 360; root needed)
+	@$(ROOT) env PYTHONPATH=tests $(BIN)/python -m faults.soak --minutes $${PAGEFLEET_SOAK:-360}
 
 .PHONY: upgrade
 upgrade: $(STAMP) ## an old operator's objects under this one and back (needs git's history; root needed)

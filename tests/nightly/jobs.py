@@ -135,6 +135,6 @@ JOBS = (
     Job("vllm", "a real vLLM on the real node", 40, ("{python}", "-m", "pytest", "-q", "tests/vllm"), 0, None,
         frozenset({ROOT, NODE, Need.VLLM})),
     Job("gpu", "kernels, engine and their figures on a GPU", 30, ("make", "test-gpu"), 0, None, frozenset({Need.GPU})),
-    program("soak", "memory of operator, gateway and engine under load", 362, "faults.soak", ("--minutes", "360"), 4,
+    program("soak", "days until a pod under load reaches its memory limit", 362, "faults.soak", (), 4,
             ("--minutes", "2")),
 )  # fmt: skip
