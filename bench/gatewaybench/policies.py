@@ -19,6 +19,7 @@ from pagefleet_gateway.cluster.state import Pod, Service, State
 from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 from pagefleet_gateway.picking.prefixes import Prefixes
+from pagefleet_gateway.sharing.loads import PERIOD_SECONDS as TELL_SECONDS
 
 
 class Policy(Protocol):
@@ -80,38 +81,74 @@ class Published:
 
 
 class Pagefleet:
-    """The gateway's own `Picker`, whole: routing, body, ledger, prefixes, readings from Prometheus text."""
+    """The gateway's own `Picker`, whole: routing, body, ledger, prefixes, readings from Prometheus text.
+
+    With several gateways each request comes through one of them by lot. They tell each other their loads as they do in a
+    fleet, unless `telling` is off.
+    """
 
     period = PERIOD_SECONDS
 
-    def __init__(self, count: int, seed: int, revisions: str = "") -> None:
+    def __init__(self, count: int, seed: int, revisions: str = "", gateways: int = 1, telling: bool = True) -> None:
         """`revisions`: a letter for each engine, weights as their numbers; "" for one revision."""
         revisions = revisions or "a" * count
-        self._pods = [
+        pods = [
             Pod(str(index), f"p{index}", "team", "chat", revision, f"10.0.0.{index}:8000")
             for index, revision in enumerate(revisions)
         ]
-        state = State()
-        state.replace_pods(self._pods)
-        state.confirm(self._pods)
         weights = tuple((name, revisions.count(name)) for name in sorted(set(revisions)))
-        state.put_service(Service("team", "chat", "m", weights))
-        self._ledger = Ledger()
-        self._readings = Readings(self._ledger.in_flight)
-        self._picker = Picker(state, self._ledger, random.Random(seed), self._readings)
+        service = Service("team", "chat", "m", weights)
+        self._gateways = [_Gateway(pods, service, f"{seed}/{number}") for number in range(gateways)]
+        self._rng, self._chosen = random.Random(seed), dict[int, _Gateway]()
+        self._telling, self._told = telling, 0.0
+
+    def choose(self, arrival: Arrival, job: Job, now: float) -> int:
+        if self._telling and now >= self._told + TELL_SECONDS:
+            self._tell(now)
+        gateway = self._chosen[job.key] = self._rng.choice(self._gateways)
+        return gateway.choose(arrival, job, now)
+
+    def ended(self, job: Job) -> None:
+        self._chosen.pop(job.key).ended(job)
+
+    def scrape(self, engines: Sequence[Engine], now: float) -> None:
+        for gateway in self._gateways:
+            gateway.scrape(engines, now)
+
+    def _tell(self, now: float) -> None:
+        self._told = now
+        for number, gateway in enumerate(self._gateways):
+            rows, prefixes = gateway.ledger.take_changed(), gateway.picker.prefixes.take_news()
+            for other in self._gateways:
+                if other is not gateway:
+                    other.ledger.hear(str(number), rows, now)
+                    for cache, hashes in prefixes.items():
+                        other.picker.prefixes.hear(cache, hashes)
+
+
+class _Gateway:
+    def __init__(self, pods: Sequence[Pod], service: Service, seed: str) -> None:
+        state = State()
+        state.replace_pods(pods)
+        state.confirm(pods)
+        state.put_service(service)
+        self._pods, self.ledger = pods, Ledger()
+        self._readings = Readings(self.ledger.known_in_flight)
+        self.picker = Picker(state, self.ledger, random.Random(seed), self._readings)
+        self.ledger.sweep(pods, 0.0)
 
     def choose(self, arrival: Arrival, job: Job, now: float) -> int:
         request = Request(str(job.key), "POST", "/team/chat/v1/completions", {}, arrival.body)
-        pick = self._picker.decide(request, now)
+        pick = self.picker.decide(request, now)
         if not isinstance(pick, Pick):
             raise TypeError(f"refused: {pick}")
         return int(pick.choices[0].uid)
 
     def ended(self, job: Job) -> None:
         # As the access log reports a streamed answer.
-        ticket = self._ledger.close(str(job.key))
+        ticket = self.ledger.close(str(job.key))
         if ticket is not None:
-            self._ledger.backlogs.record_first_token(
+            self.ledger.backlogs.record_first_token(
                 ticket.choices[0], ticket.uncached_tokens, job.first_token - job.arrived
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.rolloutbench.engines import PREFIX_TOKENS, PREFIXES, Engine, Request
@@ -26,7 +26,8 @@ EPOCH = 1_750_000_000.0  # the Unix time at which the world's clock is 0
 NAMESPACE, NAME = "bench", "chat"
 STICKY_HEADER = "x-user"
 BLOCKS = tuple(
-    tuple(f"{prefix}/{block}".encode() for block in range(PREFIX_TOKENS // BLOCK_TOKENS)) for prefix in range(PREFIXES)
+    tuple(f"{prefix:>8}{block:>8}".encode() for block in range(PREFIX_TOKENS // BLOCK_TOKENS))
+    for prefix in range(PREFIXES)
 )
 
 
@@ -59,7 +60,7 @@ class Gateway:
     def __init__(self, number: int, seed: str, clock: Callable[[], float]) -> None:
         self.instance, self._clock = f"gateway-{number}", clock
         self.state, self.ledger = State(), Ledger()
-        self.readings = ScrapedReadings(self.ledger.in_flight)
+        self.readings = ScrapedReadings(self.ledger.known_in_flight)
         self.picker = Picker(self.state, self.ledger, random.Random(f"{seed}/{number}"), self.readings)
         self.windows = Windows(self.instance, self.ledger, EPOCH)
         self.counting = Counting(self.ledger, self.windows, Uncounted(), clock)  # type: ignore[arg-type]
@@ -128,6 +129,14 @@ class Gateway:
             pod = self._pods.get(engine.name)
             if pod is not None:
                 self.readings.put_load(pod, engine.running + engine.in_prompt, engine.waiting, now)
+
+    def tell(self, others: Sequence[Gateway], now: float) -> None:
+        """Tell the other gateways what has changed."""
+        rows, prefixes = self.ledger.take_changed(), self.picker.prefixes.take_news()
+        for other in others:
+            other.ledger.hear(self.instance, rows, now)
+            for cache, hashes in prefixes.items():
+                other.picker.prefixes.hear(cache, hashes)
 
     def sweep(self) -> None:
         self.counting.sweep(self.state)

@@ -19,6 +19,8 @@ from bench.rolloutbench.engines import MEAN_TOKENS, PREFIXES, SIGMA_TOKENS, Engi
 from bench.rolloutbench.gateways import Gateway
 from bench.rolloutbench.scenario import Scenario
 
+from pagefleet_gateway.sharing.loads import PERIOD_SECONDS as TELL_SECONDS
+
 CLIENT_SECONDS = 120.0  # a client leaves that has waited so long for its first token
 HOUSEKEEPING_SECONDS, SWEEP_SECONDS = 1.0, 5.0
 DRAW_TOKENS = -(SIGMA_TOKENS**2) / 2
@@ -112,6 +114,8 @@ class World:
             gateway.watch_pods(self.all_engines())
         self._schedule(self._traffic.expovariate(self.scenario.rate), self._arrive)
         self._schedule(HOUSEKEEPING_SECONDS, self._keep_house)
+        if len(self.gateways) > 1:
+            self._schedule(TELL_SECONDS, self._tell)
         # At any time within a slice.
         self._schedule(self.scenario.history + self._traffic.uniform(0, 2), self._begin_rollout)
 
@@ -235,6 +239,11 @@ class World:
                 gateway.forget_prefixes(cold)
             if now % SWEEP_SECONDS < HOUSEKEEPING_SECONDS:
                 gateway.sweep()
+
+    def _tell(self, now: float) -> None:
+        self._schedule(now + TELL_SECONDS, self._tell)
+        for gateway in self.gateways:
+            gateway.tell([other for other in self.gateways if other is not gateway], now)
 
     def _cold(self, now: float) -> Sequence[str]:
         """Return the canary's pods whose caches retain nothing, and switch the others' on."""

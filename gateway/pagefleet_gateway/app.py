@@ -28,7 +28,6 @@ from pagefleet_gateway.fronts.hang_guard import HangGuard
 from pagefleet_gateway.holding.holding import Holding
 from pagefleet_gateway.limits.charges import Answer
 from pagefleet_gateway.limits.keyring import Keyring
-from pagefleet_gateway.limits.peers import Peers
 from pagefleet_gateway.measuring import access_log
 from pagefleet_gateway.measuring.counting import Counting
 from pagefleet_gateway.measuring.metrics import Metrics
@@ -38,6 +37,9 @@ from pagefleet_gateway.picking.picker import Admitted, Pick, Picker, Request
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.proxy import GatewayError, Proxy
 from pagefleet_gateway.settings import Settings, listening_socket
+from pagefleet_gateway.sharing.loads import Loads
+from pagefleet_gateway.sharing.members import Members
+from pagefleet_gateway.sharing.quotas import Quotas
 from pagefleet_gateway.watching.engine_keys import EngineKeys, Read
 from pagefleet_gateway.watching.kube import ClusterWatch
 from pagefleet_gateway.watching.pools import Pools
@@ -60,14 +62,16 @@ class Gateway:
         self.state = state
         self.pools = Pools(state, settings.pools) if settings.pools else None
         self.ledger = Ledger()
-        self.readings = Readings(self.ledger.in_flight)
+        self.readings = Readings(self.ledger.known_in_flight)
         # The draw needs no secrecy, only an order that clients cannot follow.
         rng = random.Random(secrets.randbits(64))  # noqa: S311
         self.picker = Picker(state, self.ledger, rng, self.readings, lambda: self.keyring.keys)
         self.engine_keys = EngineKeys()
         self._keys_read = settings.api_keys_file is None
         self.picker.engine_key = self.engine_keys.of
-        self.peers = Peers(self.picker.limits, settings.pod_name)
+        self.members = Members(settings.pod_name)
+        self.quotas = Quotas(self.picker.limits, self.members)
+        self.loads = Loads(self.ledger, self.picker.prefixes, self.members)
         self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
         self.metrics = Metrics(self.ledger, self.holding)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)
@@ -104,7 +108,8 @@ class Gateway:
         self._run("readings", Scrapes(self.state, self.readings).follow())
         self._run("keyring", self.keyring.follow())
         self._run("slices", self.counting.follow())
-        self._run("quotas", self.peers.follow())
+        self._run("quotas", self.quotas.follow())
+        self._run("loads", self.loads.follow())
         self._run("sweep", self._sweep())
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -171,7 +176,7 @@ class Gateway:
 
     def _decide(self, request: Request) -> Pick | Refusal | asyncio.Future[Pick | Refusal]:
         decision = self.holding.decide(request)
-        if isinstance(decision, Refusal) and self.peers.may_have(decision.bucket):
+        if isinstance(decision, Refusal) and self.quotas.may_have(decision.bucket):
             decision = asyncio.ensure_future(self._decide_with_peers(request))
         if isinstance(decision, asyncio.Future):
             decision.add_done_callback(
@@ -187,7 +192,7 @@ class Gateway:
 
     async def _decide_with_peers(self, request: Request) -> Pick | Refusal:
         """Decide again after the other gateway pods were asked for their part of the quota."""
-        await self.peers.exchange()
+        await self.quotas.exchange()
         decision = self.holding.decide(request)
         return await decision if isinstance(decision, asyncio.Future) else decision
 
@@ -232,7 +237,8 @@ class Gateway:
     async def _serve_internal(self) -> None:
         held = (self.holding.held, self.holding.held_by_service)
         server = application(self.not_ready_reason, self.metrics, self.windows, *held)
-        server.add_routes(self.peers.routes())
+        server.add_routes([*self.quotas.routes(), *self.loads.routes()])
+        server.on_shutdown.append(self.loads.close)
         runner = web.AppRunner(server, access_log=None)
         await runner.setup()
         self._closing.push_async_callback(runner.cleanup)

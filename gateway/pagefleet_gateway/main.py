@@ -54,7 +54,7 @@ async def serve(settings: Settings, errors: LogWriter) -> None:
     watchdog = asyncio.create_task(end_when_hung())
     try:
         watched = ClusterWatch(state, gateway.metrics, settings.kubeconfig, settings.namespace, gateway.pools)
-        watched.find_peers(settings.pod_namespace, gateway.peers)
+        watched.find_members(settings.pod_namespace, gateway.members)
         async with watched as watch:
             gateway.unsynced_reason = watch.unsynced_reason  # before the first answer of /readyz
             await gateway.start()

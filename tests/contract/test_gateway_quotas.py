@@ -30,7 +30,7 @@ class Pair:
 
     def meet(self) -> None:
         for one, other in (self.fleets, self.fleets[::-1]):
-            one.gateway.peers.put(other.gateway.settings.pod_name, f"127.0.0.1:{other.gateway.internal_port}")
+            one.gateway.members.put(other.gateway.settings.pod_name, f"127.0.0.1:{other.gateway.internal_port}")
 
     async def allowed(self, senders: Sequence[Fleet], seconds: float) -> tuple[int, float]:
         """Send without a pause from 4 clients each. Return the requests that were answered, and the seconds it took."""
@@ -125,7 +125,9 @@ async def test_only_gateway_pods_may_ask_for_a_part(tmp_path: Path) -> None:
         assert (await asked({"pod": "two", "buckets": []}))[0] == 200
         assert (await asked({"pod": "stranger", "buckets": []}))[0] == 403
         assert (await asked([]))[0] == 403
-        one.gateway.peers.put("two", f"127.0.0.9:{two.gateway.internal_port}")  # now this client's address is nobody's
+        one.gateway.members.put(
+            "two", f"127.0.0.9:{two.gateway.internal_port}"
+        )  # now this client's address is nobody's
         assert (await asked({"pod": "two", "buckets": []}))[0] == 403
         async with aiohttp.ClientSession() as http, http.get(url) as response:
             assert response.status == 405

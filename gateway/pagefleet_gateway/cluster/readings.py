@@ -1,4 +1,4 @@
-"""The readings of each engine's metrics page: queue, KV pages, adapters. They count other gateways' requests too.
+"""The readings of each engine's metrics page: queue, KV pages, adapters. They count everybody's requests.
 
 Remembers, and never chooses. An old reading is forgotten: a pod that does not answer counts as idle here, because its
 readiness and the ejection after failures already keep requests away from it. scrapes.py requests the pages.
@@ -30,7 +30,7 @@ class Reading:
 
     running: float = 0.0  # requests
     waiting: float = 0.0  # requests
-    foreign: float = 0.0  # requests, running or waiting, of other gateways
+    foreign: float = 0.0  # requests, running or waiting, that no gateway has told about
     kv_usage: float = 0.0  # share of KV pages in use, 0 to 1
     adapters: frozenset[str] = frozenset()  # LoRA adapters that it serves now
 
@@ -42,7 +42,7 @@ class Readings:
     """The last reading of each pod."""
 
     def __init__(self, in_flight: Callable[[Pod], float] = lambda _: 0.0) -> None:
-        """`in_flight` returns how many requests this gateway has in flight on a pod."""
+        """`in_flight` returns how many requests on a pod are known: this gateway's, and those that others tell about."""
         self._in_flight = in_flight
         self._readings: dict[str, tuple[Reading, float]] = {}  # uid -> (reading, steady seconds)
 

@@ -5,7 +5,7 @@ one takes from its own level what evens the two out in proportion to their deman
 leaves one bucket before it enters the other, so a lost answer loses a grant and never makes one. A gateway pod that dies
 takes its level along: the others have the whole rate as soon as it is known to be gone.
 
-Pure: peers.py sends and receives. Total: whatever another pod sends that is no number is left out.
+Pure: pagefleet_gateway/sharing/quotas.py sends and receives. Total: whatever another pod sends that is no number is left out.
 """
 
 from __future__ import annotations

@@ -23,10 +23,19 @@ class Backlogs:
     def __init__(self) -> None:
         self._levels: dict[str, tuple[float, float]] = {}  # pod uid -> tokens, and when they were that many
         self._throughputs: dict[RevisionKey, float] = {}  # tokens a second
+        self._pods: dict[str, Pod] = {}  # by uid, as of the last `retain`
+        self.sent: dict[str, float] = {}  # the tokens of all prompts that this gateway has sent, by the pod's uid
 
     def add_prompt(self, pod: Pod, tokens: float, now: float) -> None:
         """Count a prompt of so many uncached tokens that is sent to the pod."""
         self._levels[pod.uid] = (self.tokens(pod, now) + tokens, now)
+        self.sent[pod.uid] = self.sent.get(pod.uid, 0.0) + tokens
+
+    def add_others_prompt(self, uid: str, tokens: float, now: float) -> None:
+        """Count prompts that another gateway has sent to a pod. A pod that is not known yet has no backlog."""
+        pod = self._pods.get(uid)
+        if pod is not None:
+            self._levels[uid] = (self.tokens(pod, now) + tokens, now)
 
     def tokens(self, pod: Pod, now: float) -> float:
         """Return the tokens that the pod has still to compute before the next prompt's."""
@@ -47,8 +56,9 @@ class Backlogs:
 
     def retain(self, pods: Collection[Pod]) -> None:
         """Forget pods and revisions that are not among `pods`."""
-        uids, keys = {pod.uid for pod in pods}, {_revision_key(pod) for pod in pods}
-        self._levels = {uid: level for uid, level in self._levels.items() if uid in uids}
+        self._pods, keys = {pod.uid: pod for pod in pods}, {_revision_key(pod) for pod in pods}
+        self._levels = {uid: level for uid, level in self._levels.items() if uid in self._pods}
+        self.sent = {uid: tokens for uid, tokens in self.sent.items() if uid in self._pods}
         self._throughputs = {key: value for key, value in self._throughputs.items() if key in keys}
 
 

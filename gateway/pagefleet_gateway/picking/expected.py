@@ -200,7 +200,7 @@ class LoadsAtPick:
     def __init__(
         self, state: State, readings: Readings, times: ExpectedTimes, load_on: Callable[[Pod, float], Load]
     ) -> None:
-        """`load_on` returns the load of this gateway's own requests on a pod."""
+        """`load_on` returns the load on a pod of the requests of all gateways that tell each other."""
         self._state, self._readings, self._times, self._load_on = state, readings, times, load_on
         self.typical = TypicalPrompts()
         self._samples: dict[ServiceKey, tuple[Sequence[Pod], frozenset[str]]] = {}  # of these pods, the sampled uids
@@ -208,8 +208,8 @@ class LoadsAtPick:
     def ahead(self, service: Service, pod: Pod, now: float) -> Load:
         """Return the load on a pod before the next request.
 
-        The engine's last reading states how many requests of other gateways it has, and how many of all requests wait.
-        Those that wait count as the revision's typical prompt.
+        The engine's last reading states how many more requests it has, and how many of all requests wait. Those that wait
+        count as the revision's typical prompt.
         """
         own, reading = self._load_on(pod, now), self._readings.of(pod, now)
         if not 0.0 < reading.foreign <= MAX_FOREIGN:  # an impossible reading is none

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
+from pagefleet_gateway.cluster.in_flight import IDLE, OtherGateways, PodCounts
 from pagefleet_gateway.cluster.state import Pod, Service
 from pagefleet_gateway.picking.backlog import Backlogs, RevisionKey
 from pagefleet_gateway.picking.deaths import Content, Deaths
@@ -99,18 +100,7 @@ class Ticket:
         return "" if self.at_pick is None else self.at_pick.stratum
 
 
-@dataclass(slots=True)
-class PodCounts:
-    """The requests in flight on a pod, as its first choice. Copies are among them."""
-
-    requests: int = 0
-    tokens: int = 0  # the work that they cause, as estimated at their picks
-    waiting: int = 0  # streams without a first token
-    waiting_tokens: int = 0  # their prompts' uncached tokens
-    unstreamed_tokens: int = 0  # the uncached tokens of all others whose first token nobody reports
-
-
-IDLE, NO_LOAD = PodCounts(), Load(0.0, 0.0)
+NO_LOAD = Load(0.0, 0.0)
 
 
 class Ledger:
@@ -120,8 +110,10 @@ class Ledger:
         self.expected_times = ExpectedTimes()
         self.deaths = Deaths()
         self.retries = RetryBudgets()
+        self.others = OtherGateways()
         self._tickets: dict[str, Ticket] = {}
         self._pods: dict[str, PodCounts] = {}  # by uid; without those that have no request
+        self._changed: set[str] = set()  # the uids of pods whose counts have changed since `take_changed`
         self._attempts: dict[str, dict[str, AttemptEnd]] = {}  # by request and the pod's uid
         self._opened: Counter[Group] = Counter()  # since `take_opened`, without those that a header has forced
 
@@ -161,14 +153,17 @@ class Ledger:
         return ticket
 
     def _counts(self, uid: str) -> PodCounts:
+        self._changed.add(uid)
         counts = self._pods.get(uid)
         if counts is None:
             counts = self._pods[uid] = PodCounts()
         return counts
 
     def _end_waiting(self, ticket: Ticket) -> None:
-        counts = self._pods.get(ticket.choices[0].uid)
+        uid = ticket.choices[0].uid
+        counts = self._pods.get(uid)
         if counts is not None:
+            self._changed.add(uid)
             counts.waiting -= 1
             counts.waiting_tokens -= ticket.uncached_tokens
 
@@ -177,6 +172,7 @@ class Ledger:
         counts = self._pods.get(uid)
         if counts is None:
             return
+        self._changed.add(uid)
         if counts.requests <= 1:
             del self._pods[uid]
             return
@@ -242,26 +238,53 @@ class Ledger:
             self._tickets[request_id] = replace(ticket, retried=True)
 
     def in_flight(self, pod: Pod) -> int:
-        """Return the number of requests in flight on a pod."""
+        """Return the number of this gateway's requests in flight on a pod."""
         return self._pods.get(pod.uid, IDLE).requests
 
+    def known_in_flight(self, pod: Pod) -> int:
+        """Return the number of all gateways' requests in flight on a pod."""
+        return self.in_flight(pod) + self.others.counts(pod.uid).requests
+
     def counts(self, pod: Pod) -> PodCounts:
-        """Return the requests in flight on a pod, only to be read."""
-        return self._pods.get(pod.uid, IDLE)
+        """Return all gateways' requests in flight on a pod, only to be read."""
+        own, others = self._pods.get(pod.uid, IDLE), self.others.counts(pod.uid)
+        if others is IDLE:
+            return own
+        total = PodCounts()
+        total.add(own)
+        total.add(others)
+        return total
 
     def load_on(self, pod: Pod, now: float) -> Load:
-        """Return the load of this gateway's requests on a pod.
+        """Return the load of all gateways' requests on a pod.
 
         Streams without a first token count with their whole prompts. Of requests without a stream nobody reports when their
         prompts are computed: they count with what is probably not computed yet, and as running.
         """
-        counts = self._pods.get(pod.uid)
-        if counts is None:
+        counts = self.counts(pod)
+        if counts is IDLE:
             return NO_LOAD
         tokens = float(max(0, counts.waiting_tokens))
         if counts.unstreamed_tokens > 0:
             tokens += min(counts.unstreamed_tokens, max(0.0, self.backlogs.tokens(pod, now) - tokens))
         return Load(tokens, max(0, counts.requests - counts.waiting))
+
+    def rows(self) -> Mapping[str, list[int]]:
+        """Return everything that another gateway is told about this one's requests, by uid."""
+        return {uid: self._row(uid) for uid in {*self._pods, *self.backlogs.sent}}
+
+    def take_changed(self) -> Mapping[str, list[int]]:
+        """Return the rows that have changed since the last call, by uid."""
+        changed, self._changed = self._changed, set()
+        return {uid: self._row(uid) for uid in changed}
+
+    def _row(self, uid: str) -> list[int]:
+        return self._pods.get(uid, IDLE).row(self.backlogs.sent.get(uid, 0.0))
+
+    def hear(self, gateway: str, rows: object, now: float) -> None:
+        """Take over what has changed at another gateway. Its new prompts count in the pods' backlogs from now on."""
+        for uid, tokens in self.others.update(gateway, rows).items():
+            self.backlogs.add_others_prompt(uid, tokens, now)
 
     def by_revision(self) -> Counter[RevisionKey]:
         """Count the requests in flight by (namespace, service, revision)."""
@@ -281,6 +304,8 @@ class Ledger:
         uids = {pod.uid for pod in alive}
         self.backlogs.retain(alive)
         self._pods = {uid: counts for uid, counts in self._pods.items() if uid in uids}
+        self.others.retain(uids)
+        self._changed &= uids
         self.outliers.retain(uids)
         self.deaths.sweep(now)
         return lost

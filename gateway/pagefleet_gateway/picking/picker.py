@@ -96,7 +96,7 @@ class Picker:
         self._state = state
         self._ledger = ledger
         self._rng = rng
-        self._readings = readings or Readings(ledger.in_flight)
+        self._readings = readings or Readings(ledger.known_in_flight)
         self._loads = LoadsAtPick(state, self._readings, ledger.expected_times, ledger.load_on)
         self.splits = Splits(rng)
         self.prefixes = Prefixes()

@@ -1,14 +1,18 @@
 """The text that each pod got lately, as block hashes: an estimate of what its prefix cache holds.
 
 Remembers, and never chooses. Bounded per cache; the least recently used block leaves first, as in the engines' caches.
+The hashes are the same in every gateway, so that one gateway can tell the others which blocks it has sent to which pod.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
 CAPACITY = 8192  # blocks per cache: 512k tokens, about a GPU's KV cache
+HASH_BYTES = 16
+MAX_NEWS = 65_536  # blocks that another gateway is told at once; what does not fit is known to one gateway only
 
 
 class Prefixes:
@@ -17,6 +21,8 @@ class Prefixes:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._caches: dict[str, OrderedDict[bytes, None]] = {}
+        self._news: dict[str, list[bytes]] = {}  # blocks that are new to a cache since `take_news`
+        self._news_count = 0
 
     def matched(self, cache: str, blocks: Sequence[bytes]) -> int:
         """Return how many blocks, from the first on, the cache's pod got already."""
@@ -30,13 +36,41 @@ class Prefixes:
 
     def record(self, cache: str, blocks: Sequence[bytes]) -> None:
         """Count that the cache's pod gets these blocks now. The last is touched first: a prefix outlives what follows it."""
+        new = self._touch(cache, reversed(blocks))
+        if new and self._news_count + len(new) <= MAX_NEWS:
+            self._news.setdefault(cache, []).extend(new)
+            self._news_count += len(new)
+
+    def hear(self, cache: str, hashes: bytes) -> None:
+        """Take over the blocks that another gateway has sent to a pod: their hashes, one after the other."""
+        self._touch(cache, (hashes[at : at + HASH_BYTES] for at in range(0, len(hashes) - HASH_BYTES + 1, HASH_BYTES)))
+
+    def take_news(self) -> dict[str, bytes]:
+        """Return the blocks that are new since the last call, by cache: their hashes, one after the other."""
+        news, self._news, self._news_count = self._news, {}, 0
+        return {cache: b"".join(blocks) for cache, blocks in news.items()}
+
+    def latest(self) -> dict[str, bytes]:
+        """Return the most recently used blocks of all caches, in the shape of `take_news`, for a gateway that is new."""
+        each = MAX_NEWS // max(1, len(self._caches))
+        return {
+            cache: b"".join(reversed(list(islice(reversed(cached), each)))) for cache, cached in self._caches.items()
+        }
+
+    def _touch(self, cache: str, blocks: Iterable[bytes]) -> list[bytes]:
+        """Make these the most recently used blocks, the last one the most. Return those that are new."""
         cached = self._caches.setdefault(cache, OrderedDict())
-        for block in reversed(blocks):
+        new = []
+        for block in blocks:
+            if block not in cached:
+                new.append(block)
             cached[block] = None
             cached.move_to_end(block)
         while len(cached) > self._capacity:
             cached.popitem(last=False)
+        return new
 
     def retain(self, caches: Collection[str]) -> None:
         """Forget caches that are not among `caches`."""
         self._caches = {name: cached for name, cached in self._caches.items() if name in caches}
+        self._news = {name: blocks for name, blocks in self._news.items() if name in caches}

@@ -25,8 +25,8 @@ from pagefleet_contract.names import (
 from pagefleet_contract.reflector import Feed, Raw, Reflector, Request
 from pagefleet_gateway.cluster.objects import is_ready, pod_from, service_from
 from pagefleet_gateway.cluster.state import State
-from pagefleet_gateway.limits.peers import Peers
 from pagefleet_gateway.measuring.metrics import Metrics
+from pagefleet_gateway.sharing.members import Members
 from pagefleet_gateway.watching import pools as pool_kind
 from pagefleet_gateway.watching.pools import Pools, hostnames_of
 
@@ -52,14 +52,14 @@ class ClusterWatch:
         self._namespace, self._pools = namespace, pools
         self._metrics = metrics
         self._kubeconfig = kubeconfig
-        self._peers: tuple[str, Peers] | None = None
+        self._members: tuple[str, Members] | None = None
         self.api: client.ApiClient | None = None  # set while entered
         self._stack = AsyncExitStack()
         self._reflectors: dict[str, Reflector] = {}  # by kind
 
-    def find_peers(self, namespace: str, peers: Peers) -> None:
+    def find_members(self, namespace: str, members: Members) -> None:
         """Follow the gateway pods of this namespace too. Call it before `async with`. Without a namespace there are none."""
-        self._peers = (namespace, peers) if namespace else None
+        self._members = (namespace, members) if namespace else None
 
     async def __aenter__(self) -> ClusterWatch:
         settings = client.Configuration()
@@ -76,8 +76,8 @@ class ClusterWatch:
         feeds = _feeds(api, self._state, self._namespace)
         if self._pools is not None:
             feeds = _with_pools(api, self._state, self._namespace, self._pools, feeds)
-        if self._peers is not None:
-            feeds = [*feeds, gateways_feed(api, *self._peers)]
+        if self._members is not None:
+            feeds = [*feeds, gateways_feed(api, *self._members)]
         self._reflectors = {feed.kind: Reflector(self._counted(feed), aiohttp.ClientError) for feed in feeds}
         return self
 
@@ -153,8 +153,8 @@ def _feeds(api: client.ApiClient, state: State, namespace: str) -> list[Feed]:
     ]
 
 
-def gateways_feed(api: client.ApiClient, namespace: str, peers: Peers) -> Feed:
-    """Return the feed of the gateway pods, with which quotas are shared."""
+def gateways_feed(api: client.ApiClient, namespace: str, members: Members) -> Feed:
+    """Return the feed of the gateway pods, with which loads and quotas are shared."""
 
     def name(raw: Raw) -> str:
         metadata = raw.get("metadata")
@@ -167,16 +167,16 @@ def gateways_feed(api: client.ApiClient, namespace: str, peers: Peers) -> Feed:
 
     def upsert(raw: Raw) -> None:
         if address(raw):
-            peers.put(name(raw), address(raw))
+            members.put(name(raw), address(raw))
         else:
-            peers.remove(name(raw))
+            members.remove(name(raw))
 
     return Feed(
         kind="gateway Pod",
         request=partial(_pods(api, namespace), label_selector=f"{NAME_LABEL}={GATEWAY}"),
-        replace=lambda items: peers.replace({name(raw): address(raw) for raw in items if address(raw)}),
+        replace=lambda items: members.replace({name(raw): address(raw) for raw in items if address(raw)}),
         upsert=upsert,
-        remove=lambda raw: peers.remove(name(raw)),
+        remove=lambda raw: members.remove(name(raw)),
     )
 
 

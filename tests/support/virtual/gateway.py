@@ -39,7 +39,7 @@ class VirtualGateway:
         self, seed: int = 7, offset: float = 0.0, pods: int | Mapping[str, Sequence[str]] = 2, **service: object
     ) -> None:
         self.state, self.ledger = State(), Ledger()
-        self.readings = Readings(self.ledger.in_flight)
+        self.readings = Readings(self.ledger.known_in_flight)
         self.picker = Picker(self.state, self.ledger, random.Random(seed), self.readings)
         self.windows = Windows(f"gateway-{seed}", self.ledger, offset)
         self.now = 0.0

@@ -1,6 +1,6 @@
 """Protects that gateway pods share one quota: together they allow it once, wherever the requests come, also after a loss.
 
-The exchange runs in virtual time, as peers.py drives it: every quarter of a second each pod asks each other one.
+The exchange runs in virtual time, as pagefleet_gateway/sharing/quotas.py drives it: every quarter of a second each pod asks each other one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pytest
 from kubernetes.aio import client
 
 from pagefleet_gateway.cluster.state import RateLimit, Service
-from pagefleet_gateway.limits.peers import Peers
 from pagefleet_gateway.limits.rate_limits import Charge, RateLimits
 from pagefleet_gateway.limits.sharing import Sharing
+from pagefleet_gateway.sharing.members import Members
 from pagefleet_gateway.watching.kube import gateways_feed
 
 QUOTA = 1200
@@ -117,21 +117,21 @@ def test_a_new_pod_brings_no_second_quota() -> None:
         assert allowed <= 1.05 * QUOTA / 6 + 40
 
 
-async def test_the_other_ready_gateway_pods_are_peers() -> None:
-    peers = Peers(RateLimits(), "one")
+async def test_the_other_ready_gateway_pods_are_members() -> None:
+    members = Members("one")
 
     def pod(name: str, ready: str = "True", address: str = "10.0.0.2") -> dict[str, object]:
         conditions = [{"type": "Ready", "status": ready}]
         return {"metadata": {"name": name}, "status": {"podIP": address, "conditions": conditions}}
 
     async with client.ApiClient() as api:
-        feed = gateways_feed(api, "pagefleet-system", peers)
+        feed = gateways_feed(api, "pagefleet-system", members)
         feed.replace([pod("one"), pod("two"), pod("three", ready="False"), pod("four", address="fd00::4")])
-        assert peers.addresses == {"two": "10.0.0.2:9002", "four": "[fd00::4]:9002"}
+        assert members.addresses == {"two": "10.0.0.2:9002", "four": "[fd00::4]:9002"}
         feed.upsert(pod("three", address="10.0.0.3"))
         feed.upsert(pod("two", ready="False"))
         feed.remove(pod("four"))
-        assert peers.addresses == {"three": "10.0.0.3:9002"}
+        assert members.addresses == {"three": "10.0.0.3:9002"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The other gateway pods, with which this one shares quotas: finds them, asks them and answers them. Decides no request.
+"""How gateway pods ask each other for parts of quotas, and answer. Decides no request.
 
 Only buckets that are asked for are exchanged, four times a second. A request that its own bucket refuses waits for one
 exchange more, because another pod's bucket may have what is missing.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 
 import aiohttp
 from aiohttp import web
 
 from pagefleet_gateway.limits.rate_limits import RateLimits
 from pagefleet_gateway.limits.sharing import Sharing
+from pagefleet_gateway.sharing.members import Members
 
 log = logging.getLogger(__name__)
 
@@ -26,33 +26,20 @@ SILENT_SECONDS = 3.0  # a pod that does not answer for so long has no part of th
 RETRY_SECONDS = 1.0  # between two questions to a pod that did not answer the last one
 
 
-class Peers:
-    """The exchange with the other gateway pods, by name. `name` is this pod's."""
+class Quotas:
+    """The exchange of quotas with the other gateway pods."""
 
-    def __init__(self, limits: RateLimits, name: str) -> None:
-        self._limits, self._name = limits, name
+    def __init__(self, limits: RateLimits, members: Members) -> None:
+        self._limits, self._members = limits, members
         self._sharing = Sharing(limits, time.monotonic())
-        self.addresses: dict[str, str] = {}  # host:port of the internal port, by name
         self._failing: dict[str, tuple[float, float]] = {}  # since when, and when it was asked last
         self._waiting: list[asyncio.Future[None]] = []
         self._asked = asyncio.Event()
+        members.listen(self._begin_again)
 
-    def put(self, name: str, address: str) -> None:
-        if name != self._name and self.addresses.get(name) != address:
-            self.addresses[name] = address
-            self._failing.pop(name, None)
-            self._count()
-
-    def remove(self, name: str) -> None:
-        if self.addresses.pop(name, None) is not None:
-            self._failing.pop(name, None)
-            self._count()
-
-    def replace(self, addresses: Mapping[str, str]) -> None:
-        for name in [name for name in self.addresses if name not in addresses]:
-            self.remove(name)
-        for name, address in addresses.items():
-            self.put(name, address)
+    def _begin_again(self, name: str) -> None:
+        self._failing.pop(name, None)
+        self._count()
 
     def may_have(self, bucket: tuple[str, bytes] | None) -> bool:
         """Return whether the other pods' buckets may have what this one lacks: they were not asked a moment ago."""
@@ -89,31 +76,32 @@ class Peers:
 
     async def _answer(self, request: web.Request) -> web.Response:
         """Answer another gateway pod. Everybody else is refused: a forged question would drain the quotas."""
-        document = await request.json() if self._is_peer(request.remote) else None
-        if not isinstance(document, dict) or document.get("pod") not in self.addresses:
+        document = await request.json() if self._members.includes(request.remote) else None
+        if not isinstance(document, dict) or document.get("pod") not in self._members.addresses:
             return web.json_response({"error": "only gateway pods may ask for parts of quotas"}, status=403)
         rows = self._sharing.answer(str(document["pod"]), document.get("buckets"), time.monotonic())
         return web.json_response({"buckets": rows})
 
-    def _is_peer(self, host: str | None) -> bool:
-        return any(address.rpartition(":")[0].strip("[]") == host for address in self.addresses.values())
-
     async def _ask_all(self, session: aiohttp.ClientSession) -> None:
         now = time.monotonic()
-        due = [name for name in self.addresses if self._failing.get(name, (0.0, 0.0))[1] + RETRY_SECONDS <= now]
+        due = [
+            name for name in self._members.addresses if self._failing.get(name, (0.0, 0.0))[1] + RETRY_SECONDS <= now
+        ]
         rows = self._sharing.ask(now) if due else []
         if rows or any(name in self._failing for name in due):
             await asyncio.gather(*(self._ask(session, name, rows, now) for name in due))
             self._count()
 
     async def _ask(self, session: aiohttp.ClientSession, name: str, rows: list[list[object]], now: float) -> None:
-        url = f"http://{self.addresses[name]}{PATH}"
+        url = f"http://{self._members.addresses[name]}{PATH}"
         try:
-            async with session.post(url, json={"pod": self._name, "buckets": rows}, allow_redirects=False) as response:
+            async with session.post(
+                url, json={"pod": self._members.name, "buckets": rows}, allow_redirects=False
+            ) as response:
                 answer = await response.json() if response.status == 200 else None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
             answer = None
-        if name not in self.addresses:
+        if name not in self._members.addresses:
             return
         if isinstance(answer, dict):
             self._failing.pop(name, None)
@@ -127,4 +115,4 @@ class Peers:
         """Share with the pods that answer. One that fails for a moment keeps its part."""
         now = time.monotonic()
         gone = {name for name, (since, _) in self._failing.items() if since + SILENT_SECONDS <= now}
-        self._sharing.set_peers(frozenset(self.addresses.keys() - gone))
+        self._sharing.set_peers(frozenset(self._members.addresses.keys() - gone))

@@ -1,0 +1,106 @@
+"""The requests in flight on each pod: how this gateway counts its own, and what the other gateways say of theirs. Pure.
+
+Each gateway tells the others what has changed (exchange.py), so that all of them know the same load of every pod, and a crowd
+that comes through several gateways does not run to one pod. A scrape alone shows other gateways' requests up to a second late,
+and without the lengths of their prompts.
+
+Total: a row of another gateway that is malformed is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+MAX_PODS = 100_000  # that one gateway may tell about
+MAX_COUNT = 1e12
+
+
+@dataclass(slots=True)
+class PodCounts:
+    """Requests in flight on a pod, as its first choice. Copies are among them."""
+
+    requests: int = 0
+    tokens: int = 0  # the work that they cause, as estimated at their picks
+    waiting: int = 0  # streams without a first token
+    waiting_tokens: int = 0  # their prompts' uncached tokens
+    unstreamed_tokens: int = 0  # the uncached tokens of all others whose first token nobody reports
+
+    def add(self, other: PodCounts, sign: int = 1) -> None:
+        self.requests += sign * other.requests
+        self.tokens += sign * other.tokens
+        self.waiting += sign * other.waiting
+        self.waiting_tokens += sign * other.waiting_tokens
+        self.unstreamed_tokens += sign * other.unstreamed_tokens
+
+    def row(self, sent: float) -> list[int]:
+        """Return what another gateway is told: the counts, and the prompt tokens ever sent to the pod."""
+        return [self.requests, self.tokens, self.waiting, self.waiting_tokens, self.unstreamed_tokens, round(sent)]
+
+
+IDLE = PodCounts()
+
+
+class OtherGateways:
+    """The requests in flight of the other gateways, by pod uid."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, dict[str, tuple[PodCounts, int]]] = {}  # by gateway and uid; with the tokens ever sent
+        self._sums: dict[str, PodCounts] = {}
+
+    def counts(self, uid: str) -> PodCounts:
+        """Return the requests of all other gateways on a pod, only to be read."""
+        return self._sums.get(uid, IDLE)
+
+    def replace(self, gateway: str, rows: object) -> None:
+        """Take over everything that a gateway has in flight."""
+        self.forget(gateway)
+        self.update(gateway, rows)
+
+    def update(self, gateway: str, rows: object) -> dict[str, int]:
+        """Take over what has changed at a gateway. Return the prompt tokens that it has sent since, by uid."""
+        sent: dict[str, int] = {}
+        told = self._told.setdefault(gateway, {})
+        for uid, row in rows.items() if isinstance(rows, Mapping) else ():
+            read = _read(row)
+            if read is None or not isinstance(uid, str) or (uid not in told and len(told) >= MAX_PODS):
+                continue
+            counts, total = read
+            # Of a pod that was not told about before, at most what is in flight there is new.
+            unknown = IDLE, max(0, total - counts.waiting_tokens - counts.unstreamed_tokens)
+            before, sent_before = told.get(uid, unknown)
+            told[uid] = read
+            self._change(uid, before, counts)
+            if total > sent_before:
+                sent[uid] = total - sent_before
+        return sent
+
+    def forget(self, gateway: str) -> None:
+        """Forget a gateway that is gone or silent: the engines' own numbers show its requests then."""
+        for uid, (counts, _) in self._told.pop(gateway, {}).items():
+            self._change(uid, counts, IDLE)
+
+    def retain(self, uids: Collection[str]) -> None:
+        """Forget pods that are not among `uids`."""
+        self._sums = {uid: counts for uid, counts in self._sums.items() if uid in uids}
+        for gateway, told in self._told.items():
+            self._told[gateway] = {uid: own for uid, own in told.items() if uid in uids}
+
+    def _change(self, uid: str, before: PodCounts, after: PodCounts) -> None:
+        total = self._sums.get(uid)
+        if total is None:
+            total = self._sums[uid] = PodCounts()
+        total.add(before, -1)
+        total.add(after)
+        if total.requests <= 0:
+            del self._sums[uid]
+
+
+def _read(row: object) -> tuple[PodCounts, int] | None:
+    if not isinstance(row, list) or len(row) != 6:
+        return None
+    if not all(isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= MAX_COUNT for value in row):
+        return None
+    requests, tokens, waiting, waiting_tokens, unstreamed_tokens, sent = map(int, row)
+    return PodCounts(requests, tokens, waiting, waiting_tokens, unstreamed_tokens), sent

@@ -1,0 +1,147 @@
+"""Two real gateways (Envoy and picker) tell each other their loads and prefixes over their internal ports.
+
+Protects that a crowd which comes through both does not run to one pod; that the beginning of a prompt is sent to the pod that
+has it, whichever gateway sent it there; that the requests of a gateway which stops, or whose messages cease, are forgotten; and
+that only gateway pods may listen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import aiohttp
+import pytest
+from support.gateway.fleet import STABLE, Engine, Fleet, running, until
+
+from pagefleet_gateway.cluster.state import Pod
+from pagefleet_gateway.sharing.loads import PATH
+
+ONE, TWO = "one", "two"
+
+
+def address(fleet: Fleet, host: str = "127.0.0.1") -> str:
+    return f"{host}:{fleet.gateway.internal_port}"
+
+
+def in_flight(fleet: Fleet, pod: Pod) -> tuple[int, int]:
+    """The gateway's own requests on a pod, and those of the others."""
+    ledger = fleet.gateway.ledger
+    return ledger.in_flight(pod), ledger.others.counts(pod.uid).requests
+
+
+@asynccontextmanager
+async def pair(engines: int, **options: object) -> AsyncIterator[tuple[Fleet, Fleet, list[Engine]]]:
+    async with running(pod_name=ONE) as one, running(pod_name=TWO) as two:
+        serving = [await one.engine(STABLE, **options) for _ in range(engines)]
+        for fleet in (one, two):
+            fleet.state.replace_pods([engine.pod() for engine in serving])
+            fleet.serve((STABLE, 100))
+        await until(lambda: all(engine.pod() in two.serving() for engine in serving))
+        one.gateway.members.put(TWO, address(two))
+        two.gateway.members.put(ONE, address(one))
+        await until(lambda: all(fleet.gateway.loads.listeners == 1 for fleet in (one, two)))
+        yield one, two, serving
+
+
+async def stream(fleet: Fleet, prompt: str = "hello") -> aiohttp.ClientResponse:
+    """Begin a stream; return when its first token is here."""
+    body = {"model": "smol", "stream": True, "messages": [{"role": "user", "content": prompt}]}
+    response = await fleet.http.post(f"{fleet.url}/team/chat/v1/chat/completions", json=body)
+    assert response.status == 200
+    assert await response.content.readline()
+    return response
+
+
+async def test_each_gateway_knows_the_requests_of_both_until_they_end() -> None:
+    async with pair(1, gate=asyncio.Semaphore(0)) as (one, two, (engine,)):
+        pod = engine.pod()
+        answers = [await stream(one), await stream(two), await stream(two)]
+        await until(lambda: (in_flight(one, pod), in_flight(two, pod)) == ((1, 2), (2, 1)))
+        await until(lambda: all(fleet.gateway.ledger.counts(pod).waiting == 0 for fleet in (one, two)))
+        assert engine.gate is not None
+        for _ in range(6):
+            engine.gate.release()
+        for answer in answers:
+            await answer.read()
+        await until(lambda: (in_flight(one, pod), in_flight(two, pod)) == ((0, 0), (0, 0)))
+
+
+async def test_a_crowd_through_both_gateways_is_spread_evenly() -> None:
+    async with pair(4, gate=asyncio.Semaphore(0)) as (one, two, engines):
+        answers = []
+        for number in range(24):  # each request comes after the gateways have told each other of the one before
+            answers.append(await stream((one, two)[number % 2], f"{number:03} " + "z" * 3000))
+            await until(partial(_all_know, (one, two), engines, number + 1))
+        assert [len(engine.requests) for engine in engines] == [6, 6, 6, 6]
+        for answer in answers:
+            answer.close()
+
+
+def _all_know(fleets: Sequence[Fleet], engines: Sequence[Engine], requests: int) -> bool:
+    """Whether each gateway knows of so many requests in flight."""
+    ledgers = [fleet.gateway.ledger for fleet in fleets]
+    return all(sum(ledger.known_in_flight(engine.pod()) for engine in engines) == requests for ledger in ledgers)
+
+
+async def _answered(fleet: Fleet, prompt: str) -> None:
+    answer = await stream(fleet, prompt)
+    await answer.read()
+
+
+async def test_a_prompts_beginning_leads_to_the_pod_that_another_gateway_sent_it_to() -> None:
+    async with pair(6) as (one, two, engines):
+        beginning = "".join(f"paragraph {number}. " for number in range(200))
+        await _answered(one, beginning + "What is it about?")
+        (first,) = [engine for engine in engines if engine.requests]
+        cache, blocks = first.pod().cache, next(iter(one.gateway.picker.prefixes.latest().values()))
+        await until(lambda: two.gateway.picker.prefixes.latest().get(cache) == blocks)
+        for question in ("Who wrote it?", "When?", "Why?"):
+            await until(partial(_all_know, (one, two), engines, 0))
+            await _answered(two, beginning + question)
+        assert len(first.requests) == 4
+
+
+@pytest.mark.parametrize("how", ["stops", "goes", "moves to where nobody answers"])
+async def test_the_requests_of_a_gateway_that_is_silent_are_forgotten(how: str) -> None:
+    async with pair(1, gate=asyncio.Semaphore(0)) as (one, two, (engine,)):
+        pod = engine.pod()
+        answer = await stream(one)
+        await until(lambda: in_flight(two, pod) == (0, 1))
+        match how:
+            case "stops":
+                answer.close()
+                await one.gateway.close()
+            case "goes":
+                two.gateway.members.remove(ONE)
+            case _:
+                two.gateway.members.put(ONE, "127.0.0.1:1")
+        await until(lambda: in_flight(two, pod) == (0, 0))
+        if how != "stops":
+            two.gateway.members.put(ONE, address(one))
+            await until(lambda: in_flight(two, pod) == (0, 1))
+        answer.close()
+
+
+async def test_a_gateway_with_a_listener_stops_at_once() -> None:
+    async with pair(1) as (one, two, _):
+        began = time.monotonic()
+        await one.gateway.close()
+        assert time.monotonic() - began < 5
+        await until(lambda: two.gateway.loads.listeners == 0)
+
+
+async def test_only_gateway_pods_may_listen() -> None:
+    async with pair(1) as (one, two, _), aiohttp.ClientSession() as http:
+        url = f"http://{address(one)}{PATH}"
+        two.gateway.members.remove(ONE)
+        await until(lambda: one.gateway.loads.listeners == 0)
+        one.gateway.members.put(TWO, address(two, host="127.0.0.9"))  # now this client's address is nobody's
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await http.ws_connect(url)
+        assert refused.value.status == 403
+        async with http.post(url) as response:
+            assert response.status == 405
