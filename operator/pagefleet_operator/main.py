@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from pagefleet_contract.names import KIND, OPERATOR, OPERATOR_PORT, SYSTEM_NAMESPACE
+from pagefleet_operator import collector
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.controller import CONFLICT, Queue, Reconciler
 from pagefleet_operator.domain.spec import policy
@@ -212,6 +213,7 @@ def run() -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # kopf warns that it cannot handle the process' signals. It must not: the operator does.
     logging.getLogger("kopf._core.reactor.running").addFilter(lambda line: "OS signals" not in str(line.msg))
+    collector.search_less()
     asyncio.run(
         operate(
             port=int(os.environ.get("PAGEFLEET_OPERATOR_PORT", str(OPERATOR_PORT))),

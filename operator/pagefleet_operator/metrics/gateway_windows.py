@@ -1,7 +1,7 @@
 """Reads the gateways' measurements: closed slices per revision. Read slices are retained, impossible ones dropped.
 
 A gateway that restarts comes back as another instance; its earlier measurements stay here. While no rollout is judged, old
-slices are thinned out. When one begins, each gateway's whole hour is read again for its load-adjusted times: they show how
+slices are thinned out. When one begins, each gateway's last 20 minutes are read again for their load-adjusted times: they show how
 the stable revision did before the canary got traffic. A tenant's own pickers
 (provider GatewayAPI) measure too: the size of their answers and the operator's time for them are limited. A gateway's clock
 may be another than the operator's, by which a rollout is judged: its slices are moved by the difference when that is more
@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
+from pagefleet_operator.domain.analysis.adjusted import reference
 from pagefleet_operator.domain.analysis.watching.thinning import thinned
 from pagefleet_operator.domain.scaling.load_sums import LoadSums
 from pagefleet_operator.domain.status.gateway_slices import MAX_TEXT, bucket_count, finite, optional, slices
@@ -39,7 +40,8 @@ RETAINED_SECONDS, MAX_SLICES = 72 * 3600.0, 24_000  # a long rollout is judged b
 TRIMMED_SLICES = 20_000  # left of too many: the guard then adds all of them up again, which must be rare
 # Of all histograms that are retained for a service with its own pickers (some 20 MiB), and what is left of too many.
 MAX_OWN_BUCKETS, TRIMMED_OWN_BUCKETS = 300_000, 200_000
-HOUR_READS = 3  # so often a gateway's whole hour is requested again before it is given up
+PAST_SECONDS = reference.RETAINED_SECONDS + 60.0  # before a rollout, whose load-adjusted times the judgement uses
+PAST_READS = 3  # so often they are requested again before they are given up
 MAX_SKEW_SECONDS = 5.0  # between the clocks of a gateway and of the operator
 log = logging.getLogger(__name__)
 
@@ -82,13 +84,13 @@ class GatewayAnswer:
 @dataclass(frozen=True)
 class Newest:
     """What is known of the gateway at an address: its instance ("": not yet), the start of its newest slice by its own
-    clock, how many seconds the operator's clock is ahead of that, and how often its whole hour may still be requested: its
+    clock, how many seconds the operator's clock is ahead of that, and how often its past may still be requested again: its
     older slices have been thinned out."""
 
     instance: str = ""
     start: float = -math.inf
     skew: float = 0.0
-    hour_reads: int = 0
+    past_reads: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,14 +173,14 @@ class GatewayWindows:
         self._sums[key].add(moved, answer.now + skew)
         if not judged:
             moved = [piece for piece in moved if not piece.adjusted]  # nobody needs them, and they are large
-        if judged and known.hour_reads:
+        if judged and known.past_reads:
             # Load-adjusted times are in slices without arrivals and requests, so no thinned slice has them.
             self._forget_adjusted(key, answer.instance)
             again = [piece for piece in answer.slices if piece.adjusted and piece.start <= known.start]
             moved = [*moved, *_moved(again, skew)]
         put_in_order(self._slices[key], moved)
         self._buckets[key] = self._buckets.get(key, 0) + sum(map(bucket_count, moved))
-        newest[address] = Newest(answer.instance, start, skew, hour_reads=0 if judged else HOUR_READS)
+        newest[address] = Newest(answer.instance, start, skew, past_reads=0 if judged else PAST_READS)
         return skew
 
     def _forget_adjusted(self, key: ServiceKey, instance: str) -> None:
@@ -203,7 +205,7 @@ class GatewayWindows:
     def _question(self, address: str, key: ServiceKey, max_bytes: int, *, judged: bool) -> Question:
         """The request for a gateway's slices since the newest known one, or for all that it has."""
         known = self._newest.get(key, {}).get(address, Newest())
-        since = 0.0 if judged and known.hour_reads else max(0.0, known.start)
+        since = max(0.0, known.start - (PAST_SECONDS if judged and known.past_reads else 0.0))
         parameters = {"namespace": key[0], "service": key[1], "since": str(since)}
         return Question(f"http://{address}:{GATEWAY_INTERNAL_PORT}/windows", TIMEOUT_SECONDS, max_bytes, parameters)
 
@@ -212,35 +214,35 @@ class GatewayWindows:
             log.warning("gateway %s of %s/%s is %s", address, *key, account.overdrawn)
             return None
         known = self._newest.get(key, {}).get(address, Newest())
-        whole = float(question.params["since"]) < known.start  # the hour is read again
+        again = float(question.params["since"]) < known.start
         try:
             text = (await fetch(self._session, question)).decode()
             account.receive(len(text))
             document = await long_json.load(text, ("slices",), account)
-            return await _answer(document, known.start, account, whole)
+            return await _answer(document, known.start, account, again)
         except TooLongError as error:
             account.receive(error.received)
-            latest = known.start if whole else max(known.start, self._clock() - known.skew - LATEST_SECONDS)
-            self._newest.setdefault(key, {})[address] = replace(known, start=latest, hour_reads=0)
-            left = "its hour is not read again" if whole else f"only its latest {LATEST_SECONDS:g} s are read"
+            latest = known.start if again else max(known.start, self._clock() - known.skew - LATEST_SECONDS)
+            self._newest.setdefault(key, {})[address] = replace(known, start=latest, past_reads=0)
+            left = "its past is not read again" if again else f"only its latest {LATEST_SECONDS:g} s are read"
             log.warning("gateway %s: %s; %s", address, error, left)
         except (FetchError, ValueError, RecursionError) as error:
-            if whole:
-                self._newest.setdefault(key, {})[address] = replace(known, hour_reads=known.hour_reads - 1)
+            if again:
+                self._newest.setdefault(key, {})[address] = replace(known, past_reads=known.past_reads - 1)
             log.warning("gateway %s: %s", address, error or type(error).__name__)
         return None
 
 
-async def _answer(document: Mapping[str, Any], after: float, account: Account, whole: bool) -> GatewayAnswer | None:
+async def _answer(document: Mapping[str, Any], after: float, account: Account, again: bool) -> GatewayAnswer | None:
     """The plausible part of an answer, with the slices that begin later than `after`; None where it has no time.
 
-    With `whole` it also has the load-adjusted times of all of the hour.
+    With `again` it also has the load-adjusted times of all slices.
     """
     now = document.get("now")
     if not finite(now):
         return None
     found = list[Slice]()
-    async for piece in taking_turns(slices(document, after, -math.inf if whole else after), account):
+    async for piece in taking_turns(slices(document, after, -math.inf if again else after), account):
         found.append(piece)
     seconds = document.get("sliceSeconds")
     return GatewayAnswer(

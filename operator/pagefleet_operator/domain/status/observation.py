@@ -234,7 +234,7 @@ class Observation:
 
     `spec` is the raw `.spec` (parsed by `spec.parse`), `status` the parsed `.status`.
     `slices` are the gateways' measurements since the canary got traffic, as far as they are retained, and before that the
-    load-adjusted times of an hour; None when no gateway answered. `engine_slices` are the same from the engines' own histograms. `prometheus` has slices from
+    load-adjusted times of 20 minutes; None when no gateway answered. `engine_slices` are the same from the engines' own histograms. `prometheus` has slices from
     Prometheus by the name of the histogram ("": the engines' own). `silence` has the reason of each source without
     measurements. `action` is the text of the annotation pagefleet.io/action. `image` is the operator's own image, which
     load tests run from. `memo` holds the sums of earlier decisions about the service (`analysis.accumulate`): it saves

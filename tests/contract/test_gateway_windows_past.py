@@ -1,5 +1,5 @@
-"""Protects the evidence from before a rollout: when one begins, each gateway's whole hour is read again for its load-adjusted
-times, once, and no slice counts twice. The observation has them, and the verdict on the canary's own slices stays."""
+"""Protects the evidence from before a rollout: when one begins, each gateway's last 20 minutes are read again for their
+load-adjusted times, once, and no slice counts twice. The observation has them, and the verdict on the canary's own slices stays."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from support.gateway.two_windows import ADDRESSES, KEY, Gateways, adjusted, serv
 from support.sample_service import sample
 
 from pagefleet_contract.names import API_VERSION, KIND
+from pagefleet_operator.domain.analysis.adjusted.reference import RETAINED_SECONDS
 from pagefleet_operator.domain.status import codec
 from pagefleet_operator.domain.status.observation import Slice
 from pagefleet_operator.domain.status.status import Status
@@ -23,7 +24,7 @@ from pagefleet_operator.metrics import gateway_windows
 from pagefleet_operator.metrics.engine_readings import EngineReadings
 from pagefleet_operator.metrics.engine_windows import EngineWindows
 from pagefleet_operator.metrics.fetching import measuring_session
-from pagefleet_operator.metrics.gateway_windows import HOUR_READS, GatewayWindows
+from pagefleet_operator.metrics.gateway_windows import PAST_READS, PAST_SECONDS, GatewayWindows
 from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.prometheus_windows import PrometheusWindows
 from pagefleet_operator.metrics.promql_gates import PrometheusGates
@@ -57,9 +58,14 @@ async def idle(gateways: Gateways, read: GatewayWindows, seconds: int, *, judged
     return shown
 
 
+def asked_again(gateways: Gateways, since: int, *ends: float) -> int:
+    """How many of the questions from the one numbered `since` on are for the past of a gateway whose slices end at one of `ends`."""
+    return sum(any(0 <= end - PAST_SECONDS - start < 40 for end in ends) for start in gateways.asked[since:])
+
+
 @pytest.mark.parametrize("failing", [0, 1, 2])
 @pytest.mark.parametrize("offset", [0.0, 7200.0])
-async def test_a_rollout_that_begins_finds_the_hour_before_it_once(
+async def test_a_rollout_that_begins_finds_what_was_before_it_once(
     gateways: Gateways, offset: float, failing: int
 ) -> None:
     """Also where gateways fail to answer at first, and where a gateway's clock is hours off. Arrivals count as before."""
@@ -73,31 +79,32 @@ async def test_a_rollout_that_begins_finds_the_hour_before_it_once(
         shown = await idle(gateways, read, 120, judged=True)
         load = read.load(*KEY)
     known = adjusted(shown)
-    assert sum(known.values()) == pytest.approx(2 * 192, abs=8)
-    assert min(start for _, start in known) < before - 1780 and max(start for _, start in known) > before + 80
+    assert sum(known.values()) == pytest.approx(2 * (PAST_SECONDS + 120) / 10, abs=8)
+    assert before - PAST_SECONDS - 40 <= min(start for _, start in known) < before - RETAINED_SECONDS
+    assert max(start for _, start in known) > before + 80
     assert {instance for instance, _ in known} == {f"{ADDRESSES[0]}-{offset}", ADDRESSES[1]}
-    assert gateways.asked[asked:].count(0.0) == 2 + failing, "each gateway's whole hour is read once"
+    assert asked_again(gateways, asked, before, before + offset) == 2 + failing, "each gateway's past is read once"
     assert load is not None and sum(load.arrivals) * load.step == pytest.approx(2 * 192, abs=8)
 
 
-async def test_an_hour_that_cannot_be_read_is_given_up_and_the_newest_slices_come(
+async def test_a_past_that_cannot_be_read_is_given_up_and_the_newest_slices_come(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with aiohttp.ClientSession() as session:
         read = GatewayWindows(session, lambda: gateways.now)
         await idle(gateways, read, 1800, judged=False)
-        gateways.silent = 2 * HOUR_READS
+        gateways.silent = 2 * PAST_READS
         shown = await idle(gateways, read, 300, judged=True)
         assert 2 * 25 <= sum(adjusted(shown).values()) < 2 * 60
         await idle(gateways, read, 60, judged=False)
         monkeypatch.setattr(gateway_windows, "MAX_BYTES", 20_000)
-        since = len(gateways.asked)
+        before, since = gateways.now, len(gateways.asked)
         shown = await idle(gateways, read, 120, judged=True)
-        assert gateways.asked[since : since + 2] == [0.0, 0.0] and 0.0 not in gateways.asked[since + 2 :]
+        assert asked_again(gateways, since, before) == 2 and asked_again(gateways, since + 2, before) == 0
         assert 2 * 10 <= sum(adjusted(shown).values()) < 2 * 60
 
 
-async def test_the_observation_of_a_rollout_has_the_hour_before_it(gateways: Gateways) -> None:
+async def test_the_observation_of_a_rollout_has_what_was_before_it(gateways: Gateways) -> None:
     spec = {**sample()["spec"], "scaling": {"min": 1, "max": 4}}
     metadata: dict[str, Any] = {"namespace": KEY[0], "name": KEY[1], "uid": "u", "generation": 1}
     metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
@@ -122,5 +129,5 @@ async def test_the_observation_of_a_rollout_has_the_hour_before_it(gateways: Gat
         canary = await gatherer.observe({**service, "status": codec.dump(Status(stable="a", canary="b"))})
     assert not adjusted(thin.slices)
     known = adjusted(canary.slices)
-    assert sum(known.values()) == 2 * 61
-    assert min(start for _, start in known) < begun - 1700
+    assert sum(known.values()) == 2 * (PAST_SECONDS / 30 + 3), "of the time before the newest slice, and that itself"
+    assert begun - PAST_SECONDS - 40 <= min(start for _, start in known) < begun - RETAINED_SECONDS
