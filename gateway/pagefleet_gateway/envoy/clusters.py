@@ -5,6 +5,7 @@ Pure: builds dicts. Holds the names that the gateway shares with Envoy.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ PICKER = "picker"
 PICKER_HEALTH = "/health"  # no client's request has this path: Envoy asks the picker about engine paths only
 METADATA = "pagefleet"  # namespace of the endpoint metadata: namespace, service, revision, pod
 TYPE = "type.googleapis.com/envoy."
+TCP_USER_TIMEOUT = 18  # of Linux, as Envoy runs there; Python has the name on Linux only
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def engines_cluster(
                 "keepalive_probes": timeouts.KEEPALIVE_PROBES,
             }
         },
+        "upstream_bind_config": {"socket_options": [_give_up_unacknowledged()]},
         "circuit_breakers": _circuit_breakers(),
         "eds_cluster_config": {
             "service_name": ENGINES,
@@ -159,6 +162,17 @@ def _no_host_policy() -> dict[str, object]:
             ]
         },
     )
+
+
+def _give_up_unacknowledged() -> dict[str, object]:
+    """The socket option that closes a connection whose other end acknowledges nothing any more."""
+    return {
+        "description": "TCP_USER_TIMEOUT",
+        "level": socket.IPPROTO_TCP,
+        "name": TCP_USER_TIMEOUT,
+        "int_value": 1000 * timeouts.UNACKNOWLEDGED_SECONDS,
+        "state": "STATE_PREBIND",
+    }
 
 
 def _circuit_breakers() -> dict[str, object]:

@@ -42,8 +42,11 @@ ENGINE_CONNECT_SECONDS = 1
 # Below every engine's keep-alive (uvicorn's, and so vLLM's and SGLang's, is 5 s): a connection that its engine closes at that
 # moment is not reused.
 ENGINE_IDLE_SECONDS = 4
-# TCP keep-alive: a node that lost its power answers nothing, not even a reset.
-KEEPALIVE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 10, 5, 3
+# A node that lost its power answers nothing, not even a reset. TCP keep-alive finds that where nothing is sent. It pauses while
+# something that was sent is not acknowledged, and Linux sends that again for a quarter of an hour: UNACKNOWLEDGED_SECONDS ends it
+# (TCP_USER_TIMEOUT, RFC 5482). It is no shorter than all probes together, because it ends them too.
+KEEPALIVE_SECONDS, KEEPALIVE_INTERVAL_SECONDS, KEEPALIVE_PROBES = 4, 2, 3
+UNACKNOWLEDGED_SECONDS = KEEPALIVE_SECONDS + KEEPALIVE_INTERVAL_SECONDS * KEEPALIVE_PROBES
 RETRY_BASE_SECONDS, RETRY_MAX_SECONDS = 0.01, 0.25  # the pause before a retry, at first and at most
 
 # The collector of spans.
