@@ -40,7 +40,9 @@ PRIOR_PROMPTS = 5.0  # as many prompts as the reference's count before a revisio
 class Load(NamedTuple):
     """The load that a request met on its pod at its pick."""
 
-    tokens: float  # uncached prompt tokens of the requests ahead of it without a first token, and its own
+    tokens: (
+        float  # uncached prompt tokens of the requests ahead of it, so far as they are not computed yet, and its own
+    )
     running: float  # requests that had their first token
 
 
@@ -163,35 +165,65 @@ class ExpectedTimes:
         self._models = {key: model for key, model in self._models.items() if key in keys}
 
 
-class TypicalPrompts:
-    """The uncached prompt tokens of a usual request, by service and revision.
+class Prompts(NamedTuple):
+    """The last prompts of a revision: how many, their mean tokens, and the means of their uncached tokens and of the squares."""
 
-    As much of a prompt is cached on every revision as on the reference. A gateway knows only what it has sent a pod itself, and
-    would take a new pod's cache for colder than it is.
+    number: float = 0.0
+    tokens: float = 0.0
+    uncached: float = 0.0
+    square: float = 0.0
+
+    def after(self, tokens: float, uncached: float) -> Prompts:
+        """Return them with one more. The last TYPICAL_REQUESTS count most."""
+        count = min(self.number + 1, TYPICAL_REQUESTS)
+        return Prompts(
+            count,
+            self.tokens + (tokens - self.tokens) / count,
+            self.uncached + (uncached - self.uncached) / count,
+            self.square + (uncached * uncached - self.square) / count,
+        )
+
+
+class TypicalPrompts:
+    """The prompts of a usual request, by service and revision.
+
+    As much of a prompt is cached on every revision as on the reference. A gateway knows only what it has been told is sent to a pod,
+    and may take a new pod's cache for colder than it is.
     """
 
     def __init__(self) -> None:
-        self._known: dict[
-            tuple[ServiceKey, str], tuple[int, float, float]
-        ] = {}  # requests, mean tokens, and mean uncached
+        self._known: dict[tuple[ServiceKey, str], Prompts] = {}
 
     def add(self, key: ServiceKey, revision: str, tokens: float, uncached: float) -> None:
         """Add a prompt of so many tokens to the revision's last ones."""
-        count, whole, new = self._known.get((key, revision), (0, 0.0, 0.0))
-        count = min(count + 1, TYPICAL_REQUESTS)
-        self._known[key, revision] = count, whole + (tokens - whole) / count, new + (uncached - new) / count
+        self._known[key, revision] = self._known.get((key, revision), Prompts()).after(tokens, uncached)
 
     def tokens(self, service: Service, revision: str) -> float:
         """Return the reference's uncached tokens, and by how much the revision's prompts are longer; 0 before any request."""
-        _, usual, uncached = self._known.get((service.key, service.reference), (0, 0.0, 0.0))
-        count, own, new = self._known.get((service.key, revision), (0, usual, uncached))
-        if not usual:
-            return new
-        return max(0.0, uncached + (own - usual) * count / (count + PRIOR_PROMPTS))
+        usual, own = self._of(service, service.reference), self._of(service, revision)
+        if not usual.tokens:
+            return own.uncached
+        return max(0.0, usual.uncached + (own.tokens - usual.tokens) * own.number / (own.number + PRIOR_PROMPTS))
+
+    def computed(self, service: Service, revision: str, ahead: float) -> float:
+        """Return how many of the tokens ahead of a request are probably computed already: a part of the first prompt.
+
+        A request arrives in the midst of a prompt, and of a long one more probably: half of E[X^2] / E[X] is computed on average
+        (the renewal paradox: Feller, "An Introduction to Probability Theory and Its Applications", volume 2, 1971, section I.4).
+        Of a single prompt it is half.
+        """
+        usual, own = self._of(service, service.reference), self._of(service, revision)
+        prior = PRIOR_PROMPTS if usual.number else 0.0
+        uncached = own.number * own.uncached + prior * usual.uncached
+        square = own.number * own.square + prior * usual.square
+        return min(ahead, square / uncached if uncached else ahead) / 2
 
     def retain(self, pods: Mapping[ServiceKey, Collection[str]]) -> None:
         """Forget revisions that are not among those of `pods`."""
         self._known = {name: own for name, own in self._known.items() if name[1] in pods.get(name[0], ())}
+
+    def _of(self, service: Service, revision: str) -> Prompts:
+        return self._known.get((service.key, revision), Prompts())
 
 
 class LoadsAtPick:
@@ -208,15 +240,16 @@ class LoadsAtPick:
     def ahead(self, service: Service, pod: Pod, now: float) -> Load:
         """Return the load on a pod before the next request.
 
-        The engine's last reading states how many more requests it has, and how many of all requests wait. Those that wait
-        count as the revision's typical prompt.
+        Of the prompts that gateways have told about, the first is computed in part. The engine's last reading states how many
+        more requests it has, and how many of all requests wait. Those that wait count as the revision's typical prompt.
         """
         own, reading = self._load_on(pod, now), self._readings.of(pod, now)
+        tokens = own.tokens - self.typical.computed(service, pod.revision, own.tokens)
         if not 0.0 < reading.foreign <= MAX_FOREIGN:  # an impossible reading is none
-            return own
+            return Load(tokens, own.running)
         waiting = reading.foreign * min(1.0, max(0.0, reading.waiting / (reading.running + reading.waiting)))
         typical = self.typical.tokens(service, pod.revision)
-        return Load(own.tokens + waiting * typical, own.running + reading.foreign - waiting)
+        return Load(tokens + waiting * typical, own.running + reading.foreign - waiting)
 
     def at_pick(self, service: Service, pod: Pod, ahead: Load, prompt: float, own_tokens: float) -> LoadAtPick:
         """Return the load that a request meets on its pod, with the expected time to its first token.

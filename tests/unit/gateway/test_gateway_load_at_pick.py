@@ -13,7 +13,7 @@ from pagefleet_contract.sketch import bucket_of, total
 from pagefleet_contract.strata import load_stratum
 from pagefleet_gateway.cluster.state import Service
 from pagefleet_gateway.measuring.access_log import FailedAttempt, record_attempt
-from pagefleet_gateway.picking.expected import MAX_SAMPLED_PODS, MIN_MEASUREMENTS, Load
+from pagefleet_gateway.picking.expected import MAX_SAMPLED_PODS, MIN_MEASUREMENTS, Load, TypicalPrompts
 from pagefleet_gateway.picking.ledger import Ticket
 from pagefleet_gateway.picking.picker import Pick, Request
 from pagefleet_operator.domain.status.gateway_slices import MAX_PODS
@@ -64,9 +64,11 @@ def test_a_pod_s_load_is_its_prompts_without_a_first_token_and_its_running_reque
     own = ticket(gateway, requests[0]).uncached_tokens
     assert own > 900
     loads = [ticket(gateway, request).at_pick for request in requests]
-    assert [one.load for one in loads if one is not None] == [Load(own * count, 0.0) for count in (1, 2, 3)]
+    # Of the prompts ahead the first is half computed on average.
+    work = [own * count for count in (1, 1.5, 2.5)]
+    assert [one.load for one in loads if one is not None] == [Load(pytest.approx(tokens), 0.0) for tokens in work]
     assert [one.stratum for one in loads if one is not None] == [
-        load_stratum(own * count, queued=count > 1) for count in (1, 2, 3)
+        load_stratum(tokens, queued=tokens > own) for tokens in work
     ]
     gateway.first_token(requests[0], 0.5, 0.5)
     assert gateway.ledger.load_on(pod, 0.5) == Load(2.0 * own, 1.0)
@@ -107,6 +109,18 @@ def test_a_copy_is_load_and_is_not_compared() -> None:
     gateway.end(request, 30.0, ttft_us=1e6)
     assert gateway.ledger.load_on(gateway.pods[1], 30.0) == Load(0.0, 0.0)
     assert {piece.revision for piece in adjusted(gateway, 40.0)} == {STABLE}
+
+
+def test_of_the_prompts_ahead_half_of_the_first_is_computed_and_of_long_ones_more() -> None:
+    service_of, typical = service(weights=ONLY_STABLE), TypicalPrompts()
+    for tokens in (100.0, 300.0):
+        typical.add(KEY, STABLE, 400.0, tokens)
+    size_biased = (100.0**2 + 300.0**2) / (100.0 + 300.0)
+    assert typical.computed(service_of, STABLE, 2000.0) == pytest.approx(size_biased / 2)
+    assert typical.computed(service_of, STABLE, 120.0) == 60.0, "never more than half of all"
+    assert typical.computed(service_of, STABLE, 0.0) == 0.0
+    assert typical.computed(service_of, CANARY, 2000.0) == pytest.approx(size_biased / 2), "as the reference's"
+    assert TypicalPrompts().computed(service_of, STABLE, 500.0) == 250.0
 
 
 def test_other_gateways_requests_are_load_as_far_as_the_engine_reports_them() -> None:
