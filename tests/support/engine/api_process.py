@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import openai
 
 NAME = "tiny"
 TIMEOUT_SECONDS = 60.0
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -28,13 +30,31 @@ TEMPLATE = (
 )
 
 
-def make_model(folder: Path) -> str:
-    """A two-layer Llama with random weights whose tokens are single printable characters. Returns its URI."""
+class Tokens(Enum):
+    """The tokens of a model: single printable characters, or single bytes as GPT-2 or as SentencePiece writes them."""
+
+    CHARACTERS = "characters"
+    BYTE_LEVEL = "byte level"
+    BYTE_FALLBACK = "byte fallback"
+
+    def texts(self) -> list[str]:
+        from pagefleet_engine.model.text.tokenizer import byte_values
+
+        match self:
+            case Tokens.CHARACTERS:
+                return [chr(code) for code in range(33, 127)] + ["Ġ", "Ċ"]
+            case Tokens.BYTE_LEVEL:
+                return sorted(byte_values())
+            case Tokens.BYTE_FALLBACK:
+                return [*(f"<0x{byte:02X}>" for byte in range(256)), *map(chr, range(33, 127)), SPACE]
+
+
+def make_model(folder: Path, tokens: Tokens = Tokens.CHARACTERS) -> str:
+    """A two-layer Llama with random weights. Returns its URI."""
     import torch
     from safetensors.torch import save_file
 
-    characters = [chr(code) for code in range(33, 127)] + ["Ġ", "Ċ"]
-    vocabulary = {token: index for index, token in enumerate([*SPECIAL, *characters])}
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL, *tokens.texts()])}
     hidden, inner, heads, kv_heads, layers = 64, 128, 4, 2, 2
     torch.manual_seed(7)
 
@@ -67,7 +87,7 @@ def make_model(folder: Path) -> str:
         "rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "rope_theta": 10000.0, "eos_token_id": 2,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(vocabulary)))
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(vocabulary, tokens)))
     settings = {"chat_template": TEMPLATE, "bos_token": SPECIAL[0], "eos_token": SPECIAL[2]}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return f"file://{folder}"
@@ -92,18 +112,23 @@ def make_adapter(folder: Path) -> Path:
     return folder
 
 
-def _tokenizer(vocabulary: dict[str, int]) -> dict[str, Any]:
+def _tokenizer(vocabulary: dict[str, int], tokens: Tokens) -> dict[str, Any]:
     added = [
         {"id": vocabulary[token], "content": token, "single_word": False, "lstrip": False, "rstrip": False,
          "normalized": False, "special": True}
         for token in SPECIAL
     ]  # fmt: skip
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    fallback = tokens is Tokens.BYTE_FALLBACK
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    spaces_back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    joined = {"type": "Sequence", "decoders": [spaces_back, {"type": "ByteFallback"}, {"type": "Fuse"}]}
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-        "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "normalizer": space if fallback else None, "pre_tokenizer": None if fallback else byte_level,
+        "post_processor": None, "decoder": joined if fallback else byte_level,
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": fallback, "ignore_merges": False,
                   "vocab": vocabulary, "merges": []},
     }  # fmt: skip
 

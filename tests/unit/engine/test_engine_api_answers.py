@@ -24,6 +24,11 @@ class Bytes:
 WORDS = logprobs.Vocabulary(Bytes())
 
 
+def token_bytes(token: int) -> bytes:
+    """An id is its byte."""
+    return bytes([token])
+
+
 def decode(ids: list[int]) -> str:
     return bytes(token for token in ids if token != EOS).decode(errors="replace")
 
@@ -40,16 +45,18 @@ def run(answer: Answer, *outputs: TokenOutput) -> tuple[str, list[Scored], str |
 
 
 def test_the_token_that_ends_an_answer_is_no_part_of_it() -> None:
-    text, scored, finish = run(Answer(TextStream(decode, ()), {EOS}), output(b"ab"), output(b"c\0", "stop"))
+    text, scored, finish = run(
+        Answer(TextStream(decode, token_bytes, ()), {EOS}), output(b"ab"), output(b"c\0", "stop")
+    )
     assert (text, finish, [one.offset for one in scored]) == ("abc", "stop", [0, 1, 2])
 
 
 def test_a_grammars_end_has_no_token_of_its_own() -> None:
-    assert run(Answer(TextStream(decode, ()), {EOS}), output(b"}", "stop"))[0] == "}"
+    assert run(Answer(TextStream(decode, token_bytes, ()), {EOS}), output(b"}", "stop"))[0] == "}"
 
 
 def test_tokens_of_a_cut_stop_string_have_no_logprobs_and_nothing_comes_after_it() -> None:
-    answer = Answer(TextStream(decode, ("cd",)), {EOS})
+    answer = Answer(TextStream(decode, token_bytes, ("cd",)), {EOS})
     text, scored, finish = run(answer, output(b"abc"), output(b"def"), output(b"xyz", "length"))
     assert (text, finish) == ("ab", "stop")
     assert bytes(one.logprobs.token for one in scored) == b"ab"
@@ -58,7 +65,7 @@ def test_tokens_of_a_cut_stop_string_have_no_logprobs_and_nothing_comes_after_it
 
 
 def test_tokens_of_one_character_share_its_offset_and_leave_with_it() -> None:
-    answer = Answer(TextStream(decode, ()), {EOS})
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS})
     first = answer.take(output("aé".encode()[:2]))
     assert (first.text, len(first.scored)) == ("a", 1)
     second = answer.take(output("é!".encode()[1:], "length"))
@@ -67,13 +74,13 @@ def test_tokens_of_one_character_share_its_offset_and_leave_with_it() -> None:
 
 
 def test_a_mute_answer_only_ends() -> None:
-    answer = Answer(TextStream(decode, ()), {EOS}, mute=True)
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, mute=True)
     assert run(answer, output(b"a", "length")) == ("", [], "length")
     assert answer.tokens == 0
 
 
 def test_calls_are_found_and_change_why_it_ended() -> None:
-    answer = Answer(TextStream(decode, ()), {EOS}, calls=ToolCallStream(Style.HERMES, ["f"]))
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, calls=ToolCallStream(Style.HERMES, ["f"]))
     written = b'say <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     pieces = [answer.take(output(bytes([byte]))) for byte in written] + [answer.take(output(b"\0", "stop"))]
     deltas = [delta for piece in pieces for delta in piece.deltas]
@@ -83,13 +90,13 @@ def test_calls_are_found_and_change_why_it_ended() -> None:
 
 
 def test_a_deadline_is_no_call() -> None:
-    answer = Answer(TextStream(decode, ()), {EOS}, calls=ToolCallStream(Style.HERMES, ["f"]))
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, calls=ToolCallStream(Style.HERMES, ["f"]))
     answer.take(output(b'<tool_call>{"name": "f", "arguments": {}}</tool_call>'))
     assert answer.take(output(b"", "deadline")).finish == "deadline"
 
 
 def test_the_mean_logprob_is_per_token() -> None:
-    answer = Answer(TextStream(decode, ()), {EOS})
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS})
     run(answer, output(b"abcd"))
     assert answer.mean_logprob == -0.5
 

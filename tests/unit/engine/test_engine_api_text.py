@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
-from pagefleet_engine.api.answers.text import TextStream
+from pagefleet_engine.api.answers.text import TextStream, is_cut
+
+
+def token_bytes(token: int) -> bytes:
+    """An id is its byte."""
+    return bytes([token])
 
 
 def decode(ids: list[int]) -> str:
@@ -16,7 +22,7 @@ def decode(ids: list[int]) -> str:
 
 def streamed(data: bytes, sizes: list[int], stops: tuple[str, ...] = ()) -> tuple[list[str], bool]:
     """Return the pieces emitted when `data` comes in groups of `sizes`, and whether a stop string ended them."""
-    text, pieces, at = TextStream(decode, stops), [], 0
+    text, pieces, at = TextStream(decode, token_bytes, stops), [], 0
     while at < len(data) and not text.stopped:
         size = sizes[at % len(sizes)]
         pieces.append(text.feed(list(data[at : at + size])))
@@ -40,8 +46,34 @@ def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
     assert "".join(pieces) != "ab"
 
 
+@pytest.mark.parametrize(
+    ("tail", "cut"),
+    [(b"", False), (b"a", False), (b"\xc3", True), (b"\xc3\xa9", False), (b"\xe4\xb8", True), (b"\xe4\xb8\x96", False),
+     (b"\xf0\x9f\x98", True), (b"\x9f\x98\x80", False), (b"\x80", False), (b"\xc0", False), (b"\xc1", False), (b"\xc2", True),
+     (b"\xdf", True), (b"\xe0", True), (b"\xef", True), (b"\xf0", True), (b"\xf4", True), (b"\xf5", False), (b"\xff", False)],
+)  # fmt: skip
+def test_a_character_is_cut_where_more_bytes_can_complete_it(tail: bytes, cut: bool) -> None:
+    assert is_cut(tail) is cut
+
+
+def test_replacement_characters_that_a_model_writes_are_text_at_once() -> None:
+    """And each costs as much as any other token: at most two windows are decoded."""
+    sizes: list[int] = []
+
+    def counted(ids: Sequence[int]) -> str:
+        sizes.append(len(ids))
+        return decode(list(ids))
+
+    text = TextStream(counted, token_bytes, ())
+    assert (
+        "".join(text.feed([byte]) for byte in "\N{REPLACEMENT CHARACTER}".encode() * 500)
+        == "\N{REPLACEMENT CHARACTER}" * 500
+    )
+    assert max(sizes) <= 6
+
+
 def test_text_without_a_stop_string_in_sight_is_not_held_back() -> None:
-    text = TextStream(decode, ("STOP",))
+    text = TextStream(decode, token_bytes, ("STOP",))
     assert text.feed(list(b"hello ")) == "hello "
     assert text.feed(list(b"ST")) == ""
     assert text.feed(list(b"AY")) == "STAY"
@@ -76,19 +108,19 @@ def test_any_grouping_of_tokens_ends_at_the_first_stop_string() -> None:
 
 
 def test_a_stop_string_may_be_kept() -> None:
-    text = TextStream(decode, ("STOP",), include_stop=True)
+    text = TextStream(decode, token_bytes, ("STOP",), include_stop=True)
     assert [text.feed([byte]) for byte in b"so STOP"] == ["s", "o", " ", "", "", "", "STOP"]
     assert text.stopped and text.sent == 7
 
 
 def test_the_first_tokens_are_not_looked_through_for_stop_strings() -> None:
-    text = TextStream(decode, ("ab",), unstoppable=3)
+    text = TextStream(decode, token_bytes, ("ab",), unstoppable=3)
     assert "".join(text.feed([byte]) for byte in b"abaXab") == "abaX"
     assert text.stopped
 
 
 def test_lengths_count_characters_given_out_and_known() -> None:
-    text = TextStream(decode, ("STOP",))
+    text = TextStream(decode, token_bytes, ("STOP",))
     text.feed(list("é S".encode()))
     assert (text.sent, text.length) == (2, 3)
     text.feed([0xE4])

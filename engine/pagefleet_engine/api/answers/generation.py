@@ -110,7 +110,7 @@ class Generation:
     def echo(self, at: int) -> tuple[str, list[Scored]]:
         """Return the text of the prompt of the answer at a place, and its tokens if log probabilities are requested."""
         given = dict(enumerate(self._of_prompts.get(at // self.plan.parameters.best_of, ()), start=1))
-        text = TextStream(self._decode(), ())
+        text = TextStream(self._decode(), self._words.bytes, ())
         parts, scored = [], []
         for index, token in enumerate(self._request(at).prompt_token_ids):
             scored.append(Scored(given.get(index, TokenLogprobs(token, 0.0, 0)), text.length))
@@ -154,6 +154,7 @@ class Generation:
         parameters, tokenizer = self.plan.parameters, self._tokenizer
         text = TextStream(
             self._decode(),
+            self._words.bytes,
             parameters.stop,
             include_stop=parameters.include_stop,
             unstoppable=parameters.min_tokens,

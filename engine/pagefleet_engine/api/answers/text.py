@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 Decode = Callable[[Sequence[int]], str]
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+TokenBytes = Callable[[int], bytes]
+MAX_CUT = 3  # bytes of a character that is not complete
 
 
 class TextStream:
-    """One answer's text. `decode` is the tokenizer's; `stops` end the text before themselves, or after with
-    `include_stop`. The text of the first `unstoppable` tokens is not searched for them.
+    """One answer's text. `decode` and `token_bytes` are the tokenizer's; `stops` end the text before themselves, or after
+    with `include_stop`. The text of the first `unstoppable` tokens is not searched for them.
     """
 
     def __init__(
-        self, decode: Decode, stops: tuple[str, ...], *, include_stop: bool = False, unstoppable: int = 0
+        self,
+        decode: Decode,
+        token_bytes: TokenBytes,
+        stops: tuple[str, ...],
+        *,
+        include_stop: bool = False,
+        unstoppable: int = 0,
     ) -> None:
-        self._decode, self._stops, self._include, self._unstoppable = decode, stops, include_stop, unstoppable
+        self._decode, self._token_bytes = decode, token_bytes
+        self._stops, self._include, self._unstoppable = stops, include_stop, unstoppable
         self._ids: list[int] = []
         self._context, self._read = 0, 0  # ids[context:read] are decoded and returned, the others are not yet
         self._held = ""
@@ -32,12 +40,12 @@ class TextStream:
     def feed(self, ids: Sequence[int]) -> str:
         """Add tokens and return the text that is now certain. Set `stopped` when a stop string was reached."""
         self._ids += ids
-        before = self._decode(self._ids[self._context : self._read])
-        after = self._decode(self._ids[self._context :])
-        # A character whose bytes are not complete yet shows as U+FFFD at the end.
-        if not after.endswith(REPLACEMENT) and len(after) >= len(before):
-            self._held += after[len(before) :]
-            self._context, self._read = self._read, len(self._ids)
+        if not self._cut():
+            before = self._decode(self._ids[self._context : self._read])
+            after = self._decode(self._ids[self._context :])
+            if len(after) >= len(before):
+                self._held += after[len(before) :]
+                self._context, self._read = self._read, len(self._ids)
         return self._release()
 
     def finish(self) -> str:
@@ -51,6 +59,12 @@ class TextStream:
         if not self.stopped:
             text += self._give(len(self._held))
         return text
+
+    def _cut(self) -> bool:
+        """Whether the last character's bytes are not complete. U+FFFD at the end of the text does not show it: a model may
+        write that character, and bytes that are none."""
+        last = self._ids[max(self._read, len(self._ids) - MAX_CUT) :]
+        return is_cut(b"".join(map(self._token_bytes, last))[-MAX_CUT:])
 
     def _release(self) -> str:
         if self.stopped:
@@ -79,3 +93,12 @@ class TextStream:
                     longest = size
                     break
         return longest
+
+
+def is_cut(tail: bytes) -> bool:
+    """Whether bytes end within a character of UTF-8 that more bytes can complete. RFC 3629, section 3."""
+    for size, byte in enumerate(reversed(tail), start=1):
+        if byte & 0xC0 != 0x80:
+            needed = 2 if 0xC2 <= byte <= 0xDF else 3 if 0xE0 <= byte <= 0xEF else 4 if 0xF0 <= byte <= 0xF4 else 0
+            return needed > size
+    return False
