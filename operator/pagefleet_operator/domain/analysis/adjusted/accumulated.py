@@ -86,7 +86,9 @@ class Accumulated:
         self._arrived = 0 if earlier is None else scope.warm_up
         self._warm = earlier is not None
         self._waiting = (Waiting(), Waiting())
+        # The stable's requests and hits of the last RECENT_SECONDS, by threshold, by slice and in total.
         self._recent: deque[tuple[float, list[tuple[float, float]]]] = deque()
+        self._totals = [(0.0, 0.0)] * THRESHOLDS
 
     def add(self, start: float, pieces: Iterable[Slice]) -> None:
         """Judge a slice's requests by what is known before it, then learn from the stable's."""
@@ -104,6 +106,7 @@ class Accumulated:
             self.excursions.forget(start - RETAINED_SECONDS)
             self._scales = self.excursions.scales()
             self._recent.clear()
+            self._totals = [(0.0, 0.0)] * THRESHOLDS
         if self.thresholds:
             self._judge(start, stable, canary, pieces)
         if start > self.until:
@@ -122,13 +125,14 @@ class Accumulated:
 
     def _judge(self, start: float, stable: Side, canary: Side, pieces: Sequence[Slice]) -> None:
         self._recent.append((start, [stable.decided(threshold.stable) for threshold in self.thresholds]))
+        self._count(self._recent[-1][1], 1)
         while self._recent[0][0] <= start - RECENT_SECONDS:
-            self._recent.popleft()
+            self._count(self._recent.popleft()[1], -1)
         shares = [self._share(place, threshold.share) for place, threshold in enumerate(self.thresholds)]
-        bet = severe(shares[MULTIPLE:])
+        bet, known = severe(shares[MULTIPLE:]), dict[tuple[int, ...], list[float]]()
         for piece in pieces:
             if piece.revision == self.scope.stable:
-                self._watch(piece, shares, bet)
+                self._watch(piece, shares, bet, known)
         if start > self.until:
             found = self._canary_ratios(canary, shares)
             scaled = [ratio / scale for ratio, scale in zip(found, self._scales, strict=True)]
@@ -136,9 +140,14 @@ class Accumulated:
 
     def _share(self, place: int, expected: float) -> float:
         """The share of hits under the null: the expected one, or more where the stable's requests of the last seconds show it."""
-        requests = sum(counts[place][0] for _, counts in self._recent)
-        hits = sum(counts[place][1] for _, counts in self._recent)
-        return surged(expected, requests, hits)
+        return surged(expected, *self._totals[place])
+
+    def _count(self, counts: list[tuple[float, float]], sign: int) -> None:
+        """Add the stable's requests and hits of a slice to the totals, or take them away."""
+        self._totals = [
+            (requests + sign * more, hits + sign * others)
+            for (requests, hits), (more, others) in zip(self._totals, counts, strict=True)
+        ]
 
     def _canary_ratios(self, canary: Side, shares: Sequence[float]) -> list[float]:
         """The logarithms of the likelihood ratios of all alternatives by the canary's requests of a slice.
@@ -182,15 +191,17 @@ class Accumulated:
             bet += severe(elsewhere).ratio([others for _, others in decided])
         return bet
 
-    def _watch(self, piece: Slice, shares: Sequence[float], bet: Severe) -> None:
-        """Calibrate by the slices of single stable pods."""
+    def _watch(
+        self, piece: Slice, shares: Sequence[float], bet: Severe, known: dict[tuple[int, ...], list[float]]
+    ) -> None:
+        """Calibrate by the slices of single stable pods. `known` has the ratios of a slice's requests and hits."""
         for pod, own in piece.pods.items():
-            tail, found, decided = Tail(own), list[float](), list[tuple[float, float]]()
-            for threshold, share in zip(self.thresholds, shares, strict=True):
-                hits = tail.above(threshold.pooled)
-                found += ratios(share, hits, tail.total - hits)
-                decided.append((tail.total, hits))
-            self.excursions.add(piece.start, pod, [*found, bet.ratio(decided[MULTIPLE:])])
+            tail = Tail(own)
+            hits = tail.total, *(tail.above(threshold.pooled) for threshold in self.thresholds)
+            found = known.get(hits)
+            if found is None:
+                found = known[hits] = _pod_ratios(hits[0], hits[1:], shares, bet)
+            self.excursions.add(piece.start, pod, found)
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)
@@ -212,3 +223,9 @@ class Accumulated:
     def waiting(self) -> Histogram:
         """Return the canary's requests without a first token, by their age as a multiple of the expected time."""
         return sketch.merged(list(self._waiting[1].total().values()))
+
+
+def _pod_ratios(requests: int, hits: Sequence[int], shares: Sequence[float], bet: Severe) -> list[float]:
+    """The logarithms of the likelihood ratios of all alternatives by a pod's requests, all of which are measured."""
+    found = [ratio for share, above in zip(shares, hits, strict=True) for ratio in ratios(share, above, requests - above)]
+    return [*found, bet.ratio([(requests, above) for above in hits[MULTIPLE:]])]

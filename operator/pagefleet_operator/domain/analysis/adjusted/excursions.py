@@ -52,6 +52,8 @@ class Excursions:
         sums = self._sums.setdefault(pod, [0.0] * COUNT)
         peaks = self._peaks.setdefault(pod, [0.0] * COUNT)
         self._newest[pod] = start
+        if max(ratios) <= 0 and not any(sums):
+            return
         for first in range(0, COUNT, len(ODDS)):
             threshold = slice(first, min(COUNT, first + len(ODDS)))
             if max(ratios[threshold]) <= 0 and not any(sums[threshold]):

@@ -70,10 +70,11 @@ class OnsetMixture:
         An onset must not be chosen by the block's outcome. Blocks that say nothing whatever happens may be left out.
         """
         weight = prior.weight(self.blocks)
-        logs = (
-            max(FLOOR, log_add(log, math.log(weight * share)) + ratio)
+        begins = {share: math.log(weight * share) for share in set(shares)}
+        logs = [
+            max(FLOOR, log_add(log, begins[share]) + ratio)
             for log, ratio, share in zip(self.logs, ratios, shares, strict=True)
-        )
+        ]
         return replace(self, logs=tuple(logs), blocks=self.blocks + 1)
 
     @property
