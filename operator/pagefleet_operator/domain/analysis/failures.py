@@ -215,23 +215,25 @@ def _add(record: FailureRecord, number: int, period: FailureCounts, subject: Sub
     rates = [min(one, MAX_SHARE / null) for one in subject.odds]
     ratios = (period.canary_failed * math.log(rate) - canary * null * (rate - 1) for rate in rates)
     absolute = tuple(min(ceiling, ratio) for ratio in ratios)
-    added = replace(record, until=number + 1, near=near, far=far, total=_plus(record.total, period))
+    every, both = (
+        OnsetMixture(record.absolute, record.absolute_blocks),
+        OnsetMixture(record.relative, record.relative_blocks),
+    )
     if canary:
-        mixture = OnsetMixture(record.absolute, record.absolute_blocks).after(absolute, ABSOLUTE_SHARES, ABSOLUTE_PRIOR)
-        added = replace(added, absolute=mixture.logs, absolute_blocks=mixture.blocks)
+        every = every.after(absolute, ABSOLUTE_SHARES, ABSOLUTE_PRIOR)
     says = period.canary_failed or period.stable_failed if concurrent else subject.ratio == 1
     if canary and says:
         relative = _relative(period, stable, subject.ratio * canary, ceiling) if concurrent else absolute
-        mixture = OnsetMixture(record.relative, record.relative_blocks).after(relative, RELATIVE_SHARES, RELATIVE_PRIOR)
-        added = replace(added, relative=mixture.logs, relative_blocks=mixture.blocks)
-    return _with_recent(added, number, period, absolute[0])
-
-
-def _with_recent(record: FailureRecord, number: int, period: FailureCounts, ratio: float) -> FailureRecord:
-    """Count the period among the recent ones. They begin again when the failures since their beginning are not too many."""
-    if record.excess <= 0:
-        record = replace(record, excess=0.0, recent=FailureTotals(), recent_from=number)
-    return replace(record, excess=record.excess + ratio, recent=_plus(record.recent, period))
+        both = both.after(relative, RELATIVE_SHARES, RELATIVE_PRIOR)
+    # The recent periods begin again when the failures since their beginning are not too many.
+    again = record.excess <= 0
+    return replace(
+        record, until=number + 1, near=near, far=far, total=_plus(record.total, period),
+        absolute=every.logs, absolute_blocks=every.blocks, relative=both.logs, relative_blocks=both.blocks,
+        excess=absolute[0] if again else record.excess + absolute[0],
+        recent=_plus(FailureTotals() if again else record.recent, period),
+        recent_from=number if again else record.recent_from,
+    )  # fmt: skip
 
 
 def _forgetting(sums: tuple[float, ...], factor: float, counts: tuple[int, int]) -> tuple[float, ...]:

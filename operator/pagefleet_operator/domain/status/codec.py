@@ -25,6 +25,7 @@ TIMES = {"last_transition_time", "since", "started", "created", "time", "starts_
 MAX_TIME = 253_402_300_799.0  # the end of the year 9999: RFC 3339 has no later time
 INTEGER_LIMIT = 2**63  # Kubernetes stores smaller integers only
 OPEN = {(RevisionRecord, "spec"): snapshot_of, (BaselineRecord, "histogram"): histogram_of}
+NUMBERS = (int, float, bool)  # without which a record is not the same, also when they are 0
 OWN = object()
 Reader = Callable[[Any], Any]
 
@@ -66,6 +67,8 @@ def _dump(value: Any, name: str) -> Any:
     kind = type(value)
     if kind is str or kind is int or kind is bool:
         return value
+    if kind is dict:
+        return dict(value)
     if kind is float:
         if name in TIMES:
             return time_text(value) if 0 < value <= MAX_TIME else None
@@ -76,9 +79,11 @@ def _dump(value: Any, name: str) -> Any:
         dumped = {}
         for field, key in _keys(kind):
             item = getattr(value, field)
-            if item or isinstance(item, int | float):  # neither None nor empty
-                dumped[key] = _dump(item, field)
-        return {key: item for key, item in dumped.items() if item is not None}
+            if item or type(item) in NUMBERS:  # neither None nor empty
+                written = _dump(item, field)
+                if written is not None:
+                    dumped[key] = written
+        return dumped
     if isinstance(value, Enum):
         return value.value
     return dict(value) if isinstance(value, Mapping) else value
@@ -112,7 +117,7 @@ def _reader(kind: Any, name: str) -> Reader:
 
 
 def _load_float(value: Any) -> float | None:
-    usable = isinstance(value, int | float) and not isinstance(value, bool)
+    usable = type(value) is float or (isinstance(value, int | float) and not isinstance(value, bool))
     return float(value) if usable and abs(value) <= sys.float_info.max else None
 
 
@@ -153,7 +158,7 @@ def _checked(kind: type, name: str, reader: Reader) -> Reader:
 
 
 def _load_record(kind: type, value: Any) -> Any:
-    if not isinstance(value, dict | Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         return None
     arguments = {}
     for name, key, reader, default in _readers(kind):

@@ -30,13 +30,13 @@ LOAD_FIELDS = ("relative", "waiting", "unmeasured", "ttft")  # in the order of `
 def slices(document: Any, after: float = -math.inf, adjusted_after: float = math.inf) -> Iterator[Slice]:
     """The plausible slices of one gateway's answer that begin later than `after`, and those with load-adjusted times that begin
     later than `adjusted_after`."""
-    if not isinstance(document, Mapping):
+    if not isinstance(document, dict):
         return
     instance, seconds, listed = document.get("instance"), document.get("sliceSeconds"), document.get("slices")
     if not isinstance(instance, str) or not isinstance(listed, list) or not finite(seconds):
         return
     for raw in listed:
-        if not isinstance(raw, Mapping) or not finite(start := raw.get("start")):
+        if not isinstance(raw, dict) or not finite(start := raw.get("start")):
             continue
         if start > after or (start > adjusted_after and ("load" in raw or "pods" in raw)):
             piece = _slice(raw, instance[:MAX_TEXT], seconds)
@@ -68,8 +68,8 @@ def _slice(raw: Mapping[str, Any], instance: str, seconds: float) -> Slice | Non
         retried=min(errors, optional(raw.get("retried")) or 0),
         client_errors=optional(raw.get("clientErrors")) or 0,
         timeouts=optional(raw.get("timeouts")) or 0,
-        load=_load(raw.get("load")),
-        pods=_pods(raw.get("pods")),
+        load=_load(raw["load"]) if "load" in raw else {},
+        pods=_pods(raw["pods"]) if "pods" in raw else {},
     )
 
 
@@ -77,10 +77,10 @@ def _load(raw: Any) -> dict[str, LoadCounts]:
     """The load-adjusted times by load stratum, without impossible and empty histograms."""
     result = dict[str, LoadCounts]()
     for name, counts in _entries(raw, MAX_LOAD_STRATA):
-        if isinstance(counts, Mapping):
-            one = LoadCounts(*(_histogram(counts.get(field)) or {} for field in LOAD_FIELDS))
-            if any(one.tables):
-                result[name] = one
+        if isinstance(counts, dict):
+            tables = [_histogram(counts[field]) or {} if field in counts else {} for field in LOAD_FIELDS]
+            if any(tables):
+                result[name] = LoadCounts(*tables)
     return result
 
 
@@ -90,7 +90,7 @@ def _pods(raw: Any) -> dict[str, dict[int, int]]:
 
 def _entries(raw: Any, limit: int) -> Iterator[tuple[str, Any]]:
     """The first `limit` entries of a mapping that have a plausible name."""
-    named = raw.items() if isinstance(raw, Mapping) else ()
+    named = raw.items() if isinstance(raw, dict) else ()
     plausible = ((name, value) for name, value in named if isinstance(name, str) and 0 < len(name) <= MAX_TEXT)
     return itertools.islice(plausible, limit)
 
@@ -99,11 +99,11 @@ def _ages(raw: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[
     """The histograms of ages by signal, without empty ones; a gateway of an older version has none."""
     result = {}
     for signal, group in names.items():
-        known: list[sketch.Histogram] = [
+        known: list[dict[int, int]] = [
             histogram for name in group if name in raw and (histogram := _histogram(raw[name]))
         ]
         if known:
-            result[signal] = sketch.merged(known)
+            result[signal] = known[0] if len(known) == 1 else sketch.merged([*known])
     return result
 
 
@@ -112,19 +112,19 @@ def optional(value: Any) -> int | None:
 
 
 def _histogram(raw: Any) -> dict[int, int] | None:
-    if not isinstance(raw, Mapping):
+    if not isinstance(raw, dict):
         return None
     result = {}
     for bucket, count in raw.items():
         number = _BUCKETS.get(bucket)
-        if number is None or not _count(count):
+        if number is None or type(count) is not int or count < 0:
             return None
         result[number] = count
     return result
 
 
 def _count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return type(value) is int and value >= 0
 
 
 def finite(value: Any) -> TypeGuard[float]:

@@ -29,8 +29,4 @@ def histogram_of(value: object) -> dict[str, int]:
     """Return {bucket: count} without entries that are neither; {} when `value` is no histogram at all."""
     if not isinstance(value, Mapping):
         return {}
-    return {
-        bucket: count
-        for bucket, count in value.items()
-        if bucket in BUCKETS and isinstance(count, int) and not isinstance(count, bool) and count >= 0
-    }
+    return {bucket: count for bucket, count in value.items() if bucket in BUCKETS and type(count) is int and count >= 0}

@@ -227,5 +227,7 @@ class Accumulated:
 
 def _pod_ratios(requests: int, hits: Sequence[int], shares: Sequence[float], bet: Severe) -> list[float]:
     """The logarithms of the likelihood ratios of all alternatives by a pod's requests, all of which are measured."""
-    found = [ratio for share, above in zip(shares, hits, strict=True) for ratio in ratios(share, above, requests - above)]
+    found = [
+        ratio for share, above in zip(shares, hits, strict=True) for ratio in ratios(share, above, requests - above)
+    ]
     return [*found, bet.ratio([(requests, above) for above in hits[MULTIPLE:]])]

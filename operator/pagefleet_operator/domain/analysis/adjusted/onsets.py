@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pagefleet_operator.domain.base.logarithms import log_add, log_sum
 
@@ -75,7 +75,7 @@ class OnsetMixture:
             max(FLOOR, log_add(log, begins[share]) + ratio)
             for log, ratio, share in zip(self.logs, ratios, shares, strict=True)
         ]
-        return replace(self, logs=tuple(logs), blocks=self.blocks + 1)
+        return OnsetMixture(tuple(logs), self.blocks + 1)
 
     @property
     def log(self) -> float:
