@@ -56,7 +56,8 @@ def put_in_order(known: list[Slice], new: Sequence[Slice]) -> None:
 def judged_by(known: list[Slice]) -> list[Slice]:
     """The slices that a long rollout is judged by, of all slices in the order of time."""
     latest = known[-1].start if known else 0.0
-    left = known[bisect_left(known, latest - RETAINED_SECONDS, key=START) :]
+    gone = bisect_left(known, latest - RETAINED_SECONDS, key=START)
+    left = known[gone:] if gone else known
     return left[-TRIMMED_SLICES:] if len(left) > MAX_SLICES else left
 
 

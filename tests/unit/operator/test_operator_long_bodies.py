@@ -7,6 +7,7 @@ import asyncio
 import json
 import time
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -94,8 +95,17 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.dictionaries(st.text(max_size=3) | st.just("slices"), JSON, max_size=4), st.sampled_from([None, 1]))
-def test_a_long_answer_is_read_as_json_reads_it(document: dict[str, Any], indent: int | None) -> None:
+@given(
+    st.dictionaries(st.text(max_size=3) | st.just("slices"), JSON, max_size=4),
+    st.sampled_from([None, 1]),
+    st.sampled_from([0, long_json.SHORT]),
+)
+def test_a_long_answer_is_read_as_json_reads_it(document: dict[str, Any], indent: int | None, short: int) -> None:
+    with mock.patch.object(long_json, "SHORT", short):
+        _read_as_json_reads_it(document, indent)
+
+
+def _read_as_json_reads_it(document: dict[str, Any], indent: int | None) -> None:
     for whole, long in ((document, ("slices",)), ({"data": document, "status": "x"}, ("data", "slices"))):
         text = json.dumps(whole, indent=indent)
         assert asyncio.run(long_json.load(text, long, unlimited())) == whole

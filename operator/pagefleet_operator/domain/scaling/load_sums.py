@@ -64,10 +64,11 @@ class LoadSums:
         totals = [0, *itertools.accumulate(self._arrivals)]
         last = max(STEPS * IN_STEP, RETAINED - self._newest + _closed(now))
         ends = totals[last - STEPS * IN_STEP : last + 1 : IN_STEP]
+        rates = [(after - before) / STEP for before, after in itertools.pairwise(ends)]
         return ServiceLoad(
             age=now - end if whole else math.inf,
             held=held,
-            arrivals=tuple([(after - before) / STEP for before, after in itertools.pairwise(ends)]),
+            arrivals=tuple(rates),
             step=STEP,
             ttft=self._recent.ttft(),
             tokens=self._recent.tokens / RECENT_SECONDS if self._recent.reports else None,
