@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import time
+from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -67,8 +68,8 @@ def test_a_thousand_services_are_painted_within_a_second(browser: WebDriver, ope
         times.append((painted / 1000, filled / 1000))
     figure("first paint and all rows, seconds", times)
     assert f"{SERVICES:,} services" in text(browser, ".headline p")
-    assert min(painted for painted, _ in times) < PAINTED_SECONDS
-    assert min(filled for _, filled in times) < PAINTED_SECONDS
+    assert median(painted for painted, _ in times) < PAINTED_SECONDS
+    assert median(filled for _, filled in times) < PAINTED_SECONDS
     shot(browser, "fleet-light")
 
 

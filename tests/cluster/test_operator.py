@@ -80,6 +80,13 @@ async def test_an_alert_rolls_the_canary_back_and_only_a_true_one(plane: Plane) 
     stray = alert(f"../../{NAMESPACE}/inferenceservices/alerted", canary)
     stray["alerts"][0]["labels"]["namespace"] = "default"  # type: ignore[index]
     assert await post(plane, stray) == 200
+    decisions = {await decided(plane, "alerted")}
+
+    async def decided_twice() -> bool:
+        decisions.add(await decided(plane, "alerted"))
+        return len(decisions) > 2
+
+    await until(decided_twice, timeout=40, what="a decision that began after these alerts")
     quiet = await view(plane, "alerted")
     assert [entry["revision"] for entry in quiet.status["alerts"]] == [stable]
     assert (quiet.canary, quiet.weights) == (canary, {stable: 90, canary: 10})
@@ -101,7 +108,9 @@ async def test_an_alert_rolls_the_canary_back_and_only_a_true_one(plane: Plane) 
 
 
 async def test_an_invalid_spec_keeps_what_runs_and_names_the_field(plane: Plane) -> None:
-    neighbour, state = await ready(plane, "neighbour"), await ready(plane, "invalid")
+    await ready(plane, "neighbour")
+    neighbour = await settled(plane, "neighbour", "idle", lambda v: v.condition("Scaling")["status"] == "False")
+    state = await ready(plane, "invalid")
     broken = service("invalid", args=["--model=other"])
     await plane.kubectl.apply(broken)
     degraded = await settled(plane, "invalid", "Degraded", lambda v: v.condition("Degraded")["status"] == "True")
@@ -112,9 +121,7 @@ async def test_an_invalid_spec_keeps_what_runs_and_names_the_field(plane: Plane)
         "get", "events", "-n", NAMESPACE, "--field-selector", "involvedObject.name=invalid"
     )
     assert "InvalidSpec" in events.out
-    assert (await view(plane, "neighbour")).document["status"] == neighbour.document["status"] or (
-        await view(plane, "neighbour")
-    ).weights == neighbour.weights
+    assert (await view(plane, "neighbour")).document["status"] == neighbour.document["status"]
     await plane.kubectl.apply(service("invalid"))
     fixed = await settled(plane, "invalid", "mended", lambda v: v.condition("Degraded")["status"] == "False")
     assert fixed.stable == state.stable
