@@ -9,6 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support import namespaces
 from support.gateway import black_hole
 from support.gateway.black_hole import MANY, Answer
 
@@ -24,10 +25,7 @@ SCENES = {
     ("idle", 0.5): UNACKNOWLEDGED_SECONDS,  # half of its requests are no streams
     ("busy", 0.5): 0.5,
 }
-pytestmark = pytest.mark.skipif(
-    not black_hole.possible(),
-    reason="no network namespaces here: untested is that a pod whose packets are dropped is given up",
-)
+pytestmark = namespaces.needed("that a pod whose packets are dropped is given up")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import namespaces
 from support.engine.device_engine import FAMILIES, device_engine, finish, prompts, saved
 from support.engine.reference import ask
 
@@ -119,7 +119,7 @@ def test_two_nodes_give_the_tokens_of_one(tmp_path: Path) -> None:
 # Two network namespaces with a wire between them: nothing of one machine's loopback helps the other.
 NETWORKS = """
 set -e
-mkdir -p /run/netns; mount -t tmpfs none /run/netns; ip netns add other
+mount -t tmpfs none /run; mkdir /run/netns; ip netns add other
 ip link set lo up; ip link add one type veth peer name two netns other; ip addr add 10.98.0.1/30 dev one; ip link set one up
 in_other() { ip netns exec other "$@"; }
 in_other ip link set lo up; in_other ip addr add 10.98.0.2/30 dev two; in_other ip link set two up
@@ -129,14 +129,23 @@ wait $!
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="makes network namespaces: needs root and ip")
+@namespaces.needed("that ranks on two machines meet at the first one's address; other tests run them on one")
 def test_nodes_of_two_networks_meet_at_the_first_ones_address(tmp_path: Path) -> None:
     uri, _ = saved(tmp_path)
     asked = prompts(4)
     alone = finish(
         device_engine(uri, max_num_batched_tokens=48), [ask(str(i), prompt, 10) for i, prompt in enumerate(asked)]
     )
-    command = ["unshare", "--net", "--mount", "bash", "-c", NETWORKS, "bash", sys.executable, str(PROGRAM), uri]
+    command = [
+        *namespaces.unshare("--net", "--mount"),
+        "bash",
+        "-c",
+        NETWORKS,
+        "bash",
+        sys.executable,
+        str(PROGRAM),
+        uri,
+    ]
     ended = subprocess.run([*command, json.dumps(asked)], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
     together = json.loads(ended.stdout.splitlines()[-1])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.engine.compiled_operations import NEEDS_AVX512
 
 from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, Coded, Draw, KVPages, native, reference
 
-pytestmark = pytest.mark.skipif(
-    (reason := native.missing()) is not None and "lacks" in reason, reason="this CPU has no AVX-512 with VNNI"
-)
+pytestmark = NEEDS_AVX512
 PLAIN = reference.Reference()
 
 

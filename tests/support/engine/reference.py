@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.engine.compiled_operations import NEEDS_AVX512
 from support.engine.files import SMOLLM2
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -21,12 +22,10 @@ from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.llama import Llama
 from pagefleet_engine.runner.cpu.batch import lay_out
 from pagefleet_engine.runner.cpu.engine import Engine
-from pagefleet_kernels.cpu import native, operations
+from pagefleet_kernels.cpu import operations
 
 KERNELS = [
-    pytest.param(
-        "native", marks=pytest.mark.skipif("lacks" in (native.missing() or ""), reason="no AVX-512 with VNNI")
-    ),
+    pytest.param("native", marks=NEEDS_AVX512),
     "reference",
 ]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import aiohttp
 from support.gateway.fleet import STABLE, Engine, Fleet, running, until
+from support.namespaces import unshare
 
 OUR_ADDRESS, FAR_ADDRESS, FAR_PORT = "10.98.0.1", "10.98.0.2", 8000
 BODY = {"model": "smol", "messages": [{"role": "user", "content": "hello"}]}
@@ -36,22 +36,9 @@ class Answer:
     told: bool
 
 
-def unprivileged() -> list[str]:
-    """The words with which unshare needs no root."""
-    return [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-
-
-def possible() -> bool:
-    """Whether this machine lets us make network namespaces."""
-    return (
-        bool(shutil.which("ip") and shutil.which("unshare"))
-        and not subprocess.run(["unshare", *unprivileged(), "--net", "true"], capture_output=True).returncode
-    )
-
-
 def in_own_network(scene: str, first_token_seconds: float | None) -> dict[str, list[Answer]]:
     """Play a scene in a fresh network namespace."""
-    words = ["unshare", *unprivileged(), "--net", sys.executable, "-m", "support.gateway.black_hole", scene]
+    words = [*unshare("--net"), sys.executable, "-m", "support.gateway.black_hole", scene]
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))
     ended = subprocess.run(
         [*words, json.dumps(first_token_seconds)], capture_output=True, text=True, timeout=300,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.engine.compiled_operations import NEEDS_AVX512
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
@@ -22,7 +23,7 @@ from pagefleet_engine.core.requests import EngineRequest, SamplingParams
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.common.sampling import Sampler, logprobs, uniform
-from pagefleet_kernels.cpu import Operations, native, operations
+from pagefleet_kernels.cpu import Operations, operations
 
 EOS = 2
 PROMPT, ANSWERED = (5, 6, 5, 7), (8, 6, 8, 8)
@@ -30,9 +31,7 @@ PROMPT, ANSWERED = (5, 6, 5, 7), (8, 6, 8, 8)
 
 @pytest.fixture(
     params=[
-        pytest.param(
-            "native", marks=pytest.mark.skipif("lacks" in (native.missing() or ""), reason="no AVX-512 with VNNI")
-        ),
+        pytest.param("native", marks=NEEDS_AVX512),
         "reference",
     ]
 )

@@ -20,7 +20,7 @@ import yaml
 from aiohttp import web
 from support.sample_service import sample
 
-from pagefleet_local.base import paths
+from pagefleet_local.assets import debian
 from pagefleet_operator.alerts.intake import ConflictError, Intake
 from pagefleet_operator.alerts.payload import MAX_STORED
 from pagefleet_operator.domain.status import codec
@@ -238,17 +238,9 @@ async def test_https_and_a_renewed_certificate(tmp_path: Path) -> None:
         await runner.cleanup()
 
 
-def tool(package: str, name: str) -> Path:
-    """Return the path of a Debian program that the local fleet's cache has unpacked."""
-    path = paths.cache() / "debs" / package / "usr/bin" / name
-    if not path.exists():
-        pytest.skip(f"{name} is not in the cache (pagefleet-local prepare)")
-    return path
-
-
 def test_the_shipped_receiver_is_what_alertmanager_reads() -> None:
     path = MONITORING / "alertmanager.yaml"
-    subprocess.run([tool("prometheus-alertmanager", "amtool"), "check-config", path], check=True)
+    subprocess.run([debian.unpacked("prometheus-alertmanager") / "usr/bin/amtool", "check-config", path], check=True)
     receiver = yaml.safe_load(path.read_text())
     hooks = [hook for one in receiver["receivers"] for hook in one.get("webhook_configs", ())]
     assert [hook["send_resolved"] for hook in hooks] == [True]
