@@ -24,6 +24,7 @@ from pagefleet_operator.domain.analysis.adjusted.alternatives import (
     SHARES,
     THRESHOLDS,
     ratios,
+    stakes,
 )
 from pagefleet_operator.domain.analysis.adjusted.excursions import Excursions
 from pagefleet_operator.domain.analysis.adjusted.onsets import OnsetMixture, OnsetPrior
@@ -33,7 +34,7 @@ from pagefleet_operator.domain.analysis.adjusted.reference import (
     Reference,
     Threshold,
 )
-from pagefleet_operator.domain.analysis.adjusted.severe import Severe, severe
+from pagefleet_operator.domain.analysis.adjusted.severe import severe
 from pagefleet_operator.domain.analysis.adjusted.surges import surged
 from pagefleet_operator.domain.analysis.adjusted.waiting import Side, Tail, Waiting
 from pagefleet_operator.domain.status.observation import Slice
@@ -129,10 +130,10 @@ class Accumulated:
         while self._recent[0][0] <= start - RECENT_SECONDS:
             self._count(self._recent.popleft()[1], -1)
         shares = [self._share(place, threshold.share) for place, threshold in enumerate(self.thresholds)]
-        bet, known = severe(shares[MULTIPLE:]), dict[tuple[int, ...], list[float]]()
+        watched = _Watched(shares)
         for piece in pieces:
             if piece.revision == self.scope.stable:
-                self._watch(piece, shares, bet, known)
+                self._watch(piece, watched)
         if start > self.until:
             found = self._canary_ratios(canary, shares)
             scaled = [ratio / scale for ratio, scale in zip(found, self._scales, strict=True)]
@@ -191,17 +192,12 @@ class Accumulated:
             bet += severe(elsewhere).ratio([others for _, others in decided])
         return bet
 
-    def _watch(
-        self, piece: Slice, shares: Sequence[float], bet: Severe, known: dict[tuple[int, ...], list[float]]
-    ) -> None:
-        """Calibrate by the slices of single stable pods. `known` has the ratios of a slice's requests and hits."""
+    def _watch(self, piece: Slice, watched: _Watched) -> None:
+        """Calibrate by the slices of single stable pods."""
         for pod, own in piece.pods.items():
             tail = Tail(own)
-            hits = tail.total, *(tail.above(threshold.pooled) for threshold in self.thresholds)
-            found = known.get(hits)
-            if found is None:
-                found = known[hits] = _pod_ratios(hits[0], hits[1:], shares, bet)
-            self.excursions.add(piece.start, pod, found)
+            hits = tuple([tail.above(threshold.pooled) for threshold in self.thresholds])
+            self.excursions.add(piece.start, pod, watched.ratios(tail.total, hits))
 
     def copied(self) -> Accumulated:
         result = copy.copy(self)
@@ -225,9 +221,22 @@ class Accumulated:
         return sketch.merged(list(self._waiting[1].total().values()))
 
 
-def _pod_ratios(requests: int, hits: Sequence[int], shares: Sequence[float], bet: Severe) -> list[float]:
-    """The logarithms of the likelihood ratios of all alternatives by a pod's requests, all of which are measured."""
-    found = [
-        ratio for share, above in zip(shares, hits, strict=True) for ratio in ratios(share, above, requests - above)
-    ]
-    return [*found, bet.ratio([(requests, above) for above in hits[MULTIPLE:]])]
+class _Watched:
+    """The logarithms of the likelihood ratios of all alternatives by the requests of a stable pod, all of which are measured."""
+
+    def __init__(self, shares: Sequence[float]) -> None:
+        self._stakes, self._bet = [stakes(share) for share in shares], severe(shares[MULTIPLE:])
+        self._known: dict[tuple[int, tuple[int, ...]], list[float]] = {}  # many pods have the same numbers
+
+    def ratios(self, requests: int, hits: tuple[int, ...]) -> list[float]:
+        """Return them for so many requests, and the hits of each threshold."""
+        known = self._known.get((requests, hits))
+        if known is None:
+            known = [
+                above * up + (requests - above) * down
+                for own, above in zip(self._stakes, hits, strict=True)
+                for up, down in own
+            ]
+            known.append(self._bet.ratio([(requests, above) for above in hits[MULTIPLE:]]))
+            self._known[requests, hits] = known
+        return known

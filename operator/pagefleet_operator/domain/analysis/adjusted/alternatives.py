@@ -21,15 +21,12 @@ MAX_SHARE = 0.98
 @lru_cache(maxsize=4096)
 def ratios(share: float, hits: float, misses: float) -> tuple[float, ...]:
     """Return the logarithm of the likelihood ratio against "at most `share` of the requests are hits", for each of ODDS."""
-    return tuple(hits * up + misses * down for up, down in zip(*_stakes(share), strict=True))
+    return tuple(hits * up + misses * down for up, down in stakes(share))
 
 
 @lru_cache(maxsize=1024)
-def _stakes(share: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The logarithms of the likelihood ratios of one hit, and of one miss."""
+def stakes(share: float) -> tuple[tuple[float, float], ...]:
+    """Return the logarithms of the likelihood ratios of one hit and of one miss, for each of ODDS."""
     share = min(share, MAX_SHARE)
     chances = [odds * share / (1 - share + odds * share) for odds in ODDS]
-    return (
-        tuple(min(MAX_HIT, math.log(chance / share)) for chance in chances),
-        tuple(math.log((1 - chance) / (1 - share)) for chance in chances),
-    )
+    return tuple([(min(MAX_HIT, math.log(chance / share)), math.log((1 - chance) / (1 - share))) for chance in chances])

@@ -54,20 +54,19 @@ class Excursions:
         self._newest[pod] = start
         if max(ratios) <= 0 and not any(sums):
             return
-        for first in range(0, COUNT, len(ODDS)):
-            threshold = slice(first, min(COUNT, first + len(ODDS)))
-            if max(ratios[threshold]) <= 0 and not any(sums[threshold]):
+        for place, ratio in enumerate(ratios):
+            before = sums[place]
+            if ratio <= 0 and not before:
                 continue  # no excursion is under way, and none begins
-            for place in range(first, threshold.stop):
-                total = sums[place] + ratios[place]
-                if total > peaks[place]:
-                    peaks[place] = total
-                elif total <= 0:
-                    if peaks[place] > LEVEL:
-                        self._count[place] += 1
-                        self._height[place] += peaks[place] - LEVEL
-                    total = peaks[place] = 0.0
-                sums[place] = total
+            total = before + ratio
+            if total > peaks[place]:
+                peaks[place] = total
+            elif total <= 0:
+                if peaks[place] > LEVEL:
+                    self._count[place] += 1
+                    self._height[place] += peaks[place] - LEVEL
+                total = peaks[place] = 0.0
+            sums[place] = total
 
     def scales(self) -> tuple[float, ...]:
         """Return the factor by which the evidence of each alternative is divided."""
