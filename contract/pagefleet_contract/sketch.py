@@ -59,22 +59,56 @@ def add_onto(sums: dict[int, int], histogram: Histogram) -> None:
         sums[bucket] = sums.get(bucket, 0) + count
 
 
+class Ranks:
+    """A histogram in the order of its buckets, for many quantiles of it."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._buckets = sorted(histogram)
+        self._counts = list(accumulate(map(histogram.__getitem__, self._buckets)))
+
+    @property
+    def total(self) -> int:
+        return self._counts[-1] if self._counts else 0
+
+    def bucket_at(self, position: int) -> int | None:
+        """The bucket of the `position`-th smallest (1-based); None beyond the last."""
+        place = bisect_left(self._counts, max(1, position))
+        return self._buckets[place] if place < len(self._buckets) else None
+
+    def rank(self, position: int) -> float | None:
+        """The value of the `position`-th smallest (1-based); None beyond the last."""
+        bucket = self.bucket_at(position)
+        return None if bucket is None else upper(bucket)
+
+    def quantile(self, q: float) -> float | None:
+        """The q-quantile in seconds (nearest rank, upper end of its bucket); None when empty."""
+        return self.rank(math.ceil(q * self.total))
+
+    def interval(self, q: float) -> tuple[float, float] | None:
+        """An interval of 95 % for the q-quantile in seconds, from the ranks n q +- 1.96 sqrt(n q (1 - q)); None when
+        empty."""
+        count = self.total
+        if not count:
+            return None
+        margin = 1.96 * math.sqrt(count * q * (1 - q))
+        low = self.rank(math.floor(count * q - margin))
+        high = self.rank(min(count, math.ceil(count * q + margin) + 1))
+        return None if low is None or high is None else (low, high)
+
+
 def quantile(histogram: Histogram, q: float) -> float | None:
-    """The q-quantile in seconds (nearest rank, upper end of its bucket); None when empty."""
-    return rank(histogram, math.ceil(q * total(histogram)))
+    """As that of `Ranks`."""
+    return Ranks(histogram).quantile(q)
 
 
 def rank(histogram: Histogram, position: int) -> float | None:
-    """The value of the `position`-th smallest (1-based); None beyond the last."""
-    bucket = bucket_at(histogram, position)
-    return None if bucket is None else upper(bucket)
+    """As that of `Ranks`."""
+    return Ranks(histogram).rank(position)
 
 
 def bucket_at(histogram: Histogram, position: int) -> int | None:
-    """The bucket of the `position`-th smallest (1-based); None beyond the last."""
-    buckets = sorted(histogram)
-    place = bisect_left(list(accumulate(map(histogram.__getitem__, buckets))), max(1, position))
-    return buckets[place] if place < len(buckets) else None
+    """As that of `Ranks`."""
+    return Ranks(histogram).bucket_at(position)
 
 
 def above(histogram: Histogram, bound: float) -> int:
@@ -107,15 +141,8 @@ def with_lasting(measured: Histogram, ages: Histogram, bound: float) -> dict[int
 
 
 def interval(histogram: Histogram, q: float) -> tuple[float, float] | None:
-    """An interval of 95 % for the q-quantile in seconds, from the ranks n q +- 1.96 sqrt(n q (1 - q)); None when
-    empty."""
-    count = total(histogram)
-    if not count:
-        return None
-    margin = 1.96 * math.sqrt(count * q * (1 - q))
-    low = rank(histogram, math.floor(count * q - margin))
-    high = rank(histogram, min(count, math.ceil(count * q + margin) + 1))
-    return None if low is None or high is None else (low, high)
+    """As that of `Ranks`."""
+    return Ranks(histogram).interval(q)
 
 
 def coarse(histogram: Histogram, most: int) -> dict[int, int]:

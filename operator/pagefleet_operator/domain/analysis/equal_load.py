@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pagefleet_contract import sketch
+from pagefleet_contract.sketch import Ranks
 from pagefleet_operator.domain.analysis.adjusted.accumulated import Accumulated
 from pagefleet_operator.domain.analysis.adjusted.forecast import duration
 from pagefleet_operator.domain.analysis.adjusted.ratio import Ratio, ratio, requests_needed
@@ -38,6 +40,12 @@ class Judged:
     guard: LatencyGuard
     level: float
     elapsed: float
+
+    @cached_property
+    def seconds(self) -> tuple[Ranks, Ranks]:
+        """The times to first token of the stable and of the canary."""
+        stable, canary = self.sums.seconds
+        return Ranks(stable), Ranks(canary)
 
 
 def can_judge(slices: Sequence[Slice], stable: str) -> bool:
@@ -99,7 +107,7 @@ def _state(judged: Judged, found: Ratio | None, count: int) -> str:
     if found is None:
         return f"{name}: no canary request yet that can be compared at equal load ({count} measured){waiting}"
     high = "more" if found.high is None else f"{found.high:.2f}"
-    raw = [sketch.quantile(own, guard.quantile) for own in sums.seconds]
+    raw = [own.quantile(guard.quantile) for own in judged.seconds]
     values = "" if None in raw else f" (canary {1000 * (raw[1] or 0):.0f} ms, stable {1000 * (raw[0] or 0):.0f} ms)"
     return (
         f"canary {name} is {found.value:.2f} times the stable's at equal load, {found.low:.2f} to {high}{values}; "
@@ -128,7 +136,7 @@ def _conviction(sums: Accumulated) -> str:
 
 def _record(judged: Judged, count: int) -> VerdictRecord:
     guard, sums = judged.guard, judged.sums
-    stable, canary = (sketch.quantile(own, guard.quantile) for own in sums.seconds)
+    stable, canary = (own.quantile(guard.quantile) for own in judged.seconds)
     place = QUANTILES.index(0.95)
     requests, hits = sums.hits[place]
     record = record_without_latency(
@@ -140,13 +148,12 @@ def _record(judged: Judged, count: int) -> VerdictRecord:
 
 
 def _verdict(outcome: Outcome, judged: Judged, record: VerdictRecord, message: str, wait: float | None) -> Verdict:
-    guard, sums = judged.guard, judged.sums
-    stable, canary = sums.seconds
-    intervals = [sketch.interval(own, guard.quantile) or (None, None) for own in (stable, canary)]
+    guard, (stable, canary) = judged.guard, judged.seconds
+    intervals = [own.interval(guard.quantile) or (None, None) for own in (stable, canary)]
     shown = SignalRecord(
         signal=guard.signal, stratum="", outcome=outcome.value,
-        stable_samples=sketch.total(stable), canary_samples=sketch.total(canary),
-        stable_p50=sketch.quantile(stable, 0.5), canary_p50=sketch.quantile(canary, 0.5),
+        stable_samples=stable.total, canary_samples=canary.total,
+        stable_p50=stable.quantile(0.5), canary_p50=canary.quantile(0.5),
         stable_p95=record.stable_seconds, canary_p95=record.canary_seconds,
         stable_low=intervals[0][0], stable_high=intervals[0][1],
         canary_low=intervals[1][0], canary_high=intervals[1][1],

@@ -176,16 +176,16 @@ class Slice:
     @cached_property
     def possible(self) -> bool:
         """Whether the numbers can be true: no negative count, and no more errors than requests."""
-        tables = (
+        tables = [
             *self.latency.values(),
             *self.in_flight.values(),
             *self.unmeasured.values(),
-            *(one.counts for one in self.edged.values()),
-            *(table for one in self.load.values() for table in one.tables),
+            *[one.counts for one in self.edged.values()],
+            *[table for one in self.load.values() for table in one.tables],
             *self.pods.values(),
-        )
+        ]
         counts = 0 <= self.retried <= self.errors <= self.requests and min(self.client_errors, self.timeouts) >= 0
-        return counts and all(min(one.values(), default=0) >= 0 for one in tables)
+        return counts and not any(one and min(one.values()) < 0 for one in tables)
 
 
 START = attrgetter("start")  # the order of slices in time

@@ -49,9 +49,10 @@ def ratio(
     own = sketch.with_lasting(measured, lasting, base)
     count = sketch.total(own)
     margin = DEVIATIONS * math.sqrt(spread * count * quantile * (1 - quantile))
-    value, low = sketch.quantile(own, quantile), sketch.rank(own, math.floor(count * quantile - margin))
+    ranks = sketch.Ranks(own)
+    value, low = ranks.quantile(quantile), ranks.rank(math.floor(count * quantile - margin))
     rank = math.ceil(count * quantile + margin) + 1
-    high = sketch.rank(own, rank) if rank <= count else None
+    high = ranks.rank(rank) if rank <= count else None
     if value is None or low is None:
         return None
     others = sum(sketch.total(entry) for name, entry in canary.items() if name not in common)
