@@ -95,7 +95,7 @@ ROWS = (
     Row(17, "the guard with equal revisions (A/A), a slower canary, one outlier",
         "false rollbacks <= 1 %; detection >= 99 %; an outlier never decides",
         tests=tests("property/test_operator_guard.py", "property/test_operator_paired.py",
-                    "property/test_operator_edged.py")),
+                    "property/test_operator_edged.py", PAGEFLEET_GUARD_RUNS="1000")),
     Row(18, "metrics are NaN, empty, reset or huge, or their source answers 5xx or hangs",
         "0 promotions; the rollout holds; rollback at the deadline",
         tests=tests("unit/operator/test_operator_signals.py", "unit/operator/test_operator_prometheus_windows.py",

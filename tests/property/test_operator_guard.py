@@ -4,6 +4,7 @@ regression is convicted soon. One outlier, missing or impossible data decide not
 from __future__ import annotations
 
 import math
+import os
 import random
 
 import pytest
@@ -14,6 +15,10 @@ from pagefleet_operator.domain.analysis.sequential import Evidence, e_value, min
 from pagefleet_operator.domain.analysis.verdict import Outcome
 from pagefleet_operator.domain.status.observation import Slice
 
+# Row 17 of docs/reliability.md. PAGEFLEET_GUARD_RUNS says how many rollouts its shares are of (1,000 in the nightly run).
+MAX_FALSE, MIN_FOUND = 0.01, 0.99
+RUNS = int(os.environ.get("PAGEFLEET_GUARD_RUNS", "100"))
+
 
 def looks(slices: list[Slice]) -> list[Outcome]:
     """What the guard says at every tenth slice: it is asked again and again."""
@@ -23,17 +28,17 @@ def looks(slices: list[Slice]) -> list[Outcome]:
 
 @pytest.mark.parametrize("draw", [lognormal, pareto])
 def test_an_identical_canary_is_not_rolled_back_under_shared_bursts(draw: Draw) -> None:
-    runs = [looks(traffic(seed, draw)) for seed in range(100)]
-    assert sum(Outcome.REGRESSED in run for run in runs) <= 1
-    assert sum(run[-1] is Outcome.PASSED for run in runs) >= 95
+    runs = [looks(traffic(seed, draw)) for seed in range(RUNS)]
+    assert sum(Outcome.REGRESSED in run for run in runs) <= MAX_FALSE * RUNS
+    assert sum(run[-1] is Outcome.PASSED for run in runs) >= 0.95 * RUNS
 
 
 @pytest.mark.parametrize(("draw", "requests"), [(lognormal, 300), (pareto, 800)])
 def test_a_canary_three_times_slower_is_convicted(draw: Draw, requests: int) -> None:
     """With as many requests on the stable. A heavier tail hides more: its p95 is less certain."""
-    runs = [traffic(seed, draw, canary=3.0, bursts=False, slices=requests // 5) for seed in range(40)]
+    runs = (traffic(seed, draw, canary=3.0, bursts=False, slices=requests // 5) for seed in range(RUNS))
     convicted = sum(Outcome.REGRESSED in looks(run) for run in runs)
-    assert convicted >= 38
+    assert convicted >= MIN_FOUND * RUNS
 
 
 def test_half_as_much_again_is_convicted_in_the_end() -> None:
