@@ -52,9 +52,11 @@ def verdicts(results: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
         )
         rows.append((f"streams truncated over {ours['rollbacks']} rollbacks", ours["truncated"], "<=", 0))
         rows.append(("requests failed meanwhile", ours["failed"], "<=", 0))
+        rows.append(("requests refused with 429 meanwhile", ours["shed"], "<=", 0))
     if "overMs" in (ours := results.get("capacity", {})):
         rows.append((f"5xx over {ours['aborts']} aborts with nothing ready", ours["failed"], "<=", 0))
         rows.append(("streams truncated meanwhile", ours["truncated"], "<=", 0))
+        rows.append(("requests refused with 429 meanwhile", ours["shed"], "<=", 0))
     return rows
 
 

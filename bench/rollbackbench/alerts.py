@@ -78,6 +78,7 @@ async def measure(size: Size) -> Mapping[str, Any]:
             "streams": sum(lane.streams for lane in lanes),
             "truncated": answers.truncated,
             "answered": answers.answered,
+            "shed": answers.shed,
             "failed": answers.failed,
             "failures": dict(answers.failures),
         }
