@@ -24,10 +24,7 @@ class Tail:
         for bucket in reversed(self._buckets):
             self._above.append(self._above[-1] + histogram[bucket])
         self._above.reverse()
-
-    @property
-    def total(self) -> int:
-        return self._above[0]
+        self.total = self._above[0]
 
     def above(self, bucket: int) -> int:
         return self._above[bisect_right(self._buckets, bucket)]
@@ -73,10 +70,15 @@ class Side:
         requests = hits = 0
         for name, (measured, passed) in self._tails.items():
             bucket = buckets.get(name)
-            if bucket is not None:
-                above = max(0, passed.above(bucket))
+            if bucket is None:
+                continue
+            above = passed.above(bucket)
+            if passed is measured:  # nobody waits
+                requests += measured.total
+            else:
+                above = max(0, above)
                 requests += measured.total - measured.above(bucket) + above
-                hits += above
+            hits += above
         return requests, hits
 
 
