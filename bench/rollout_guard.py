@@ -135,7 +135,7 @@ def show_cost(cost: cpu.Cost) -> list[str]:
     """Print the cost of decisions; return what was missed."""
     print(
         f"cpu: {1000 * cost.decision_seconds:.2f} ms a decision (longest {1000 * cost.longest_seconds:.1f}, "
-        f"the first, with an hour of slices, {1000 * cost.first_seconds:.0f}), "
+        f"the first, with the times before the rollout, {1000 * cost.first_seconds:.0f}), "
         f"{cost.per_second:.2f} decisions/s a service; {cpu.SERVICES:,} services with canaries: {cost.cores:.2f} cores; "
         f"status {cost.status_bytes:,} bytes"
     )

@@ -19,7 +19,7 @@ from pagefleet_operator import collector
 from pagefleet_operator.domain.status import budget
 
 SERVICES, MAX_CORES = 1000, 1.0
-ROLLOUT_SECONDS = 600.0  # of the default steps: the hour before it is read once in so long
+ROLLOUT_SECONDS = 600.0  # of the default steps: what was before it is read once in so long
 SCENARIO = Scenario(name="cpu", gateways=2, history=3600.0)
 
 
@@ -27,8 +27,8 @@ SCENARIO = Scenario(name="cpu", gateways=2, history=3600.0)
 class Cost:
     """Seconds of processor time by decision, decisions a second, and the largest status in bytes.
 
-    `first_seconds` is the time of a rollout's first reading and the decision on it: of the load-adjusted times of an hour. It
-    is in none of the others.
+    `first_seconds` is the time of a rollout's first reading and the decision on it: of the load-adjusted times before the
+    rollout. It is in none of the others.
     """
 
     decision_seconds: float
