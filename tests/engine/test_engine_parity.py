@@ -4,6 +4,7 @@ quality."""
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,9 @@ from pagefleet_engine.model.checkpoint import source
 from pagefleet_engine.model.text import tokenizer
 
 TEXT = Path(__file__).parents[1] / "data/english.txt"
-# What transformers in float32 makes of each thousand of its tokens: mean negative log probability.
+# PAGEFLEET_PARITY_CONTEXT: the tokens of the long prompt (6,000 in the proofs, which is the whole text).
+CONTEXT = int(os.environ.get("PAGEFLEET_PARITY_CONTEXT", "1500"))
+# What transformers in float32 makes of each thousand of the text's tokens: mean negative log probability.
 EXACT = (3.531516, 3.556715, 3.577190, 3.617684, 3.541336, 3.580751)
 
 
@@ -77,6 +80,24 @@ def test_two_hundred_requests_are_token_exact_in_a_full_pool(reference: LlamaFor
     pieces = {(tuple(asked[int(name)]), tuple(answer.tokens)) for (name, _), answer in answers.items() if answer.tokens}
     torch.set_num_threads(2)
     assert_all_greedy(reference, sorted(pieces))
+
+
+def test_a_long_prompt_is_token_exact_beside_short_ones(reference: LlamaForCausalLM) -> None:
+    """Its chunks share steps with two short requests, one of which begins like it."""
+    ids = text()
+    asked = [ids[:CONTEXT], ids[:40], ids[100:160]]
+    assert len(asked[0]) == CONTEXT, "the text is too short"
+    pages, longest = CONTEXT // 16 + 64, CONTEXT + 64
+    limits = {"max_num_batched_tokens": 320, "max_chunk_tokens": 256, "max_num_seqs": 4}
+    served = engine(SMOLLM2, num_pages=pages, max_model_len=longest, **limits)
+    answers = serve(served, [ask(str(index), prompt, 6) for index, prompt in enumerate(asked)])
+    torch.set_num_threads(2)
+    assert_all_greedy(
+        reference,
+        [(tuple(asked[int(name)]), tuple(answer.tokens)) for (name, _), answer in answers.items()],
+        together=1,
+    )
+    assert all(len(answer.tokens) == 6 for answer in answers.values())
 
 
 def test_int8_stays_close_to_float32(reference: LlamaForCausalLM) -> None:
