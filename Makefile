@@ -71,16 +71,16 @@ check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit and prope
 	@$(BIN)/mypy
 	$(call say,"import-linter")
 	@$(BIN)/lint-imports
-	$(call say,"unit and property tests (one process per core); contract tests")
+	$(call say,"unit and property tests (one process per core); contract tests (two processes)")
 	@$(BIN)/pytest -q -n auto tests/unit tests/property
-	@$(BIN)/pytest -q tests/contract
+	@$(BIN)/pytest -q -n 2 --dist loadfile tests/contract
 
 .PHONY: test
 test: check test-browser ## everything: check, browser, kernels, engine parity, the real control plane, the real node
 	$(call say,"kernels (Triton's interpreter) and engine (parity with transformers)")
 	@$(BIN)/pytest -q -n auto tests/kernels
 	$(call say,"device runner: the GPU's code on the CPU (Triton's interpreter; two ranks over gloo)")
-	@$(BIN)/pytest -q tests/device
+	@$(BIN)/pytest -q -n 2 tests/device
 	@$(BIN)/pytest -q tests/engine
 	$(call say,"cluster: a real control plane and a real node (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare
