@@ -1,12 +1,13 @@
 """Gateways tell each other which requests they have in flight on which pod, and which text they have sent there.
 
-One WebSocket leads from each gateway to each. A gateway connects to every other one and hears, at once, everything that the
-other has in flight, and then what changes, at most fifty times a second. So all gateways choose pods by the same loads and the
-same prefixes. When the connection ends, the other's requests are forgotten: those of a dead gateway have ended with it, and
-after a partition the engines' own metrics show them. A slow listener gets the newest numbers late, never more messages.
+One HTTP answer that does not end leads from each gateway to each. A gateway asks every other one and hears, at once, everything
+that the other has in flight, and then what changes, at most fifty times a second. So all gateways choose pods by the same loads
+and the same prefixes. When the answer ends or falls silent, the other's requests are forgotten: those of a dead gateway have
+ended with it, and after a partition the engines' own metrics show them. A slow listener gets the newest numbers late, never more
+messages.
 
-A message is a map in MessagePack: `pods` has the rows of in_flight.py by the pods' uids, `whole` states whether they are all,
-and `prefixes` has block hashes by the pods' caches.
+A message is its length (four bytes, the highest first) and a map in MessagePack: `pods` has the rows of in_flight.py by the pods'
+uids, `whole` states whether they are all, and `prefixes` has block hashes by the pods' caches. One of length 0 is a sign of life.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -32,7 +32,8 @@ PATH = "/loads"
 PERIOD_SECONDS = 0.02  # between two messages
 LONELY_SECONDS = 0.25  # between two looks for other gateways while nobody listens
 RETRY_SECONDS = 1.0  # between two attempts to connect
-HEARTBEAT_SECONDS = 2.0  # a connection that answers no ping for half as long is over
+ALIVE_SECONDS = 1.0  # without news there is a sign of life so often
+SILENT_SECONDS = 3.0  # a gateway that sends or takes nothing for so long is gone
 MAX_BYTES = 32 * 1024 * 1024  # of one message: a hundred thousand pods
 
 Rows = Mapping[str, list[int]]
@@ -68,7 +69,7 @@ class Loads:
     def __init__(self, ledger: Ledger, prefixes: Prefixes, members: Members) -> None:
         self._ledger, self._prefixes, self._members = ledger, prefixes, members
         self._listeners: set[Listener] = set()
-        self._sockets: set[web.WebSocketResponse] = set()
+        self._telling: set[asyncio.Task[None]] = set()
         self._heard: dict[str, asyncio.Task[None]] = {}  # by the other gateway's name
         self._moved: set[str] = set()  # the names of gateways that have come, moved or gone
         members.listen(self._moved.add)
@@ -82,13 +83,13 @@ class Loads:
         return [web.get(PATH, self._serve)]
 
     async def close(self, _: web.Application) -> None:
-        """End the connections of all listeners: the server would wait for them."""
-        for socket in tuple(self._sockets):
-            await socket.close(code=aiohttp.WSCloseCode.GOING_AWAY)
+        """End the answers of all listeners: the server would wait for them."""
+        for telling in self._telling:
+            telling.cancel()
 
     async def follow(self) -> None:
         """Tell what changes, and hear the others."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=RETRY_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=RETRY_SECONDS, sock_read=SILENT_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
             while True:
                 self._follow_members(session, group)
@@ -111,23 +112,21 @@ class Loads:
         url, silent = f"http://{address}{PATH}", False
         while True:
             try:
-                async with session.ws_connect(url, heartbeat=HEARTBEAT_SECONDS, max_msg_size=MAX_BYTES) as socket:
+                async with session.get(url, allow_redirects=False) as response:
+                    response.raise_for_status()
                     silent = False
-                    async for message in socket:
-                        self._take_over(name, message.data)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    while True:
+                        self._take_over(name, await _message(response.content))
+            except (aiohttp.ClientError, OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
                 if not silent:
-                    log.warning("the gateway pod %s does not tell its load at %s: %s", name, url, error)
+                    log.warning("the gateway pod %s does not tell its load at %s: %r", name, url, error)
                 silent = True
             finally:
                 self._ledger.others.forget(name)
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _take_over(self, name: str, data: Any) -> None:
-        try:
-            message = msgspec.msgpack.decode(data)
-        except (msgspec.DecodeError, TypeError):
-            return
+    def _take_over(self, name: str, data: bytes) -> None:
+        message = msgspec.msgpack.decode(data) if data else None
         if not isinstance(message, dict):
             return
         if message.get("whole") is True:
@@ -143,26 +142,36 @@ class Loads:
         """Tell another gateway. Everybody else is refused: how busy which pod is, is nobody's business."""
         if not self._members.includes(request.remote):
             return web.json_response({"error": "only gateway pods may hear of loads"}, status=403)
-        socket = web.WebSocketResponse(heartbeat=HEARTBEAT_SECONDS)
-        await socket.prepare(request)
+        response = web.StreamResponse(headers={"content-type": "application/octet-stream"})
+        await response.prepare(request)
         listener = Listener(self._ledger.rows(), self._prefixes.latest())
+        telling = asyncio.create_task(_tell(response, listener))
         self._listeners.add(listener)
-        self._sockets.add(socket)
-        telling = asyncio.create_task(_tell(socket, listener))
+        self._telling.add(telling)
         try:
-            async for _ in socket:  # it says nothing: this ends with the connection
-                pass
+            await asyncio.wait([telling])
         finally:
-            self._listeners.discard(listener)
-            self._sockets.discard(socket)
             telling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await telling
-        return socket
+            self._listeners.discard(listener)
+            self._telling.discard(telling)
+        return response
 
 
-async def _tell(socket: web.WebSocketResponse, listener: Listener) -> None:
-    with contextlib.suppress(ConnectionError):
+async def _tell(response: web.StreamResponse, listener: Listener) -> None:
+    """Send messages until the listener is gone."""
+    with contextlib.suppress(ConnectionError, TimeoutError):
         while True:
-            await listener.news.wait()
-            await socket.send_bytes(listener.take())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ALIVE_SECONDS):
+                    await listener.news.wait()
+            message = listener.take() if listener.news.is_set() else b""
+            async with asyncio.timeout(SILENT_SECONDS):
+                await response.write(len(message).to_bytes(4) + message)
+
+
+async def _message(content: aiohttp.StreamReader) -> bytes:
+    """Read a message. Raises ValueError for one that is too long."""
+    size = int.from_bytes(await content.readexactly(4))
+    if size > MAX_BYTES:
+        raise ValueError(f"a message of {size} bytes")
+    return await content.readexactly(size)
