@@ -10,6 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
+# The same examples of property tests in every run; `make nightly` draws new ones.
+PYTEST := $(BIN)/pytest -q --hypothesis-seed=0
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
 
 .PHONY: help
@@ -72,19 +74,19 @@ check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit and prope
 	$(call say,"import-linter")
 	@$(BIN)/lint-imports
 	$(call say,"unit and property tests (one process per core); contract tests (two processes)")
-	@$(BIN)/pytest -q -n auto tests/unit tests/property
-	@$(BIN)/pytest -q -n 2 --dist loadfile tests/contract
+	@$(PYTEST) -n auto tests/unit tests/property
+	@$(PYTEST) -n 2 --dist loadfile tests/contract
 
 .PHONY: test
 test: check test-browser ## everything: check, browser, kernels, engine parity, the real control plane, the real node
 	$(call say,"kernels (Triton's interpreter) and engine (parity with transformers)")
-	@$(BIN)/pytest -q -n auto tests/kernels
+	@$(PYTEST) -n auto tests/kernels
 	$(call say,"device runner: the GPU's code on the CPU (Triton's interpreter; two ranks over gloo)")
-	@$(BIN)/pytest -q -n 2 tests/device
-	@$(BIN)/pytest -q tests/engine
+	@$(PYTEST) -n 2 tests/device
+	@$(PYTEST) tests/engine
 	$(call say,"cluster: a real control plane and a real node (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare
-	@$(ROOT) $(BIN)/pytest -q tests/cluster tests/faults tests/install
+	@$(ROOT) $(PYTEST) tests/cluster tests/faults tests/install
 
 # Offline: nothing of the site is loaded from elsewhere. `make check` builds it too (tests/unit/docs/test_docs_site.py).
 .PHONY: docs
@@ -97,7 +99,7 @@ test-browser: $(STAMP) ## the status page in a real headless Chromium (installs 
 	@command -v chromium chromedriver >/dev/null || { $(ROOT) apt-get update -qq && \
 	  $(ROOT) apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core; }
 	$(call say,"status page in headless Chromium")
-	@$(BIN)/pytest -q tests/browser
+	@$(PYTEST) tests/browser
 
 .PHONY: test-vllm
 test-vllm: $(STAMP) ## a real vLLM on the real node: canary to our engine and back, autoscaling (root; minutes, a 4 GB image)

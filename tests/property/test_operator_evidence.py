@@ -56,6 +56,12 @@ def test_one_outlier_never_decides(seed: int, place: float, factor: float, copie
     assert (after is Outcome.REGRESSED) is (before is Outcome.REGRESSED)
 
 
+@pytest.mark.parametrize("start", [1e12, 1e200, 1.7e308])
+def test_slices_that_claim_to_be_of_the_far_future_decide_nothing(start: float) -> None:
+    slices = [Slice("o", start, 2.0, name, "s", 100, 0, {"ttft": {sketch.bucket_of(0.1): 100}}) for name in "cs"]
+    assert outcome(slices) is Outcome.INCONCLUSIVE
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**32),

@@ -228,7 +228,8 @@ class _SourceSlices:
 
     def __init__(self, slices: Sequence[Slice], since: float, now: float) -> None:
         self.slices = slices
-        oldest = next((piece.start for piece in self.slices if piece.possible), since)
+        # A slice that claims to begin after `now` says nothing about how long slices have been kept.
+        oldest = min(now, next((piece.start for piece in self.slices if piece.possible), since))
         hours = 0 if oldest <= since + MAX_MISSED_SECONDS else math.ceil((oldest - since) / EPOCH_SECONDS)
         if hours and since + hours * EPOCH_SECONDS > now:
             hours -= 1  # less than an hour is retained: judge that part of it
