@@ -20,6 +20,7 @@ from pagefleet_gateway.picking.ledger import Ledger
 from pagefleet_gateway.picking.picker import Pick, Picker, Request
 from pagefleet_gateway.picking.prefixes import Prefixes
 from pagefleet_gateway.sharing.loads import PERIOD_SECONDS as TELL_SECONDS
+from pagefleet_gateway.sharing.news import Newsroom
 
 
 class Policy(Protocol):
@@ -118,12 +119,10 @@ class Pagefleet:
     def _tell(self, now: float) -> None:
         self._told = now
         for number, gateway in enumerate(self._gateways):
-            rows, prefixes = gateway.ledger.take_changed(), gateway.picker.prefixes.take_news()
+            news = gateway.newsroom.changes()
             for other in self._gateways:
                 if other is not gateway:
-                    other.ledger.hear(str(number), rows, now)
-                    for cache, hashes in prefixes.items():
-                        other.picker.prefixes.hear(cache, hashes)
+                    other.newsroom.take_over(str(number), news.pods, news.prefixes, now)
 
 
 class _Gateway:
@@ -135,6 +134,7 @@ class _Gateway:
         self._pods, self.ledger = pods, Ledger()
         self._readings = Readings(self.ledger.known_in_flight)
         self.picker = Picker(state, self.ledger, random.Random(seed), self._readings)
+        self.newsroom = Newsroom(self.ledger, self.picker.prefixes)
         self.ledger.sweep(pods, 0.0)
 
     def choose(self, arrival: Arrival, job: Job, now: float) -> int:

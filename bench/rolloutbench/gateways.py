@@ -21,6 +21,7 @@ from pagefleet_gateway.picking.picker import Request as GatewayRequest
 from pagefleet_gateway.picking.request_cost import BLOCK_TOKENS, RequestCost
 from pagefleet_gateway.picking.routing import Refusal
 from pagefleet_gateway.picking.split import sticky_revision
+from pagefleet_gateway.sharing.news import Newsroom
 
 EPOCH = 1_750_000_000.0  # the Unix time at which the world's clock is 0
 NAMESPACE, NAME = "bench", "chat"
@@ -62,6 +63,7 @@ class Gateway:
         self.state, self.ledger = State(), Ledger()
         self.readings = ScrapedReadings(self.ledger.known_in_flight)
         self.picker = Picker(self.state, self.ledger, random.Random(f"{seed}/{number}"), self.readings)
+        self.newsroom = Newsroom(self.ledger, self.picker.prefixes)
         self.windows = Windows(self.instance, self.ledger, EPOCH)
         self.counting = Counting(self.ledger, self.windows, Uncounted(), clock)  # type: ignore[arg-type]
         self._pods: dict[str, Pod] = {}
@@ -132,11 +134,9 @@ class Gateway:
 
     def tell(self, others: Sequence[Gateway], now: float) -> None:
         """Tell the other gateways what has changed."""
-        rows, prefixes = self.ledger.take_changed(), self.picker.prefixes.take_news()
+        news = self.newsroom.changes()
         for other in others:
-            other.ledger.hear(self.instance, rows, now)
-            for cache, hashes in prefixes.items():
-                other.picker.prefixes.hear(cache, hashes)
+            other.newsroom.take_over(self.instance, news.pods, news.prefixes, now)
 
     def sweep(self) -> None:
         self.counting.sweep(self.state)

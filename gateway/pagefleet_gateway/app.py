@@ -39,6 +39,7 @@ from pagefleet_gateway.proxy import GatewayError, Proxy
 from pagefleet_gateway.settings import Settings, listening_socket
 from pagefleet_gateway.sharing.loads import Loads
 from pagefleet_gateway.sharing.members import Members
+from pagefleet_gateway.sharing.news import Newsroom
 from pagefleet_gateway.sharing.quotas import Quotas
 from pagefleet_gateway.watching.engine_keys import EngineKeys, Read
 from pagefleet_gateway.watching.kube import ClusterWatch
@@ -71,7 +72,7 @@ class Gateway:
         self.picker.engine_key = self.engine_keys.of
         self.members = Members(settings.pod_name)
         self.quotas = Quotas(self.picker.limits, self.members)
-        self.loads = Loads(self.ledger, self.picker.prefixes, self.members)
+        self.loads = Loads(Newsroom(self.ledger, self.picker.prefixes), self.members)
         self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)
         self.metrics = Metrics(self.ledger, self.holding)
         self.keyring = Keyring(settings.api_keys_file, self.metrics.keys_valid)

@@ -35,7 +35,7 @@ class PodCounts:
         self.unstreamed_tokens += sign * other.unstreamed_tokens
 
     def row(self, sent: float) -> list[int]:
-        """Return what another gateway is told: the counts, and the prompt tokens ever sent to the pod."""
+        """Return the row that is sent to other gateways: the counts, and the prompt tokens ever sent to the pod."""
         return [self.requests, self.tokens, self.waiting, self.waiting_tokens, self.unstreamed_tokens, round(sent)]
 
 

@@ -270,7 +270,7 @@ class Ledger:
         return Load(tokens, max(0, counts.requests - counts.waiting))
 
     def rows(self) -> Mapping[str, list[int]]:
-        """Return everything that another gateway is told about this one's requests, by uid."""
+        """Return the rows of all pods that this gateway has sent requests to, for another gateway, by uid."""
         return {uid: self._row(uid) for uid in {*self._pods, *self.backlogs.sent}}
 
     def take_changed(self) -> Mapping[str, list[int]]:

@@ -12,7 +12,7 @@ from itertools import islice
 
 CAPACITY = 8192  # blocks per cache: 512k tokens, about a GPU's KV cache
 HASH_BYTES = 16
-MAX_NEWS = 65_536  # blocks that another gateway is told at once; what does not fit is known to one gateway only
+MAX_NEWS = 65_536  # blocks in one message to another gateway; it never learns of those that do not fit
 
 
 class Prefixes:

@@ -6,8 +6,8 @@ and the same prefixes. When the answer ends or falls silent, the other's request
 ended with it, and after a partition the engines' own metrics show them. A slow listener gets the newest numbers late, never more
 messages.
 
-A message is its length (four bytes, the highest first) and a map in MessagePack: `pods` has the rows of in_flight.py by the pods'
-uids, `whole` states whether they are all, and `prefixes` has block hashes by the pods' caches. One of length 0 is a sign of life.
+A message is its length (four bytes, the highest first) and a map in MessagePack, whose keys news.py explains. One of length 0 is a
+sign of life.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
 
 import aiohttp
 import msgspec
 from aiohttp import web
 
-from pagefleet_gateway.picking.ledger import Ledger
-from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_NEWS, Prefixes
+from pagefleet_gateway.picking.prefixes import HASH_BYTES, MAX_NEWS
 from pagefleet_gateway.sharing.members import Members
+from pagefleet_gateway.sharing.news import News, Newsroom
 
 log = logging.getLogger(__name__)
 
@@ -36,38 +35,35 @@ ALIVE_SECONDS = 1.0  # without news there is a sign of life so often
 SILENT_SECONDS = 3.0  # a gateway that sends or takes nothing for so long is gone
 MAX_BYTES = 32 * 1024 * 1024  # of one message: a hundred thousand pods
 
-Rows = Mapping[str, list[int]]
-Hashes = Mapping[str, bytes]
-
 
 class Listener:
-    """Another gateway that hears this one: what it has not been told yet."""
+    """Another gateway that hears this one, with the news that it has not got yet."""
 
-    def __init__(self, rows: Rows, prefixes: Hashes) -> None:
-        self._rows, self._prefixes, self._whole = dict(rows), dict(prefixes), True
-        self.news = asyncio.Event()
-        self.news.set()
+    def __init__(self, first: News) -> None:
+        self._pods, self._prefixes, self._whole = dict(first.pods), dict(first.prefixes), first.whole
+        self.waits = asyncio.Event()  # set while there are news for it
+        self.waits.set()
 
-    def add(self, rows: Rows, prefixes: Hashes) -> None:
-        self._rows.update(rows)
+    def add(self, news: News) -> None:
+        self._pods.update(news.pods)
         if sum(map(len, self._prefixes.values())) < MAX_NEWS * HASH_BYTES:
-            for cache, hashes in prefixes.items():
+            for cache, hashes in news.prefixes.items():
                 self._prefixes[cache] = self._prefixes.get(cache, b"") + hashes
-        self.news.set()
+        self.waits.set()
 
     def take(self) -> bytes:
-        """Return the next message. The first one has everything that is in flight."""
-        message = msgspec.msgpack.encode({"whole": self._whole, "pods": self._rows, "prefixes": self._prefixes})
-        self._rows, self._prefixes, self._whole = {}, {}, False
-        self.news.clear()
+        """Return the next message."""
+        message = msgspec.msgpack.encode({"whole": self._whole, "pods": self._pods, "prefixes": self._prefixes})
+        self._pods, self._prefixes, self._whole = {}, {}, False
+        self.waits.clear()
         return message
 
 
 class Loads:
     """The exchange with the other gateways. `follow` runs until cancelled."""
 
-    def __init__(self, ledger: Ledger, prefixes: Prefixes, members: Members) -> None:
-        self._ledger, self._prefixes, self._members = ledger, prefixes, members
+    def __init__(self, newsroom: Newsroom, members: Members) -> None:
+        self._newsroom, self._members = newsroom, members
         self._listeners: set[Listener] = set()
         self._telling: set[asyncio.Task[None]] = set()
         self._heard: dict[str, asyncio.Task[None]] = {}  # by the other gateway's name
@@ -93,10 +89,9 @@ class Loads:
         async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
             while True:
                 self._follow_members(session, group)
-                rows, prefixes = self._ledger.take_changed(), self._prefixes.take_news()
-                if rows or prefixes:
+                if news := self._newsroom.changes():
                     for listener in self._listeners:
-                        listener.add(rows, prefixes)
+                        listener.add(news)
                 await asyncio.sleep(PERIOD_SECONDS if self._listeners else LONELY_SECONDS)
 
     def _follow_members(self, session: aiohttp.ClientSession, group: asyncio.TaskGroup) -> None:
@@ -122,21 +117,14 @@ class Loads:
                     log.warning("the gateway pod %s does not tell its load at %s: %r", name, url, error)
                 silent = True
             finally:
-                self._ledger.others.forget(name)
+                self._newsroom.forget(name)
             await asyncio.sleep(RETRY_SECONDS)
 
     def _take_over(self, name: str, data: bytes) -> None:
         message = msgspec.msgpack.decode(data) if data else None
-        if not isinstance(message, dict):
-            return
-        if message.get("whole") is True:
-            self._ledger.others.replace(name, message.get("pods"))
-        else:
-            self._ledger.hear(name, message.get("pods"), time.monotonic())
-        prefixes = message.get("prefixes")
-        for cache, hashes in prefixes.items() if isinstance(prefixes, dict) else ():
-            if isinstance(cache, str) and isinstance(hashes, bytes):
-                self._prefixes.hear(cache, hashes)
+        if isinstance(message, dict):
+            pods, prefixes, whole = message.get("pods"), message.get("prefixes"), message.get("whole") is True
+            self._newsroom.take_over(name, pods, prefixes, time.monotonic(), whole=whole)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         """Tell another gateway. Everybody else is refused: how busy which pod is, is nobody's business."""
@@ -144,7 +132,7 @@ class Loads:
             return web.json_response({"error": "only gateway pods may hear of loads"}, status=403)
         response = web.StreamResponse(headers={"content-type": "application/octet-stream"})
         await response.prepare(request)
-        listener = Listener(self._ledger.rows(), self._prefixes.latest())
+        listener = Listener(self._newsroom.everything())
         telling = asyncio.create_task(_tell(response, listener))
         self._listeners.add(listener)
         self._telling.add(telling)
@@ -163,8 +151,8 @@ async def _tell(response: web.StreamResponse, listener: Listener) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ALIVE_SECONDS):
-                    await listener.news.wait()
-            message = listener.take() if listener.news.is_set() else b""
+                    await listener.waits.wait()
+            message = listener.take() if listener.waits.is_set() else b""
             async with asyncio.timeout(SILENT_SECONDS):
                 await response.write(len(message).to_bytes(4) + message)
 

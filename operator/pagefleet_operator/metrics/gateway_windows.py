@@ -1,7 +1,7 @@
 """Reads the gateways' measurements: closed slices per revision. Read slices are retained, impossible ones dropped.
 
 A gateway that restarts comes back as another instance; its earlier measurements stay here. While no rollout is judged, old
-slices are thinned out. When one begins, each gateway's last 20 minutes are read again for their load-adjusted times: they show how
+slices are thinned out. When one begins, each gateway's last 21 minutes are read again for their load-adjusted times: they show how
 the stable revision did before the canary got traffic. A tenant's own pickers
 (provider GatewayAPI) measure too: the size of their answers and the operator's time for them are limited. A gateway's clock
 may be another than the operator's, by which a rollout is judged: its slices are moved by the difference when that is more
