@@ -237,9 +237,13 @@ class Ledger:
         if ticket is not None and not ticket.retried:
             self._tickets[request_id] = replace(ticket, retried=True)
 
+    def own_counts(self, pod: Pod) -> PodCounts:
+        """Return this gateway's requests in flight on a pod, only to be read."""
+        return self._pods.get(pod.uid, IDLE)
+
     def in_flight(self, pod: Pod) -> int:
         """Return the number of this gateway's requests in flight on a pod."""
-        return self._pods.get(pod.uid, IDLE).requests
+        return self.own_counts(pod).requests
 
     def known_in_flight(self, pod: Pod) -> int:
         """Return the number of all gateways' requests in flight on a pod."""
@@ -247,7 +251,7 @@ class Ledger:
 
     def counts(self, pod: Pod) -> PodCounts:
         """Return all gateways' requests in flight on a pod, only to be read."""
-        own, others = self._pods.get(pod.uid, IDLE), self.others.counts(pod.uid)
+        own, others = self.own_counts(pod), self.others.counts(pod.uid)
         if others is IDLE:
             return own
         total = PodCounts()

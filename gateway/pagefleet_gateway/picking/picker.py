@@ -302,11 +302,12 @@ class Picker:
         return rank(pods, lambda pod: self._load(pod, cost, now), cost.prompt_tokens, cost.tokens, count, self._rng)
 
     def _load(self, pod: Pod, cost: RequestCost, now: float) -> PodLoad:
-        reading, counts = self._readings.of(pod, now), self._ledger.counts(pod)
+        reading = self._readings.of(pod, now)
+        own, others = self._ledger.own_counts(pod), self._ledger.others.counts(pod.uid)
         return PodLoad(
-            in_flight_tokens=counts.tokens,
+            in_flight_tokens=own.tokens + others.tokens,
             backlog_tokens=self._ledger.backlogs.tokens(pod, now),
-            in_flight_requests=counts.requests,
+            in_flight_requests=own.requests + others.requests,
             foreign_requests=reading.foreign,
             waiting_requests=reading.waiting,
             kv_usage=reading.kv_usage,

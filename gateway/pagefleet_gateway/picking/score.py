@@ -2,7 +2,7 @@
 
 A pod's cost is the work, in tokens, before the request's first token there. It is the sum of
 - the prompts that the pod has still to compute (backlog.py),
-- a part of the tokens in flight, this gateway's and the other gateways',
+- a part of the tokens in flight, of all gateways,
 - the wait that KV pressure will cause,
 - the part of the prompt that the pod has not cached.
 INTERFERENCE was chosen with bench/gateway_picking.py.
@@ -36,9 +36,9 @@ T = TypeVar("T")
 class PodLoad:
     """One pod's load as the picker knows it at one request. Any value may be wrong: it is clamped, never refused."""
 
-    in_flight_tokens: float = 0.0  # of this gateway's requests, counted to the moment
-    in_flight_requests: float = 0.0  # this gateway's
-    foreign_requests: float = 0.0  # other gateways' requests in the engine, at its last scrape
+    in_flight_tokens: float = 0.0  # of the requests of all gateways that tell each other
+    in_flight_requests: float = 0.0  # their number
+    foreign_requests: float = 0.0  # other requests in the engine, at its last scrape
     waiting_requests: float = 0.0  # in the engine's queue, at its last scrape
     kv_usage: float = 0.0  # share of KV pages in use, 0 to 1
     matched_tokens: float = 0.0  # tokens of the prompt that the pod has probably cached
@@ -54,7 +54,7 @@ def costs(loads: Sequence[PodLoad], prompt_tokens: float, tokens: float) -> list
     own_tokens = [_sane(load.in_flight_tokens) for load in loads]
     own_requests = sum(_sane(load.in_flight_requests) for load in loads)
     typical = sum(own_tokens) / own_requests if own_requests >= 1 else tokens
-    # Tokens in flight on each pod: ours as counted, other gateways' as `typical` tokens a request.
+    # Tokens in flight on each pod: as counted, and `typical` tokens for each other request.
     in_flight = [own + _sane(load.foreign_requests) * typical for load, own in zip(loads, own_tokens, strict=True)]
     limit = MAX_LOAD_RATIO * sum(in_flight) / len(in_flight) if in_flight else 0.0
     result = []
