@@ -47,7 +47,7 @@ def measure(seconds: float) -> Cost:
     """Play one service's rollout for so many seconds of its time after the history, and measure its decisions."""
     world = World(SCENARIO, 1)
     world.full_pace = True
-    operator, times, largest = world.operator, list[float](), 0
+    operator, times, first, largest = world.operator, list[float](), 0.0, 0
     operator.stored_every = 1
     for _ in world.steps(until=SCENARIO.history):
         pass
@@ -57,10 +57,15 @@ def measure(seconds: float) -> Cost:
     decide = operator.decide
 
     def timed(engines: object) -> object:
-        nonlocal largest
+        nonlocal first, largest
+        begins = bool(operator.status.canary) and not first  # it reads what was before the rollout
         began, gateways = time.process_time(), operator.windows.gateway_seconds
         plan = decide(engines)  # type: ignore[arg-type]
-        times.append(time.process_time() - began - (operator.windows.gateway_seconds - gateways))
+        own = time.process_time() - began - (operator.windows.gateway_seconds - gateways)
+        if begins:
+            first = own
+        else:
+            times.append(own)
         largest = max(largest, len(json.dumps(plan.document)))
         return plan
 
@@ -68,8 +73,6 @@ def measure(seconds: float) -> Cost:
     world.run(until=SCENARIO.history + seconds)
     gc.unfreeze()
     gc.set_threshold(*thresholds)
-    first = max(times)
-    times.remove(first)  # it reads all of the history
     return Cost(sum(times) / len(times), max(times), first, len(times) / seconds, largest)
 
 

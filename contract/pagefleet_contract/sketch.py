@@ -59,6 +59,16 @@ def add_onto(sums: dict[int, int], histogram: Histogram) -> None:
         sums[bucket] = sums.get(bucket, 0) + count
 
 
+def take_off(sums: dict[int, int], histogram: Histogram) -> None:
+    """Take the counts of a histogram, which were added before, off `sums` in place. A bucket without counts leaves."""
+    for bucket, count in histogram.items():
+        left = sums.get(bucket, 0) - count
+        if left:
+            sums[bucket] = left
+        else:
+            sums.pop(bucket, None)
+
+
 class Ranks:
     """A histogram in the order of its buckets, for many quantiles of it."""
 
@@ -97,17 +107,17 @@ class Ranks:
 
 
 def quantile(histogram: Histogram, q: float) -> float | None:
-    """As that of `Ranks`."""
+    """The q-quantile in seconds (`Ranks.quantile`). `Ranks` itself sorts once for several."""
     return Ranks(histogram).quantile(q)
 
 
 def rank(histogram: Histogram, position: int) -> float | None:
-    """As that of `Ranks`."""
+    """The value of the `position`-th smallest, 1-based (`Ranks.rank`)."""
     return Ranks(histogram).rank(position)
 
 
 def bucket_at(histogram: Histogram, position: int) -> int | None:
-    """As that of `Ranks`."""
+    """The bucket of the `position`-th smallest, 1-based (`Ranks.bucket_at`)."""
     return Ranks(histogram).bucket_at(position)
 
 
@@ -141,7 +151,7 @@ def with_lasting(measured: Histogram, ages: Histogram, bound: float) -> dict[int
 
 
 def interval(histogram: Histogram, q: float) -> tuple[float, float] | None:
-    """As that of `Ranks`."""
+    """An interval of 95 % for the q-quantile in seconds (`Ranks.interval`)."""
     return Ranks(histogram).interval(q)
 
 

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_contract.sketch import SMALLEST, add_onto, beyond, bucket_at, bucket_of, merged, quantile, upper
+from pagefleet_contract.sketch import (
+    SMALLEST,
+    add_onto,
+    beyond,
+    bucket_at,
+    bucket_of,
+    merged,
+    quantile,
+    take_off,
+    upper,
+)
 
 # From the first bucket's edge to eleven days: what the buckets are made for.
 SECONDS = st.floats(SMALLEST, 1e6)
@@ -68,3 +78,14 @@ def test_bucket_numbers_on_the_wire_stay(seconds: float, bucket: int) -> None:
 def test_no_latency_is_negative_or_not_a_number(seconds: float) -> None:
     with pytest.raises(ValueError, match="0 or more"):
         bucket_of(seconds)
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 20), st.integers(0, 5), max_size=5), max_size=6), st.data())
+def test_what_was_added_can_be_taken_off_in_any_order(histograms: list[dict[int, int]], data: st.DataObject) -> None:
+    """Histograms may hold buckets without counts."""
+    sums: dict[int, int] = {}
+    for histogram in histograms:
+        add_onto(sums, histogram)
+    for histogram in data.draw(st.permutations(histograms)):
+        take_off(sums, histogram)
+    assert sums == {}

@@ -8,8 +8,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection
 
 from pagefleet_contract import sketch
 from pagefleet_contract.sketch import Histogram
@@ -88,13 +88,13 @@ class _Recent:
         self.tokens, self.reports = 0, 0  # slices that report tokens
         self._slices: list[tuple[float, int, Slice]] = []  # a heap
         self._order = itertools.count()
-        self._latency, self._ages = Counter[int](), Counter[int]()
+        self._latency, self._ages = dict[int, int](), dict[int, int]()
         # Requests in flight in the newest slice of each gateway and group, and the slice's start.
         self._in_flight: dict[tuple[str, str, str], tuple[float, Histogram]] = {}
 
     def add(self, piece: Slice) -> None:
         heapq.heappush(self._slices, (piece.start, next(self._order), piece))
-        self._count(piece, 1)
+        self._count(piece, 1, sketch.add_onto)
         group = _group(piece)
         if piece.start >= self._in_flight.get(group, (-math.inf,))[0]:
             self._in_flight[group] = piece.start, piece.in_flight.get("ttft", {})
@@ -103,7 +103,7 @@ class _Recent:
         """Forget the slices that began before a time."""
         while self._slices and self._slices[0][0] < before:
             piece = heapq.heappop(self._slices)[-1]
-            self._count(piece, -1)
+            self._count(piece, -1, sketch.take_off)
             if self._in_flight.get(_group(piece), (math.inf,))[0] <= piece.start:
                 del self._in_flight[_group(piece)]
 
@@ -113,19 +113,11 @@ class _Recent:
         known = sketch.with_lasting(self._latency, ages, sketch.quantile(self._latency, 0.95) or 0.0)
         return sketch.quantile(known, 0.95) if sketch.total(known) >= MIN_SAMPLES else None
 
-    def _count(self, piece: Slice, sign: int) -> None:
+    def _count(self, piece: Slice, sign: int, change: Callable[[dict[int, int], Histogram], None]) -> None:
         self.tokens += sign * (piece.tokens or 0)
         self.reports += sign * (piece.tokens is not None)
-        _add(self._latency, piece.latency.get("ttft", {}), sign)
-        _add(self._ages, piece.unmeasured.get("ttft", {}), sign)
-
-
-def _add(sums: Counter[int], histogram: Mapping[int, int], sign: int) -> None:
-    """Add the counts of a histogram in place, or take them away."""
-    for bucket, count in histogram.items():
-        sums[bucket] += sign * count
-        if not sums[bucket]:
-            del sums[bucket]
+        change(self._latency, piece.latency.get("ttft", {}))
+        change(self._ages, piece.unmeasured.get("ttft", {}))
 
 
 def _group(piece: Slice) -> tuple[str, str, str]:

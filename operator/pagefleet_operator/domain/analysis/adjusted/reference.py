@@ -100,10 +100,7 @@ class Reference:
     def _drop(self, strata: Mapping[str, Histogram]) -> None:
         for name, histogram in strata.items():
             total = self.strata[name]
-            for bucket, count in histogram.items():
-                total[bucket] -= count
-                if not total[bucket]:
-                    del total[bucket]
+            sketch.take_off(total, histogram)
             if not total:
                 del self.strata[name]
 
