@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pagefleet_engine.api.answers import logprobs
 from pagefleet_engine.api.answers.answer import Answer, Piece, Scored
 from pagefleet_engine.api.answers.text import TextStream
@@ -116,3 +118,13 @@ def test_logprobs_are_openais_objects() -> None:
         None,
         {"98": {"logprob": -0.1, "rank": 1, "decoded_token": "b"}, "97": {"logprob": -0.25, "rank": 2, "decoded_token": "a"}},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_call_that_the_token_limit_cuts_is_no_complete_call(eager: bool) -> None:
+    calls = ToolCallStream(Style.HERMES, ["f"], eager=eager)
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, calls=calls)
+    answer.take(
+        output(b'<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>{"name": "f", "arguments": {"a')
+    )
+    assert answer.take(output(b'": 1', "length")).finish == "length"

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.parameters import Parameters, others, parse
-from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, NOT_SUPPORTED
+from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, NOT_SUPPORTED, WITHOUT_EFFECT
 
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False) | some.text(max_size=8),
@@ -183,3 +183,31 @@ def test_any_json_is_read_or_refused_by_the_other_endpoints(body: Any) -> None:
             read(body)
         except ApiError as error:
             assert error.status == 400 and error.param is not None
+
+
+def test_what_cannot_change_an_answer_is_accepted() -> None:
+    """Ordinary clients send these: refusing them helps nobody."""
+    plain = {"prompt_cache_key": "k", "prompt_cache_retention": "24h", "safety_identifier": "s", "metadata": {"a": "b"},
+             "store": True, "verbosity": "low", "service_tier": "flex", "prediction": {"type": "content", "content": "x"},
+             "user": "u"}  # fmt: skip
+    assert set(plain) == set(WITHOUT_EFFECT)
+    assert chat(**plain, stream=True, stream_options={"include_obfuscation": False}) == chat(stream=True)
+    assert completion(**plain, reasoning_effort="low") == completion()
+    for name in plain:
+        with pytest.raises(ApiError) as refused:
+            chat(**{name: [3]})
+        assert (refused.value.status, refused.value.param) == (400, name)
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_earlier_reasoning_and_the_effort_reach_the_template(name: str) -> None:
+    messages = [*HI, {"role": "assistant", "content": "4", name: "2 + 2"}, *HI]
+    read = chat(messages=messages, reasoning_effort="high").conversation
+    assert read is not None
+    assert read.messages[1] == {"role": "assistant", "content": "4", "reasoning_content": "2 + 2"}
+    assert read.template_kwargs == {"reasoning_effort": "high"}
+    off = chat(reasoning_effort="none", chat_template_kwargs={"thinking": True}).conversation
+    assert off is not None
+    assert off.template_kwargs == {"reasoning_effort": "none", "enable_thinking": False, "thinking": True}
+    with pytest.raises(ApiError, match=rf"messages\[0\]\.{name}"):
+        chat(messages=[{"role": "assistant", "content": "4", name: 4}])

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from pagefleet_engine.api.answers.text import TextStream, is_cut
 
@@ -125,3 +126,29 @@ def test_lengths_count_characters_given_out_and_known() -> None:
     assert (text.sent, text.length) == (2, 3)
     text.feed([0xE4])
     assert text.length == 3
+
+
+def test_the_space_between_a_prompt_and_its_answer_is_kept() -> None:
+    """SentencePiece's decoders drop the space before a text's first word, as Llama 2's does."""
+    pieces = ["\u2581my", "\u2581name", "\u2581is"]
+    fast = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[]))
+    spaces = decoders.Replace("\u2581", " ")
+    fast.decoder = decoders.Sequence([spaces, decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+
+    def spelled(token: int) -> bytes:
+        return pieces[token].encode()
+
+    text = TextStream(fast.decode, spelled, ("is",), before=[0])
+    assert (text.feed([1]), text.feed([2]), text.stopped) == (" name", " ", True)
+    assert TextStream(fast.decode, spelled, ()).feed([1]) == "name"
+
+
+def test_a_prompt_that_ends_within_a_character_gives_the_answer_none_of_its_bytes() -> None:
+    text = TextStream(decode, token_bytes, (), before=b"ab\xc3")
+    assert text.feed(b"c") + text.finish() == "c"
+
+
+def test_the_tokens_before_an_answer_do_not_count_as_its_own() -> None:
+    text = TextStream(decode, token_bytes, ("b",), unstoppable=2, before=b"xyz")
+    assert (text.feed(b"b"), text.feed(b"b"), text.feed(b"b")) == ("b", "b", "")
+    assert text.stopped

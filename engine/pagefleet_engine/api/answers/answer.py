@@ -71,7 +71,8 @@ class Answer:
         deltas = self._calls.feed(fresh)
         if ended is not None:
             deltas += self._calls.finish()
-            self.finish = "tool_calls" if self._calls.calls and ended in (Finish.STOP, Finish.LENGTH) else ended
+            # An answer cut by its limit stays `length`: its last call may not be whole.
+            self.finish = "tool_calls" if self._calls.calls and ended == Finish.STOP else ended
         return Piece(fresh, tuple(deltas), scored, self.finish)
 
     def _feed(self, output: TokenOutput, at: int) -> str:

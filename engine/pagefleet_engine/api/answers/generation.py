@@ -20,6 +20,8 @@ from pagefleet_engine.api.planning.plan import Plan
 from pagefleet_engine.core.requests import EngineRequest, Finish, TokenLogprobs, TokenOutput
 from pagefleet_engine.model.text.tokenizer import Tokenizer
 
+CONTEXT_TOKENS = 8  # of the prompt, decoded before an answer that goes on with its text
+
 
 class Generation:
     """The answers to one plan. `answers` are those of the first prompt, then of the second, and so on."""
@@ -35,7 +37,7 @@ class Generation:
     ) -> None:
         self.plan, self._client, self._metrics = plan, client, metrics
         self._tokenizer, self._words, self._style = tokenizer, words, style
-        self.answers = [self._answer() for request in plan.requests for _ in range(request.n)]
+        self.answers = [self._answer(request) for request in plan.requests for _ in range(request.n)]
         self.usage = Usage(prompt=sum(len(request.prompt_token_ids) for request in plan.requests))
         self._begun: set[int] = set()
         self._of_prompts: dict[int, tuple[TokenLogprobs, ...]] = {}  # by the prompt's place, once they have come
@@ -150,14 +152,17 @@ class Generation:
         self.usage.completion += self.answers[at].tokens - before
         return piece
 
-    def _answer(self) -> Answer:
+    def _answer(self, request: EngineRequest) -> Answer:
         parameters, tokenizer = self.plan.parameters, self._tokenizer
+        # The answer to a conversation is a text of its own, unless it goes on with the last message.
+        begins = parameters.conversation is not None and parameters.conversation.add_generation_prompt
         text = TextStream(
             self._decode(),
             self._words.bytes,
             parameters.stop,
             include_stop=parameters.include_stop,
             unstoppable=parameters.min_tokens,
+            before=() if begins else request.prompt_token_ids[-CONTEXT_TOKENS:],
         )
         silent = set() if parameters.ignore_eos else set(tokenizer.eos_token_ids)
         silent |= set() if parameters.include_stop else set(parameters.stop_token_ids)

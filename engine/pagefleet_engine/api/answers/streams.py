@@ -14,6 +14,13 @@ from pagefleet_engine.api.answers.generation import Generation
 from pagefleet_engine.api.answers.shapes import Shape
 from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.base.in_thread import run_in_thread
+from pagefleet_engine.api.base.logs import log
+
+
+def unexpected(error: Exception) -> ApiError:
+    """Log an error that nobody foresaw, and return what the client of a stream is sent: its headers are gone."""
+    log("error", f"{type(error).__name__}: {error}")
+    return ApiError(500, "internal error", code="internal_error")
 
 
 class Stream:
@@ -28,11 +35,14 @@ class Stream:
         async with aclosing(self._generation.pieces()) as batches:
             try:
                 await self._send(batches)
-            except ApiError as error:
+            except ConnectionError:
+                raise
+            except Exception as error:
                 if not self._events.begun:
                     raise
-                await self._events.send(error.document())
-                await self._events.end(done=False, error=error.code)
+                shown = error if isinstance(error, ApiError) else unexpected(error)
+                await self._events.send(shown.document())
+                await self._events.end(done=False, error=shown.code)
             else:
                 if self._parameters.include_usage:
                     await self._events.send(self._shape.chunk([], {"usage": self._generation.usage.document()}))

@@ -11,7 +11,8 @@ MAX_CUT = 3  # bytes of a character that is not complete
 
 class TextStream:
     """One answer's text. `decode` and `token_bytes` are the tokenizer's; `stops` end the text before themselves, or after
-    with `include_stop`. The text of the first `unstoppable` tokens is not searched for them.
+    with `include_stop`. The text of the first `unstoppable` tokens is not searched for them. `before`: the tokens of the
+    text that this one goes on with, without which tokenizers drop a space at the beginning.
     """
 
     def __init__(
@@ -22,11 +23,14 @@ class TextStream:
         *,
         include_stop: bool = False,
         unstoppable: int = 0,
+        before: Sequence[int] = (),
     ) -> None:
         self._decode, self._token_bytes = decode, token_bytes
         self._stops, self._include, self._unstoppable = stops, include_stop, unstoppable
-        self._ids: list[int] = []
-        self._context, self._read = 0, 0  # ids[context:read] are decoded and returned, the others are not yet
+        self._ids = [] if is_cut(b"".join(map(token_bytes, before[-MAX_CUT:]))[-MAX_CUT:]) else list(before)
+        self._before = len(self._ids)
+        # ids[context:read] are decoded and returned, the others are not yet
+        self._context, self._read = 0, self._before
         self._held = ""
         self.stopped = False
         self.sent = 0
@@ -69,7 +73,7 @@ class TextStream:
     def _release(self) -> str:
         if self.stopped:
             return ""
-        if len(self._ids) <= self._unstoppable:
+        if len(self._ids) - self._before <= self._unstoppable:
             return self._give(len(self._held))
         matches = [(index, len(stop)) for stop in self._stops if (index := self._held.find(stop)) >= 0]
         if matches:

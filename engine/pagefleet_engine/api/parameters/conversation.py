@@ -13,6 +13,8 @@ from pagefleet_engine.api.constrained import tools
 from pagefleet_engine.api.constrained.tools import Tools
 from pagefleet_engine.api.parameters.fields import Field, Table, elsewhere, flag, shown, text
 
+REASONING = ("reasoning", "reasoning_content")  # names of one field: vLLM's today, and the one it and others had
+KNOWN = {"assistant": {"tool_calls", *REASONING}, "tool": {"tool_call_id"}}
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_MESSAGES = 4096
 MAX_TEMPLATE = 1 << 16
@@ -54,10 +56,12 @@ def _schema(roles: list[str], **more: Any) -> dict[str, Any]:
     return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
 
 
+_REASONING = {name: {"type": ["string", "null"]} for name in REASONING}
 MESSAGE = {
     "anyOf": [
-        _schema(["system", "developer", "user", "assistant"]),
-        _schema(["assistant"], tool_calls={"type": "array", "items": CALL, "minItems": 1}),
+        _schema(["system", "developer", "user"]),
+        _schema(["assistant"], **_REASONING),
+        _schema(["assistant"], tool_calls={"type": "array", "items": CALL, "minItems": 1}, **_REASONING),
         _schema(["tool"], tool_call_id={"type": "string", "minLength": 1}),
     ]
 }
@@ -78,6 +82,7 @@ class Conversation:
 def conversation(fields: Mapping[str, Any], body: Mapping[str, Any]) -> Conversation:
     """Make a conversation of the read fields of TABLE, and of `body` for its tools. Raises ApiError (400)."""
     messages, continued = fields["messages"], fields["continue_final_message"]
+    effort = _effort(fields.get("reasoning_effort"))
     generation = fields["add_generation_prompt"]
     if continued and generation:
         allowed = "send add_generation_prompt: false with it"
@@ -90,8 +95,16 @@ def conversation(fields: Mapping[str, Any], body: Mapping[str, Any]) -> Conversa
         add_generation_prompt=not continued if generation is None else generation,
         continue_final_message=continued,
         template=fields["chat_template"],
-        template_kwargs=fields["chat_template_kwargs"],
+        template_kwargs={**effort, **fields["chat_template_kwargs"]},
     )
+
+
+def _effort(effort: str | None) -> dict[str, Any]:
+    """`reasoning_effort` as the variables that templates have for it."""
+    if effort is None:
+        return {}
+    off = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **off}
 
 
 def _messages(value: Any, name: str) -> tuple[Mapping[str, Any], ...]:
@@ -106,7 +119,7 @@ def _message(message: Any, where: str) -> Mapping[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise invalid(f"{where}.role", f"{where}.role must be one of {', '.join(ROLES)}")
-    known = {"role", "content", "name"} | {"assistant": {"tool_calls"}, "tool": {"tool_call_id"}}.get(role, set())
+    known = {"role", "content", "name"} | KNOWN.get(role, set())
     # Clients send OpenAI's own answers back, which have these fields; they must be empty.
     extra = [name for name in message if name not in known and message[name] not in (None, [], "")]
     if extra:
@@ -115,6 +128,9 @@ def _message(message: Any, where: str) -> Mapping[str, Any]:
     calls = message.get("tool_calls") if role == "assistant" else None
     if calls is not None and calls != []:
         made["tool_calls"] = tools.assistant_calls(calls, f"{where}.tool_calls")
+    thought = _reasoning(message, where) if role == "assistant" else ""
+    if thought:
+        made["reasoning_content"] = thought
     made["content"] = _content(message.get("content"), f"{where}.content", optional="tool_calls" in made)
     if message.get("name") is not None:
         if not isinstance(message["name"], str):
@@ -124,6 +140,17 @@ def _message(message: Any, where: str) -> Mapping[str, Any]:
     if role == "tool":
         made["tool_call_id"] = message.get("tool_call_id")
     return made
+
+
+def _reasoning(message: Mapping[str, Any], where: str) -> str:
+    """Return an earlier answer's reasoning, which templates read as `reasoning_content`."""
+    for name in REASONING:
+        value = message.get(name)
+        if not isinstance(value, str | None):
+            raise invalid(f"{where}.{name}", f"{where}.{name} must be a string")
+        if value:
+            return value
+    return ""
 
 
 def _content(value: Any, where: str, optional: bool) -> str:

@@ -180,6 +180,11 @@ def sampling(entry: Entry) -> Field:
             return biases(entry.low, entry.high, entry.most)
 
 
+def document(kind: str) -> Field:
+    """An object of any content."""
+    return Field(_kind(dict, kind), _nullable("object"), {})
+
+
 def elsewhere(schema: Mapping[str, Any]) -> Field:
     """A field that another module reads from the body."""
     return Field(lambda value, _: value, schema)

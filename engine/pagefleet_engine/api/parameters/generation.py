@@ -19,10 +19,12 @@ from pagefleet_engine.api.parameters.conversation import Conversation
 from pagefleet_engine.api.parameters.fields import (
     Field,
     Table,
+    document,
     elsewhere,
     flag,
     integer,
     number,
+    one_of,
     read,
     sampling,
     shown,
@@ -35,13 +37,12 @@ from pagefleet_engine.core.sampling_fields import MAX_LOGPROBS, SamplingFields, 
 
 MAX_STOPS, MAX_STOP_CHARACTERS = 16, 1024
 MAX_TIMEOUT_SECONDS = 86400.0
-STREAM_OPTIONS = ("include_usage", "continuous_usage_stats")
+STREAM_OPTIONS = ("include_usage", "continuous_usage_stats", "include_obfuscation")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 # Parameters of OpenAI's and vLLM's that have no behaviour here, with the values that mean "not used".
 NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "suffix": (None, ""), "functions": (None, []), "function_call": (None, "none"),
-    "modalities": (None, ["text"]), "audio": (None,), "prediction": (None,), "service_tier": (None, "auto", "default"),
-    "store": (None, False), "metadata": (None, {}), "reasoning_effort": (None,), "web_search_options": (None,),
-    "prompt_cache_key": (None,), "prompt_cache_retention": (None,), "safety_identifier": (None,), "verbosity": (None,),
+    "modalities": (None, ["text"]), "audio": (None,), "web_search_options": (None,),
     "use_beam_search": (None, False), "length_penalty": (None, 1, 1.0), "early_stopping": (None, False),
     "bad_words": (None, []), "allowed_token_ids": (None,), "truncate_prompt_tokens": (None,),
     "return_tokens_as_token_ids": (None, False), "return_token_ids": (None, False), "documents": (None, []),
@@ -91,6 +92,18 @@ FORMATS: Table = {
                        "json_object": {"type": "boolean"}},
     }),
 }  # fmt: skip
+# Parameters of OpenAI's that cannot change an answer here: they are accepted.
+WITHOUT_EFFECT: Table = {
+    "user": text(4096),
+    "store": flag(),
+    "metadata": document("an object"),
+    "prompt_cache_key": text(4096),
+    "prompt_cache_retention": text(64),
+    "safety_identifier": text(4096),
+    "service_tier": one_of(("auto", "default", "flex", "scale", "priority")),
+    "verbosity": one_of(("low", "medium", "high")),
+    "prediction": document("an object"),
+}
 SAMPLING: Table = {name: sampling(entry) for name, entry in entries().items()}
 SHARED: Table = {
     "model": text(512, empty=False, required=True),
@@ -102,10 +115,11 @@ SHARED: Table = {
     "stream": flag(),
     "stream_options": Field(_stream_options, _OPTIONS, {}),
     "priority": integer(-(2**31), 2**31 - 1, 0),
-    "user": text(4096),
     "cache_salt": text(256, "", empty=False),
     "timeout": number(0, MAX_TIMEOUT_SECONDS, above=True),
+    "reasoning_effort": one_of(EFFORTS),
     **FORMATS,
+    **WITHOUT_EFFECT,
 }
 CHAT: Table = {
     **SHARED,

@@ -38,8 +38,8 @@ class Adapters:
         adapter = self._read(path)
         self._count += 1
         self._versions[name] = version = f"{name}#{self._count}"
-        needed = {*self._versions.values(), *used}
-        self._loaded = {one: loaded for one, loaded in self._loaded.items() if one in needed} | {version: adapter}
+        self._loaded[version] = adapter
+        self._drop(used)
 
     def unload(self, name: str, used: Collection[str]) -> None:
         """Raises ValueError when it is not loaded, or in use."""
@@ -47,7 +47,13 @@ class Adapters:
             raise ValueError(f"there is no adapter {name!r}")
         if self._versions[name] in used:
             raise ValueError(f"the adapter {name!r} is in use")
-        del self._loaded[self._versions.pop(name)]
+        del self._versions[name]
+        self._drop(used)
+
+    def _drop(self, used: Collection[str]) -> None:
+        """Forget the versions that no name means and no open request needs."""
+        needed = {*self._versions.values(), *used}
+        self._loaded = {one: loaded for one, loaded in self._loaded.items() if one in needed}
 
     def applied(self, work_items: Sequence[Work]) -> Applied | None:
         """Return the changes that the work items' adapters make to a step; None when none of them has an adapter."""
