@@ -27,7 +27,8 @@ from pagefleet_contract.engine_options import (
 )
 from pagefleet_contract.names import ENGINE_PORT
 from pagefleet_engine.api.base.auth import VARIABLE
-from pagefleet_engine.api.constrained.tools import Style
+from pagefleet_engine.api.parsing.reasoning import Reasoning
+from pagefleet_engine.api.parsing.registry import Style
 from pagefleet_engine.core.requests import Batching, EngineConfig, Policy
 
 MAX_RANKS = MAX_NODES * MAX_GPUS_PER_NODE
@@ -159,6 +160,10 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag("--chat-template", "Jinja, instead of the model's own", Path, metavar="FILE"),
     Flag("--tool-call-parser", choices=tuple(style.value for style in Style), default=Style.HERMES.value),
+    Flag(
+        "--reasoning-parser", "how the model writes its reasoning; auto: as its chat template shows",
+        choices=tuple(reasoning.value for reasoning in Reasoning), default=Reasoning.AUTO.value,
+    ),
     Flag(
         "--speculation", "draft tokens and check several in one step, where that pays; ngram on the CPU, none on GPUs",
         choices=SPECULATION_METHODS,

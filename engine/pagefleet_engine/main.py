@@ -18,7 +18,8 @@ from pagefleet_contract.engine_options import MAX_ANSWERS, MAX_DRAFT_TOKENS
 from pagefleet_engine import device_flags
 from pagefleet_engine.api.base.auth import VARIABLE, Keys
 from pagefleet_engine.api.base.logs import explain
-from pagefleet_engine.api.constrained.tools import Style
+from pagefleet_engine.api.parsing.reasoning import Reasoning
+from pagefleet_engine.api.parsing.registry import Style
 from pagefleet_engine.api.planning.limits import Limits, Rules
 from pagefleet_engine.api.server import ServeConfig, Server
 from pagefleet_engine.core.requests import Batching, EngineConfig, Policy, Speculation
@@ -80,6 +81,7 @@ def configure(arguments: list[str]) -> ServeConfig:
             priorities=flags.scheduling_policy == Policy.PRIORITY,
             request_templates=flags.trust_request_chat_template,
             tool_style=Style(flags.tool_call_parser),
+            reasoning=Reasoning(flags.reasoning_parser),
         ),
         keys=_keys(flags.api_key_file),
         drain_timeout=flags.drain_timeout,

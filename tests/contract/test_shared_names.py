@@ -14,8 +14,8 @@ from support.sample_service import sample
 from pagefleet_contract.engine_metrics import HISTOGRAMS, OURS, EngineMetrics
 from pagefleet_contract.engine_options import FLAG_FIELDS, MASTER_PORT
 from pagefleet_engine import flags
-from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
+from pagefleet_engine.api.parsing.registry import Style
 from pagefleet_engine.api.planning.limits import Limits
 from pagefleet_engine.core.requests import EngineConfig, EngineStats, Speculation
 from pagefleet_engine.main import configure

@@ -11,11 +11,17 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from pagefleet_engine.api.constrained.formats import Asked
-from pagefleet_engine.api.constrained.tools import Style, message, read
+from pagefleet_engine.api.constrained.tools import read
+from pagefleet_engine.api.parsing import harmony
+from pagefleet_engine.api.parsing.deltas import message
+from pagefleet_engine.api.parsing.reasoning import Reasoning, grammar_prefix
+from pagefleet_engine.api.parsing.registry import STYLES, Style
 from pagefleet_engine.core.requests import Grammar
 from pagefleet_engine.model.text import tokenizer
+from pagefleet_engine.model.text.grammar import PREFIXED, prefixed
 from pagefleet_engine.runner.common.grammar import Grammars, Matcher
 
 PERSON: dict[str, Any] = {
@@ -96,7 +102,7 @@ def test_random_logits_write_each_choice_and_nothing_else(
     assert {sample(grammars, words, grammars.compile(spec), seed) for seed in range(100)} == allowed
 
 
-@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize("style", [Style.HERMES, Style.LLAMA3_JSON])
 @pytest.mark.parametrize("parallel", [True, False])
 def test_a_forced_call_is_made_and_its_arguments_follow_the_schema(
     grammars: Grammars, words: tokenizer.Tokenizer, style: Style, parallel: bool
@@ -109,7 +115,7 @@ def test_a_forced_call_is_made_and_its_arguments_follow_the_schema(
     for seed in range(20):
         text = sample(grammars, words, grammars.compile(asked.grammar), seed, 4000)
         for eager in (False, True):
-            stream = tools.stream(style, eager)
+            stream = STYLES[style].stream(tools.functions(eager))
             made = message([*stream.feed(text), *stream.finish()])
             assert made["content"] is None
             assert parallel or len(made["tool_calls"]) == 1
@@ -156,6 +162,59 @@ def test_with_auto_the_model_may_talk_or_call_a_strict_function_rightly(
             break
     assert (matcher.error is None) is good
     assert not matcher.refused()[list(grammars.eos_token_ids)].any(), "a text that may end here"
+
+
+THOUGHT = "so { 1 </think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "answer", "text", "good"),
+    [
+        (True, Grammar("json_object", ""), THOUGHT + '{"a": 1}', True),
+        (True, Grammar("regex", "[0-9]+"), THOUGHT + "12", True),
+        (True, Grammar("choice", '["yes", "no"]'), THOUGHT + "yes", True),
+        (True, Grammar("grammar", 'start: "a" "b"'), THOUGHT + "ab", True),
+        (True, Grammar("json_object", ""), THOUGHT + "so", False),
+        (None, Grammar("json_object", ""), "<think>" + THOUGHT + '{"a": 1}', True),
+        (None, Grammar("json_object", ""), '{"a": 1}', True),
+        (None, Grammar("json_object", ""), "so", False),
+    ],
+)
+def test_a_format_binds_what_follows_the_reasoning(
+    grammars: Grammars, words: tokenizer.Tokenizer, begun: bool | None, answer: Grammar, text: str, good: bool
+) -> None:
+    rules = grammar_prefix(Reasoning.QWEN3, begun, forced=False)
+    assert rules is not None
+    matcher = grammars.compile(Grammar(PREFIXED, prefixed(rules, answer)))
+    for token in words.encode(text, add_special_tokens=False):
+        matcher.accept(token)
+    assert (matcher.error is None) is good
+    assert not matcher.refused()[list(grammars.eos_token_ids)].any()
+
+
+def test_harmony_s_channels_are_special_tokens() -> None:
+    special = ["<eos>", *harmony.MARKERS]
+    fast = Tokenizer(models.BPE(vocab={chr(33 + at): at for at in range(94)} | {"\u0120": 94}, merges=[]))
+    fast.add_special_tokens(special)
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = decoders.ByteLevel()
+    made = Grammars(fast, fast.get_vocab_size(), [fast.token_to_id("<eos>")])
+    tools = read({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "stop"}}})
+    assert tools is not None
+    asked = tools.grammar(Style.OPENAI, None)
+    assert asked is not None
+    head = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>"
+    for forced, inner, rest in (
+        (True, asked.grammar, "commentary to=functions.stop <|constrain|>json<|message|>{}"),
+        (False, Grammar("json_object", ""), "final<|message|>{}"),
+    ):
+        rules = grammar_prefix(Reasoning.OPENAI_GPTOSS, None, forced=forced)
+        assert rules is not None
+        matcher = made.compile(Grammar(PREFIXED, prefixed(rules, inner)))
+        for token in fast.encode(head + rest).ids:
+            matcher.accept(token)
+        assert matcher.error is None
+        assert not matcher.refused()[fast.token_to_id("<eos>")]
 
 
 def test_a_stuck_or_finished_matcher_leaves_eos(grammars: Grammars) -> None:

@@ -7,7 +7,8 @@ import pytest
 from pagefleet_engine.api.answers import logprobs
 from pagefleet_engine.api.answers.answer import Answer, Piece, Scored
 from pagefleet_engine.api.answers.text import TextStream
-from pagefleet_engine.api.constrained.tools import Style, ToolCallStream
+from pagefleet_engine.api.parsing.deltas import Functions
+from pagefleet_engine.api.parsing.json_calls import JsonCalls
 from pagefleet_engine.core.requests import TokenLogprobs, TokenOutput
 
 EOS = 0
@@ -82,7 +83,7 @@ def test_a_mute_answer_only_ends() -> None:
 
 
 def test_calls_are_found_and_change_why_it_ended() -> None:
-    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, calls=ToolCallStream(Style.HERMES, ["f"]))
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, parser=JsonCalls(Functions({"f": {}}), tagged=True))
     written = b'say <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     pieces = [answer.take(output(bytes([byte]))) for byte in written] + [answer.take(output(b"\0", "stop"))]
     deltas = [delta for piece in pieces for delta in piece.deltas]
@@ -92,7 +93,7 @@ def test_calls_are_found_and_change_why_it_ended() -> None:
 
 
 def test_a_deadline_is_no_call() -> None:
-    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, calls=ToolCallStream(Style.HERMES, ["f"]))
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, parser=JsonCalls(Functions({"f": {}}), tagged=True))
     answer.take(output(b'<tool_call>{"name": "f", "arguments": {}}</tool_call>'))
     assert answer.take(output(b"", "deadline")).finish == "deadline"
 
@@ -122,8 +123,8 @@ def test_logprobs_are_openais_objects() -> None:
 
 @pytest.mark.parametrize("eager", [False, True])
 def test_a_call_that_the_token_limit_cuts_is_no_complete_call(eager: bool) -> None:
-    calls = ToolCallStream(Style.HERMES, ["f"], eager=eager)
-    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, calls=calls)
+    calls = JsonCalls(Functions({"f": {}}, eager=eager), tagged=True)
+    answer = Answer(TextStream(decode, token_bytes, ()), {EOS}, parser=calls)
     answer.take(
         output(b'<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>{"name": "f", "arguments": {"a')
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pagefleet_engine.api.constrained.tools import Style
+from pagefleet_engine.api.parsing.registry import Style
 from pagefleet_engine.api.planning.limits import Rules
 from pagefleet_engine.core.requests import EngineConfig, Speculation
 from pagefleet_engine.main import configure

@@ -41,8 +41,8 @@ def stream(error: Exception, *pieces: str) -> tuple[Stream, Events]:
         raise error
 
     asked = SimpleNamespace(echo=False, include_usage=False, continuous_usage=False)
-    plan = SimpleNamespace(parameters=asked, tools=None)
-    generation: Any = SimpleNamespace(plan=plan, pieces=batches, logprobs=lambda *_: None)
+    plan = SimpleNamespace(parameters=asked)
+    generation: Any = SimpleNamespace(plan=plan, pieces=batches, parsed=False, logprobs=lambda *_: None)
     events: Any = Events()
     return Stream(generation, Shape("id", "m", chat=False), events), events
 

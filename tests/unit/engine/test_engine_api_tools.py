@@ -12,7 +12,9 @@ from hypothesis import strategies as some
 
 from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.constrained.formats import Asked
-from pagefleet_engine.api.constrained.tools import Style, ToolCallStream, answered, assistant_calls, message, read
+from pagefleet_engine.api.constrained.tools import answered, assistant_calls, read
+from pagefleet_engine.api.parsing.deltas import Functions, Parser, message
+from pagefleet_engine.api.parsing.registry import STYLES, Style
 from pagefleet_engine.core.requests import Grammar
 
 HERMES, LLAMA = Style.HERMES, Style.LLAMA3_JSON
@@ -27,9 +29,13 @@ def hermes(inner: str) -> str:
 ONE, TWO = '{"name": "a", "arguments": {"x": "</tool_call>{"}}', '{"name": "b", "arguments": {}}'
 
 
+def calls_of(names: list[str], style: Style = HERMES, **options: Any) -> Parser:
+    return STYLES[style].stream(Functions({name: {} for name in names}, **options))
+
+
 def parse(pieces: list[str], style: Style = HERMES, **options: Any) -> dict[str, Any]:
     ids = count()
-    stream = ToolCallStream(style, ["a", "b"], new_id=lambda: f"call_{next(ids)}", **options)
+    stream = calls_of(["a", "b"], style, new_id=lambda: f"call_{next(ids)}", **options)
     made = message([delta for piece in pieces for delta in stream.feed(piece)] + stream.finish())
     assert stream.calls == len(made.get("tool_calls", []))
     return made
@@ -82,7 +88,7 @@ def test_what_is_no_call_comes_back_as_content(inner: str) -> None:
 
 
 def test_arguments_come_in_pieces_when_a_grammar_keeps_them_valid() -> None:
-    stream = ToolCallStream(HERMES, ["a"], eager=True, new_id=lambda: "call_0")
+    stream = calls_of(["a"], eager=True, new_id=lambda: "call_0")
     deltas = [
         stream.feed(piece) for piece in ('<tool_call>{"name": "a", "arguments": {', '"x": ', "1}", "}</tool_call>")
     ]
@@ -104,7 +110,7 @@ def test_arguments_come_in_pieces_when_a_grammar_keeps_them_valid() -> None:
 def test_calls_beyond_the_limit_are_dropped_and_ids_differ() -> None:
     assert calls(parse([hermes(TWO) * 3], limit=1)) == [("b", {})]
     assert calls(parse([hermes(TWO) * 3], limit=1, eager=True)) == [("b", {})]
-    stream = ToolCallStream(HERMES, ["b"])
+    stream = calls_of(["b"])
     ids = {delta.id for delta in stream.feed(hermes(TWO) * 3)}
     assert len(ids) == 3
     assert all(id and id.startswith("call_") for id in ids)
@@ -117,7 +123,7 @@ PIECES = some.sampled_from(
 
 
 @settings(max_examples=600, deadline=None)
-@given(some.lists(PIECES, max_size=12).map("".join), some.data(), some.sampled_from(Style), some.booleans())
+@given(some.lists(PIECES, max_size=12).map("".join), some.data(), some.sampled_from([HERMES, LLAMA]), some.booleans())
 def test_how_the_text_is_split_changes_nothing(text: str, data: Any, style: Style, eager: bool) -> None:
     cuts = sorted(data.draw(some.sets(some.integers(0, len(text)), max_size=8)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
@@ -129,7 +135,7 @@ def test_how_the_text_is_split_changes_nothing(text: str, data: Any, style: Styl
 
 
 def test_content_is_not_held_longer_than_it_may_be_a_marker() -> None:
-    stream = ToolCallStream(HERMES, ["a"])
+    stream = calls_of(["a"])
     given = [message(stream.feed(piece))["content"] for piece in ("hello", " <", "b> <tool_", "calls", " x")]
     assert given == ["hello", "", " <b>", " <tool_calls", " x"]
 

@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from pagefleet_engine.api.answers.text import TextStream
-from pagefleet_engine.api.constrained.tools import Delta, ToolCallStream
+from pagefleet_engine.api.parsing.deltas import Delta, Parser
 from pagefleet_engine.core.requests import Finish, TokenLogprobs, TokenOutput
 
 
@@ -23,7 +23,8 @@ class Scored:
 
 @dataclass(frozen=True)
 class Piece:
-    """One step of an answer: new text, as content and calls where there are tools. The last one says why it ended."""
+    """One step of an answer: new text, as reasoning, content and calls where these are told apart. The last one says why it
+    ended."""
 
     text: str = ""
     deltas: tuple[Delta, ...] = ()
@@ -35,14 +36,12 @@ class Piece:
 
 
 class Answer:
-    """One answer. `silent`: tokens that are no part of the text when they end it. `calls` finds the calls of tools in the
-    text. `mute`: only the prompt's echo is requested, no tokens.
+    """One answer. `silent`: tokens that are no part of the text when they end it. `parser` finds reasoning and calls of
+    tools in the text. `mute`: only the prompt's echo is requested, no tokens.
     """
 
-    def __init__(
-        self, text: TextStream, silent: Set[int], *, calls: ToolCallStream | None = None, mute: bool = False
-    ) -> None:
-        self._text, self._silent, self._calls, self._mute = text, silent, calls, mute
+    def __init__(self, text: TextStream, silent: Set[int], *, parser: Parser | None = None, mute: bool = False) -> None:
+        self._text, self._silent, self._parser, self._mute = text, silent, parser, mute
         self._pending: list[Scored] = []
         self.finish: str | None = None
         self.tokens = 0
@@ -65,14 +64,14 @@ class Answer:
             fresh += self._text.finish()
         ended = Finish.STOP.value if self._text.stopped else output.finish_reason
         scored = self._release(ended)
-        if self._calls is None:
+        if self._parser is None:
             self.finish = ended
             return Piece(fresh, (), scored, ended)
-        deltas = self._calls.feed(fresh)
+        deltas = self._parser.feed(fresh)
         if ended is not None:
-            deltas += self._calls.finish()
+            deltas += self._parser.finish()
             # An answer cut by its limit stays `length`: its last call may not be whole.
-            self.finish = "tool_calls" if self._calls.calls and ended == Finish.STOP else ended
+            self.finish = "tool_calls" if self._parser.calls and ended == Finish.STOP else ended
         return Piece(fresh, tuple(deltas), scored, self.finish)
 
     def _feed(self, output: TokenOutput, at: int) -> str:

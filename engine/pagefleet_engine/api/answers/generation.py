@@ -11,10 +11,9 @@ from pagefleet_engine.api.answers import logprobs
 from pagefleet_engine.api.answers.answer import Answer, Piece, Scored
 from pagefleet_engine.api.answers.logprobs import Vocabulary
 from pagefleet_engine.api.answers.shapes import Usage
-from pagefleet_engine.api.answers.text import TextStream
+from pagefleet_engine.api.answers.text import Decode, TextStream
 from pagefleet_engine.api.backend.engine import EngineClient, EngineDied, RequestFailed
 from pagefleet_engine.api.base.errors import ApiError
-from pagefleet_engine.api.constrained.tools import Style
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.api.planning.plan import Plan
 from pagefleet_engine.core.requests import EngineRequest, Finish, TokenLogprobs, TokenOutput
@@ -33,14 +32,19 @@ class Generation:
         tokenizer: Tokenizer,
         words: Vocabulary,
         metrics: Metrics,
-        style: Style,
     ) -> None:
         self.plan, self._client, self._metrics = plan, client, metrics
-        self._tokenizer, self._words, self._style = tokenizer, words, style
+        self._tokenizer, self._words = tokenizer, words
+        self._decode = self._decoder()
         self.answers = [self._answer(request) for request in plan.requests for _ in range(request.n)]
         self.usage = Usage(prompt=sum(len(request.prompt_token_ids) for request in plan.requests))
         self._begun: set[int] = set()
         self._of_prompts: dict[int, tuple[TokenLogprobs, ...]] = {}  # by the prompt's place, once they have come
+
+    @property
+    def parsed(self) -> bool:
+        """Whether the answers' text is told apart into reasoning, content and calls."""
+        return self.plan.parser is not None
 
     async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:
         """Yield the pieces of each answer, with its place, as they come. Closing it early aborts the engine's requests.
@@ -112,7 +116,7 @@ class Generation:
     def echo(self, at: int) -> tuple[str, list[Scored]]:
         """Return the text of the prompt of the answer at a place, and its tokens if log probabilities are requested."""
         given = dict(enumerate(self._of_prompts.get(at // self.plan.parameters.best_of, ()), start=1))
-        text = TextStream(self._decode(), self._words.bytes, ())
+        text = TextStream(self._decode, self._words.bytes, ())
         parts, scored = [], []
         for index, token in enumerate(self._request(at).prompt_token_ids):
             scored.append(Scored(given.get(index, TokenLogprobs(token, 0.0, 0)), text.length))
@@ -157,7 +161,7 @@ class Generation:
         # The answer to a conversation is a text of its own, unless it goes on with the last message.
         begins = parameters.conversation is not None and parameters.conversation.add_generation_prompt
         text = TextStream(
-            self._decode(),
+            self._decode,
             self._words.bytes,
             parameters.stop,
             include_stop=parameters.include_stop,
@@ -166,9 +170,14 @@ class Generation:
         )
         silent = set() if parameters.ignore_eos else set(tokenizer.eos_token_ids)
         silent |= set() if parameters.include_stop else set(parameters.stop_token_ids)
-        tools = self.plan.tools
-        calls = tools.stream(self._style, self.plan.grammar) if tools is not None else None
-        return Answer(text, silent, calls=calls, mute=parameters.max_tokens == 0)
+        return Answer(text, silent, parser=self.plan.parser, mute=parameters.max_tokens == 0)
 
-    def _decode(self) -> partial[str]:
-        return partial(self._tokenizer.decode, skip_special_tokens=self.plan.parameters.skip_special_tokens)
+    def _decoder(self) -> Decode:
+        """Return what decodes the answers: without special tokens, but for those that the parser reads."""
+        tokenizer, skip = self._tokenizer, self.plan.parameters.skip_special_tokens
+        markers = self.plan.dialect.markers(calls=self.plan.tools is not None) if self.parsed else ()
+        read = {tokenizer.backend.token_to_id(marker) for marker in markers} & tokenizer.special_ids
+        if not skip or not read:
+            return partial(tokenizer.decode, skip_special_tokens=skip)
+        hidden = tokenizer.special_ids - read
+        return lambda ids: tokenizer.decode([one for one in ids if one not in hidden], skip_special_tokens=False)

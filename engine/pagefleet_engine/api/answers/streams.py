@@ -29,6 +29,7 @@ class Stream:
     def __init__(self, generation: Generation, shape: Shape, events: Events) -> None:
         self._generation, self._shape, self._events = generation, shape, events
         self._parameters = generation.plan.parameters
+        self._parsed = generation.parsed
         self._opened: dict[int, int] = {}  # answers that began, and the length of their echo
 
     async def run(self) -> web.StreamResponse:
@@ -78,7 +79,7 @@ class Stream:
         logprobs = self._generation.logprobs(piece.scored, self._opened[at]) if piece.scored else None
         if not self._shape.chat:
             return [self._shape.choice(at, {"text": piece.text}, logprobs, piece.finish)]
-        if self._generation.plan.tools is None:
+        if not self._parsed:
             deltas: list[dict[str, Any]] = [{"content": piece.text} if piece.text else {}]
         else:
             deltas = [delta.document() for delta in piece.deltas]

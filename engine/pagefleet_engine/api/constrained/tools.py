@@ -1,6 +1,6 @@
 """OpenAI's tools: reads them, forces their calls with a grammar, and prepares messages with calls for chat templates. Pure.
 
-`tool_stream` finds the calls in the generated text.
+`api.parsing` finds the calls in the generated text.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.api.constrained.formats import Asked, schema_text
-from pagefleet_engine.api.constrained.tool_stream import BEGIN, END, MAX_CALLS, Delta, Style, ToolCallStream, message
+from pagefleet_engine.api.parsing.deltas import MAX_CALLS, Functions
+from pagefleet_engine.api.parsing.json_calls import BEGIN, END
+from pagefleet_engine.api.parsing.registry import Style
 from pagefleet_engine.core.requests import Grammar
 from pagefleet_engine.model.text.grammar import WHITESPACE
 
-__all__ = ["Delta", "Style", "Tool", "ToolCallStream", "Tools", "answered", "assistant_calls", "message", "read"]
-
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 256 << 10
+UNCOMBINED = "cannot be combined with tools unless tool_choice is none or forces a call"
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -66,12 +67,12 @@ class Tools:
         if answer is not None:
             if answer.grammar.kind not in ("json_schema", "json_object"):
                 field = answer.param.split(".")[0]
-                raise invalid(
-                    field, f"{field} cannot be combined with tools unless tool_choice is none or forces a call"
-                )
+                raise invalid(field, f"{field} {UNCOMBINED}")
+            if style not in (Style.HERMES, Style.LLAMA3_JSON):
+                raise invalid(answer.param, f"{answer.param} {UNCOMBINED} with --tool-call-parser={style}")
             start = "start: calls | answer\nanswer: " + _json(json.loads(answer.grammar.text or '{"type": "object"}'))
             return Asked(Grammar("grammar", self._lark(style, start, self.tools)), answer.param)
-        if not any(tool.strict for tool in self.tools):
+        if style not in (Style.HERMES, Style.LLAMA3_JSON) or not any(tool.strict for tool in self.tools):
             return None
         if style is Style.HERMES:
             many = "*" if self.parallel else "?"
@@ -85,10 +86,10 @@ class Tools:
         used = [tool for tool in self.tools if self.choice == "required" or (self.choice == "auto" and tool.strict)]
         return [Asked(Grammar("json_schema", json.dumps(tool.parameters)), tool.param) for tool in used]
 
-    def stream(self, style: Style, bounded: bool) -> ToolCallStream:
-        """A parser for one answer; `bounded` when a grammar keeps its calls valid."""
-        names = [tool.name for tool in self.tools] if self.choice != "none" else []
-        return ToolCallStream(style, names, limit=MAX_CALLS if self.parallel else 1, eager=bounded)
+    def functions(self, bounded: bool) -> Functions:
+        """The functions that one answer may call; `bounded` when a grammar keeps its calls valid."""
+        schemas = {tool.name: tool.parameters for tool in self.tools} if self.choice != "none" else {}
+        return Functions(schemas, limit=MAX_CALLS if self.parallel else 1, eager=bounded)
 
     def _lark(self, style: Style, start: str, tools: Sequence[Tool], loose: bool = False) -> str:
         """A Lark grammar from `start` with the rules `calls` and `tail`. `loose`: only strict tools' schemas count."""
@@ -97,6 +98,9 @@ class Tools:
             more = f' ("{between}" {call}){{0,{MAX_CALLS - 1}}}' if self.parallel else ""
             return f"calls: {call}{more}\n"
 
+        if style is Style.OPENAI:
+            calls = "calls: " + " | ".join(f"body_{index}" for index in range(len(tools))) + "\n"
+            return "%llguidance {}\n" + "\n".join([start, calls, *_harmony(tools)]) + "\n"
         if style is Style.HERMES:
             key, calls = "arguments", repeated("call", "\\n") + f'call: "{BEGIN}" tail\ntail: "\\n" body "\\n{END}"\n'
         else:
@@ -214,6 +218,15 @@ def answered(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             turn.setdefault("name", names[asked])
         made.append(turn)
     return made
+
+
+def _harmony(tools: Sequence[Tool]) -> list[str]:
+    """Rules of the calls in harmony's channels: one call ends the answer."""
+    rules = []
+    for index, tool in enumerate(tools):
+        header = f'<|channel|> "commentary to=functions.{tool.name} " <|constrain|> "json" <|message|>'
+        rules += [f"body_{index}: {header} args_{index}", f"args_{index}: {_json(tool.parameters)}"]
+    return rules
 
 
 def _json(schema: Mapping[str, Any]) -> str:

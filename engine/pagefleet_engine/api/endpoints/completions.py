@@ -22,10 +22,10 @@ from pagefleet_engine.api.answers.shapes import Shape
 from pagefleet_engine.api.answers.streams import Stream
 from pagefleet_engine.api.backend.engine import EngineClient
 from pagefleet_engine.api.base.in_thread import run_in_thread
-from pagefleet_engine.api.constrained import tools
 from pagefleet_engine.api.observability import traces
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.api.parameters import body, parse
+from pagefleet_engine.api.parsing import deltas
 from pagefleet_engine.api.planning.plan import Planner
 from pagefleet_engine.model.text.tokenizer import Tokenizer
 
@@ -51,8 +51,7 @@ class Completions:
         parameters = parse(await body.document(request), chat=chat)
         plan = await self._planner.plan(parameters, arrival, timeout)
         shape = Shape(plan.id, parameters.model, chat=chat)
-        style = self._planner.rules.tool_style
-        generation = Generation(plan, self._client, self._tokenizer, self._words, self._metrics, style)
+        generation = Generation(plan, self._client, self._tokenizer, self._words, self._metrics)
         try:
             if parameters.stream:
                 events = Events(request, self._write_timeout, generation.usage.prompt)
@@ -96,6 +95,6 @@ def _whole(generation: Generation, shape: Shape, got: list[list[Piece]]) -> dict
 
 def _message(generation: Generation, pieces: list[Piece], text: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": text}
-    if generation.plan.tools is not None:
-        message = tools.message(delta for piece in pieces for delta in piece.deltas)
+    if generation.parsed:
+        message = deltas.message(delta for piece in pieces for delta in piece.deltas)
     return {**message, "refusal": None}

@@ -27,7 +27,7 @@ class Tokens:
         self._check_model(asked.model)
         if asked.conversation is not None:
             self._planner.check_template(asked.conversation)
-            ids = await prompts.chat_tokens(self._tokenizer, asked.conversation, asked.add_special_tokens)
+            ids, _ = await prompts.chat_tokens(self._tokenizer, asked.conversation, asked.add_special_tokens)
         else:
             ids = await prompts.tokens(self._tokenizer, asked.prompt or "", "prompt", asked.add_special_tokens)
         document: dict[str, Any] = {

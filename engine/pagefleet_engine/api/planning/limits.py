@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagefleet_engine.api.constrained.tools import Style
+from pagefleet_engine.api.parsing.reasoning import Reasoning
+from pagefleet_engine.api.parsing.registry import Style
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,4 @@ class Rules:
     priorities: bool = True
     request_templates: bool = False
     tool_style: Style = Style.HERMES
+    reasoning: Reasoning = Reasoning.AUTO

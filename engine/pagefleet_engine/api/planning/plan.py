@@ -14,9 +14,13 @@ from pagefleet_engine.api.constrained.tools import Tools
 from pagefleet_engine.api.parameters import Parameters
 from pagefleet_engine.api.parameters.conversation import Conversation
 from pagefleet_engine.api.parameters.generation import SAMPLING
+from pagefleet_engine.api.parsing.deltas import Parser
+from pagefleet_engine.api.parsing.reasoning import Reasoning, begun, detected, grammar_prefix
+from pagefleet_engine.api.parsing.registry import Dialect, Style
 from pagefleet_engine.api.planning import prompts
 from pagefleet_engine.api.planning.limits import Limits, Rules
 from pagefleet_engine.core.requests import EngineRequest, Grammar, SamplingParams
+from pagefleet_engine.model.text.grammar import PREFIXED, prefixed
 from pagefleet_engine.model.text.tokenizer import Tokenizer
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
@@ -31,6 +35,18 @@ class Plan:
     parameters: Parameters
     requests: tuple[EngineRequest, ...]
     grammar: bool
+    dialect: Dialect
+    begun: bool | None = None
+    """Whether the answer begins within its reasoning; None: its text decides."""
+
+    @property
+    def parser(self) -> Parser | None:
+        """Make the parser of one answer; None where all its text is content."""
+        if self.parameters.conversation is None:
+            return None
+        tools = self.tools
+        functions = tools.functions(self.grammar) if tools is not None else None
+        return self.dialect.parser(functions, self.begun, forced=tools is not None and tools.choice == "required")
 
     @property
     def tools(self) -> Tools | None:
@@ -45,13 +61,18 @@ class Planner:
     ) -> None:
         self._client, self._tokenizer, self._models, self._limits = client, tokenizer, models, limits
         self.rules, self.grammars = rules, Grammars(tokenizer)
+        found = detected(tokenizer.chat.default) if rules.reasoning is Reasoning.AUTO else rules.reasoning
+        self._dialect = Dialect(Style.OPENAI if found is Reasoning.OPENAI_GPTOSS else rules.tool_style, found)
 
     async def plan(self, parameters: Parameters, arrival: float, timeout: float | None) -> Plan:
         """`arrival` and `timeout` in seconds, of the monotonic clock; `timeout` goes with the body's own."""
         adapter = self._models.adapter(parameters.model)
         self._check(parameters)
-        asked = await self._grammar(parameters)
-        tokens = await self._tokens(parameters)
+        tokens, tail = await self._tokens(parameters)
+        dialect = self._dialect
+        starts = parameters.conversation is not None and parameters.conversation.add_generation_prompt
+        within = begun(dialect.reasoning, tail) if starts else False
+        asked = await self._grammar(parameters, within)
         name = f"{'chatcmpl' if parameters.conversation else 'cmpl'}-{secrets.token_hex(12)}"
         most = min((seconds for seconds in (parameters.timeout, timeout) if seconds is not None), default=None)
         requests = tuple(
@@ -69,7 +90,7 @@ class Planner:
             for index, prompt in enumerate(tokens)
         )
         self.admit(requests)
-        return Plan(name, parameters, requests, asked is not None)
+        return Plan(name, parameters, requests, asked is not None, dialect, within)
 
     def check_length(self, tokens: int, param: str) -> None:
         """Raises ApiError (400)."""
@@ -114,29 +135,37 @@ class Planner:
         prompts.check_ids(parameters.stop_token_ids, size, "stop_token_ids")
         prompts.check_ids([token for token, _ in parameters.logit_bias], size, "logit_bias")
 
-    async def _grammar(self, parameters: Parameters) -> Grammar | None:
-        """Return the grammar of the answer: of the request's own format, its tools, or both."""
+    async def _grammar(self, parameters: Parameters, within: bool | None) -> Grammar | None:
+        """Return the grammar of the answer: of the request's own format, its tools, or both, after the reasoning."""
         tools = parameters.conversation.tools if parameters.conversation else None
         checks: list[Asked] = tools.schemas() if tools is not None else []
         asked = parameters.answer_format
         if tools is not None:
-            asked = tools.grammar(self.rules.tool_style, asked)
+            style = self._dialect.call_style if tools.choice == "required" else self._dialect.style
+            asked = tools.grammar(style, asked)
         if asked is None:
             return None
+        forced = tools is not None and tools.choice == "required"
+        before = grammar_prefix(self._dialect.reasoning, within, forced=forced) if parameters.conversation else None
+        if before is not None:
+            asked = Asked(Grammar(PREFIXED, prefixed(before, asked.grammar)), asked.param)
         await self.grammars.check([*checks, asked])
         return Grammar(asked.grammar.kind, asked.grammar.text)
 
-    async def _tokens(self, parameters: Parameters) -> list[tuple[int, ...]]:
+    async def _tokens(self, parameters: Parameters) -> tuple[list[tuple[int, ...]], str]:
+        """Return the prompts, and the end of a conversation's text."""
         if parameters.conversation is not None:
-            tokens = await prompts.chat_tokens(self._tokenizer, parameters.conversation, parameters.add_special_tokens)
+            tokens, tail = await prompts.chat_tokens(
+                self._tokenizer, parameters.conversation, parameters.add_special_tokens
+            )
             self.check_length(len(tokens), "messages")
-            return [tokens]
+            return [tokens], tail
         several = []
         for prompt in parameters.prompts:
             tokens = await prompts.tokens(self._tokenizer, prompt, "prompt", parameters.add_special_tokens)
             self.check_length(len(tokens), "prompt")
             several.append(tokens)
-        return several
+        return several, ""
 
     def longest(self) -> int:
         """Return the most tokens of a prompt and its answer together. Raises ApiError (503) while the model loads."""

@@ -10,6 +10,8 @@ from pagefleet_engine.api.parameters.conversation import Conversation
 from pagefleet_engine.api.parameters.prompts import Prompt
 from pagefleet_engine.model.text.tokenizer import Tokenizer
 
+TAIL = 256  # characters of a prompt's end
+
 
 async def tokens(tokenizer: Tokenizer, prompt: Prompt, param: str, add_special_tokens: bool) -> tuple[int, ...]:
     """Raises ApiError (400) on ids beyond the vocabulary."""
@@ -27,16 +29,21 @@ async def text(tokenizer: Tokenizer, ids: Sequence[int], param: str) -> str:
 
 async def chat_tokens(
     tokenizer: Tokenizer, conversation: Conversation, add_special_tokens: bool = False
-) -> tuple[int, ...]:
-    """Raises ApiError (400) when the template refuses the conversation."""
+) -> tuple[tuple[int, ...], str]:
+    """Return the tokens, and the end of their text. Raises ApiError (400) when the template refuses the conversation."""
     size = sum(len(message["content"]) for message in conversation.messages)
     size += 0 if conversation.template is None and conversation.tools is None else LARGE
     try:
-        return tuple(
-            await run_in_thread(size, lambda: tokenizer.encode(render(tokenizer, conversation), add_special_tokens))
-        )
+        return await run_in_thread(size, lambda: _rendered(tokenizer, conversation, add_special_tokens))
     except (ValueError, TypeError) as error:
         raise invalid("messages", str(error)[:500]) from error
+
+
+def _rendered(
+    tokenizer: Tokenizer, conversation: Conversation, add_special_tokens: bool
+) -> tuple[tuple[int, ...], str]:
+    text = render(tokenizer, conversation)
+    return tuple(tokenizer.encode(text, add_special_tokens)), text[-TAIL:]
 
 
 def render(tokenizer: Tokenizer, conversation: Conversation) -> str:

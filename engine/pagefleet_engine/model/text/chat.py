@@ -46,6 +46,10 @@ class ChatTemplates:
         """`special`: bos_token and its like, as texts. A damaged template raises when it is rendered."""
         self._templates, self._special = dict(templates), dict(special)
 
+    @property
+    def default(self) -> str | None:
+        return self._templates.get("default")
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

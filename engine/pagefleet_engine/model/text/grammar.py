@@ -11,12 +11,13 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 KINDS = ("json_object", "json_schema", "regex", "grammar", "choice")
+PREFIXED = "prefixed"  # besides KINDS, not for clients: a Lark rule before another grammar, as `prefixed` writes it
 # Between two JSON tokens: models indent, and a weak one would otherwise write spaces until its last token.
 WHITESPACE = r"[ \n\r\t]{1,32}"
 TRIAL_STEPS = 8
@@ -31,6 +32,11 @@ LIMITS: dict[str, Any] = {
     "max_grammar_size": 100_000,
     "verbose_errors": False,
 }
+
+
+class _Spec(NamedTuple):
+    kind: str
+    text: str
 
 
 class GrammarSpec(Protocol):
@@ -118,6 +124,9 @@ def definition(spec: GrammarSpec) -> str:
                 return _regex("|".join(map(literal, json.loads(spec.text))))
             case "grammar":
                 return LLMatcher.grammar_from_lark(any_to_lark(spec.text))
+            case kind if kind == PREFIXED:
+                before, kind, text = json.loads(spec.text)
+                return _after(before, definition(_Spec(kind, text)))
             case kind:
                 raise ValueError(f"unknown kind of grammar {kind!r}; allowed: {', '.join(KINDS)}")
     except UnicodeEncodeError as error:
@@ -128,6 +137,17 @@ def definition(spec: GrammarSpec) -> str:
         raise
     except Exception as error:  # any_to_lark raises bare Exceptions
         raise ValueError(_readable(str(error))) from error
+
+
+def prefixed(rules: str, spec: GrammarSpec) -> str:
+    """Return the text of a grammar of kind PREFIXED: Lark rules whose `start` names the other grammar as `@answer`."""
+    return json.dumps([rules, spec.kind, spec.text])
+
+
+def _after(rules: str, inner: str) -> str:
+    """`inner` is in one of llguidance's own forms: Lark, or JSON with one grammar."""
+    one = json.loads(inner)["grammars"][0] if inner.lstrip().startswith("{") else {"lark_grammar": inner}
+    return json.dumps({"grammars": [{"lark_grammar": rules}, {**one, "name": "answer"}]})
 
 
 def literal(text: str) -> str:

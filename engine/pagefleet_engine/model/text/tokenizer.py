@@ -72,6 +72,11 @@ class Tokenizer:
         return text.replace(tokenizer_gguf.SPACE, " ").encode()
 
     @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens that `decode` leaves out."""
+        return frozenset(token for token, added in self._fast.get_added_tokens_decoder().items() if added.special)
+
+    @cached_property
     def _added(self) -> frozenset[int]:
         return frozenset(self._fast.get_added_tokens_decoder())
 

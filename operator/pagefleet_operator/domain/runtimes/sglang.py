@@ -20,7 +20,11 @@ from pagefleet_operator.domain.runtimes.volumes import CHAT_TEMPLATE
 IMAGES = {"nvidia.com/gpu": "docker.io/lmsysorg/sglang:v0.5.23"}
 SLOTS_FLAG = "--max-running-requests"
 PAGE = DEFAULT_PAGE_SIZE  # of kvCache.pages without pageSize, as with our engine
-PARSERS = {"hermes": "qwen25", "llama3_json": "llama3"}  # qwen25 reads Hermes' <tool_call> form
+# qwen25 reads Hermes' <tool_call> form.
+PARSERS = {
+    "hermes": "qwen25", "llama3_json": "llama3", "mistral": "mistral", "qwen3_coder": "qwen3_coder",
+    "deepseek_v3": "deepseekv3", "openai": "gpt-oss", "pythonic": "pythonic",
+}  # fmt: skip
 OWNED = {
     "--model-path": "spec.model.source", "--revision": "spec.model.source",
     "--context-length": "spec.model.maxLength", "--quantization": "spec.model.quantization",

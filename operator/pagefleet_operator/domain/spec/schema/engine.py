@@ -196,7 +196,8 @@ ENGINE = record(
             "within about a minute, without new pods.",
         ),
         "toolCallParser": choice(
-            "How the model writes its tool calls. hermes when omitted.", ("hermes", "llama3_json")
+            "How the model writes its tool calls, as vLLM names it (openai: harmony, gpt-oss's). hermes when omitted.",
+            ("hermes", "llama3_json", "mistral", "qwen3_coder", "deepseek_v3", "openai", "pythonic"),
         ),
         **CUSTOM,
     },

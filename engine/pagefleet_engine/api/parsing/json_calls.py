@@ -1,96 +1,46 @@
-"""Finds tool calls in generated text as it arrives. Pure; its output does not depend on how the text is split."""
+"""Calls that are one JSON object each. Hermes and Qwen: `<tool_call>{name, arguments}</tool_call>`, anywhere. Llama 3: the whole
+answer is `{name, parameters}`, several of them with `;` between. Pure.
+"""
 
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from enum import Enum, StrEnum, auto
-from typing import Any
+from enum import Enum, auto
 
-from pagefleet_engine.api.constrained.tool_json import Scan, read
+from pagefleet_engine.api.parsing.deltas import Delta, Functions, overlap
+from pagefleet_engine.api.parsing.json_scan import Scan, read
 
 BEGIN, END, PYTHON = "<tool_call>", "</tool_call>", "<|python_tag|>"
-MAX_CALLS = 32
 HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
 
 
-class Style(StrEnum):
-    """The form in which a model writes its calls. HERMES: <tool_call>{name, arguments}</tool_call>, anywhere, as Qwen does.
-
-    LLAMA3_JSON: the whole answer is {name, parameters}, several of them with `;` between.
-    """
-
-    HERMES = "hermes"
-    LLAMA3_JSON = "llama3_json"
-
-
-@dataclass(frozen=True)
-class Delta:
-    """A piece of content, or of the call `index`: its first piece has `id` and `name`."""
-
-    content: str = ""
-    index: int | None = None
-    id: str | None = None
-    name: str | None = None
-    arguments: str = ""
-
-    def document(self) -> dict[str, Any]:
-        """Return the document of OpenAI's chunks."""
-        if self.index is None:
-            return {"content": self.content}
-        function: dict[str, Any] = {"arguments": self.arguments}
-        if self.name is None:
-            return {"tool_calls": [{"index": self.index, "function": function}]}
-        call = {"index": self.index, "id": self.id, "type": "function", "function": {"name": self.name, **function}}
-        return {"tool_calls": [call]}
-
-
-def message(deltas: Iterable[Delta]) -> dict[str, Any]:
-    """The assistant's message that the deltas make together."""
-    content = ""
-    calls: list[dict[str, Any]] = []
-    for delta in deltas:
-        content += delta.content
-        if delta.name is not None:
-            calls.append({"id": delta.id, "type": "function", "function": {"name": delta.name, "arguments": ""}})
-        if delta.index is not None:
-            calls[delta.index]["function"]["arguments"] += delta.arguments
-    return {"role": "assistant", "content": content if content or not calls else None} | (
-        {"tool_calls": calls} if calls else {}
-    )
-
-
 class _State(Enum):
-    START = auto()  # LLAMA3_JSON: nothing but spaces yet
+    START = auto()  # without tags: nothing but spaces yet
     CONTENT = auto()
     CALL = auto()
     TAIL = auto()  # after a call, before its end marker or the next call
 
 
-class ToolCallStream:
-    """The text of one answer. Calls of functions outside `names` and invalid calls are content.
+class JsonCalls:
+    """The text of one answer. Calls of functions that are not given and invalid calls are content.
 
     A call is sent when it is complete. With `eager`, for text that a grammar keeps valid, its arguments are sent as they
-    are written. Calls beyond `limit` are dropped. `new_id` makes the calls' ids.
+    are written. `tagged`: each call is between tags, as Hermes' are.
     """
 
     def __init__(
         self,
-        style: Style,
-        names: Collection[str],
+        functions: Functions,
         *,
-        limit: int = MAX_CALLS,
-        eager: bool = False,
-        new_id: Callable[[], str] = lambda: f"call_{uuid.uuid4().hex[:24]}",
+        tagged: bool,
     ) -> None:
-        self._style, self._names, self._limit, self._eager, self._new_id = style, frozenset(names), limit, eager, new_id
-        self._state = _State.CONTENT if style is Style.HERMES else _State.START
+        self._names, self._limit, self._eager = functions.schemas.keys(), functions.limit, functions.eager
+        self._new_id, self._tagged = functions.new_id, tagged
+        self._state = _State.CONTENT if tagged else _State.START
         self._text = ""  # not sent yet
         self._space = ""  # held back: spaces around calls are no content
         self._opening = ""  # the text that led to the state CALL: content, if no call follows
-        self._plain = False  # LLAMA3_JSON: no more calls can come
+        self._plain = False  # without tags: no more calls can come
         self._scan = Scan()
         self._sent: int | None = None  # eager: where the arguments that are not sent yet begin in the call's text
         self._out: list[Delta] = []
@@ -139,7 +89,7 @@ class ToolCallStream:
         if at >= 0:
             self._send_content(at)
             return self._open(len(BEGIN))
-        held = 0 if last else _overlap(self._text, BEGIN)
+        held = 0 if last else overlap(self._text, BEGIN)
         self._send_content(len(self._text) - held)
         return False
 
@@ -155,7 +105,7 @@ class ToolCallStream:
         call = read(self._text[:end], self._names) if end is not None else None
         if call is None:
             self._text = self._opening + self._text
-            self._state, self._plain = _State.CONTENT, self._style is Style.LLAMA3_JSON
+            self._state, self._plain = _State.CONTENT, not self._tagged
             self._send_content(len(self._opening))
             return True
         self._text, self._state = self._text[end:], _State.TAIL
@@ -163,7 +113,7 @@ class ToolCallStream:
         return True
 
     def _tail(self, last: bool) -> bool:
-        if self._style is Style.HERMES:
+        if self._tagged:
             rest = self._text.lstrip()
             if rest.startswith(END):
                 self._text = rest[len(END) :]
@@ -213,8 +163,3 @@ class ToolCallStream:
         if upto > self._sent:
             self._out.append(Delta(index=self.calls - 1, arguments=self._text[self._sent : upto]))
             self._sent = upto
-
-
-def _overlap(text: str, marker: str) -> int:
-    """Length of the longest end of `text` that begins `marker`."""
-    return next((n for n in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:n])), 0)
