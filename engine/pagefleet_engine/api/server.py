@@ -25,11 +25,15 @@ from pagefleet_engine.api.endpoints.admin import Admin
 from pagefleet_engine.api.endpoints.completions import Completions
 from pagefleet_engine.api.endpoints.embeddings import Embeddings
 from pagefleet_engine.api.endpoints.health import HealthEndpoints
+from pagefleet_engine.api.endpoints.messages import Messages
+from pagefleet_engine.api.endpoints.responses import Responses
 from pagefleet_engine.api.endpoints.tokens import Tokens
+from pagefleet_engine.api.endpoints.turns import Turns
 from pagefleet_engine.api.observability import traces
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.api.planning.limits import Limits, Rules
 from pagefleet_engine.api.planning.plan import Planner
+from pagefleet_engine.api.protocols.message_events import error_document
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.checkpoint import source
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
@@ -38,7 +42,11 @@ from pagefleet_engine.model.text import tokenizer
 BODY_BYTES = 2 << 20
 BACKLOG = 1024
 # What uses the engine, and is refused while it cannot serve.
-INFERENCE = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/tokenize", "/detokenize"})
+INFERENCE = frozenset({
+    "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
+    "/v1/embeddings", "/tokenize", "/detokenize",
+})  # fmt: skip
+ANTHROPIC = "/v1/messages"  # the paths with Anthropic's form of errors begin so
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -124,11 +132,19 @@ class Server:
         completions = Completions(planner, client, loaded, metrics, config.write_timeout)
         embeddings = Embeddings(planner, client, loaded, self._models, metrics)
         tokens = Tokens(planner, loaded, self._models)
+        turns = Turns(planner, client, loaded, metrics, config.write_timeout)
+        responses, messages = Responses(turns), Messages(turns, self._models)
         observation = HealthEndpoints(client, self._models, metrics, self._unready)
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._outermost])
         post, get = app.router.add_post, app.router.add_get
         post("/v1/completions", completions.completion)
         post("/v1/chat/completions", completions.chat)
+        post("/v1/responses", responses.create)
+        get("/v1/responses/{response}", responses.get)
+        get("/v1/responses/{response}/input_items", responses.items)
+        app.router.add_delete("/v1/responses/{response}", responses.delete)
+        post("/v1/messages", messages.create)
+        post("/v1/messages/count_tokens", messages.count_tokens)
         post("/v1/embeddings", embeddings.answer)
         post("/tokenize", tokens.tokenize)
         post("/detokenize", tokens.detokenize)
@@ -177,7 +193,7 @@ class Server:
             status = response.status
         except ApiError as error:
             reported = last_attempt(error, request.headers.get(ATTEMPT_HEADER, ""))
-            response, status = reported.response(), reported.status
+            response, status = _written(reported, request), reported.status
         except web.HTTPException as error:
             response, status = _shaped(error, request), error.status
         except ConnectionResetError:
@@ -189,7 +205,7 @@ class Server:
         except Exception as error:
             name = request.headers.get(REQUEST_ID_HEADER)
             log("error", f"{type(error).__name__}: {error}", request_id=name, trace_id=span.trace_id)
-            response, status = ApiError(500, "internal error", code="internal_error").response(), 500
+            response, status = _written(ApiError(500, "internal error", code="internal_error"), request), 500
         finally:
             self._drain.count(-int(inference))
             if inference:
@@ -234,6 +250,11 @@ def _tokenizer(uri: str, chat_template: Path | None) -> tokenizer.Tokenizer:
         raise ModelError(SOURCE, f"the model's tokenizer cannot be read: {error}") from error
 
 
+def _written(error: ApiError, request: web.Request) -> web.Response:
+    """An error in the form of the path's protocol."""
+    return error.response(error_document(error) if request.path.startswith(ANTHROPIC) else None)
+
+
 def _shaped(error: web.HTTPException, request: web.Request) -> web.Response:
     """aiohttp's own refusals (404, 405, 413 and so on) in OpenAI's shape."""
     match error:
@@ -247,7 +268,7 @@ def _shaped(error: web.HTTPException, request: web.Request) -> web.Response:
             shaped = ApiError(404, f"there is no {request.path[:200]} here", code="not_found")
         case _:
             shaped = ApiError(error.status, error.reason, code="http_error")
-    response = shaped.response()
+    response = _written(shaped, request)
     if "Allow" in error.headers:
         response.headers["Allow"] = error.headers["Allow"]
     return response

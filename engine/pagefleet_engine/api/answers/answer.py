@@ -49,6 +49,11 @@ class Answer:
         """Sum of the tokens' log probabilities where the engine sends them."""
 
     @property
+    def stop(self) -> str | None:
+        """The stop string that ended it."""
+        return self._text.stop
+
+    @property
     def mean_logprob(self) -> float:
         return self.logprob / max(1, self.tokens)
 

@@ -28,8 +28,9 @@ class SlowReader(ConnectionResetError):
 class Events:
     """One stream. Events that the client does not read wait in bounded buffers; after `write_timeout` s it is cut off."""
 
-    def __init__(self, request: web.Request, write_timeout: float, prompt_tokens: int) -> None:
-        self._request, self._timeout = request, write_timeout
+    def __init__(self, request: web.Request, write_timeout: float, prompt_tokens: int, *, named: bool = False) -> None:
+        """`named`: each event has the name that its document has as `type`."""
+        self._request, self._timeout, self._named = request, write_timeout, named
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         headers[PROMPT_TOKENS_HEADER] = str(prompt_tokens)
         self._trailers = request.version >= HttpVersion11 and "trailers" in request.headers.get("TE", "").lower()
@@ -48,7 +49,7 @@ class Events:
 
     async def send(self, *documents: Mapping[str, Any]) -> None:
         """Raises ConnectionResetError when the client has gone, SlowReader when it does not read."""
-        await self._write(b"".join(map(event, documents)))
+        await self._write(b"".join(event(document, self._named) for document in documents))
 
     async def end(self, *, done: bool, tokens: int | None = None, error: str | None = None) -> None:
         """End the stream. `tokens`: output tokens of all answers. `error`: the code of the error that ended them."""

@@ -153,7 +153,9 @@ class Generation:
             self.usage.cached += output.cached_tokens
         before = self.answers[at].tokens
         piece = self.answers[at].take(output)
-        self.usage.completion += self.answers[at].tokens - before
+        tokens = self.answers[at].tokens - before
+        self.usage.completion += tokens
+        self.usage.reasoning += tokens if piece.deltas and piece.deltas[0].reasoning else 0
         return piece
 
     def _answer(self, request: EngineRequest) -> Answer:

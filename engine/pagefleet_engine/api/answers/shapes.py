@@ -18,9 +18,13 @@ class Usage:
     prompt: int = 0
     completion: int = 0
     cached: int = 0
+    reasoning: int = 0
+    """Output tokens before the answer itself."""
 
     def document(self) -> dict[str, Any]:
+        details = {"completion_tokens_details": {"reasoning_tokens": self.reasoning}} if self.reasoning else {}
         return {
+            **details,
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
@@ -58,6 +62,8 @@ def answer(document: Mapping[str, Any]) -> web.Response:
     return web.Response(body=_encoder.encode(document), content_type="application/json")
 
 
-def event(document: Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
+def event(document: Mapping[str, Any], named: bool = False) -> bytes:
+    """One server-sent event; `named` after its document's type."""
+    if named:
+        return b"event: " + str(document["type"]).encode() + b"\ndata: " + _encoder.encode(document) + b"\n\n"
     return b"data: " + _encoder.encode(document) + b"\n\n"

@@ -33,6 +33,8 @@ class TextStream:
         self._context, self._read = 0, self._before
         self._held = ""
         self.stopped = False
+        self.stop: str | None = None
+        """The stop string that was reached."""
         self.sent = 0
         """Characters returned."""
 
@@ -75,9 +77,9 @@ class TextStream:
             return ""
         if len(self._ids) - self._before <= self._unstoppable:
             return self._give(len(self._held))
-        matches = [(index, len(stop)) for stop in self._stops if (index := self._held.find(stop)) >= 0]
+        matches = [(index, len(stop), stop) for stop in self._stops if (index := self._held.find(stop)) >= 0]
         if matches:
-            begin, size = min(matches)
+            begin, size, self.stop = min(matches)
             text = self._give(begin + size if self._include else begin)
             self._held, self.stopped = "", True
             return text

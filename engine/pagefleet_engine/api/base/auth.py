@@ -38,6 +38,8 @@ class Keys:
         if not self.needed or request.path in OPEN_PATHS:
             return
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        if "Authorization" not in request.headers:  # Anthropic's clients
+            scheme, key = "bearer", request.headers.get("X-Api-Key", "")
         if scheme.lower() != "bearer" or not key:
             raise ApiError(401, "an API key is needed: send Authorization: Bearer KEY", code="missing_api_key")
         if not self.valid(key.strip()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from aiohttp import web
 
@@ -35,13 +36,14 @@ class ApiError(Exception):
         kind = kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> web.Response:
+    def response(self, document: Mapping[str, object] | None = None) -> web.Response:
+        """`document`: the error in another protocol's form."""
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after is not None else {}
         if self.code is not None and (self.status >= 500 or self.code == ENGINE_FULL):
             headers[ERROR_HEADER] = self.code
         return web.Response(
             status=self.status,
-            text=json.dumps(self.document()),
+            text=json.dumps(document or self.document()),
             content_type="application/json",
             headers=headers,
         )

@@ -13,6 +13,7 @@ from pagefleet_engine.api.parameters import others
 from pagefleet_engine.api.parameters.body import TIMEOUT_HEADER
 from pagefleet_engine.api.parameters.fields import Table
 from pagefleet_engine.api.parameters.generation import CHAT, COMPLETION, MAX_TIMEOUT_SECONDS, NOT_SUPPORTED
+from pagefleet_engine.api.protocols import message_request, response_request
 
 Json = dict[str, Any]
 ERROR: Json = {
@@ -32,6 +33,21 @@ MODEL: Json = {
     "properties": {"id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"},
                    "owned_by": {"type": "string"}, "parent": {"type": ["string", "null"]},
                    "max_model_len": {"type": ["integer", "null"]}},
+}  # fmt: skip
+RESPONSE: Json = {
+    "type": "object", "required": ["id", "object", "status", "model", "output"],
+    "properties": {"object": {"const": "response"}, "status": {"enum": ["completed", "incomplete"]},
+                   "output": {"type": "array", "items": {"type": "object", "required": ["id", "type"]}}},
+}  # fmt: skip
+MESSAGE: Json = {
+    "type": "object", "required": ["id", "type", "role", "model", "content", "stop_reason", "usage"],
+    "properties": {"type": {"const": "message"}, "content": {"type": "array", "items": {"type": "object"}}},
+}  # fmt: skip
+ANTHROPIC_ERROR: Json = {
+    "type": "object", "required": ["type", "error"],
+    "properties": {"type": {"const": "error"}, "error": {
+        "type": "object", "required": ["type", "message"],
+        "properties": {"type": {"type": "string"}, "message": {"type": "string"}}}},
 }  # fmt: skip
 EMBEDDINGS: Json = {
     "type": "object", "required": ["object", "data", "model", "usage"],
@@ -77,6 +93,30 @@ def _inference(models: Sequence[str]) -> Json:
     for path, table, refused, schema, streaming, asked in (
         ("/v1/completions", COMPLETION, NOT_SUPPORTED, answer, streams, prompt),
         ("/v1/chat/completions", CHAT, NOT_SUPPORTED, answer, streams, messages),
+        (
+            "/v1/responses",
+            response_request.TABLE,
+            response_request.NOT_SUPPORTED,
+            RESPONSE,
+            streams,
+            {"input": "Hello"},
+        ),
+        (
+            "/v1/messages",
+            message_request.TABLE,
+            message_request.NOT_SUPPORTED,
+            MESSAGE,
+            streams,
+            {**messages, "max_tokens": 8},
+        ),
+        (
+            "/v1/messages/count_tokens",
+            message_request.TABLE,
+            message_request.NOT_SUPPORTED,
+            _object(["input_tokens"]),
+            {},
+            messages,
+        ),
         ("/v1/embeddings", others.EMBEDDING, others.EMBEDDING_NOT_SUPPORTED, EMBEDDINGS, {}, {"input": "Hello"}),
     ):
         operation = _operation(schema, GENERATES, _body(table, refused, models), more=streaming)
@@ -87,10 +127,31 @@ def _inference(models: Sequence[str]) -> Json:
                 **({"stream": {"value": {**whole, "stream": True}}} if streaming else {}),
             }
             operation["requestBody"]["content"]["application/json"]["examples"] = examples
+        if path.startswith("/v1/messages"):
+            for status in GENERATES:
+                operation["responses"][str(status)]["content"]["application/json"]["schema"] = ANTHROPIC_ERROR
         paths[path] = {"post": {**operation, "parameters": [header]}}
+    paths |= _stored_responses()
     paths["/tokenize"] = {"post": _operation(tokens, READS, tokenize)}
     paths["/detokenize"] = {"post": _operation(_object(["prompt"]), READS, _body(others.DETOKENIZE, {}, models))}
     return paths
+
+
+def _stored_responses() -> Json:
+    named = {
+        "parameters": [
+            {"name": "response", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        ]
+    }
+    return {
+        "/v1/responses/{response}": {
+            "get": {**_operation(RESPONSE, (401, 404)), **named},
+            "delete": {**_operation(_object(["id", "deleted"]), (401, 404)), **named},
+        },
+        "/v1/responses/{response}/input_items": {
+            "get": {**_operation(_object(["object", "data"]), (401, 404)), **named},
+        },
+    }
 
 
 def _models(models: Sequence[str]) -> Json:
