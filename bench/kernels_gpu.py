@@ -20,12 +20,12 @@ from torch.nn import functional
 from pagefleet_kernels.attention.page_copy import page_copy_triton
 from pagefleet_kernels.attention.paged_attention import paged_attention_reference, paged_attention_triton
 from pagefleet_kernels.attention.rope_write import rope_write_reference, rope_write_triton
+from pagefleet_kernels.gated import gated_reference, gated_triton
 from pagefleet_kernels.quantised.awq_gemm import awq_gemm_reference, awq_gemm_triton
 from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm_reference, fp8_gemm_triton
 from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise_reference, fp8_quantise_triton
 from pagefleet_kernels.rms_norm import rms_norm_reference, rms_norm_triton
 from pagefleet_kernels.sample import sample_reference, sample_triton
-from pagefleet_kernels.silu_mul import silu_mul_reference, silu_mul_triton
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 16  # Llama-3-8B's
@@ -97,7 +97,7 @@ def elementwise(report: Report, quick: bool) -> None:
 
     cases: list[tuple[str, Callable[..., Any], Callable[..., Any], Callable[[int], tuple[Any, ...]], float]] = [
         ("rms_norm + residual", rms_norm_triton, rms_norm_reference, normed, 8 * HIDDEN),
-        ("silu_mul", silu_mul_triton, silu_mul_reference, gated, 6 * INNER),
+        ("gated", gated_triton, gated_reference, gated, 6 * INNER),
         ("rope + page write", rope_write_triton, rope_write_reference, roped, DIM * (4 * HEADS + 8 * KV_HEADS + 4)),
         ("fp8 quantise per token", fp8_quantise_triton, fp8_quantise_reference, plain, 3 * HIDDEN),
     ]

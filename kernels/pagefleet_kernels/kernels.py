@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pagefleet_kernels import build_inputs, rms_norm, sample, silu_mul
+from pagefleet_kernels import build_inputs, gated, grouped_gemm, rms_norm, sample
 from pagefleet_kernels.attention import page_copy, paged_attention, rope_write
 from pagefleet_kernels.launch.language import INTERPRETED, triton
 from pagefleet_kernels.quantised import awq_gemm, fp8_gemm, fp8_quantise
@@ -28,16 +28,18 @@ class Kernels:
     build_inputs: Callable[..., build_inputs.Inputs]
     fp8_gemm: Callable[..., torch.Tensor]
     fp8_quantise: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    gated: Callable[..., torch.Tensor]
+    grouped_gemm: Callable[..., torch.Tensor]
     page_copy: Callable[..., None]
     paged_attention: Callable[..., torch.Tensor]
     rms_norm: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     rope_write: Callable[..., torch.Tensor]
     sample: Callable[..., torch.Tensor]
-    silu_mul: Callable[..., torch.Tensor]
 
 
 _MODULES: tuple[Any, ...] = (
-    awq_gemm, build_inputs, fp8_gemm, fp8_quantise, page_copy, paged_attention, rms_norm, rope_write, sample, silu_mul,
+    awq_gemm, build_inputs, fp8_gemm, fp8_quantise, gated, grouped_gemm, page_copy, paged_attention, rms_norm, rope_write,
+    sample,
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from pagefleet_kernels.launch.language import jit, power_of_two, runs_on, tl
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x and residual [n, hidden] of one dtype, weight [hidden] -> (y, h), both [n, hidden]."""
+    """x and residual [n, hidden] of one dtype, weight [hidden] of it or of float32 -> (y, h), both [n, hidden]."""
     run = rms_norm_triton if runs_on(x) else rms_norm_reference
     return run(x, weight, eps, residual)
 
@@ -31,7 +31,7 @@ def rms_norm_reference(
     hidden = x if residual is None else x + residual
     wide = hidden.float()
     scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * scaled.to(x.dtype), hidden
+    return (weight * scaled.to(x.dtype)).to(x.dtype), hidden
 
 
 def rms_norm_triton(

@@ -19,7 +19,8 @@ def test_mixed_batches_are_token_exact(family: str, kernels: str, tmp_path: Path
     uri, reference = saved(tmp_path, family)
     served = device_engine(uri, kernels=kernels, max_num_batched_tokens=48, max_chunk_tokens=32)
     assert served.description["kernels"] == ("triton" if kernels == "auto" else "reference")
-    asked = prompts(4 if kernels == "auto" else 12)
+    few = 4 if family in ("llama", "gemma2", "gpt_oss") else 2  # Triton's interpreter is slow
+    asked = prompts(few if kernels == "auto" else 12)
     most = 5 if kernels == "auto" else 14
     answers = finish(served, [ask(str(index), prompt, most) for index, prompt in enumerate(asked)])
     for index, prompt in enumerate(asked):

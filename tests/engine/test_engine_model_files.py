@@ -18,14 +18,14 @@ from transformers import AutoTokenizer
 from pagefleet_engine.model.checkpoint import source
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.weights import load
-from pagefleet_engine.model.llama import Llama
+from pagefleet_engine.model.decoder import Decoder
 from pagefleet_engine.model.text import tokenizer
 from pagefleet_kernels.cpu import operations
 
 
-def build(folder: Path) -> Llama:
+def build(folder: Path) -> Decoder:
     config, unread = load(source.resolve(f"file://{folder}"))
-    return Llama(config, unread, "none", 64, operations(1, "reference"))
+    return Decoder(config, unread, "none", 64, operations(1, "reference"))
 
 
 @pytest.mark.parametrize(

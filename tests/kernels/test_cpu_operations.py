@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.engine.compiled_operations import NEEDS_AVX512
+from support.engine.compiled_operations import NEEDS_AVX512, random
 
-from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Batch, Coded, Draw, KVPages, native, reference
+from pagefleet_kernels.cpu import FINE_GROUP, GROUP, Attention, Batch, Coded, Draw, KVPages, native, reference
 
 pytestmark = NEEDS_AVX512
 PLAIN = reference.Reference()
-
-
-@pytest.fixture(scope="module")
-def compiled() -> native.Native:
-    torch.set_num_threads(1)  # on products this small two threads spend their time waiting for each other
-    return native.Native(2)
-
-
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def paged(lengths: list[tuple[int, int]], page_size: int, seed: int = 0) -> tuple[Batch, int]:
@@ -112,17 +102,17 @@ def test_an_mlp_has_the_bits_of_its_parts(
     x, norm = random(rows, 80, seed=1), (random(80, seed=2), 1e-5)
     first, second = random(2 * inner, 80, seed=3), random(80, inner, seed=4)
     bias = random(2 * inner, seed=5)
-    gate_up, plain = (compiled.linear(first, bias, int8, group, gated) for gated in (True, False))
+    gate_up, plain = (compiled.linear(first, bias, int8, group, gated) for gated in ("silu", ""))
     down = compiled.linear(second, None, int8, group)
     normed = compiled.rms_norm(x, *norm)
     assert torch.equal(gate_up(normed), plain(normed))
     assert torch.equal(gate_up(x, norm=norm), plain(normed))
-    expected = down(compiled.silu_mul(plain(normed)), into=x.clone())
+    expected = down(compiled.gated(plain(normed), "silu"), into=x.clone())
     fused, close = x.clone(), x.clone()
     compiled.mlp(fused, norm, gate_up, down)
     assert torch.equal(fused, expected)
     if not int8:
-        PLAIN.mlp(close, norm, PLAIN.linear(first, bias, False), PLAIN.linear(second, None, False))
+        PLAIN.mlp(close, norm, PLAIN.linear(first, bias, False, gated="silu"), PLAIN.linear(second, None, False))
         torch.testing.assert_close(fused, close, rtol=1e-4, atol=1e-3)
 
 
@@ -140,7 +130,7 @@ def test_rms_norm_and_silu(compiled: native.Native, size: int) -> None:
     x, weight = random(9, size, seed=1), random(size, seed=2)
     torch.testing.assert_close(compiled.rms_norm(x, weight, 1e-5), PLAIN.rms_norm(x, weight, 1e-5))
     wide = random(9, 2 * size, seed=3) * 30
-    torch.testing.assert_close(compiled.silu_mul(wide), PLAIN.silu_mul(wide), rtol=2e-6, atol=1e-6)
+    torch.testing.assert_close(compiled.gated(wide, "silu"), PLAIN.gated(wide, "silu"), rtol=2e-6, atol=1e-6)
 
 
 LENGTHS = [
@@ -178,8 +168,9 @@ def test_attention_over_pages(
         filled.values[page, :, within] = values
     rows = int(batch.first[-1])
     qkv = random(rows, heads + 2 * kv_heads, head_dim, seed=5)
-    attended = compiled.attend(qkv, filled, batch, window)
-    torch.testing.assert_close(attended, PLAIN.attend(qkv, filled, batch, window), rtol=1e-5, atol=1e-5)
+    attention = Attention(head_dim**-0.5, window)
+    attended = compiled.attend(qkv, filled, batch, attention)
+    torch.testing.assert_close(attended, PLAIN.attend(qkv, filled, batch, attention), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -200,14 +191,14 @@ def test_rope_writes_what_attention_reads(compiled: native.Native, dtype: torch.
 def test_attention_of_a_row_does_not_depend_on_its_batch(compiled: native.Native) -> None:
     batch, count = paged([(30, 90), (1, 50), (17, 17)], 16)
     pages = KVPages(random(count, 3, 1, 64, 16, seed=1).contiguous(), random(count, 3, 16, 64, seed=2).contiguous())
-    qkv = random(48, 15, 64, seed=3)
-    whole = compiled.attend(qkv, pages, batch, 0)
+    qkv, attention = random(48, 15, 64, seed=3), Attention(0.125)
+    whole = compiled.attend(qkv, pages, batch, attention)
     for row, position in ((0, 60), (17, 77), (29, 89)):
         alone = Batch(
             batch.positions[:1], batch.slots[:1], torch.tensor([0, 1], dtype=torch.int32),
             torch.tensor([position + 1], dtype=torch.int32), batch.table[:1].contiguous(), batch.sampled,
         )  # fmt: skip
-        assert torch.equal(compiled.attend(qkv[row : row + 1].contiguous(), pages, alone, 0)[0], whole[row])
+        assert torch.equal(compiled.attend(qkv[row : row + 1].contiguous(), pages, alone, attention)[0], whole[row])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ and chunked prefill, group and page size, whatever lies in unused pages.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from support.engine.kernels_attention_case import MIXED, SCALED, Case, case
@@ -87,8 +89,10 @@ def test_a_chunked_prefill_equals_a_whole_one() -> None:
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("options", [{}, {"window": 20}, {"window": 1}])
-def test_windows_and_splits(splits: int, options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 20}, {"window": 1}, {"cap": 1.5}, {"sinks": torch.tensor([2.0, -1.0, 4.0])}]
+)
+def test_windows_caps_sinks_and_splits(splits: int, options: dict[str, Any]) -> None:
     made = case(SCALED, 3, 1, 32, 16)
     expected = paged_attention_reference(*made.arguments, **options)
     answered = paged_attention_triton(*made.arguments, **options, splits=splits)

@@ -10,8 +10,9 @@ import torch
 from torch.nn import functional
 
 from pagefleet_kernels.attention.rope_write import rope_write_reference, rope_write_triton
+from pagefleet_kernels.cpu import ACTIVATIONS
+from pagefleet_kernels.gated import gated, gated_reference, gated_triton
 from pagefleet_kernels.rms_norm import rms_norm, rms_norm_reference, rms_norm_triton
-from pagefleet_kernels.silu_mul import silu_mul, silu_mul_reference, silu_mul_triton
 
 
 @pytest.mark.parametrize("width", [16, 576, 1000])
@@ -38,12 +39,14 @@ def test_rms_norm_is_torchs_own() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8), (5, 1536), (3, 1025)])
-def test_silu_mul_equals_its_reference(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gated_equals_its_reference(shape: tuple[int, int], activation: str) -> None:
     torch.manual_seed(3)
     rows, inner = shape
     gate_up = (torch.randn(2 * rows, 2 * inner + 3) * 20)[::2, 3:]
-    torch.testing.assert_close(silu_mul_triton(gate_up), silu_mul_reference(gate_up), rtol=1e-5, atol=1e-6)
-    assert torch.equal(silu_mul(gate_up), silu_mul_reference(gate_up))
+    exact = gated_reference(gate_up.double(), activation).float()
+    torch.testing.assert_close(gated_triton(gate_up, activation), exact, rtol=1e-5, atol=1e-6)
+    assert torch.equal(gated(gate_up, activation), gated_reference(gate_up, activation))
 
 
 @pytest.mark.parametrize("head_dim", [16, 64, 80])
@@ -90,9 +93,9 @@ def test_the_references_import_without_triton() -> None:
         "import importlib, pkgutil, torch, pagefleet_kernels\n"
         "for module in pkgutil.iter_modules(pagefleet_kernels.__path__):\n"
         "    module.ispkg or importlib.import_module('pagefleet_kernels.' + module.name)\n"
-        "from pagefleet_kernels.silu_mul import silu_mul\n"
+        "from pagefleet_kernels.gated import gated\n"
         "from pagefleet_kernels.rms_norm import rms_norm\n"
-        "silu_mul(torch.ones(2, 4)); rms_norm(torch.ones(2, 4), torch.ones(4), 1e-5)"
+        "gated(torch.ones(2, 4)); rms_norm(torch.ones(2, 4), torch.ones(4), 1e-5)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

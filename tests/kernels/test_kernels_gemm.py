@@ -1,4 +1,4 @@
-"""The products with AWQ and FP8 weights equal their references, for any number of rows and with the depth split,
+"""The products of a mixture of experts, and with AWQ and FP8 weights equal their references, for any number of rows and with the depth split,
 and the references the formats' definitions.
 """
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pagefleet_kernels.grouped_gemm import grouped_gemm, grouped_gemm_triton, groups
 from pagefleet_kernels.quantised.awq_gemm import awq_gemm, awq_gemm_triton, awq_unpack
 from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm, fp8_gemm_triton
 
@@ -17,6 +18,21 @@ def assert_near(answered: torch.Tensor, expected: torch.Tensor, tolerance: float
     assert answered.dtype == expected.dtype and answered.isfinite().all()
     most = float(expected.abs().max())
     torch.testing.assert_close(answered.float(), expected.float(), rtol=tolerance, atol=tolerance * most)
+
+
+@pytest.mark.parametrize(("rows", "top"), [(1, 2), (9, 3), (70, 1)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_grouped_gemm(rows: int, top: int, biased: bool) -> None:
+    torch.manual_seed(2)
+    experts, columns, inner = 6, 72, 96
+    x, weight = torch.randn(rows, inner), torch.randn(experts, columns, inner)
+    bias = torch.randn(experts, columns) if biased else None
+    chosen = torch.rand(rows, experts).topk(top).indices
+    expected = torch.stack([weight[expert] @ x[pair // top] for pair, expert in enumerate(chosen.flatten().tolist())])
+    if bias is not None:
+        expected += bias[chosen.flatten()]
+    for product in (grouped_gemm, grouped_gemm_triton):
+        assert_near(product(x, weight, bias, groups(chosen, experts), top), expected, 1e-5)
 
 
 def words(*shape: int) -> torch.Tensor:

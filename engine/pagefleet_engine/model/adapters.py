@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from pagefleet_engine.model.checkpoint import arrange
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 
 NAME = re.compile(
@@ -70,10 +71,15 @@ def load(folder: Path, model: ModelConfig) -> Adapter:
     parts: dict[tuple[int, str], list[Part]] = {}
     for (layer, module), (down, up) in sorted(halves.items()):
         begin, rows, columns = _place(module, model)
+        experts = model.options.experts
+        if experts is not None and experts.within(layer) and PRODUCTS[module] in ("gate_up", "down"):
+            raise ValueError(f"layer {layer}, {module}: adapters of experts are not supported")
         if down is None or up is None or down.shape != (rank, columns) or up.shape != (rows, rank):
             raise ValueError(f"layer {layer}, {module}: lora_A must be [{rank}, {columns}] and lora_B [{rows}, {rank}]")
         if not (down.isfinite().all() and up.isfinite().all()):
             raise ValueError(f"layer {layer}, {module}: holds numbers that are not finite")
+        order = arrange.rotated_rows(f"model.layers.{layer}.self_attn.{module}.weight", model)
+        up = up if order is None else up[order]
         parts.setdefault((layer, PRODUCTS[module]), []).append(Part(down, up * scale, begin))
     return Adapter({place: tuple(layer_parts) for place, layer_parts in parts.items()})
 

@@ -37,6 +37,8 @@ def paged_attention(
     *,
     longest_kv: int | None = None,
     window: int = 0,
+    cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """[tokens, heads, head_dim] of q's dtype, for q of that shape: the sequences' newest tokens, one after the other.
 
@@ -45,12 +47,13 @@ def paged_attention(
     where each begins and the end; kv_lens [sequences] int32, tokens with the new ones, 0 for a sequence that only pads
     the batch (its rows come out 0); longest_query is the most rows of one sequence, longest_kv an upper bound of kv_lens
     (the tables' width if None), of which only the split count follows. A token attends to itself and the window - 1
-    tokens before it (0: all).
+    tokens before it (0: all). With a `cap` above 0 scores become cap * tanh(score / cap). `sinks` [heads] are scores that
+    take part in a head's softmax and have no value.
     """
     run = paged_attention_triton if runs_on(q) else paged_attention_reference
     return run(
         q, keys, values, block_tables, query_starts, kv_lens, scale, longest_query, longest_kv=longest_kv,
-        window=window,
+        window=window, cap=cap, sinks=sinks,
     )  # fmt: skip
 
 
@@ -66,6 +69,8 @@ def paged_attention_reference(
     *,
     longest_kv: int | None = None,
     window: int = 0,
+    cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     page_size, group = keys.shape[1], q.shape[1] // keys.shape[2]
@@ -79,7 +84,12 @@ def paged_attention_reference(
         visible = torch.ones(end - begin, length, dtype=torch.bool, device=q.device).tril(length - (end - begin))
         if window:
             visible = visible.triu(length - (end - begin) - window + 1)
-        weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
+        if cap:
+            scores = torch.tanh(scores / cap) * cap
+        scores = scores.masked_fill(~visible, -torch.inf)
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.float().view(-1, 1, 1).expand(*scores.shape[:2], 1)), dim=-1)
+        weights = scores.softmax(dim=-1)[..., :length]
         out[begin:end] = torch.einsum("hts,shd->thd", weights, v).to(q.dtype)
     return out
 
@@ -96,6 +106,8 @@ def paged_attention_triton(
     *,
     longest_kv: int | None = None,
     window: int = 0,
+    cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
     splits: int | None = None,
 ) -> torch.Tensor:
     """`splits` overrides the split count that follows from the shapes and the device."""
@@ -120,9 +132,9 @@ def paged_attention_triton(
     stats = torch.empty(2, splits, tokens, heads, dtype=torch.float32, device=q.device) if splits > 1 else out
     attend[(blocks, kv_heads, splits)](
         q, keys, values, block_tables, query_starts, kv_lens, partial, stats, *q.stride(), *keys.stride(),
-        *values.stride(), *block_tables.stride(), heads, tokens, sequences, splits, scale, window, HEAD=head_dim,
-        GROUP=group, PAGE=page_size, SPLIT=splits > 1, ROWS=plan.rows, TILE=plan.tile, DIM=dim, ONE=longest_query == 1,
-        WINDOWED=bool(window), WIDEN=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
+        *values.stride(), *block_tables.stride(), heads, tokens, sequences, splits, scale, window, cap,
+        q if sinks is None else sinks, HEAD=head_dim, GROUP=group, PAGE=page_size, SPLIT=splits > 1, ROWS=plan.rows, TILE=plan.tile, DIM=dim, ONE=longest_query == 1,
+        WINDOWED=bool(window), CAPPED=bool(cap), SINKS=sinks is not None, WIDEN=INTERPRETED, num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
     if splits > 1:
         reduce[(tokens, heads)](

@@ -11,9 +11,9 @@ from pagefleet_kernels.launch.language import jit, jit_varying, tl
 @jit
 def _tile(
     query, highest, total, summed, begin, stop, position, keys, values, table, table_column,
-    k_page, k_token, k_dim, v_page, v_token, v_dim, scale, window,
+    k_page, k_token, k_dim, v_page, v_token, v_dim, scale, window, cap,
     HEAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, DIM: tl.constexpr, WINDOWED: tl.constexpr,
-    MASKED: tl.constexpr, WIDEN: tl.constexpr,
+    MASKED: tl.constexpr, CAPPED: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """One step of the online softmax over the tokens begin to begin + TILE; with MASKED, each row attends only to its visible ones."""
     positions = begin + tl.arange(0, TILE)
@@ -42,6 +42,8 @@ def _tile(
     else:
         key, value = key.to(query.dtype), value.to(query.dtype)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    if CAPPED:  # tanh(x) = 1 - 2 / (exp(2 x) + 1)
+        scores = cap * (1.0 - 2.0 / (tl.exp(tl.minimum(2.0 * scores / cap, 80.0)) + 1.0))
     scores *= 1.4426950408889634  # exp(x) = exp2(x / ln 2)
     if MASKED:
         visible = (positions[None, :] <= position[:, None]) & real[None, :]
@@ -76,9 +78,9 @@ def _sequence_of(block, query_starts, sequences, block_tokens):
 def attend(
     q, keys, values, block_tables, query_starts, kv_lens, out, stats, q_token, q_head, q_dim,
     k_page, k_token, k_head, k_dim, v_page, v_token, v_head, v_dim, table_row, table_column,
-    heads, tokens, sequences, splits, scale, window, HEAD: tl.constexpr, GROUP: tl.constexpr,
+    heads, tokens, sequences, splits, scale, window, cap, sinks, HEAD: tl.constexpr, GROUP: tl.constexpr,
     PAGE: tl.constexpr, SPLIT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, DIM: tl.constexpr,
-    ONE: tl.constexpr, WINDOWED: tl.constexpr, WIDEN: tl.constexpr,
+    ONE: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """One program per block of a sequence's new tokens, KV head and split; row r is token r // GROUP, head r % GROUP.
 
@@ -118,6 +120,11 @@ def attend(
 
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
+    if SINKS:  # noqa: SIM102 - the second condition is the device's
+        if split == 0:  # of all splits it counts once
+            score = tl.load(sinks + head, mask=row_inside, other=0.0).to(tl.float32) * 1.4426950408889634
+            highest = tl.where(row_inside, score, float("-inf"))
+            total = tl.where(row_inside, 1.0, 0.0)
     summed = tl.zeros([ROWS, DIM], tl.float32)
     table = block_tables + sequence.to(tl.int64) * table_row
     keys += kv_head * k_head
@@ -128,14 +135,14 @@ def attend(
         for tile in range(begin, masked_from, TILE):
             highest, total, summed = _tile(
                 query, highest, total, summed, tile, end, position, keys, values, table, table_column,
-                k_page, k_token, k_dim, v_page, v_token, v_dim, scale, window,
-                HEAD, PAGE, TILE, DIM, WINDOWED, False, WIDEN,
+                k_page, k_token, k_dim, v_page, v_token, v_dim, scale, window, cap,
+                HEAD, PAGE, TILE, DIM, WINDOWED, False, CAPPED, WIDEN,
             )  # fmt: skip
     for tile in range(masked_from, end, TILE):
         highest, total, summed = _tile(
             query, highest, total, summed, tile, end, position, keys, values, table, table_column,
-            k_page, k_token, k_dim, v_page, v_token, v_dim, scale, window,
-            HEAD, PAGE, TILE, DIM, WINDOWED, True, WIDEN,
+            k_page, k_token, k_dim, v_page, v_token, v_dim, scale, window, cap,
+            HEAD, PAGE, TILE, DIM, WINDOWED, True, CAPPED, WIDEN,
         )  # fmt: skip
 
     if SPLIT:

@@ -7,9 +7,25 @@ bit by bit, whatever other rows its batch has.
 from __future__ import annotations
 
 from pagefleet_kernels.cpu import native, reference
-from pagefleet_kernels.cpu.layout import FINE_GROUP, GROUP, Batch, Coded, Draw, KVPages, Linear, Norm, Operations
+from pagefleet_kernels.cpu.layout import (
+    ACTIVATIONS,
+    FINE_GROUP,
+    GROUP,
+    Attention,
+    Batch,
+    Coded,
+    Draw,
+    Experts,
+    KVPages,
+    Linear,
+    Norm,
+    Operations,
+)
 
-__all__ = ["FINE_GROUP", "GROUP", "Batch", "Coded", "Draw", "KVPages", "Linear", "Norm", "Operations", "operations"]
+__all__ = [
+    "ACTIVATIONS", "FINE_GROUP", "GROUP", "Attention", "Batch", "Coded", "Draw", "Experts", "KVPages", "Linear", "Norm",
+    "Operations", "operations",
+]  # fmt: skip
 
 
 def operations(threads: int, kind: str = "auto") -> Operations:

@@ -110,6 +110,23 @@ def floats(weight: torch.Tensor | Coded) -> torch.Tensor:
 
 
 Norm = tuple[torch.Tensor, float]  # of an RMS norm: weight [size] and epsilon
+# Functions of a gated product's two halves: silu(a) * b, gelu(a) * b by GELU's tanh approximation, and gpt-oss's
+# a * sigmoid(1.702 a) * (b + 1) with a at most 7 and b within -7 to 7.
+ACTIVATIONS = ("silu", "gelu_tanh", "clamped_swiglu")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What a layer's attention computes. A token attends to `window` positions, itself included; 0: all.
+
+    Scores are multiplied by `scale`, and with a `cap` above 0 become cap * tanh(score / cap). `sinks` [heads] are scores
+    that take part in the softmax and have no value (gpt-oss).
+    """
+
+    scale: float
+    window: int = 0
+    cap: float = 0.0
+    sinks: torch.Tensor | None = None
 
 
 class Linear(Protocol):
@@ -119,6 +136,15 @@ class Linear(Protocol):
         """x [rows, k] float32, normalised where `norm` is given -> x w^T + bias [rows, n].
 
         With `into`, the product is added to it, and `into` is returned.
+        """
+
+
+class Experts(Protocol):
+    """The MLPs of a mixture of experts, prepared once."""
+
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """x [rows, hidden] -> the sum over a row's experts `chosen` [rows, top] int32 of `weights` [rows, top] times each
+        expert's MLP of x. A row adds them in the order of their numbers.
         """
 
 
@@ -133,22 +159,28 @@ class Operations(Protocol):
         bias: torch.Tensor | None,
         int8: bool,
         group: int = GROUP,
-        gated: bool = False,
+        gated: str = "",
     ) -> Linear:
         """Prepare `weight` [n, k], float32, bfloat16 or float16. Operations that pack the weight do not hold the tensor.
 
         int8 has groups of GROUP or FINE_GROUP elements. Fine groups lose less precision and take an eighth more time. A
-        gated product can be the first one of an MLP.
+        product that is `gated` by one of ACTIVATIONS can be the first one of an MLP.
         """
 
-    def mlp(self, x: torch.Tensor, norm: Norm, gate_up: Any, down: Any) -> None:
-        """x [rows, hidden] += down(silu_mul(gate_up(x normalised))); both are this object's own `linear`, the first gated."""
+    def mlp(self, x: torch.Tensor, norm: Norm | None, gate_up: Any, down: Any, add: bool = True) -> torch.Tensor:
+        """down(gated(gate_up(x normalised))) of x [rows, hidden]: added to x, which is returned, or in a tensor of its own.
+
+        Both are this object's own `linear`, the first gated.
+        """
+
+    def experts(self, gate_up: Sequence[Any], down: Sequence[Any]) -> Experts:
+        """Prepare the MLPs of one layer's experts; each has two products as `mlp` has."""
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """x [rows, size] over its root mean square, times weight [size]."""
 
-    def silu_mul(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, 2 inner] -> silu(first half) * second half [rows, inner]."""
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """x [rows, 2 inner] -> one of ACTIVATIONS of its two halves, [rows, inner]."""
 
     def rope_write(
         self,
@@ -164,11 +196,8 @@ class Operations(Protocol):
         RMS norm and its epsilon, for models that have it.
         """
 
-    def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, window: int) -> torch.Tensor:
-        """Causal attention of the queries in qkv [n, heads + 2 kv_heads, head_dim] -> [n, heads * head_dim].
-
-        A token attends to `window` positions, itself included; 0: all. Scores are scaled by head_dim ** -0.5.
-        """
+    def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, attention: Attention) -> torch.Tensor:
+        """Causal attention of the queries in qkv [n, heads + 2 kv_heads, head_dim] -> [n, heads * head_dim]."""
 
     def sample(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
         """Tokens drawn from softmax(row / temperature) of logits [rows, vocab], cut by top-k, top-p, min-p in this order.

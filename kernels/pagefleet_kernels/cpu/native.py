@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from pagefleet_kernels.compile import LIBRARY
-from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Norm, floats
+from pagefleet_kernels.cpu.layout import ACTIVATIONS, GROUP, Attention, Batch, Coded, Draw, KVPages, Norm, floats
 
 NEEDED = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"})
-VERSION = 5
+VERSION = 6
 
 
 def missing() -> str | None:
@@ -44,7 +44,7 @@ class _Attention(Structure):
         ("q", c_void_p), ("q_stride", c_int64), ("out", c_void_p), ("keys", c_void_p), ("values", c_void_p),
         ("table", c_void_p), ("table_width", c_int64), ("first", c_void_p), ("context", c_void_p),
         ("sequences", c_int64), ("heads", c_int64), ("kv_heads", c_int64), ("head_dim", c_int64),
-        ("page_size", c_int64), ("window", c_int64), ("scale", c_float),
+        ("page_size", c_int64), ("window", c_int64), ("scale", c_float), ("cap", c_float), ("sinks", c_void_p),
     ]  # fmt: skip
 
 
@@ -71,9 +71,12 @@ def _library() -> ctypes.CDLL:
         "linear": (c_void_p, [c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int]),
         "linear_free": (None, [c_void_p]),
         "linear_apply": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p, c_int]),
-        "mlp": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p]),
+        "mlp": (None, [c_void_p, c_void_p, c_void_p, c_float, c_int64, c_void_p, c_void_p, c_int]),
+        "experts": (c_void_p, [c_void_p, c_void_p, c_int64]),
+        "experts_free": (None, [c_void_p]),
+        "experts_apply": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p]),
         "rms_norm": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float]),
-        "silu_mul": (None, [c_void_p, c_void_p, c_int64, c_int64]),
+        "gate": (None, [c_int, c_void_p, c_void_p, c_int64, c_int64]),
         "rope": (None, [POINTER(_Rope), c_int]),
         "attend": (None, [POINTER(_Attention), c_int]),
         "sample": (None, [c_void_p, c_int64, POINTER(_Draw), c_int64]),
@@ -87,6 +90,11 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+def _number(name: str) -> int:
+    """The number of one of ACTIVATIONS in `Activation` of source/vector.h, 0 for none."""
+    return ACTIVATIONS.index(name) + 1 if name else 0
+
+
 class NativeLinear:
     """A packed weight; freed with this object. `group` is int8's; 0: the weight is stored as it is given."""
 
@@ -96,7 +104,7 @@ class NativeLinear:
         weight: torch.Tensor | Coded,
         bias: torch.Tensor | None,
         group: int,
-        gated: bool,
+        gated: str,
     ) -> None:
         scales = offsets = None
         if group:
@@ -109,7 +117,7 @@ class NativeLinear:
         self._library, self._n = library, matrix.shape[0]
         held = [None if one is None else one.contiguous() for one in (matrix, scales, offsets, bias)]
         pointers = [None if one is None else one.data_ptr() for one in held]
-        self.handle = library.pagefleet_linear(storage, *pointers, *matrix.shape, group, gated)
+        self.handle = library.pagefleet_linear(storage, *pointers, *matrix.shape, group, _number(gated))
 
     def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
         y = x.new_empty(x.shape[0], self._n) if into is None else into
@@ -122,6 +130,26 @@ class NativeLinear:
     def __del__(self) -> None:
         if handle := getattr(self, "handle", None):
             self._library.pagefleet_linear_free(handle)
+
+
+class NativeExperts:
+    """One layer's experts; freed with this object, which holds their products."""
+
+    def __init__(self, library: ctypes.CDLL, gate_up: Sequence[NativeLinear], down: Sequence[NativeLinear]) -> None:
+        self._library, self._products = library, (tuple(gate_up), tuple(down))
+        arrays = [(c_void_p * len(products))(*(one.handle for one in products)) for products in self._products]
+        self._handle = library.pagefleet_experts(*arrays, len(down))
+
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        self._library.pagefleet_experts_apply(
+            self._handle, x.data_ptr(), chosen.data_ptr(), weights.data_ptr(), *chosen.shape, y.data_ptr()
+        )
+        return y
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "_handle", None):
+            self._library.pagefleet_experts_free(handle)
 
 
 class Native:
@@ -144,22 +172,32 @@ class Native:
         bias: torch.Tensor | None,
         int8: bool,
         group: int = GROUP,
-        gated: bool = False,
+        gated: str = "",
     ) -> NativeLinear:
         return NativeLinear(self._library, weight, bias, group if int8 else 0, gated)
 
-    def mlp(self, x: torch.Tensor, norm: Norm, gate_up: NativeLinear, down: NativeLinear) -> None:
-        self._library.pagefleet_mlp(gate_up.handle, down.handle, norm[0].data_ptr(), norm[1], x.shape[0], x.data_ptr())
+    def mlp(
+        self, x: torch.Tensor, norm: Norm | None, gate_up: NativeLinear, down: NativeLinear, add: bool = True
+    ) -> torch.Tensor:
+        weight, epsilon = (norm[0].data_ptr(), norm[1]) if norm else (None, 0.0)
+        y = x if add else torch.empty_like(x)
+        self._library.pagefleet_mlp(
+            gate_up.handle, down.handle, weight, epsilon, x.shape[0], x.data_ptr(), y.data_ptr(), add
+        )
+        return y
+
+    def experts(self, gate_up: Sequence[NativeLinear], down: Sequence[NativeLinear]) -> NativeExperts:
+        return NativeExperts(self._library, gate_up, down)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         y = torch.empty_like(x)
         self._library.pagefleet_rms_norm(x.data_ptr(), weight.data_ptr(), y.data_ptr(), *x.shape, epsilon)
         return y
 
-    def silu_mul(self, x: torch.Tensor) -> torch.Tensor:
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         rows, inner = x.shape[0], x.shape[1] // 2
         y = x.new_empty(rows, inner)
-        self._library.pagefleet_silu_mul(x.data_ptr(), y.data_ptr(), rows, inner)
+        self._library.pagefleet_gate(_number(activation), x.data_ptr(), y.data_ptr(), rows, inner)
         return y
 
     def rope_write(
@@ -179,14 +217,16 @@ class Native:
         )  # fmt: skip
         self._library.pagefleet_rope(byref(job), pages.keys.dtype == torch.float16)
 
-    def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, window: int) -> torch.Tensor:
+    def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, attention: Attention) -> torch.Tensor:
         kv_heads, head_dim = pages.values.shape[1], qkv.shape[2]
         heads = qkv.shape[1] - 2 * kv_heads
         out = qkv.new_empty(qkv.shape[0], heads * head_dim)
         job = _Attention(
             qkv.data_ptr(), qkv.stride(0), out.data_ptr(), pages.keys.data_ptr(), pages.values.data_ptr(),
             batch.table.data_ptr(), batch.table.shape[1], batch.first.data_ptr(), batch.context.data_ptr(),
-            batch.context.shape[0], heads, kv_heads, head_dim, pages.page_size, window, head_dim**-0.5,
+            batch.context.shape[0], heads, kv_heads, head_dim, pages.page_size,
+            attention.window, attention.scale, attention.cap,
+            None if attention.sinks is None else attention.sinks.data_ptr(),
         )  # fmt: skip
         self._library.pagefleet_attend(byref(job), pages.keys.dtype == torch.float16)
         return out

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
-from pagefleet_kernels.cpu.layout import GROUP, Batch, Coded, Draw, KVPages, Linear, Norm, floats
+from pagefleet_kernels.cpu.layout import GROUP, Attention, Batch, Coded, Draw, Experts, KVPages, Norm, floats
 
 
 def quantise(x: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor]:
@@ -25,6 +26,41 @@ def dequantise(x: torch.Tensor, group: int = GROUP) -> torch.Tensor:
     return (values * scales.unsqueeze(2)).view(x.shape[0], -1)[:, : x.shape[1]]
 
 
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    return functional.rms_norm(x, (x.shape[-1],), weight, epsilon)
+
+
+def gated(x: torch.Tensor, activation: str) -> torch.Tensor:
+    """One of ACTIVATIONS of the halves of x [rows, 2 inner] -> [rows, inner]."""
+    first, second = x.chunk(2, dim=-1)
+    match activation:
+        case "silu":
+            return functional.silu(first).mul_(second)
+        case "gelu_tanh":
+            return functional.gelu(first, approximate="tanh").mul_(second)
+        case "clamped_swiglu":
+            first = first.clamp(max=7.0)
+            return (second.clamp(-7.0, 7.0) + 1) * (first * torch.sigmoid(first * 1.702))
+        case _:
+            raise ValueError(f"activation {activation!r}")
+
+
+@dataclass(frozen=True)
+class ReferenceLinear:
+    """A product whose weight is prepared. `group` is int8's, 0 for none; `gated` names the activation after it."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    group: int
+    gated: str
+
+    def __call__(self, x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
+        normed = rms_norm(x, *norm) if norm else x
+        rounded = dequantise(normed, self.group) if self.group else normed
+        product = functional.linear(rounded, self.weight, self.bias)
+        return product if into is None else into.add_(product)
+
+
 class Reference:
     """Operations on any CPU that torch runs on. int8 is computed in float32 from rounded values."""
 
@@ -36,26 +72,31 @@ class Reference:
         bias: torch.Tensor | None,
         int8: bool,
         group: int = GROUP,
-        gated: bool = False,
-    ) -> Linear:
+        gated: str = "",
+    ) -> ReferenceLinear:
         matrix = dequantise(floats(weight), group) if int8 else floats(weight)
+        return ReferenceLinear(matrix, bias, group if int8 else 0, gated)
 
-        def apply(x: torch.Tensor, into: torch.Tensor | None = None, norm: Norm | None = None) -> torch.Tensor:
-            normed = self.rms_norm(x, *norm) if norm else x
-            product = functional.linear(dequantise(normed, group) if int8 else normed, matrix, bias)
-            return product if into is None else into.add_(product)
+    def mlp(
+        self, x: torch.Tensor, norm: Norm | None, gate_up: ReferenceLinear, down: ReferenceLinear, add: bool = True
+    ) -> torch.Tensor:
+        return down(self.gated(gate_up(x, norm=norm), gate_up.gated), into=x if add else None)
+
+    def experts(self, gate_up: Sequence[ReferenceLinear], down: Sequence[ReferenceLinear]) -> Experts:
+        def apply(x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            y = torch.zeros_like(x)
+            for expert in sorted(set(chosen.flatten().tolist())):
+                rows, places = torch.where(chosen == expert)
+                y[rows] += weights[rows, places, None] * self.mlp(x[rows], None, gate_up[expert], down[expert], False)
+            return y
 
         return apply
 
-    def mlp(self, x: torch.Tensor, norm: Norm, gate_up: Linear, down: Linear) -> None:
-        down(self.silu_mul(gate_up(x, norm=norm)), into=x)
-
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        return functional.rms_norm(x, (x.shape[-1],), weight, epsilon)
+        return rms_norm(x, weight, epsilon)
 
-    def silu_mul(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = x.chunk(2, dim=-1)
-        return functional.silu(gate).mul_(up)
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        return gated(x, activation)
 
     def rope_write(
         self,
@@ -82,7 +123,7 @@ class Reference:
         )
         pages.values[page, :, within] = qkv[:, rotated:].to(pages.values.dtype)
 
-    def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, window: int) -> torch.Tensor:
+    def attend(self, qkv: torch.Tensor, pages: KVPages, batch: Batch, attention: Attention) -> torch.Tensor:
         kv_heads, head_dim = pages.values.shape[1], qkv.shape[2]
         heads = qkv.shape[1] - 2 * kv_heads
         out = qkv.new_empty(qkv.shape[0], heads, head_dim)
@@ -95,17 +136,36 @@ class Reference:
             position = torch.arange(context - (end - begin), context).unsqueeze(1)
             positions = torch.arange(context).unsqueeze(0)
             mask = positions <= position
-            if window:
-                mask &= positions > position - window
-            query = qkv[begin:end, :heads].transpose(0, 1).unsqueeze(0)
-            product = functional.scaled_dot_product_attention(
-                query, keys.float().unsqueeze(0), values.float().unsqueeze(0), attn_mask=mask, enable_gqa=True
-            )
-            out[begin:end] = product.squeeze(0).transpose(0, 1)
+            if attention.window:
+                mask &= positions > position - attention.window
+            query = qkv[begin:end, :heads].transpose(0, 1)
+            out[begin:end] = _attended(query, keys.float(), values.float(), mask, attention).transpose(0, 1)
         return out.view(qkv.shape[0], -1)
 
     def sample(self, logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
         return [_drawn(logits[draw.row], draw) for draw in draws]
+
+
+def _attended(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, attention: Attention
+) -> torch.Tensor:
+    """query [heads, n, head_dim], keys and values [kv_heads, context, head_dim], mask [n, context] -> as query."""
+    if not attention.cap and attention.sinks is None:
+        return functional.scaled_dot_product_attention(
+            query.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask, scale=attention.scale,
+            enable_gqa=True,
+        ).squeeze(0)  # fmt: skip
+    group = query.shape[0] // keys.shape[0]
+    scores = query @ keys.repeat_interleave(group, 0).transpose(1, 2) * attention.scale
+    if attention.cap:
+        scores = torch.tanh(scores / attention.cap) * attention.cap
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if attention.sinks is not None:
+        sinks = attention.sinks.view(-1, 1, 1).expand(*scores.shape[:2], 1)
+        weights = torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
+    else:
+        weights = scores.softmax(dim=-1)
+    return weights @ values.repeat_interleave(group, 0)
 
 
 def _drawn(logits: torch.Tensor, draw: Draw) -> int:

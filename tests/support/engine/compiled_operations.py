@@ -1,8 +1,9 @@
-"""The mark of tests that need the compiled CPU operations, which only CPUs with AVX-512 and VNNI run."""
+"""Random tensors, and the mark of tests that need the compiled CPU operations, which only CPUs with AVX-512 and VNNI run."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from pagefleet_kernels.cpu import native
 
@@ -12,3 +13,7 @@ NEEDS_AVX512 = pytest.mark.skipif(
     "lacks" in _MISSING,
     reason=f"{_MISSING}: untested are the compiled CPU operations, and the engine with them; torch's own run beside them",
 )
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

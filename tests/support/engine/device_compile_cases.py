@@ -15,7 +15,7 @@ import torch
 
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.weights import Weights
-from pagefleet_engine.runner.device.model.model import DeviceLlama
+from pagefleet_engine.runner.device.model.model import DeviceDecoder
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.weights import Reader
 from pagefleet_engine.runner.device.steps.executor import Executor
@@ -61,7 +61,7 @@ def executor(model: ModelConfig, fp8: bool, kv: torch.dtype) -> Executor:
         shapes |= {f"{layer}self_attn.{name}_norm.weight": (model.head_dim,) for name in "qk"}
     readers = {name: partial(_weights, shape) for name, shape in shapes.items()}
     reader = Reader(Weights(readers, "random"), Shard(), CPU, COMPILED, fp8=fp8)
-    made = DeviceLlama(model, reader, Shard(), MAX_POSITIONS, COMPILED, CPU, None)
+    made = DeviceDecoder(model, reader, Shard(), MAX_POSITIONS, COMPILED, CPU, None)
     pool = made.pool(PAGES, PAGE, kv)
     state = State(64, MAX_POSITIONS // PAGE, PAGE, CPU, COMPILED)
     return Executor(made, pool, state, COMPILED, MAX_POSITIONS, HostPages(pool, 2, COMPILED))

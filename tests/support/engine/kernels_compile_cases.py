@@ -12,12 +12,12 @@ from pagefleet_kernels.attention.page_copy import page_copy_triton
 from pagefleet_kernels.attention.paged_attention import paged_attention_triton
 from pagefleet_kernels.attention.rope_write import rope_write_triton
 from pagefleet_kernels.build_inputs import build_inputs_triton
+from pagefleet_kernels.gated import gated_triton
 from pagefleet_kernels.quantised.awq_gemm import awq_gemm_triton
 from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm_triton
 from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise_triton
 from pagefleet_kernels.rms_norm import rms_norm_triton
 from pagefleet_kernels.sample import sample_triton
-from pagefleet_kernels.silu_mul import silu_mul_triton
 
 BF16, FP16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 
@@ -78,7 +78,7 @@ CASES: dict[str, Callable[[], object]] = {
     "prefill 256": partial(attention, 512, 16, 256, splits=1),
     "mixed": partial(attention, 8, 16, 64),
     "rms_norm": lambda: rms_norm_triton(torch.zeros(4, 4096, dtype=BF16), torch.zeros(4096, dtype=BF16), 1e-5),
-    "silu_mul": lambda: silu_mul_triton(torch.zeros(4, 8192, dtype=BF16)),
+    "gated": lambda: gated_triton(torch.zeros(4, 8192, dtype=BF16)),
     "rope": partial(rope, BF16, BF16, False),
     "rope norm fp8": partial(rope, BF16, FP8, True),
     "rope fp32": partial(rope, torch.float32, torch.float32, True),

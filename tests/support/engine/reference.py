@@ -19,7 +19,7 @@ from pagefleet_engine.core.requests import EngineConfig, EngineRequest, Sampling
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.model.checkpoint import source, weights
-from pagefleet_engine.model.llama import Llama
+from pagefleet_engine.model.decoder import Decoder
 from pagefleet_engine.runner.cpu.batch import lay_out
 from pagefleet_engine.runner.cpu.engine import Engine
 from pagefleet_kernels.cpu import operations
@@ -34,7 +34,7 @@ def saved(model: Any, folder: Path) -> str:
     """Save a model of transformers as safetensors, with norms and biases other than 1 and 0, and return its URI."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name or "bias" in name:
+            if "norm" in name or "bias" in name or "sinks" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(folder)
     return f"file://{folder}"
@@ -143,14 +143,14 @@ def all_logits(model: str, texts: Sequence[Sequence[int]], quantization: str) ->
     """Return for each of `texts` the logits [tokens, vocab] after each token, by our own forward pass as one chunk."""
     config, unread = weights.load(source.resolve(model))
     longest, size = max(map(len, texts)), 16
-    llama = Llama(config, unread, quantization, longest, operations(2))
+    decoder = Decoder(config, unread, quantization, longest, operations(2))
     dtype = torch.float16 if quantization == "int8" else torch.float32
-    cache = llama.pages(-(-longest // size), size, dtype)
+    cache = decoder.pages(-(-longest // size), size, dtype)
     for tokens in texts:
         sequence = TokenSequence(EngineRequest("all", tuple(tokens), SamplingParams(1), 0.0), 0, b"", list(tokens))
         sequence.pages = list(range(-(-len(tokens) // size)))
         ids, batch = lay_out([Work(sequence, 0, len(tokens))], size)
-        yield llama.logits(llama.forward(ids, batch, cache))
+        yield decoder.logits(decoder.forward(ids, batch, cache))
 
 
 @torch.inference_mode()

@@ -79,8 +79,11 @@ def test_config_json_is_read(tmp_path: Path) -> None:
         ({"model_type": "mamba"}, "'mamba' is not supported; supported: llama"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; supported: silu"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "'longrope' is not supported; supported: default, linear"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "short_factor"),
+        (
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            "rope scaling 'dynamic' is not supported; supported: default, linear",
+        ),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "rope scaling factor 0 is not a positive number"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "each layer type apart"),

@@ -11,24 +11,23 @@ from typing import Any
 from pagefleet_engine.model.checkpoint import quantization, rope_scaling
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.families import registry
-from pagefleet_engine.model.families.family import Family, NotSupported, slides
-
-# Settings that change the arithmetic, with the values that this implementation computes.
-COMPUTED = {"hidden_act": ("silu", None), "partial_rotary_factor": (1.0, None)}
+from pagefleet_engine.model.families.family import LLAMA, Family, NotSupported, Options, slides
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes in elements; `max_position` in tokens. Decoder-only, GQA, rotary positions, gated SiLU MLP, RMSNorm.
+    """Sizes in elements; `max_position` in tokens. Decoder-only, GQA, rotary positions, gated MLP, RMSNorm.
 
-    rope_divisors [head_dim / 2]: slow the rotary frequencies down, empty when they are not scaled.
+    rope_divisors [rotary_dim / 2]: slow the rotary frequencies down, empty when they are not scaled.
     rope_scale: multiplies cos and sin.
+    long_rope_divisors: in place of rope_divisors where more than `original_position` positions are served; empty: never.
     tied: the output matrix is the embedding, whatever else the file holds.
     qk_norm: RMSNorm over each head of q and k before the rotation (Qwen3).
     attention_bias: the config promises biases of q, k and v; a file may hold others without being asked.
     sliding_window: in layers where `sliding_layers` is true a token attends to itself and the `sliding_window` - 1
     tokens before it. None, and no layer, when nothing slides.
     stored: how the checkpoint's linear layers are quantised; None: floats.
+    options: what the layers compute beside Llama's.
     """
 
     kind: str
@@ -51,6 +50,9 @@ class ModelConfig:
     sliding_window: int | None = None
     sliding_layers: tuple[bool, ...] = ()
     stored: quantization.Stored | None = None
+    long_rope_divisors: tuple[float, ...] = ()
+    original_position: int = 0
+    options: Options = LLAMA
 
     @property
     def q_size(self) -> int:
@@ -59,6 +61,23 @@ class ModelConfig:
     @property
     def kv_size(self) -> int:
         return self.kv_heads * self.head_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        """The elements of each head that are rotated."""
+        return int(self.head_dim * self.options.rotary_fraction)
+
+    @property
+    def attention_scale(self) -> float:
+        scale = self.options.attention_scale
+        return self.head_dim**-0.5 if scale is None else scale
+
+    def mlp_rows(self, layer: int) -> int:
+        """How many rows of `hidden_size` elements the MLP of this layer, or its experts, have: gates, ups and downs."""
+        experts = self.options.experts
+        if experts is None or not experts.within(layer):
+            return 3 * self.intermediate_size
+        return 3 * (experts.count * experts.inner + experts.shared_inner) + experts.count
 
     def window(self, layer: int) -> int | None:
         """Return how many tokens, itself included, a token of this layer attends to; None: all before it."""
@@ -80,7 +99,7 @@ def check_shape(config: ModelConfig) -> ModelConfig:
     for name in sizes:
         if getattr(config, name) < 1:
             raise ModelError(SOURCE, f"the model's {name} is {getattr(config, name)}")
-    if config.heads % config.kv_heads or config.head_dim % 2:
+    if config.heads % config.kv_heads or config.head_dim % 2 or config.rotary_dim % 2:
         raise ModelError(
             SOURCE,
             f"the model has {config.heads} query heads over {config.kv_heads} key heads of {config.head_dim} elements",
@@ -102,10 +121,16 @@ def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
     if family is None:
         supported = ", ".join(registry.model_types())
         raise ModelError(SOURCE, f"model_type {model_type!r} is not supported; supported: {supported}")
-    document = family.config(document)
+    try:
+        document = family.config(document)
+        options = family.options(document)
+    except NotSupported as error:
+        raise ModelError(SOURCE, f"config.json: {error}") from error
     rope: dict[str, Any] = document.get("rope_scaling") or document.get("rope_parameters") or {}
-    _check(document)
-    _check(rope)
+    _check(document, "hidden_act", family.hidden_act)
+    if options.rotary_fraction == 1:
+        _check(document, "partial_rotary_factor", 1.0)
+        _check(rope, "partial_rotary_factor", 1.0)
     if any(isinstance(value, dict) for value in rope.values()):
         raise ModelError(SOURCE, "config.json: rope_parameters of each layer type apart are not supported")
     heads, layers = int(document["num_attention_heads"]), int(document["num_hidden_layers"])
@@ -113,7 +138,7 @@ def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
     head_dim = int(document.get("head_dim") or family.head_dim or hidden // heads)
     theta = float(rope.get("rope_theta") or document.get("rope_theta") or 10000.0)
     scaling = rope_scaling.from_parameters(
-        rope, head_dim, theta, longest, document.get("original_max_position_embeddings")
+        rope, int(head_dim * options.rotary_fraction), theta, longest, document.get("original_max_position_embeddings")
     )
     window, sliding = _sliding(family, document, layers)
     return ModelConfig(
@@ -137,15 +162,16 @@ def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
         sliding_window=window,
         sliding_layers=sliding,
         stored=quantization.parse(document.get("quantization_config")),
+        long_rope_divisors=scaling.long,
+        original_position=scaling.original,
+        options=options,
     )
 
 
-def _check(document: Mapping[str, Any]) -> None:
-    for name, allowed in COMPUTED.items():
-        if document.get(name) not in allowed:
-            raise ModelError(
-                SOURCE, f"config.json: {name} {document[name]!r} is not supported; supported: {allowed[0]}"
-            )
+def _check(document: Mapping[str, Any], name: str, computed: Any) -> None:
+    """Raises ModelError for a setting that changes the arithmetic to one that the layers do not compute."""
+    if document.get(name) not in (computed, None):
+        raise ModelError(SOURCE, f"config.json: {name} {document[name]!r} is not supported; supported: {computed}")
 
 
 def _sliding(family: Family, document: Mapping[str, Any], layers: int) -> tuple[int | None, tuple[bool, ...]]:

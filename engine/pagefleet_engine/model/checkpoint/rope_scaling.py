@@ -9,19 +9,22 @@ from typing import Any
 
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 
-TYPES = ("default", "linear", "llama3", "yarn")
+TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 
 
 @dataclass(frozen=True)
 class Scaling:
     """`divisors` [head_dim / 2] of the frequencies, empty: all 1. `scale` multiplies cos and sin.
 
-    `positions`: the context that the scaling reaches, 0 when it is not stated.
+    `positions`: the context that the scaling reaches, 0 when it is not stated. `long`, where there are any, are the
+    divisors of a context of more than `original` positions.
     """
 
     divisors: tuple[float, ...] = ()
     scale: float = 1.0
     positions: int = 0
+    long: tuple[float, ...] = ()
+    original: int = 0
 
 
 def from_parameters(
@@ -51,6 +54,19 @@ def from_parameters(
                 truncate=bool(parameters.get("truncate", True)),
             )  # fmt: skip
             return Scaling(divisors, _yarn_scale(parameters, factor), int(first * factor))
+        case "longrope":
+            factor = _positive(parameters.get("factor") or max_position / first)
+            short, long = (
+                tuple(_positive(one) for one in parameters[name]) for name in ("short_factor", "long_factor")
+            )
+            if not len(short) == len(long) == head_dim // 2:
+                raise ValueError(
+                    f"short_factor and long_factor have {len(short)} and {len(long)} of {head_dim // 2} entries"
+                )
+            scale = parameters.get("attention_factor")
+            if scale is None:
+                scale = math.sqrt(1 + math.log(factor) / math.log(first)) if factor > 1 else 1.0
+            return Scaling(short, float(scale), 0, long, first)
         case other:
             raise ModelError(SOURCE, f"rope scaling {other!r} is not supported; supported: {', '.join(TYPES)}")
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
 
-from pagefleet_engine.model.checkpoint import dequantise, gguf_blocks, shards
+from pagefleet_engine.model.checkpoint import arrange, dequantise, gguf_blocks, shards
 from pagefleet_engine.model.checkpoint.config import ModelConfig, from_json
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_config import from_gguf
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF
+from pagefleet_engine.model.checkpoint.quantization import Stored
 from pagefleet_engine.model.checkpoint.source import Format, ModelSource
 from pagefleet_engine.model.families import registry
 from pagefleet_kernels.cpu import Coded
@@ -147,27 +148,32 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
 
 
 def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
-    config, tensors = from_json(source.path), shards.readers(source.path)
-    if (family := registry.of_model_type(config.kind)) is not None:
-        tensors = {family.tensor(name): reader for name, reader in tensors.items()}
+    config, files = from_json(source.path), shards.readers(source.path)
+    family = registry.family(config.kind)
+    element_bytes = max((read.bytes for name, read in files.items() if name.endswith(MATRICES)), default=4)
+    stored_as = {family.tensor(name): reader for name, reader in files.items()}
     packed: dict[str, Callable[[], dequantise.Packed]] = {}
-    stored = config.stored
-    element_bytes = max((read.bytes for name, read in tensors.items() if name.endswith(MATRICES)), default=4)
-    if stored is not None:
-        for layer, names in dequantise.parts(stored, tensors).items():
-            missing = [name for name in names if name not in tensors]
+    if (stored := config.stored) is not None:
+        for layer, names in dequantise.parts(stored, stored_as).items():
+            missing = [name for name in names if name not in stored_as]
             if missing:
                 raise ModelError(SOURCE, f"{source.path.name} lacks the tensor {missing[0]}")
-            parts = [tensors.pop(name) for name in names]
-            packed[layer] = partial(lambda parts: dequantise.packed(stored, tuple(read() for read in parts)), parts)
+            parts = [stored_as.pop(name) for name in names]
+            packed[layer] = partial(_packed, stored, parts)
+    floats = {f"{layer}.weight": partial(_unpacked, read) for layer, read in packed.items()}
+    tensors = arrange.arranged({**stored_as, **floats}, family, config)
+    same = {layer: read for layer, read in packed.items() if tensors.get(name := f"{layer}.weight") is floats[name]}
     readers: dict[str, Read] = {name: partial(_plain, read) for name, read in tensors.items()}
-    readers |= {f"{layer}.weight": partial(_unpacked, read) for layer, read in packed.items()}
-    return config, Weights(readers, source.path.name, packed, element_bytes=4 if packed else element_bytes)
+    return config, Weights(readers, source.path.name, same, element_bytes=4 if packed else element_bytes)
 
 
-def _plain(read: Callable[[], torch.Tensor], out: torch.Tensor | None) -> torch.Tensor:
+def _packed(stored: Stored, parts: Sequence[arrange.Tensor]) -> dequantise.Packed:
+    return dequantise.packed(stored, tuple(read() for read in parts))
+
+
+def _plain(read: arrange.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     return read()
 
 
-def _unpacked(read: Callable[[], dequantise.Packed], out: torch.Tensor | None) -> torch.Tensor:
+def _unpacked(read: Callable[[], dequantise.Packed]) -> torch.Tensor:
     return read().dequantise()

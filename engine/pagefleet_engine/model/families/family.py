@@ -1,14 +1,15 @@
 """The shape of a registry entry: how a family of decoder-only models differs from Llama. Every default is Llama's.
 
-The layers are those of model/llama.py and runner/device/model/model.py, with the options of ModelConfig. A family
-whose layers compute something else adds an option to ModelConfig and to both of them; everything else is here.
+The layers are those of model/decoder.py and runner/device/model/model.py, with the options below. A family whose layers
+compute something else adds an option here and to both of them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 Document = Mapping[str, Any]
 # The window in tokens, itself included, as the document has it (None: nothing slides), and for each layer whether it slides.
@@ -35,6 +36,137 @@ GGUF_TENSORS = {
 
 class NotSupported(Exception):
     """A setting of config.json that is not supported for the family; the text names it and the supported ones."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in place of the MLP: a router's `chosen` largest logits of `count` choose the experts of a row.
+
+    inner: the size of each expert's gate, as `intermediate_size` is a dense layer's.
+    normalised: the weights of the chosen experts add up to 1; otherwise they are their shares of all experts' softmax.
+    shared_inner: the size of an expert that every row goes through as well; 0: there is none.
+    shared_gate: a sigmoid of a product with the row multiplies the shared expert's result.
+    sparse: for each layer whether it has experts; empty: all have.
+    """
+
+    count: int
+    chosen: int
+    inner: int
+    normalised: bool = True
+    shared_inner: int = 0
+    shared_gate: bool = False
+    sparse: tuple[bool, ...] = ()
+
+    def within(self, layer: int) -> bool:
+        return not self.sparse or self.sparse[layer]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What layers compute. Every default is Llama's.
+
+    activation: of the gated MLP, one of pagefleet_kernels.cpu.ACTIVATIONS.
+    pre_norms, post_norms: RMSNorm of the input of attention and MLP, and of their output before it is added.
+    norm_offset: norms multiply by this plus their weight.
+    whole_qk_norm: RMSNorm over all heads of q together, and of k (OLMo 2), in place of each head apart.
+    embedding_scale, residual_scale, logit_scale: factors of the embedding's rows, of what attention and MLP add, and of
+    the logits.
+    attention_scale: of scores; None: head_dim ** -0.5. attention_cap, logit_cap: cap * tanh(x / cap); 0: none.
+    rotary_fraction: of each head's elements, the first ones, is rotated. rotary_interleaved: pairs of neighbours.
+    rotary_layers: for each layer whether it has positions; empty: all have. sliding_theta: of layers with a window.
+    sinks: each head has a score without a value in its softmax.
+    """
+
+    activation: str = "silu"
+    pre_norms: bool = True
+    post_norms: bool = False
+    norm_offset: float = 0.0
+    whole_qk_norm: bool = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    attention_scale: float | None = None
+    attention_cap: float = 0.0
+    logit_cap: float = 0.0
+    rotary_fraction: float = 1.0
+    rotary_interleaved: bool = False
+    rotary_layers: tuple[bool, ...] = ()
+    sliding_theta: float | None = None
+    sinks: bool = False
+    experts: Experts | None = None
+
+
+LLAMA = Options()
+
+
+class Sizes(Protocol):
+    """The rows of a layer's products."""
+
+    @property
+    def q_size(self) -> int: ...
+
+    @property
+    def kv_size(self) -> int: ...
+
+    @property
+    def intermediate_size(self) -> int: ...
+
+    @property
+    def options(self) -> Options: ...
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a stored tensor: of matrix `expert` of several, the transpose if `transposed`, rows begin:end:step."""
+
+    begin: int = 0
+    end: int | None = None
+    step: int = 1
+    expert: int | None = None
+    transposed: bool = False
+
+
+def whole(name: str, sizes: Sizes) -> Mapping[str, Piece]:
+    """No tensor is stored in another shape than Llama's."""
+    return {}
+
+
+def merged(name: str, sizes: Sizes) -> Mapping[str, Piece]:
+    """Q, K and V of one tensor `qkv_proj`, gate and up of one tensor `gate_up_proj`."""
+    module, _, last = name.rpartition(".")
+    if module.endswith(".self_attn.qkv_proj"):
+        prefix, q, kv = module.removesuffix("qkv_proj"), sizes.q_size, sizes.kv_size
+        return {
+            f"{prefix}q_proj.{last}": Piece(0, q), f"{prefix}k_proj.{last}": Piece(q, q + kv),
+            f"{prefix}v_proj.{last}": Piece(q + kv, q + 2 * kv),
+        }  # fmt: skip
+    if module.endswith(".mlp.gate_up_proj"):
+        prefix, inner = module.removesuffix("gate_up_proj"), sizes.intermediate_size
+        return {f"{prefix}gate_proj.{last}": Piece(0, inner), f"{prefix}up_proj.{last}": Piece(inner, 2 * inner)}
+    return {}
+
+
+def renamed(names: Mapping[str, str]) -> Callable[[str], str]:
+    """A `tensor` that replaces modules' names ("mlp.output_norm"), each at most once and all at the same time."""
+    pattern = re.compile("|".join(rf"(?<=\.){re.escape(name)}(?=\.)" for name in names))
+    return lambda name: pattern.sub(lambda match: names[match[0]], name)
+
+
+def experts_count(document: Document) -> int:
+    """The number of a layer's experts, by the entry's name of either version of transformers."""
+    return int(document["num_experts"] if "num_experts" in document else document["num_local_experts"])
+
+
+def llama_options(document: Document) -> Options:
+    return LLAMA
+
+
+def layer_types(document: Document, layers: int, default: Sequence[bool]) -> Sliding:
+    """Read `sliding_window`, and the layers of `layer_types`, or `default`. Raises NotSupported."""
+    window, types = document.get("sliding_window"), document.get("layer_types")
+    if types is None:
+        return window, [window is not None and one for one in default]
+    return window, [slides(layer_type, window) for layer_type in types]
 
 
 def no_window(document: Document, layers: int) -> Sliding:
@@ -73,6 +205,9 @@ class Family:
     qk_norm: RMSNorm over each head of q and k before the rotation.
     attention_bias: q, k and v have biases whatever config.json says.
     sliding: reads the window and the layers that slide. It raises NotSupported.
+    options: what the layers compute beside Llama's, from a config.json with Llama's keys. It raises NotSupported.
+    pieces: the tensors that a stored one (by Llama's name) holds, by Llama's names; empty: it is one itself.
+    hidden_act: config.json's `hidden_act` for the activation that the layers compute.
     """
 
     model_type: str
@@ -86,3 +221,6 @@ class Family:
     qk_norm: bool = False
     attention_bias: bool = False
     sliding: Callable[[Document, int], Sliding] = no_window
+    options: Callable[[Document], Options] = llama_options
+    pieces: Callable[[str, Sizes], Mapping[str, Piece]] = whole
+    hidden_act: str = "silu"

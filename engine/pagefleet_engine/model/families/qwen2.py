@@ -1,10 +1,11 @@
-"""Qwen2 and Qwen2.5 (Yang et al., 2024): biases of q, k and v, and a window in the layers that config.json names."""
+"""Qwen2 and Qwen2.5 (Yang et al., 2024): biases of q, k and v, and a window in the layers that config.json names; and its
+models of experts, one of which every token goes through."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagefleet_engine.model.families.family import Document, Family, Sliding, slides
+from pagefleet_engine.model.families.family import Document, Experts, Family, Options, Sliding, experts_count, slides
 
 WINDOW, MAX_WINDOW_LAYERS = 4096, 28  # transformers' defaults for a config.json without the entries
 
@@ -21,4 +22,23 @@ def sliding(document: Document, layers: int) -> Sliding:
     return window, [slides(layer_type, window) for layer_type in types]
 
 
+def sparse_layers(document: Document) -> tuple[bool, ...]:
+    """For each layer whether it has experts."""
+    step, dense = int(document.get("decoder_sparse_step", 1)), document.get("mlp_only_layers") or []
+    layers = int(document["num_hidden_layers"])
+    return tuple(index not in dense and (index + 1) % step == 0 for index in range(layers))
+
+
+def _sparse_options(document: Document) -> Options:
+    return Options(
+        experts=Experts(
+            count=experts_count(document), chosen=int(document["num_experts_per_tok"]),
+            inner=int(document["moe_intermediate_size"]), normalised=bool(document.get("norm_topk_prob", False)),
+            shared_inner=int(document["shared_expert_intermediate_size"]), shared_gate=True,
+            sparse=sparse_layers(document),
+        )
+    )  # fmt: skip
+
+
+SPARSE = Family("qwen2_moe", attention_bias=True, sliding=sliding, options=_sparse_options)
 FAMILY = Family("qwen2", gguf="qwen2", attention_bias=True, sliding=sliding)

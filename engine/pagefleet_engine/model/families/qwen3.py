@@ -1,10 +1,22 @@
-"""Qwen3 (Yang et al., 2025): RMSNorm over each head of q and k; windows as Qwen2 has them."""
+"""Qwen3 (Yang et al., 2025): RMSNorm over each head of q and k; windows as Qwen2 has them; and its models of experts."""
 
 from __future__ import annotations
 
 from pagefleet_engine.model.families import qwen2
-from pagefleet_engine.model.families.family import Family
+from pagefleet_engine.model.families.family import Document, Experts, Family, Options, experts_count
 
 HEAD_DIM = 128  # transformers' default for a config.json without the entry
 
+
+def _sparse_options(document: Document) -> Options:
+    return Options(
+        experts=Experts(
+            count=experts_count(document), chosen=int(document["num_experts_per_tok"]),
+            inner=int(document["moe_intermediate_size"]), normalised=bool(document.get("norm_topk_prob", False)),
+            sparse=qwen2.sparse_layers(document),
+        )
+    )  # fmt: skip
+
+
+SPARSE = Family("qwen3_moe", head_dim=HEAD_DIM, qk_norm=True, sliding=qwen2.sliding, options=_sparse_options)
 FAMILY = Family("qwen3", gguf="qwen3", head_dim=HEAD_DIM, qk_norm=True, sliding=qwen2.sliding)

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from pagefleet_engine.model.families import llama, mistral, qwen2, qwen3
+from pagefleet_engine.model.families import (
+    gemma,
+    glm4,
+    gpt_oss,
+    granite,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3,
+)
 from pagefleet_engine.model.families.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -10,12 +23,30 @@ FAMILIES: tuple[Family, ...] = (
     mistral.FAMILY,
     qwen2.FAMILY,
     qwen3.FAMILY,
+    gemma.GEMMA2,
+    gemma.GEMMA3,
+    phi3.FAMILY,
+    glm4.GLM,
+    glm4.GLM4,
+    olmo2.FAMILY,
+    granite.FAMILY,
+    smollm3.FAMILY,
+    mixtral.FAMILY,
+    qwen2.SPARSE,
+    qwen3.SPARSE,
+    granite.SPARSE,
+    gpt_oss.FAMILY,
 )
 
 
 def of_model_type(model_type: object) -> Family | None:
     """The family of config.json's `model_type`, None when it is not served."""
     return next((family for family in FAMILIES if family.model_type == model_type), None)
+
+
+def family(model_type: str) -> Family:
+    """The family of a `model_type` that is served."""
+    return next(one for one in FAMILIES if one.model_type == model_type)
 
 
 def of_architecture(architecture: object) -> Family | None:

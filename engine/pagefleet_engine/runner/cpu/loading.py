@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from pagefleet_engine.core.requests import EngineConfig
-from pagefleet_engine.model import llama
+from pagefleet_engine.model import prepare
 from pagefleet_engine.model.checkpoint import source, weights
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
-from pagefleet_engine.model.llama import Llama
+from pagefleet_engine.model.decoder import Decoder
 from pagefleet_engine.runner.common import machine
 from pagefleet_engine.runner.common.stats import longest
 from pagefleet_engine.runner.cpu import memory
@@ -23,9 +23,9 @@ from pagefleet_kernels.cpu.layout import LANES, MAX_HEAD_DIM
 class Loaded:
     """Everything large that an engine holds. The draft model's pages lie beside the served one's."""
 
-    model: Llama
+    model: Decoder
     cache: list[KVPages]
-    draft: Llama | None
+    draft: Decoder | None
     draft_cache: list[KVPages]
     max_model_len: int
     pages: int
@@ -34,8 +34,8 @@ class Loaded:
 
 def load(config: EngineConfig, operations: Operations, reusable: Loaded | None) -> Loaded:
     """Load the models, unless `reusable` holds them already, and make their KV pages. Raises ModelError."""
-    if config.quantization not in llama.QUANTIZATIONS:
-        allowed = ", ".join(llama.QUANTIZATIONS)
+    if config.quantization not in prepare.QUANTIZATIONS:
+        allowed = ", ".join(prepare.QUANTIZATIONS)
         raise ModelError("spec.model.quantization", f"{config.quantization!r} is not supported; supported: {allowed}")
     loaded = _models(config, operations) if reusable is None else reusable
     machine.return_freed_memory()
@@ -58,10 +58,10 @@ def _models(config: EngineConfig, operations: Operations) -> Loaded:
     files = [(model, unread), *([draft_files] if draft_files else [])]
     shapes = [(shape, file.element_bytes) for shape, file in files]
     pages = memory.pages(config, shapes, length, machine.memory_limit())
-    served = Llama(model, unread, config.quantization, length, operations)
+    served = Decoder(model, unread, config.quantization, length, operations)
     draft = None
     if draft_files is not None:
-        draft = Llama(*draft_files, config.quantization, length, operations)
+        draft = Decoder(*draft_files, config.quantization, length, operations)
     return Loaded(served, [], draft, [], length, pages, memory.kv_dtype(config))
 
 

@@ -32,9 +32,9 @@ def weight_bytes(model: ModelConfig, quantization: str, element_bytes: float = 4
 
     `element_bytes`: of an element of weights that stay as their file has them; where it is 2, the embedding's too.
     """
-    layer = model.hidden_size * (2 * model.q_size + 2 * model.kv_size + 3 * model.intermediate_size)
+    rows = model.layers * (2 * model.q_size + 2 * model.kv_size) + sum(map(model.mlp_rows, range(model.layers)))
     matrix = model.vocab_size * model.hidden_size
-    packed = model.layers * layer + matrix
+    packed = rows * model.hidden_size + matrix
     if quantization == "int8":
         return 2 * matrix + int(INT8_BYTES * packed)
     return (2 if element_bytes == 2 else 4) * matrix + int(element_bytes * packed)

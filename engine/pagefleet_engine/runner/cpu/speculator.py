@@ -11,7 +11,7 @@ from pagefleet_engine.core.scheduler import Scheduler
 from pagefleet_engine.core.sequence import TokenSequence
 from pagefleet_engine.core.speculation import AcceptanceRates, DraftPlanner, NgramIndex
 from pagefleet_engine.core.work import Work
-from pagefleet_engine.model.llama import Llama
+from pagefleet_engine.model.decoder import Decoder
 from pagefleet_engine.runner.common.sampling import Sampler
 from pagefleet_engine.runner.cpu import batch
 from pagefleet_kernels.cpu import KVPages, Operations
@@ -105,7 +105,7 @@ class DraftModel(Speculator):
     def __init__(
         self,
         settings: Speculation,
-        model: Llama,
+        model: Decoder,
         cache: list[KVPages],
         sampler: Sampler,
         operations: Operations,

@@ -34,6 +34,8 @@ struct Attention {
   int64_t sequences, heads, kv_heads, head_dim, page_size;
   int64_t window;          // positions that a token attends to, itself included; 0: all
   float scale;
+  float cap;               // scores become cap tanh(score / cap); 0: they stay
+  const float* sinks;      // [heads], or null: a score of each head that takes part in the softmax and has no value
 };
 
 // Where up to kChunk / 16 groups of sixteen positions lie.
@@ -117,6 +119,12 @@ struct Softmax {
     _mm512_store_ps(top, _mm512_set1_ps(std::numeric_limits<float>::lowest()));
   }
 
+  // A score without a value: before any position.
+  void sink(int r, float score) {
+    top[r] = score;
+    sum[r] = _mm512_maskz_mov_ps(1, _mm512_set1_ps(1.0f));
+  }
+
   // The scores of a chunk's `groups` become weights; positions outside of from..to get none.
   void take(float (*weight)[kChunk], int64_t groups, int64_t start, const int64_t* from, const int64_t* to) {
     const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
@@ -165,6 +173,13 @@ Chunk<T> locate(const Attention& a, int64_t sequence, int64_t kv_head, int64_t s
   return chunk;
 }
 
+// Gemma 2's bound on scores, which are in units of ln 2 as `cap` is.
+inline void soften(float* scores, int64_t count, float cap) {
+  const __m512 most = _mm512_set1_ps(cap), inverse = _mm512_set1_ps(1.0f / cap);
+  for (int64_t i = 0; i < count; i += 16)
+    _mm512_store_ps(scores + i, _mm512_mul_ps(tanh16(_mm512_mul_ps(_mm512_load_ps(scores + i), inverse)), most));
+}
+
 inline int64_t window_begin(const Attention& a, int64_t position) {
   return a.window > 0 ? std::max<int64_t>(0, position - a.window + 1) : 0;
 }
@@ -186,6 +201,7 @@ void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const in
     to[r] = token[r] + offset;
     from[r] = window_begin(a, to[r]);
     last = std::max(last, to[r]), begin = std::min(begin, from[r]);
+    if (a.sinks) softmax.sink(r, a.sinks[head[r]] * 1.44269504088896341f);
   }
   Chunk<T> chunk = locate<T>(a, sequence, kv_head, begin / kChunk * kChunk, begin, last);
   for (int64_t start = begin / kChunk * kChunk; start <= last; start += kChunk) {
@@ -195,6 +211,9 @@ void attend_rows(const Attention& a, int64_t sequence, int64_t kv_head, const in
     tiles<together>(groups, [&](auto size, int64_t at) {
       score<T, R, size()>(query, dim, chunk, next, int(at), weight);
     });
+    if (a.cap > 0) {
+      for (int r = 0; r < R; ++r) soften(weight[r], groups * 16, a.cap * 1.44269504088896341f);
+    }
     softmax.take(weight, groups, start, from, to);
     tiles<together>(dim / 16, [&](auto size, int64_t at) {
       weigh<T, R, size()>(out, dim, chunk, next, count, at, weight, softmax.shrink);

@@ -17,7 +17,7 @@ constexpr int64_t kColumns = 32;  // of one packed block: two registers
 // How weights are stored. kCodes4 and kCodes8: scale * code + offset, with a scale and an offset for each row and group.
 enum class Storage : int64_t { kFloat = 0, kInt8 = 1, kCodes4 = 2, kCodes8 = 3, kBfloat16 = 4, kHalf = 5 };
 
-// The use of a product: it is y [rows, n], is added to y, or, for a gated one, silu(first half) * second half is
+// The use of a product: it is y [rows, n], is added to y, or, for a gated one, activation(first half) * second half is
 // y [rows, n / 2].
 enum class Into { kSet, kAdd, kGate };
 
@@ -34,10 +34,12 @@ struct Linear {
   int64_t n, k;
   Storage storage;
   int64_t group;  // elements of k that share a scale; 0 where there are none
-  bool gated;
+  Activation activation;  // of a gated one
   int64_t blocks = 0, groups = 0, block_bytes = 0;
   Array<uint8_t> packed = {};  // [blocks][block_bytes]
   Array<float> bias = {};      // [blocks * 32], or empty
+
+  bool gated() const { return activation != Activation::kNone; }
 
   const uint8_t* block(int64_t index) const { return packed.data() + index * block_bytes; }
   uint8_t* block(int64_t index) { return packed.data() + index * block_bytes; }
@@ -45,9 +47,9 @@ struct Linear {
   Ahead ahead(int64_t index) const { return {reinterpret_cast<const char*>(block(index)), block_bytes}; }
 
   // The first column of a block's register, and how many are there.
-  int64_t column(int64_t index, int half) const { return gated ? index * 16 + half * (n / 2) : index * kColumns + half * 16; }
+  int64_t column(int64_t index, int half) const { return gated() ? index * 16 + half * (n / 2) : index * kColumns + half * 16; }
   int64_t columns(int64_t index, int half) const {
-    const int64_t end = gated && half == 0 ? n / 2 : n;
+    const int64_t end = gated() && half == 0 ? n / 2 : n;
     return std::max<int64_t>(0, std::min<int64_t>(16, end - column(index, half)));
   }
 
@@ -72,7 +74,7 @@ inline void finish(const Linear& linear, float* y, int64_t block, __m512 low, __
   }
   const __mmask16 first = lanes(linear.columns(block, 0)), second = lanes(linear.columns(block, 1));
   float *begin = y + linear.column(block, 0), *other = y + linear.column(block, 1);
-  if (into == Into::kGate) return _mm512_mask_storeu_ps(begin, first, _mm512_mul_ps(silu(low), high));
+  if (into == Into::kGate) return _mm512_mask_storeu_ps(begin, first, gate(linear.activation, low, high));
   if (into == Into::kAdd) {
     low = _mm512_add_ps(low, _mm512_maskz_loadu_ps(first, begin));
     high = _mm512_add_ps(high, _mm512_maskz_loadu_ps(second, other));

@@ -13,7 +13,7 @@ Pool* pool = nullptr;
 
 extern "C" {
 
-int pagefleet_version() { return 5; }
+int pagefleet_version() { return 6; }
 
 void pagefleet_threads(int threads) {
   if (pool == nullptr) pool = new Pool(threads);  // for the life of the process, as its threads are
@@ -21,8 +21,8 @@ void pagefleet_threads(int threads) {
 
 // `weight` [n, k]: float32, or the stored type (bfloat16, float16, codes); scales and offsets [n, k / group] for codes.
 void* pagefleet_linear(int64_t storage, const void* weight, const float* scales, const float* offsets, const float* bias,
-                       int64_t n, int64_t k, int64_t group, int gated) {
-  return new Linear(prepare(*pool, Storage(storage), weight, scales, offsets, bias, n, k, group, gated != 0));
+                       int64_t n, int64_t k, int64_t group, int activation) {
+  return new Linear(prepare(*pool, Storage(storage), weight, scales, offsets, bias, n, k, group, Activation(activation)));
 }
 
 void pagefleet_linear_free(void* linear) { delete static_cast<Linear*>(linear); }
@@ -32,16 +32,34 @@ void pagefleet_linear_apply(const void* linear, const float* x, const float* nor
   apply(*pool, *static_cast<const Linear*>(linear), {x, norm, epsilon}, rows, y, add ? Into::kAdd : Into::kSet);
 }
 
-void pagefleet_mlp(const void* gate_up, const void* down, const float* norm, float epsilon, int64_t rows, float* x) {
-  mlp(*pool, *static_cast<const Linear*>(gate_up), *static_cast<const Linear*>(down), norm, epsilon, rows, x);
+void pagefleet_mlp(const void* gate_up, const void* down, const float* norm, float epsilon, int64_t rows, const float* x,
+                   float* y, int add) {
+  mlp(*pool, *static_cast<const Linear*>(gate_up), *static_cast<const Linear*>(down), norm, epsilon, rows, x, y,
+      add ? Into::kAdd : Into::kSet);
+}
+
+void* pagefleet_experts(const void* const* gate_up, const void* const* down, int64_t count) {
+  auto* experts = new Experts;
+  for (int64_t i = 0; i < count; ++i) {
+    experts->gate_up.push_back(static_cast<const Linear*>(gate_up[i]));
+    experts->down.push_back(static_cast<const Linear*>(down[i]));
+  }
+  return experts;
+}
+
+void pagefleet_experts_free(void* experts) { delete static_cast<Experts*>(experts); }
+
+void pagefleet_experts_apply(const void* all, const float* x, const int32_t* chosen, const float* weights, int64_t rows,
+                             int64_t top, float* y) {
+  experts(*pool, *static_cast<const Experts*>(all), x, chosen, weights, rows, top, y);
 }
 
 void pagefleet_rms_norm(const float* x, const float* weight, float* y, int64_t rows, int64_t size, float epsilon) {
   rms_norm(*pool, x, weight, y, rows, size, epsilon);
 }
 
-void pagefleet_silu_mul(const float* x, float* y, int64_t rows, int64_t inner) {
-  by_rows(*pool, rows, [&](int64_t row) { silu_mul(x + row * 2 * inner, y + row * inner, inner); });
+void pagefleet_gate(int activation, const float* x, float* y, int64_t rows, int64_t inner) {
+  by_rows(*pool, rows, [&](int64_t row) { gate(Activation(activation), x + row * 2 * inner, y + row * inner, inner); });
 }
 
 void pagefleet_rope(const Rope* job, int half) {

@@ -1,5 +1,7 @@
-// Products by how their weights are stored, and the two of an MLP.
+// Products by how their weights are stored, the two of an MLP, and those of a mixture of experts.
 #pragma once
+#include <vector>
+
 #include "float.h"
 #include "int8.h"
 
@@ -21,9 +23,9 @@ inline void pack(Pool& pool, Linear& linear, const void* weight, const float* sc
 }
 
 inline Linear prepare(Pool& pool, Storage storage, const void* weight, const float* scales, const float* offsets,
-                      const float* bias, int64_t n, int64_t k, int64_t group, bool gated) {
-  Linear linear{n, k, storage, group, gated};
-  linear.blocks = gated ? (n / 2 + 15) / 16 : (n + kColumns - 1) / kColumns;
+                      const float* bias, int64_t n, int64_t k, int64_t group, Activation activation) {
+  Linear linear{n, k, storage, group, activation};
+  linear.blocks = linear.gated() ? (n / 2 + 15) / 16 : (n + kColumns - 1) / kColumns;
   pack(pool, linear, weight, scales, offsets);
   if (bias) {
     linear.bias.assign(linear.blocks * kColumns, 0.0f);
@@ -47,16 +49,47 @@ inline void apply(Pool& pool, const Linear& linear, Input input, int64_t rows, f
   }
 }
 
-// x [rows, k] += down(silu(gate) * up) of x normalised.
+// y [rows, k] = or += down(activation(gate) * up) of x [rows, k], normalised where `norm` is given. y may be x.
 inline void mlp(Pool& pool, const Linear& gate_up, const Linear& down, const float* norm, float epsilon, int64_t rows,
-                float* x) {
+                const float* x, float* y, Into into) {
   static Array<float> inner;  // one caller at a time
   float* gated = grown(inner, std::min(rows, kMlpRows) * down.k);
   for (int64_t row = 0; row < rows; row += kMlpRows) {
     const int64_t count = std::min(kMlpRows, rows - row);
-    float* part = x + row * gate_up.k;
-    apply(pool, gate_up, {part, norm, epsilon}, count, gated, Into::kGate);
-    apply(pool, down, {gated}, count, part, Into::kAdd);
+    apply(pool, gate_up, {x + row * gate_up.k, norm, epsilon}, count, gated, Into::kGate);
+    apply(pool, down, {gated}, count, y + row * down.n, into);
+  }
+}
+
+// The MLPs of a mixture of experts (Shazeer et al., 2017): each row of x [rows, k] goes through its `top` experts.
+struct Experts {
+  std::vector<const Linear*> gate_up, down;
+};
+
+// y [rows, k] = the sum over a row's experts of weights [rows, top] times the expert's MLP of x. The rows of one expert
+// are one product; a row adds its experts in the order of their numbers, whatever other rows there are.
+inline void experts(Pool& pool, const Experts& all, const float* x, const int32_t* chosen, const float* weights,
+                    int64_t rows, int64_t top, float* y) {
+  static Array<float> gathered, results;  // one caller at a time
+  const int64_t count = int64_t(all.down.size()), k = all.down[0]->n;
+  std::vector<std::vector<int64_t>> places(count);  // row * top + which of its experts
+  for (int64_t at = 0; at < rows * top; ++at) places[chosen[at]].push_back(at);
+  std::memset(y, 0, size_t(rows * k) * sizeof(float));
+  for (int64_t expert = 0; expert < count; ++expert) {
+    const int64_t own = int64_t(places[expert].size());
+    if (own == 0) continue;
+    float *in = grown(gathered, own * k), *out = grown(results, own * k);
+    by_rows(pool, own, [&](int64_t i) { std::memcpy(in + i * k, x + places[expert][i] / top * k, size_t(k) * sizeof(float)); });
+    mlp(pool, *all.gate_up[expert], *all.down[expert], nullptr, 0, own, in, out, Into::kSet);
+    by_rows(pool, own, [&](int64_t i) {
+      const __m512 weight = _mm512_set1_ps(weights[places[expert][i]]);
+      float* sum = y + places[expert][i] / top * k;
+      for (int64_t d = 0; d < k; d += 16) {
+        const __mmask16 mask = lanes(k - d);
+        const __m512 part = _mm512_maskz_loadu_ps(mask, out + i * k + d), before = _mm512_maskz_loadu_ps(mask, sum + d);
+        _mm512_mask_storeu_ps(sum + d, mask, _mm512_fmadd_ps(weight, part, before));
+      }
+    });
   }
 }
 

@@ -1,4 +1,4 @@
-// Operations on each token's row by itself: RMS norm, SiLU * mul, and rotary positions with the write into KV pages.
+// Operations on each token's row by itself: RMS norm, a gated MLP's activation, and rotary positions with the write into KV pages.
 // Floor of all: their input read and their output written once.
 #pragma once
 #include <cmath>
@@ -38,12 +38,12 @@ inline void rms_norm(Pool& pool, const float* x, const float* weight, float* y, 
   by_rows(pool, rows, [&](int64_t row) { rms_norm(x + row * size, weight, y + row * size, size, epsilon); });
 }
 
-// y [inner] = silu(x[0:inner]) * x[inner:2 inner]
-inline void silu_mul(const float* x, float* y, int64_t inner) {
+// y [inner] = the activation of x[0:inner], times x[inner:2 inner]
+inline void gate(Activation activation, const float* x, float* y, int64_t inner) {
   for (int64_t i = 0; i < inner; i += 16) {
     const __mmask16 mask = lanes(inner - i);
-    const __m512 gate = _mm512_maskz_loadu_ps(mask, x + i), up = _mm512_maskz_loadu_ps(mask, x + inner + i);
-    _mm512_mask_storeu_ps(y + i, mask, _mm512_mul_ps(silu(gate), up));
+    const __m512 first = _mm512_maskz_loadu_ps(mask, x + i), up = _mm512_maskz_loadu_ps(mask, x + inner + i);
+    _mm512_mask_storeu_ps(y + i, mask, gate(activation, first, up));
   }
 }
 

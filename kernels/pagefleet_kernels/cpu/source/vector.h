@@ -50,6 +50,39 @@ inline __m512 silu(__m512 x) {
   return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
 }
 
+// tanh(x) = 1 - 2 / (e^2x + 1), whose absolute error is that of a float32 near 1.
+inline __m512 tanh16(__m512 x) {
+  const __m512 e = exp16(_mm512_min_ps(_mm512_add_ps(x, x), _mm512_set1_ps(88.0f)));
+  return _mm512_sub_ps(_mm512_set1_ps(1.0f), _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, _mm512_set1_ps(1.0f))));
+}
+
+// GELU (Hendrycks and Gimpel, 2016) by its tanh approximation: x (1 + tanh u) / 2 = x / (1 + e^-2u),
+// u = sqrt(2 / pi) (x + 0.044715 x^3).
+inline __m512 gelu_tanh(__m512 x) {
+  const __m512 square = _mm512_mul_ps(x, x);
+  const __m512 u = _mm512_mul_ps(x, _mm512_fmadd_ps(square, _mm512_set1_ps(0.0356774081f), _mm512_set1_ps(0.7978845608f)));
+  const __m512 e = exp16(_mm512_min_ps(_mm512_mul_ps(u, _mm512_set1_ps(-2.0f)), _mm512_set1_ps(88.0f)));
+  return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+}
+
+// The function of a gated product's two halves; the numbers are those of `ACTIVATIONS` in native.py.
+enum class Activation : int { kNone = 0, kSilu = 1, kGeluTanh = 2, kClampedSwiglu = 3 };
+
+inline __m512 gate(Activation activation, __m512 x, __m512 up) {
+  switch (activation) {
+    case Activation::kGeluTanh: return _mm512_mul_ps(gelu_tanh(x), up);
+    case Activation::kClampedSwiglu: {  // gpt-oss: x sigmoid(1.702 x) (up + 1), both clamped at 7
+      const __m512 limit = _mm512_set1_ps(7.0f);
+      x = _mm512_min_ps(x, limit);
+      up = _mm512_max_ps(_mm512_min_ps(up, limit), _mm512_set1_ps(-7.0f));
+      const __m512 e = exp16(_mm512_min_ps(_mm512_mul_ps(x, _mm512_set1_ps(-1.702f)), _mm512_set1_ps(88.0f)));
+      const __m512 swish = _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+      return _mm512_mul_ps(_mm512_add_ps(up, _mm512_set1_ps(1.0f)), swish);
+    }
+    default: return _mm512_mul_ps(silu(x), up);
+  }
+}
+
 inline __mmask16 lanes(int64_t count) { return count >= 16 ? 0xffff : __mmask16((1u << count) - 1); }
 
 }  // namespace pagefleet

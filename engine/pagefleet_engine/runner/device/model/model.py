@@ -1,4 +1,4 @@
-"""The Llama family on a device: one rank's forward pass over its paged KV pool, through the kernels of one set.
+"""The decoder of every family on a device: one rank's forward pass over its paged KV pool, through the kernels of one set.
 
 The residual stream goes through the norms: each adds the output of the layer before it, in the same launch.
 """
@@ -6,6 +6,7 @@ The residual stream goes through the norms: each adds the output of the layer be
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -15,6 +16,7 @@ from pagefleet_engine.model import rope
 from pagefleet_engine.model.checkpoint.config import ModelConfig
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.runner.device.model.linear import Linear
+from pagefleet_engine.runner.device.model.mlp import Mixture, Mlp, dense, mixture
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.weights import Cut, Reader
 from pagefleet_kernels.kernels import Kernels
@@ -59,17 +61,23 @@ class Pool:
 
 @dataclass(frozen=True)
 class Layer:
-    attention_norm: torch.Tensor
+    """tables: cos and sin. head_norms: of each head of q and of k; whole_norms: of all heads of q, and of k, together."""
+
+    tables: tuple[torch.Tensor, torch.Tensor]
+    attention_norm: torch.Tensor | None
     qkv: Linear
     head_norms: tuple[torch.Tensor, torch.Tensor] | None
+    whole_norms: tuple[torch.Tensor, torch.Tensor] | None
+    sinks: torch.Tensor | None
     out: Linear
-    mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
+    out_norm: torch.Tensor | None
+    mlp_norm: torch.Tensor | None
+    mlp: Mlp | Mixture
+    mlp_out_norm: torch.Tensor | None
     window: int
 
 
-class DeviceLlama:
+class DeviceDecoder:
     """Raises ModelError for tensors that are missing, of a wrong shape, or not of this architecture."""
 
     def __init__(
@@ -81,32 +89,44 @@ class DeviceLlama:
         self.dtype, self.device = reader.dtype, device
         begin, end = shard.rows(config.vocab_size)
         self._head = self._embedding[begin:end] if config.tied else reader.head(config.vocab_size, config.hidden_size)
-        self._norm = reader.vector("model.norm.weight", config.hidden_size)
-        self._layers = [self._layer(reader, index) for index in range(config.layers)]
+        self._norm = reader.norm("model.norm.weight", config.hidden_size, bool(config.options.norm_offset))
+        shared: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # several layers have one table
+        tables = rope.tables(config, positions)
+        for cos, sin in tables:
+            if id(cos) not in shared:
+                shared[id(cos)] = cos.to(device), sin.to(device)
+        self._layers = [self._layer(reader, index, shared[id(tables[index][0])]) for index in range(config.layers)]
+        self._embedding_scale = float(torch.tensor(config.options.embedding_scale, dtype=reader.dtype))
         left = [name for name in reader.left() if name != "lm_head.weight"]
         if left:
             raise ModelError(SOURCE, f"{len(left)} tensors are not of a {config.kind} model, the first is {left[0]}")
-        cos, sin = rope.table(config.head_dim, config.rope_theta, positions, config.rope_divisors, config.rope_scale)
-        self._cos, self._sin = cos.to(device), sin.to(device)
 
-    def _layer(self, reader: Reader, index: int) -> Layer:
-        config, prefix = self.config, f"model.layers.{index}."
-        hidden, inner, q, kv = config.hidden_size, config.intermediate_size, config.q_size, config.kv_size
-        attention, mlp, norms = f"{prefix}self_attn.", f"{prefix}mlp.", None
-        if config.qk_norm:
-            norms = (
-                reader.vector(f"{attention}q_norm.weight", config.head_dim),
-                reader.vector(f"{attention}k_norm.weight", config.head_dim),
-            )
+    def _layer(self, reader: Reader, index: int, tables: tuple[torch.Tensor, torch.Tensor]) -> Layer:
+        config, options, prefix = self.config, self.config.options, f"model.layers.{index}."
+        hidden, q, kv = config.hidden_size, config.q_size, config.kv_size
+        norm = partial(reader.norm, wide=bool(options.norm_offset))
+        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+        sizes = (q, kv) if options.whole_qk_norm else (config.head_dim, config.head_dim)
+        norms = None
+        if config.qk_norm or options.whole_qk_norm:
+            q_norm = norm(f"{attention}q_norm.weight", sizes[0])
+            norms = q_norm, norm(f"{attention}k_norm.weight", sizes[1])
         heads = {"q_proj": q, "k_proj": kv, "v_proj": kv}
+        sparse = options.experts is not None and options.experts.within(index)
         return Layer(
-            reader.vector(f"{prefix}input_layernorm.weight", hidden),
+            tables,
+            norm(f"{prefix}input_layernorm.weight", hidden) if options.pre_norms else None,
             reader.merged(attention, heads, hidden, Cut.ROWS, config.attention_bias),
-            norms,
+            norms if config.qk_norm else None,
+            norms if options.whole_qk_norm else None,
+            reader.part(f"{attention}sinks", config.heads) if options.sinks else None,
             reader.merged(attention, {"o_proj": hidden}, q, Cut.COLUMNS),
-            reader.vector(f"{prefix}post_attention_layernorm.weight", hidden),
-            reader.merged(mlp, {"gate_proj": inner, "up_proj": inner}, hidden, Cut.ROWS),
-            reader.merged(mlp, {"down_proj": hidden}, inner, Cut.COLUMNS),
+            norm(f"{attention}output_norm.weight", hidden) if options.post_norms else None,
+            norm(f"{prefix}post_attention_layernorm.weight", hidden) if options.pre_norms else None,
+            mixture(reader, mlp, config, self._kernels)
+            if sparse
+            else dense(reader, mlp, config, config.intermediate_size),
+            norm(f"{mlp}output_norm.weight", hidden) if options.post_norms else None,
             config.window(index) or 0,
         )
 
@@ -119,10 +139,12 @@ class DeviceLlama:
 
     def forward(self, layout: Layout, pool: Pool, changes: Changes | None = None) -> torch.Tensor:
         """Last hidden states [n, hidden], normalised. The pool is written in place."""
-        eps, kernels = self.config.norm_eps, self._kernels
-        x, residual = functional.embedding(layout.tokens, self._embedding), None
+        x: torch.Tensor = functional.embedding(layout.tokens, self._embedding)
+        residual = None
+        if self._embedding_scale != 1:
+            x = x * self._embedding_scale
         for index, layer in enumerate(self._layers):
-            normed, residual = kernels.rms_norm(x, layer.attention_norm, eps, residual)
+            normed, residual = self._entered(x, layer.attention_norm, residual)
             qkv = layer.qkv(normed)
             if changes:
                 changes.add(index, "qkv", normed, qkv)
@@ -130,33 +152,67 @@ class DeviceLlama:
             x = layer.out(attended)
             if changes:
                 changes.add(index, "out", attended, x)
-            normed, residual = kernels.rms_norm(self._shard.summed(x), layer.mlp_norm, eps, residual)
-            gate_up = layer.gate_up(normed)
-            if changes:
-                changes.add(index, "gate_up", normed, gate_up)
-            inner = kernels.silu_mul(gate_up)
-            x = layer.down(inner)
-            if changes:
-                changes.add(index, "down", inner, x)
-            x = self._shard.summed(x)
-        return kernels.rms_norm(x, self._norm, eps, residual)[0]
+            normed, residual = self._entered(self._left(x, layer.out_norm), layer.mlp_norm, residual)
+            x = self._left(self._mlp(index, layer.mlp, normed, changes), layer.mlp_out_norm)
+        return self._entered(x, self._norm, residual)[0]
+
+    def _entered(
+        self, x: torch.Tensor, norm: torch.Tensor | None, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add x to the residual: the sum, normalised where `norm` is given, and the sum."""
+        if norm is not None:
+            return self._kernels.rms_norm(x, norm, self.config.norm_eps, residual)
+        total = x if residual is None else residual + x
+        return total, total
+
+    def _left(self, x: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
+        """Return the result of attention or MLP, of all ranks, as it is added to the residual."""
+        x = self._shard.summed(x)
+        if norm is not None:
+            x = self._kernels.rms_norm(x, norm, self.config.norm_eps)[0]
+        scale = self.config.options.residual_scale
+        return x if scale == 1 else x * scale
+
+    def _mlp(self, index: int, mlp: Mlp | Mixture, normed: torch.Tensor, changes: Changes | None) -> torch.Tensor:
+        if isinstance(mlp, Mixture):
+            return mlp(normed)
+        gate_up = mlp.gate_up(normed)
+        if changes:
+            changes.add(index, "gate_up", normed, gate_up)
+        inner = self._kernels.gated(gate_up, self.config.options.activation)
+        x = mlp.down(inner)
+        if changes:
+            changes.add(index, "down", inner, x)
+        return x
 
     def _attend(self, index: int, layer: Layer, qkv: torch.Tensor, layout: Layout, pool: Pool) -> torch.Tensor:
         own, kernels = self._own, self._kernels
         heads = qkv.view(qkv.shape[0], -1, own.head_dim)
         q, k, v = torch.split(heads, [own.heads, own.kv_heads, own.kv_heads], dim=1)
+        if layer.whole_norms is not None:
+            q, k = (
+                kernels.rms_norm(one.flatten(1), norm, own.norm_eps)[0].view(one.shape)
+                for one, norm in zip((q, k), layer.whole_norms, strict=True)
+            )
         keys, values = pool.keys(index), pool.values(index)
         q_norm, k_norm = layer.head_norms or (None, None)
         q = kernels.rope_write(
-            q, k, v, self._cos, self._sin, layout.positions, layout.slots, keys.flatten(0, 1), values.flatten(0, 1),
+            q, k, v, *layer.tables, layout.positions, layout.slots, keys.flatten(0, 1), values.flatten(0, 1),
             q_norm=q_norm, k_norm=k_norm, eps=own.norm_eps,
         )  # fmt: skip
         attended = kernels.paged_attention(
-            q, keys, values, layout.tables, layout.query_starts, layout.kv_lens, own.head_dim**-0.5,
-            layout.longest_query, longest_kv=layout.longest_kv, window=layer.window,
+            q, keys, values, layout.tables, layout.query_starts, layout.kv_lens, own.attention_scale,
+            layout.longest_query, longest_kv=layout.longest_kv, window=layer.window, cap=own.options.attention_cap,
+            sinks=layer.sinks,
         )  # fmt: skip
         return attended.view(qkv.shape[0], -1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocab] of last hidden states [rows, hidden], the same on every rank."""
-        return self._shard.gathered(functional.linear(hidden, self._head), self.config.vocab_size)
+        logits = self._shard.gathered(functional.linear(hidden, self._head), self.config.vocab_size)
+        options = self.config.options
+        if options.logit_scale != 1:
+            logits = logits * options.logit_scale
+        if options.logit_cap:
+            logits = torch.tanh(logits / options.logit_cap) * options.logit_cap
+        return logits

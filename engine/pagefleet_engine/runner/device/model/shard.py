@@ -29,6 +29,14 @@ class Shard:
         for name in ("heads", "kv_heads", "intermediate_size"):
             if getattr(model, name) % self.size:
                 raise ModelError(FIELD, f"{self.size} GPUs cannot share the model's {name} of {getattr(model, name)}")
+        if self.size > 1 and model.options.whole_qk_norm:
+            raise ModelError(
+                FIELD, f"{self.size} GPUs cannot share a {model.kind} model: its norms are of all heads together"
+            )
+        if (experts := model.options.experts) is not None and (
+            experts.inner % self.size or experts.shared_inner % self.size
+        ):
+            raise ModelError(FIELD, f"{self.size} GPUs cannot share the model's experts of {experts.inner}")
         return replace(
             model, heads=model.heads // self.size, kv_heads=model.kv_heads // self.size,
             intermediate_size=model.intermediate_size // self.size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 import torch
@@ -45,8 +45,35 @@ class Reader:
         begin, end = self._shard.rows(rows)
         return self._there(self._weights.take_stored("lm_head.weight", rows, columns)[begin:end], self.dtype)
 
-    def vector(self, name: str, size: int) -> torch.Tensor:
-        return self._there(self._weights.take_stored(name, size), self.dtype)
+    def has(self, name: str) -> bool:
+        return name in self._weights
+
+    def whole(self, name: str, *shape: int) -> torch.Tensor:
+        """A tensor that every rank holds."""
+        return self._there(self._weights.take_stored(name, *shape), self.dtype)
+
+    def part(self, name: str, size: int) -> torch.Tensor:
+        """This rank's part of a vector."""
+        return self._there(self._shard.cut(self._weights.take_stored(name, size), 0), self.dtype)
+
+    def norm(self, name: str, size: int, wide: bool) -> torch.Tensor:
+        """A norm's factors; `wide`: as float32, for sums of a weight and an offset, which have more digits than the weight."""
+        return self._there(self._weights.take_stored(name, size), torch.float32 if wide else self.dtype)
+
+    def stacked(
+        self, prefixes: Sequence[str], parts: Mapping[str, int], columns: int, cut: Cut
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The same product of several modules, as floats: [modules, rows, columns] and its biases [modules, rows]."""
+        own = {name: rows // self._shard.size if cut is Cut.ROWS else rows for name, rows in parts.items()}
+        wide = columns // self._shard.size if cut is Cut.COLUMNS else columns
+        weight = torch.empty(len(prefixes), sum(own.values()), wide, dtype=self.dtype, device=self._device)
+        biases = []
+        for prefix, target in zip(prefixes, weight, strict=True):
+            packed = [self._weights.take_packed(f"{prefix}{name}") for name in parts]
+            self._fill(target, prefix, parts, columns, cut, packed)
+            biases.append(self._bias(prefix, parts, cut, promised=False))
+        given = [bias for bias in biases if bias is not None]
+        return weight, torch.stack(given) if given else None
 
     def left(self) -> list[str]:
         return self._weights.left()
@@ -70,16 +97,23 @@ class Reader:
     ) -> torch.Tensor:
         """[rows, columns] of this rank. Parts that no kernel takes (FP8 in blocks) are floats from here on."""
         size = self._shard.size
-        own = [rows // size if cut is Cut.ROWS else rows for rows in parts.values()]
+        rows = sum(parts.values()) // (size if cut is Cut.ROWS else 1)
         wide = columns // size if cut is Cut.COLUMNS else columns
-        weight = torch.empty(sum(own), wide, dtype=self.dtype, device=self._device)
+        weight = torch.empty(rows, wide, dtype=self.dtype, device=self._device)
+        self._fill(weight, prefix, parts, columns, cut, packed)
+        return weight
+
+    def _fill(
+        self, weight: torch.Tensor, prefix: str, parts: Mapping[str, int], columns: int, cut: Cut,
+        packed: Sequence[dequantise.Packed | None],
+    ) -> None:  # fmt: skip
+        own = [rows // self._shard.size if cut is Cut.ROWS else rows for rows in parts.values()]
         for (name, rows), part, target in zip(parts.items(), packed, torch.split(weight, own), strict=True):
             if part is None:
                 source = self._weights.take_stored(f"{prefix}{name}.weight", rows, columns)
             else:
                 source = part.dequantise()
             self._upload(self._shard.cut(source, cut), target)
-        return weight
 
     def _stored_fp8(self, parts: list[dequantise.Fp8], cut: Cut, bias: torch.Tensor | None) -> Fp8:
         own = [self._shard.cut(part.weight, cut) for part in parts]

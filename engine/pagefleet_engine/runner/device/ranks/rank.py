@@ -14,7 +14,7 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.quantization import Method
 from pagefleet_engine.model.checkpoint.source import Format
 from pagefleet_engine.runner.common.stats import longest
-from pagefleet_engine.runner.device.model.model import DeviceLlama, Pool
+from pagefleet_engine.runner.device.model.model import DeviceDecoder, Pool
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.weights import Reader
 from pagefleet_engine.runner.device.steps import memory
@@ -38,7 +38,7 @@ class Rank:
             self.kernels = REFERENCE if config.kernels == "reference" else kernels(device)
         except ValueError as error:
             raise ModelError("spec.engine.image", str(error)) from error
-        self._model: DeviceLlama | None = None
+        self._model: DeviceDecoder | None = None
         self._executor: Executor | None = None
         self.pages = 0
         self.host_places = 0
@@ -97,7 +97,7 @@ class Rank:
         except torch.OutOfMemoryError as error:
             raise ModelError(SOURCE, f"{self.config.model!r} does not fit the GPU's memory: {error}") from error
 
-    def _read(self) -> DeviceLlama:
+    def _read(self) -> DeviceDecoder:
         config = self.config
         if config.quantization not in QUANTIZATIONS:
             allowed = ", ".join(QUANTIZATIONS)
@@ -114,9 +114,11 @@ class Rank:
         if model_source.format is Format.GGUF:  # its blocks are floats of no dtype
             dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         reader = Reader(unread, self.shard, self.device, self.kernels, fp8=config.quantization == "fp8")
-        return DeviceLlama(self.model_config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype)
+        return DeviceDecoder(
+            self.model_config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype
+        )
 
-    def _made(self, model: DeviceLlama) -> Executor:
+    def _made(self, model: DeviceDecoder) -> Executor:
         config, dtype = self.config, memory.kv_dtype(self.config, model.dtype)
         page_bytes = model.page_bytes(config.page_size, dtype)
         if not self.pages:
@@ -129,7 +131,7 @@ class Rank:
             executor.graphs = capture(executor, graph_sizes(config.max_num_seqs))
         return executor
 
-    def _sized(self, model: DeviceLlama, dtype: torch.dtype, page_bytes: int) -> int:
+    def _sized(self, model: DeviceDecoder, dtype: torch.dtype, page_bytes: int) -> int:
         config = self.config
         if self.device.type != "cuda":
             return config.num_pages or max(memory.CPU_PAGES, -(-self.max_model_len // config.page_size))
@@ -137,7 +139,7 @@ class Rank:
         free = memory.profile(trial, config, self.max_model_len)
         return memory.pages(config, page_bytes, self.max_model_len, free)
 
-    def _on(self, model: DeviceLlama, pool: Pool, host: HostPages | None) -> Executor:
+    def _on(self, model: DeviceDecoder, pool: Pool, host: HostPages | None) -> Executor:
         places = -(-self.max_model_len // self.config.page_size)
         state = State(self.config.max_num_seqs, places, self.config.page_size, self.device, self.kernels)
         return Executor(model, pool, state, self.kernels, self.max_model_len, host)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pagefleet_engine.runner.device.model.model import Changes, DeviceLlama, Layout, Pool
+from pagefleet_engine.runner.device.model.model import Changes, DeviceDecoder, Layout, Pool
 from pagefleet_engine.runner.device.steps.host_pages import HostPages
 from pagefleet_engine.runner.device.steps.sizes import graph_size, padded
 from pagefleet_engine.runner.device.steps.state import State
@@ -55,7 +55,13 @@ class Executor:
     """`graphs` map ascending sizes to captured decode steps: from columns [3, size] on the device to tokens [size]."""
 
     def __init__(
-        self, model: DeviceLlama, pool: Pool, state: State, kernels: Kernels, max_model_len: int, host: HostPages | None
+        self,
+        model: DeviceDecoder,
+        pool: Pool,
+        state: State,
+        kernels: Kernels,
+        max_model_len: int,
+        host: HostPages | None,
     ) -> None:
         self.model, self.pool, self.state = model, pool, state
         self._kernels, self._longest, self._host = kernels, max_model_len, host

@@ -1,0 +1,26 @@
+"""Mixtral (Jiang et al., 2024): Mistral with two of eight experts in place of the MLP."""
+
+from __future__ import annotations
+
+from pagefleet_engine.model.families.family import Document, Experts, Family, Options, Sliding, experts_count, renamed
+
+NAMES = {"block_sparse_moe": "mlp", "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+CHOSEN = 2  # transformers' default for a config.json without the entry
+
+
+def _options(document: Document) -> Options:
+    return Options(
+        experts=Experts(
+            count=experts_count(document),
+            chosen=int(document.get("num_experts_per_tok", CHOSEN)),
+            inner=int(document["intermediate_size"]),
+        )
+    )
+
+
+def _sliding(document: Document, layers: int) -> Sliding:
+    window = document.get("sliding_window")
+    return window, [window is not None] * layers
+
+
+FAMILY = Family("mixtral", tensor=renamed(NAMES), sliding=_sliding, options=_options)
