@@ -58,9 +58,11 @@ class ScrapedReadings(Readings):
 class Gateway:
     """One gateway pod; `clock` returns the world's time."""
 
-    def __init__(self, number: int, seed: str, clock: Callable[[], float]) -> None:
+    def __init__(self, number: int, of: int, seed: str, clock: Callable[[], float]) -> None:
+        """The gateway `number` of so many."""
         self.instance, self._clock = f"gateway-{number}", clock
         self.state, self.ledger = State(), Ledger()
+        self.ledger.trials.share(of)
         self.readings = ScrapedReadings(self.ledger.known_in_flight)
         self.picker = Picker(self.state, self.ledger, random.Random(f"{seed}/{number}"), self.readings)
         self.newsroom = Newsroom(self.ledger, self.picker.prefixes)

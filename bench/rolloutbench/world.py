@@ -56,7 +56,8 @@ class World:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._patience: deque[Request] = deque()
-        self.gateways = [Gateway(number, f"gateway/{key}", lambda: self.now) for number in range(scenario.gateways)]
+        count = scenario.gateways
+        self.gateways = [Gateway(number, count, f"gateway/{key}", lambda: self.now) for number in range(count)]
         self.operator = Operator(scenario, self.gateways, lambda: self.now)
         self.stable, self.canary = "", ""
         self.since: float | None = None  # of the canary's first traffic

@@ -71,6 +71,7 @@ class Gateway:
         self._keys_read = settings.api_keys_file is None
         self.picker.engine_key = self.engine_keys.of
         self.members = Members(settings.pod_name)
+        self.members.listen(lambda _: self.ledger.trials.share(1 + len(self.members.addresses)))
         self.quotas = Quotas(self.picker.limits, self.members)
         self.loads = Loads(Newsroom(self.ledger, self.picker.prefixes), self.members)
         self.holding = Holding(self.picker, time.monotonic, self._on_wake, on_arrival=self._on_arrival)

@@ -146,8 +146,11 @@ def complete(line: LogLine, ledger: Ledger, now: float) -> Completion | None:
         if pod.uid not in attempts:
             ledger.outliers.record_failure(pod.uid, now)
     if answered is not None and answered not in failed_pods and end is not End.LEFT and line.code:
-        record = ledger.outliers.record_error if line.code >= 500 else ledger.outliers.record_success
-        record(answered.uid, now)
+        if line.code >= 500:
+            ledger.outliers.record_error(answered.uid, now)
+        else:
+            ledger.outliers.record_success(answered.uid, now)
+            ledger.trials.record_answer(answered)
     ledger.retries.settle(ticket.service.key, max(line.attempts - 1, 0), answered=0 < line.code < 500)
     if line.error == ENGINE_DIED and answered is not None:
         ledger.deaths.record_death(ticket.content, answered.uid, now)

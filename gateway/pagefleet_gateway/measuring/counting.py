@@ -46,6 +46,7 @@ class Counting:
         self._windows.tick(now)
         ticket = self._ledger.record_first_token(request_id, seconds)
         if ticket is not None and ticket.first_token is not None:
+            self._ledger.trials.record_answer(next(pod for pod in ticket.choices if pod.address == upstream))
             first = ticket.choices[0].address == upstream
             pod = self._ledger.learn(ticket, ticket.first_token) if first else ""
             self._windows.record_first_token(ticket, now, pod)

@@ -18,6 +18,7 @@ from pagefleet_gateway.picking.deaths import Content, Deaths
 from pagefleet_gateway.picking.expected import ExpectedTimes, Load, LoadAtPick
 from pagefleet_gateway.picking.outliers import Outliers
 from pagefleet_gateway.picking.retry_budget import RetryBudgets
+from pagefleet_gateway.picking.split import Trials
 
 
 @dataclass(frozen=True, order=True)
@@ -110,6 +111,7 @@ class Ledger:
         self.expected_times = ExpectedTimes()
         self.deaths = Deaths()
         self.retries = RetryBudgets()
+        self.trials = Trials()
         self.others = OtherGateways()
         self._tickets: dict[str, Ticket] = {}
         self._pods: dict[str, PodCounts] = {}  # by uid; without those that have no request
@@ -307,6 +309,7 @@ class Ledger:
         alive = tuple(pods)
         uids = {pod.uid for pod in alive}
         self.backlogs.retain(alive)
+        self.trials.retain(alive)
         self._pods = {uid: counts for uid, counts in self._pods.items() if uid in uids}
         self.others.retain(uids)
         self._changed &= uids

@@ -250,6 +250,8 @@ class Picker:
         if service.pod_limit and self._all_at_limit(service.pod_limit, [pods[name] for name in targets]):
             return overloaded(service)
         revision = self.splits.choose(service, live, headers, canary_live)
+        if not forced and self._tried_enough(service, revision, pods):
+            revision = max(live, key=lambda entry: (entry[0] != revision, entry[1]))[0]
         retries = service.retries if self._ledger.retries.allows(service.key) else 0
         attempts = retries + 1
         own = self._rank(pods[revision], cost, attempts, now)
@@ -297,6 +299,13 @@ class Picker:
         """
         pods = [pod for own in revisions for pod in own]
         return bool(pods) and all(self._ledger.in_flight(pod) >= limit for pod in pods)
+
+    def _tried_enough(self, service: Service, revision: str, pods: Mapping[str, Sequence[Pod]]) -> bool:
+        """Whether the revision is a canary that has not answered yet, and as many requests wait for it as may."""
+        trials = self._ledger.trials
+        if not trials.tries(service, revision):
+            return False
+        return sum(self._ledger.in_flight(pod) for pod in pods[revision]) >= trials.requests
 
     def _rank(self, pods: Sequence[Pod], cost: RequestCost, count: int, now: float) -> list[Pod]:
         return rank(pods, lambda pod: self._load(pod, cost, now), cost.prompt_tokens, cost.tokens, count, self._rng)

@@ -1,15 +1,16 @@
-"""The revision of a request: exact weights, sticky sessions, forced canaries. Never looks at a pod's load."""
+"""The revision of a request: exact weights, sticky sessions, forced canaries, canaries on trial. Never looks at a pod's load."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from pagefleet_gateway.cluster.state import Service, ServiceKey
+from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
 
 Weights = tuple[tuple[str, int], ...]
+TRIAL_REQUESTS = 6  # that may wait for the first answer of a canary, at all gateways together
 
 
 class Split:
@@ -68,6 +69,36 @@ class Splits:
     def retain(self, services: Mapping[ServiceKey, Service]) -> None:
         """Forget services that are not among `services`."""
         self._splits = {key: split for key, split in self._splits.items() if key in services}
+
+
+class Trials:
+    """The revisions that have answered a request of this gateway. A canary that has not is on trial.
+
+    While it is, few requests wait for it: a canary that hangs, or is a hundred times slower, has no more users than it takes to
+    show that. All others go to the stable revision. The first token, or the first answer that is no 5xx, ends the trial. Source:
+    the half-open state of circuit breakers (Nygard, "Release It!", 2007).
+    """
+
+    def __init__(self) -> None:
+        """`requests` may be in flight from this gateway to a canary on trial."""
+        self._answered: set[tuple[ServiceKey, str]] = set()
+        self.requests = TRIAL_REQUESTS
+
+    def share(self, gateways: int) -> None:
+        """Divide the requests among so many gateways. Each of them sends one at least."""
+        self.requests = max(1, TRIAL_REQUESTS // gateways)
+
+    def record_answer(self, pod: Pod) -> None:
+        """Record that a pod of a revision has answered."""
+        self._answered.add(((pod.namespace, pod.service), pod.revision))
+
+    def tries(self, service: Service, revision: str) -> bool:
+        """Return whether the revision is a canary on trial."""
+        return revision == service.canary and (service.key, revision) not in self._answered
+
+    def retain(self, pods: Collection[Pod]) -> None:
+        """Forget revisions that have none of `pods`."""
+        self._answered &= {((pod.namespace, pod.service), pod.revision) for pod in pods}
 
 
 def canary_forced(service: Service, headers: Mapping[str, str]) -> bool:
