@@ -30,7 +30,11 @@ Clients talk to the **gateway**, at `http://<gateway>/<namespace>/<service>/v1`,
 shape, `{"error": {"message", "type", "param", "code"}}`; every 429 and 503 has `Retry-After`.
 """
 CLIENTS = (
-    ("POST", "/<namespace>/<service>/v1/chat/completions", "and `/v1/completions`, `/v1/embeddings`: passed to a pod"),
+    (
+        "POST",
+        "/<namespace>/<service>/v1/chat/completions",
+        "and every other path below `/v1/`, such as `/v1/responses` and `/v1/messages`: passed to a pod",
+    ),
     ("GET", "/<namespace>/<service>/v1/models", "the models of the service"),
     ("POST", "/v1/...", "the same; the body's `model` selects the service"),
 )

@@ -2,7 +2,7 @@
 
 The pieces come as the network cut them. An event that only opens an answer (a role, an empty delta, a comment) is no token.
 An error is none either. An event that is not OpenAI's counts as one: nobody knows better. Source: OpenAI API, streaming of completions, chat
-completions and responses; WHATWG HTML, server-sent events.
+completions and responses; Anthropic API, streaming of messages; WHATWG HTML, server-sent events.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ import msgspec
 
 MAX_LINE_BYTES = 256 * 1024  # a longer line is no opening event
 CONTENT_FIELDS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio")
+KINDS = ("response.", "message_", "content_block_", "ping", "error")  # events of Responses and Messages
+ERRORS = (
+    b'data: {"error"', b'data:{"error"', b"event: error\n", b"event: error\r", b"event: response.failed",
+)  # fmt: skip
 
 
 class FirstToken:
@@ -28,7 +32,18 @@ class FirstToken:
 
 def holds_error(piece: bytes) -> bool:
     """Return whether a piece has an event that is an error: the engine gave the answer up within a 200."""
-    return b'data: {"error"' in piece or b'data:{"error"' in piece
+    return any(mark in piece for mark in ERRORS) or piece.startswith(ERRORS)
+
+
+def _typed(kind: str, event: dict[str, object]) -> bool:
+    """Whether an event of Responses or Messages is a token: it says something, or begins a call."""
+    if kind.endswith(".delta") or kind == "content_block_delta":
+        delta = event.get("delta", True)
+        return any(value for name, value in delta.items() if name != "type") if isinstance(delta, dict) else bool(delta)
+    begun = event.get("item", event.get("content_block"))
+    if kind.endswith(".added") or kind == "content_block_start":
+        return isinstance(begun, dict) and str(begun.get("type")).endswith(("_call", "tool_use"))
+    return False
 
 
 def _is_token(line: bytes) -> bool:
@@ -51,8 +66,8 @@ def _is_token(line: bytes) -> bool:
     if isinstance(choices, list):
         return any(isinstance(choice, dict) and _has_content(choice) for choice in choices)
     kind = event.get("type")
-    if isinstance(kind, str) and kind.startswith("response."):
-        return kind.endswith(".delta")
+    if isinstance(kind, str) and kind.startswith(KINDS):
+        return _typed(kind, event)
     return True
 
 

@@ -68,7 +68,7 @@ def _pieces(document: Mapping[str, object]) -> Iterator[Piece]:
         yield tools
     elif "tools" in document:
         yield _encoded(json.dumps(tools))
-    for name in ("instructions", "prompt", "input", "query", "documents", "text_1", "text_2"):
+    for name in ("system", "instructions", "prompt", "input", "query", "documents", "text_1", "text_2"):
         yield from _prompts(document.get(name))
     if isinstance(messages, bytes):
         yield messages

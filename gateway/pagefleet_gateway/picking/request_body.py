@@ -14,7 +14,7 @@ import msgspec
 
 FIELDS = (
     "model", "stream", "stream_options", "n", "best_of", "max_completion_tokens", "max_tokens", "max_output_tokens",
-    "tools", "instructions", "prompt", "input", "query", "documents", "text_1", "text_2", "messages",
+    "tools", "system", "instructions", "prompt", "input", "query", "documents", "text_1", "text_2", "messages",
 )  # fmt: skip
 MAX_STRUCTURE = 40_000  # commas and opening brackets of a field that is decoded; token ids have one comma each
 LENIENT_BYTES = 64 * 1024  # a body up to this size may have NaN and the like, as Python's JSON has

@@ -23,7 +23,10 @@ DEFAULT_OUTPUT_LIMIT = 4096  # charged when neither the request nor its service 
 MEDIA_TOKENS = 1024  # about an image's or a recording's: its bytes say nothing about its tokens
 MAX_ANSWERS = 1024  # of one request, as far as its cost goes
 OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-_NO_OUTPUT = re.compile(r"/(?:embeddings|rerank|score|classify|pooling|tokenize|detokenize)(?:[?#]|$)")
+_NO_OUTPUT = re.compile(
+    r"/(?:embeddings|rerank|score|classify|pooling|tokenize|detokenize|count_tokens|input_tokens)(?:[?#]|$)"
+)
+_STATES_USAGE = re.compile(r"/(?:responses|messages)(?:[?#]|$)")  # their streams end with the usage, unasked
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class RequestCost:
     output_tokens: int = DEFAULT_OUTPUT_TOKENS
     blocks: tuple[bytes, ...] = ()
     streams: bool = False  # `stream` is true
-    include_usage: bool = False  # `stream_options.include_usage` is true
+    include_usage: bool = False  # a stream's end states the usage, asked for or not
     output_limit: int | None = None  # tokens that one answer may have; None: the request names no limit
     answers: int = 1  # `n` or `best_of`, of each prompt
 
@@ -82,7 +85,7 @@ def request_cost(body: bytes, path: str = "") -> RequestCost:
         output_tokens=predicted if answers else 1,
         blocks=block_hashes(prompt.text, model),
         streams=fields.get("stream") is True,
-        include_usage=_includes_usage(fields.get("stream_options")),
+        include_usage=_includes_usage(fields.get("stream_options")) or bool(_STATES_USAGE.search(path)),
         output_limit=limit,
         answers=answers,
     )

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from aiohttp.http import StreamWriter
+from support.gateway import protocols
 
 from pagefleet_gateway.app import Gateway
 from pagefleet_gateway.cluster.state import Pod, Service, State
@@ -63,7 +64,8 @@ class Engine:
 
     async def start(self) -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/chat/completions", self.chat)
+        for path in ("/v1/chat/completions", *protocols.PATHS):
+            app.router.add_post(path, self.chat)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/metrics", self.metrics)
         self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
@@ -112,7 +114,7 @@ class Engine:
     async def prompt(self, request: web.Request, response: web.StreamResponse) -> bool:
         """Take the prompt's time. Return whether the answer has ended with it."""
         if FIRST.get(self.headers):
-            await response.write(FIRST[self.headers])
+            await response.write(protocols.opening(request.path) or FIRST[self.headers])
         seconds, dies = self.first_token, self.deaths > 0
         self.deaths -= dies
         await asyncio.sleep(seconds / 2)
@@ -170,12 +172,13 @@ class Engine:
             if index and self.gate is not None:
                 await self.gate.acquire()
             if self.breaks and index == 2:
-                await response.write(FAILED)
+                await response.write(protocols.failure(request.path) or FAILED)
                 break
             if self.truncate and index and request.transport is not None:
                 request.transport.abort()
                 return response
-            await response.write(b"data: " + json.dumps(chunk(token)).encode() + b"\n\n")
+            ours = b"data: " + json.dumps(chunk(token)).encode() + b"\n\n"
+            await response.write(protocols.token(request.path, token) or ours)
         if self.token_report == "usage":
             await response.write(b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")

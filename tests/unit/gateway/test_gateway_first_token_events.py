@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,11 @@ from hypothesis import strategies as st
 from pagefleet_gateway.envoy.module import library
 
 NOTHING, TOKEN, FAILURE = range(3)
-ERROR_PARTS = (b"data:", b"d", b"ata: ", b" ", b'{"err', b'or"', b'data: {"error"')
+ERROR_PARTS = (
+    b"data:", b"d", b"ata: ", b" ", b'{"err', b'or"', b'data: {"error"', b"\n", b"\nevent:", b"\nevent: ", b"error", b"r",
+    b"response.", b"failed", b"\r",
+)  # fmt: skip
+ERROR_EVENT = re.compile(rb'data: ?\{"error"|\nevent: ?(?:error|response\.failed)[\r\n]')
 
 
 class Text(ctypes.Structure):
@@ -81,6 +86,12 @@ BEFORE = (
     event({"type": "response.output_item.added", "item": {"content": []}}),
     event({"type": "message_start", "message": {"role": "assistant", "content": []}}),
     event({"type": "ping"}),
+    event({"type": "response.content_part.added", "part": {"type": "output_text", "text": ""}}),
+    event({"type": "response.output_item.added", "item": {"type": "reasoning", "summary": []}}),
+    event({"type": "response.output_text.delta", "delta": ""}),
+    event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+    event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": ""}}),
+    event({"type": "content_block_stop", "index": 0}),
 )
 TOKENS = (
     event(delta(content="a")),
@@ -99,6 +110,13 @@ TOKENS = (
     event({"type": "response.reasoning_text.delta", "delta": "a"}),
     event({"type": "response.completed"}),
     event({"type": "content_block_delta", "delta": {"text": "a"}}),
+    event({"delta": {"type": "thinking_delta", "thinking": "a"}, "index": 0, "type": "content_block_delta"}),
+    event({"type": "content_block_start", "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}}),
+    event({"item": {"type": "function_call", "name": "f", "arguments": ""}, "type": "response.output_item.added"}),
+    event({"type": "response.function_call_arguments.delta", "delta": "{"}),
+    event({"type": "response.output_text.delta"}),
+    event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}),
+    event({"type": "response.incomplete", "response": {}}),
     event({"token": {"id": 5, "text": "a"}}),
     event([1, 2]),
     b"data: [DONE]\n\n",
@@ -110,6 +128,8 @@ FAILURES = (
     event({"error": {"message": "no", "code": 500}}),
     event({"error": "no"}),
     event({"type": "error", "error": {"type": "overloaded_error"}}),
+    event({"code": "server_error", "message": "no", "type": "error", "sequence_number": 2}),
+    event({"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
 )
 
 
@@ -186,6 +206,12 @@ def test_changed_sources_have_another_library(monkeypatch: pytest.MonkeyPatch, t
         (b'data: {"error": {"message": "no"}}\n\n', True),
         (b'data:{"error":"no"}\n\n', True),
         (b'data: {"choices": []}\n\ndata: {"error": 1}\n\n', True),
+        (b'\n\nevent: error\ndata: {"type": "error"}\n\n', True),
+        (b'\n\nevent:error\r\ndata: {"code": 1, "type": "error"}\r\n\r\n', True),
+        (b'\nevent: response.failed\ndata: {"type": "response.failed"}\n\n', True),
+        (b'\nevent: response.completed\ndata: {"type": "response.completed"}\n\n', False),
+        (b"\nevent: errors\n", False),
+        (b" event: error\n", False),
         (event(delta(content="a")), False),
         (event(delta(content='data: {"error": "quoted"}')), False),
         (event(delta(content='\n\ndata:{"error"')), False),
@@ -204,7 +230,7 @@ def test_an_error_event_after_the_first_token_is_found(code: ctypes.CDLL, chunk:
 @given(st.lists(st.one_of(st.binary(max_size=20), st.sampled_from(ERROR_PARTS)), max_size=8))
 def test_the_search_for_an_error_event_finds_it_over_all_chunks(code: ctypes.CDLL, chunks: list[bytes]) -> None:
     whole = b"".join(chunks)
-    assert find_error(code, *chunks) == (b'data:{"error"' in whole or b'data: {"error"' in whole)
+    assert find_error(code, *chunks) == bool(ERROR_EVENT.search(whole))
 
 
 def find_error(code: ctypes.CDLL, *chunks: bytes) -> bool:

@@ -81,3 +81,19 @@ def test_pythons_json_is_read_as_before() -> None:
     assert document(b'{"model": "a", "model": "b", "other": 1}') == {"model": "b"}
     assert document(b"[1]") is None
     assert document(b'{"n": null}') == {"n": None}
+
+
+def test_a_message_s_system_prompt_is_a_part_of_its_prompt_and_its_stream_states_its_usage() -> None:
+    """As blocks or as text, so that what has one system prompt shares a prefix."""
+    system, turn = "You are brief. " * 40, [{"role": "user", "content": "hello"}]
+    blocks = [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}]
+    costs = [
+        request_cost(
+            json.dumps({"model": "m", "max_tokens": 9, "system": one, "messages": turn}).encode(), "/v1/messages"
+        )
+        for one in (system, blocks)
+    ]
+    assert costs[0].blocks[:2] == costs[1].blocks[:2] and len(costs[0].blocks) >= 2
+    assert (costs[0].include_usage, costs[0].output_limit) == (True, 9)
+    assert request_cost(b'{"messages": []}', "/v1/messages/count_tokens").answers == 0
+    assert not request_cost(b'{"messages": []}', "/v1/chat/completions").include_usage

@@ -1,6 +1,7 @@
 /*
- * The first token of a stream is its first event with content, reasoning, a tool call or a finish reason. Comments, events
- * that only name the role and events that only give usage are none. `data: [DONE]` ends the wait, as does data that is no
+ * The first token of a stream is its first event with content, reasoning, a tool call or a finish reason, in the shapes of
+ * chat completions, Responses and Messages. Comments, events that only name the role, open an item or a block that is no
+ * call, or only give usage are none. `data: [DONE]` ends the wait, as does data that is no
  * JSON or has none of the shapes below: an answer that is not understood is not ours to hold.
  */
 #define _GNU_SOURCE
@@ -86,14 +87,28 @@ static bool next_key(Reader *reader, bool *first, Text *key) {
   return !reader->broken;
 }
 
-/* A delta holds a token when anything but its role is set. */
+/* A delta holds a token when anything but its role and its type is set. */
 static bool delta_holds_token(Reader *reader) {
   bool first = true, token = false;
   Text key;
   if (!take(reader, '{')) return skip_value(reader);
   while (next_key(reader, &first, &key))
-    if (skip_value(reader) && !is(key, "role")) token = true;
+    if (skip_value(reader) && !is(key, "role") && !is(key, "type")) token = true;
   return token;
+}
+
+/* Whether an item of a response, or a block of a message, is a call of a tool. */
+static bool is_call(Reader *reader) {
+  bool first = true, call = false;
+  Text key;
+  if (!take(reader, '{')) { skip_value(reader); return false; }
+  while (next_key(reader, &first, &key)) {
+    skip_spaces(reader);
+    if (!is(key, "type") || reader->at >= reader->end || *reader->at != '"') { skip_value(reader); continue; }
+    Text kind = read_string(reader);
+    call |= ends_with(kind, "_call") || ends_with(kind, "tool_use");
+  }
+  return call;
 }
 
 static bool choice_holds_token(Reader *reader) {
@@ -119,13 +134,21 @@ static bool choices_hold_token(Reader *reader) {
 /* The events of the Responses API, and of Messages, that come before the first token. Every other kind ends the wait. */
 static bool precedes_tokens(Text kind) {
   return is(kind, "response.created") || is(kind, "response.queued") || is(kind, "response.in_progress") ||
-         ends_with(kind, ".added") || is(kind, "message_start") || is(kind, "content_block_start") || is(kind, "ping");
+         ends_with(kind, ".added") || is(kind, "message_start") || is(kind, "content_block_start") ||
+         is(kind, "content_block_stop") || is(kind, "ping");
+}
+
+/* Judge an event that names its kind. `says`: its delta says something, or it has none. `call`: it begins a call of a tool. */
+static enum event judge_kind(Text kind, bool says, bool call) {
+  if (is(kind, "error") || is(kind, "response.failed")) return FAILURE;
+  if (ends_with(kind, ".delta") || is(kind, "content_block_delta")) return says ? TOKEN : NOTHING;
+  return call || !precedes_tokens(kind) ? TOKEN : NOTHING;
 }
 
 static enum event judge(Text data) {
   Reader reader = {data.at, data.at + data.length, false};
-  bool first = true, token = false, known = false, failure = false;
-  Text key;
+  bool first = true, token = false, known = false, failure = false, says = true, call = false;
+  Text key, kind = {NULL, 0};
   if (!take(&reader, '{')) return TOKEN;
   while (next_key(&reader, &first, &key)) {
     skip_spaces(&reader);
@@ -135,16 +158,18 @@ static enum event judge(Text data) {
     } else if (is(key, "error")) {
       failure |= skip_value(&reader);
     } else if (is(key, "type") && reader.at < reader.end && *reader.at == '"') {
-      Text kind = read_string(&reader);
-      known = true;
-      if (is(kind, "error")) failure = true;
-      else token |= !precedes_tokens(kind);
+      kind = read_string(&reader);
+    } else if (is(key, "delta")) {
+      says = delta_holds_token(&reader);
+    } else if (is(key, "item") || is(key, "content_block")) {
+      call |= is_call(&reader);
     } else {
       skip_value(&reader);
     }
   }
   if (reader.broken) return TOKEN;
   if (failure) return FAILURE;
+  if (kind.at != NULL && !token) return judge_kind(kind, says, call);
   return token || !known ? TOKEN : NOTHING;
 }
 
@@ -188,15 +213,21 @@ enum event read_events(Events *events, Text chunk, Text *data) {
 }
 
 bool find_error_event(size_t *matched, Text chunk) {
-  /* Within a string of an answer the quotes would be escaped, so only an event's own object can begin like this. */
-  static const char mark[] = "data: {\"error\"";
-  enum { LENGTH = sizeof mark - 1, OPTIONAL_SPACE = 5 };
+  /* Within a string of an answer quotes and line ends would be escaped, so only an event itself can begin like this. No mark
+   * holds its first byte again, so a new match can only begin at the byte that ends the old one. The last byte of the names,
+   * a line's end, is `\n` or `\r`. */
+  static const char *const marks[] = {"data: {\"error\"", "\nevent: error\r", "\nevent: response.failed\r"};
+  enum { DATA, ERROR, FAILED, WIDTH = 64, SHARED = 8, SPACE_IN_DATA = 5, SPACE_IN_NAME = 7 };
   for (const char *at = chunk.at, *end = chunk.at + chunk.length; at < end; at++) {
-    if (*matched == 0 && (at = memchr(at, mark[0], (size_t)(end - at))) == NULL) return false;
-    if (*matched == OPTIONAL_SPACE && *at != ' ') ++*matched;
-    /* No `d` comes again within the mark, so a new match can only begin at the byte that ends the old one. */
-    *matched = *at == mark[*matched] ? *matched + 1 : *at == mark[0];
-    if (*matched == LENGTH) { *matched = 0; return true; }
+    if (!*matched && *at != 'd' && *at != '\n') continue;
+    size_t mark = *matched / WIDTH, position = *matched % WIDTH;
+    char sign = *at == '\n' && marks[mark][position] == '\r' ? '\r' : *at;
+    if (position == (mark == DATA ? SPACE_IN_DATA : SPACE_IN_NAME) && sign != ' ') position++;
+    if (mark == ERROR && position == SHARED && sign == 'r') mark = FAILED;
+    if (position && sign == marks[mark][position]) position++;
+    else { mark = *at == '\n' ? ERROR : DATA; position = *at == '\n' || *at == 'd'; }
+    *matched = mark * WIDTH + position;
+    if (position && !marks[mark][position]) { *matched = 0; return true; }
   }
   return false;
 }
