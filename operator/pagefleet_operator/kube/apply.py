@@ -315,7 +315,8 @@ def _stamp(manifest: dict[str, Any]) -> None:
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
     templates = retained.annotation(manifest)
     annotations = {APPLIED_ANNOTATION: digest, **({TEMPLATES_ANNOTATION: templates} if templates else {})}
-    manifest["metadata"] = {**manifest["metadata"], "annotations": annotations}
+    given = manifest["metadata"].get("annotations") or {}
+    manifest["metadata"] = {**manifest["metadata"], "annotations": {**given, **annotations}}
 
 
 def drift(desired: Mapping[str, Any], live: Mapping[str, Any]) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from pagefleet_operator.domain.status.observation import Observation, PodReading
 from pagefleet_operator.domain.status.status import RevisionRecord, Status, Weight
 
 FOLDER = Path(__file__).resolve().parents[3] / "manifests/policy"
-NOTHING = Policy((), (), (), ())
+NOTHING = Policy((), (), (), (), ())
 # What a spec may name: the policy's list, the field, the fields of the spec, the name.
 NAMED: list[tuple[str, str, dict[str, Any], str]] = [
     ("images", "spec.engine.image", {"engine.image": "evil.example/x:1"}, "evil.example/x:1"),
@@ -38,6 +38,20 @@ NAMED: list[tuple[str, str, dict[str, Any], str]] = [
         {"model.speculation": {"method": "draft", "model": "pvc://d"}},
         "d",
     ),
+    (
+        "secrets",
+        "spec.engine.env[0].valueFrom.secretKeyRef.name",
+        {"engine.env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "k"}}}]},
+        "db",
+    ),
+    (
+        "config_maps",
+        "spec.engine.env[0].valueFrom.configMapKeyRef.name",
+        {"engine.env": [{"name": "MODE", "valueFrom": {"configMapKeyRef": {"name": "t", "key": "k"}}}]},
+        "t",
+    ),
+    ("secrets", "spec.pod.imagePullSecrets[0].name", {"pod.imagePullSecrets": [{"name": "db"}]}, "db"),
+    ("service_accounts", "spec.pod.serviceAccountName", {"pod.serviceAccountName": "admin"}, "admin"),
     ("claims", "spec.model.adapters[0].source", {"model.adapters": [{"name": "a", "source": "pvc://l/a"}]}, "l"),
 ]
 IDS = [entry[1] for entry in NAMED]
@@ -123,7 +137,13 @@ def denied(given: dict[str, Any], data: dict[str, str]) -> list[str]:
     return [one["message"] for one in described["validations"] if not bool(value(one["expression"]))]
 
 
-LISTS = {"images": "images", "secrets": "secrets", "config_maps": "configMaps", "claims": "claims"}
+LISTS = {
+    "images": "images",
+    "secrets": "secrets",
+    "config_maps": "configMaps",
+    "claims": "claims",
+    "service_accounts": "serviceAccounts",
+}
 
 
 @pytest.mark.parametrize(("kind", "field", "fields", "name"), NAMED, ids=IDS)

@@ -123,7 +123,7 @@ def test_the_sample_is_good_and_its_defaults_are_filled_in() -> None:
             "spec.model.chatTemplate.configMapKeyRef.key",
         ),
         (("engine", "apiKeySecretRef"), {"name": "s"}, "spec.engine.apiKeySecretRef.key"),
-        (("engine", "toolCallParser"), "mistral", "spec.engine.toolCallParser"),
+        (("engine", "toolCallParser"), "granite", "spec.engine.toolCallParser"),
         (("engine", "kvCache"), {"pageSize": 8}, "spec.engine.kvCache.pageSize"),
         (("engine", "kvCache"), {"dtype": "fp8"}, "spec.engine.kvCache.dtype"),
         (("engine", "kvCache"), {"prefixCaching": "no"}, "spec.engine.kvCache.prefixCaching"),

@@ -62,6 +62,12 @@ class Child:
             REVISION_LABEL: self.revision,
         }
 
+    def with_own(self, labels: Mapping[str, str]) -> dict[str, Any]:
+        """Return the metadata with these labels and those of spec.pod, whose annotations are in it too."""
+        pod = self.spec.pod
+        metadata: dict[str, Any] = {"labels": {**pod.labels, **labels}}
+        return {**metadata, "annotations": dict(pod.annotations)} if pod.annotations else metadata
+
     def metadata(self) -> dict[str, Any]:
         owner = {
             "apiVersion": API_VERSION,

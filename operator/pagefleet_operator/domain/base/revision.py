@@ -13,7 +13,7 @@ from typing import Any
 
 from pagefleet_contract.quantity import canonical
 
-POD_AFFECTING = ("model", "engine", "resources", "placement")
+POD_AFFECTING = ("model", "engine", "resources", "placement", "pod")
 QUANTITIES = ("cpu", "memory")  # of `resources`
 
 

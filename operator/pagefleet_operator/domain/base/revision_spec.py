@@ -1,4 +1,4 @@
-"""The part of `.spec` that pods are built from, as typed values: model, engine, resources, placement.
+"""The part of `.spec` that pods are built from, as typed values: model, engine, resources, placement, pod.
 
 `revision_spec` is total: a view can be made of any JSON, and a part that should be an object or a list and is none reads as
 not given. Numbers and texts stay as they were given, because the flags that are written from them are part of a pod. None
@@ -144,11 +144,25 @@ class Placement:
 
 
 @dataclass(frozen=True)
+class Pod:
+    """What the cluster's rules ask of the pods, as of spec.pod."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    image_pull_secrets: tuple[Mapping[str, str], ...] = ()
+    service_account_name: str = ""
+    priority_class_name: str = ""
+    scheduler_name: str = ""
+    runtime_class_name: str = ""
+
+
+@dataclass(frozen=True)
 class RevisionSpec:
     model: Model
     engine: Engine
     resources: Resources
     placement: Placement
+    pod: Pod
 
     @property
     def is_ours(self) -> bool:
@@ -193,6 +207,7 @@ def revision_spec(raw: object) -> RevisionSpec:
         engine=_engine(_mapping(spec.get("engine"))),
         resources=_resources(_mapping(spec.get("resources"))),
         placement=_read(Placement, spec.get("placement")),
+        pod=_read(Pod, spec.get("pod")),
     )
 
 

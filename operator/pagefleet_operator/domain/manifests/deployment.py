@@ -21,13 +21,13 @@ AFTER_DRAIN = 30
 def deployment(child: Child, replicas: int) -> dict[str, Any]:
     """Build the Deployment of a revision with this number of replicas."""
     launch = launch_of(child, release())
-    metadata: dict[str, Any] = {"labels": child.labels}
+    metadata = child.with_own(child.labels)
     if launch.engine is not None:
-        metadata["annotations"] = {ENGINE_ANNOTATION: annotation(launch.engine)}
+        metadata["annotations"] = {**metadata.get("annotations", {}), ENGINE_ANNOTATION: annotation(launch.engine)}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": child.metadata(),
+        "metadata": child.metadata() | child.with_own(child.labels),
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 0,
@@ -69,7 +69,20 @@ def _pod(child: Child, launch: Launch) -> dict[str, Any]:
                 "labelSelector": {"matchLabels": child.selector},
             }
         ]
-    return pod
+    return pod | required(child)
+
+
+def required(child: Child) -> dict[str, Any]:
+    """The fields of a pod that spec.pod names."""
+    pod = child.spec.pod
+    given = {
+        "imagePullSecrets": [dict(entry) for entry in pod.image_pull_secrets],
+        "serviceAccountName": pod.service_account_name,
+        "priorityClassName": pod.priority_class_name,
+        "schedulerName": pod.scheduler_name,
+        "runtimeClassName": pod.runtime_class_name,
+    }
+    return {name: value for name, value in given.items() if value}
 
 
 def _container(child: Child, launch: Launch, mounts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def leader_worker_set(child: Child, replicas: int) -> dict[str, Any]:
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
-        "metadata": child.metadata(),
+        "metadata": child.metadata() | child.with_own(child.labels),
         "spec": {
             "replicas": replicas,
             "startupPolicy": "LeaderCreated",
@@ -54,7 +54,7 @@ def _worker(child: Child) -> dict[str, Any]:
     """No probes: the leader is Ready when a step has run on all ranks, and ends when one is gone."""
     launch = _launch(child, worker=True)
     template = _template(child, launch)
-    template["metadata"] = {"labels": child.worker_labels}
+    template["metadata"] = child.with_own(child.worker_labels)
     container = template["spec"]["containers"][0]
     for name in ("ports", "startupProbe", "readinessProbe", "livenessProbe"):
         container.pop(name, None)

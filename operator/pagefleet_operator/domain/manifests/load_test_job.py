@@ -9,6 +9,7 @@ from typing import Any
 from pagefleet_contract.names import LOAD_TEST, LOAD_TEST_LABEL, MANAGED, MANAGED_LABEL, NAME_LABEL
 from pagefleet_operator.domain.base.child import Child
 from pagefleet_operator.domain.base.revision_spec import KeyReference
+from pagefleet_operator.domain.manifests.deployment import required
 
 CONTAINER = "load"
 TTL_SECONDS = 3600
@@ -45,7 +46,10 @@ def load_test_job(
             "backoffLimit": 1,
             "activeDeadlineSeconds": max(1, int(timeout)),
             "ttlSecondsAfterFinished": TTL_SECONDS,
-            "template": {"metadata": {"labels": labels}, "spec": _pod(image, arguments, key)},
+            "template": {
+                "metadata": child.with_own(labels),
+                "spec": _pod(image, arguments, key) | _required(child),
+            },
         },
     }
 
@@ -53,6 +57,12 @@ def load_test_job(
 def served_name(child: Child) -> str:
     """The model's name in requests."""
     return child.spec.model.served_name or child.service
+
+
+def _required(child: Child) -> dict[str, Any]:
+    """What the cluster asks of this pod too. The other fields of spec.pod are for engines."""
+    given = required(child)
+    return {name: given[name] for name in ("imagePullSecrets", "priorityClassName") if name in given}
 
 
 def _pod(image: str, arguments: list[str], key: KeyReference | None) -> dict[str, Any]:

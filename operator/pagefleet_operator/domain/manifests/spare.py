@@ -21,12 +21,12 @@ def spare_deployment(child: Child, replicas: int, templates: Templates | None = 
     """Build the Deployment of a revision's warm spares. `templates` are those that the revision's replicas run with."""
     spare = with_templates(deployment(child, replicas), templates)
     metadata, spec = spare["metadata"], spare["spec"]
-    metadata |= {"name": f"{child.name}-spare", "labels": {**child.labels, **SPARE}}
+    metadata |= {"name": f"{child.name}-spare", "labels": {**metadata["labels"], **SPARE}}
     spec["selector"] = {"matchLabels": {**child.selector, **SPARE}}
     # Spares are never Available, so a rolling update would wait for the new ones for ever.
     spec["strategy"] = {"type": "Recreate"}
     template = spec["template"]
-    template["metadata"]["labels"] = {**child.labels, **SPARE}
+    template["metadata"]["labels"] = {**template["metadata"]["labels"], **SPARE}
     pod = template["spec"]
     pod["readinessGates"] = [{"conditionType": AWAKE_GATE}]
     pod["containers"][0]["readinessProbe"]["periodSeconds"] = 1

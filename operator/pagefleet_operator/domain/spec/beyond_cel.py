@@ -5,7 +5,8 @@
   defaults of several objects.
 - Weights that rise, previews before weights: CEL's macros see one entry of a list, not its neighbour.
 - The size of the parts that a status remembers of each revision: CEL does not see JSON.
-- Header names: the cost of a rule over the keys of a map has no bound, so the API server would refuse the CRD.
+- Names of headers, labels and annotations: the cost of a rule over the keys of a map has no bound, so the API server would
+  refuse the CRD.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pagefleet_contract.headers import RESERVED_PREFIXES
+from pagefleet_contract.names import GROUP, MANAGED_LABEL, NAME_LABEL
 from pagefleet_contract.quantity import seconds
 from pagefleet_operator.domain.base.revision import POD_AFFECTING, snapshot
 from pagefleet_operator.domain.base.revision_spec import revision_spec
 from pagefleet_operator.domain.base.stored_size import MAX_MATCH_BYTES, MAX_SNAPSHOT_BYTES, size
 from pagefleet_operator.domain.spec import schedule
 from pagefleet_operator.domain.spec.schema.cost import cost
-from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME
+from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME, LABEL_NAME
 from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 
 MAX_PERIOD_SECONDS = 1800.0
+MAX_LABEL_NAME = 316  # a prefix of 252, a slash and 63
+OWN_LABELS, OWN_PREFIX = (MANAGED_LABEL, NAME_LABEL), f"{GROUP}/"
 
 
 def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
@@ -34,6 +38,7 @@ def errors(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     yield from _ceiling(spec)
     yield from _steps(at(spec, ("rollout", "steps")) or ())
     yield from _headers(spec)
+    yield from _label_names(spec)
     yield from _sizes(spec)
 
 
@@ -99,6 +104,17 @@ def _headers(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     for index, entry in enumerate(at(spec, ("traffic", "rateLimits")) or ()):
         yield from _reserved(f"spec.traffic.rateLimits[{index}].header", entry["header"])
     yield from _reserved("spec.traffic.queue.tenantHeader", at(spec, ("traffic", "queue", "tenantHeader")) or "")
+
+
+def _label_names(spec: Mapping[str, Any]) -> Iterator[SpecError]:
+    """Names of spec.pod that no object can have, or that are the operator's own."""
+    for kind in ("labels", "annotations"):
+        for name in at(spec, ("pod", kind)) or ():
+            if len(name) > MAX_LABEL_NAME or not re.fullmatch(LABEL_NAME, name):
+                form = "letters, digits, -, _ and ., at most 63, after a prefix such as example.com/ where it has one"
+                yield SpecError(f"spec.pod.{kind}", f"{name[:60]!r} is not a name of {kind}; allowed are {form}")
+            elif name in OWN_LABELS or name.startswith(OWN_PREFIX):
+                yield SpecError(f"spec.pod.{kind}", f"{name!r} is written by the operator")
 
 
 def _reserved(where: str, name: str) -> Iterator[SpecError]:

@@ -1,4 +1,4 @@
-"""The operator's own limits on what an InferenceService may name: images, Secrets, ConfigMaps and claims, by glob.
+"""The operator's own limits on what an InferenceService may name: images, Secrets, ConfigMaps, claims, accounts, by glob.
 
 Whoever may create an InferenceService can run any image in the namespace with any Secret, ConfigMap and claim of the
 namespace in it. An administrator who wants less sets these lists. Without a list everything is allowed. A spec that names
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pagefleet_operator.domain.base.revision_spec import revision_spec
+from pagefleet_operator.domain.base.revision_spec import RevisionSpec, revision_spec
 from pagefleet_operator.domain.spec.schema.structure import SpecError
 
 Globs = tuple[str, ...] | None  # None: everything is allowed; (): nothing is
@@ -27,6 +27,7 @@ class Policy:
     secrets: Globs = None
     config_maps: Globs = None
     claims: Globs = None
+    service_accounts: Globs = None
 
 
 EVERYTHING = Policy()
@@ -36,6 +37,7 @@ VARIABLES: Mapping[str, str] = {
     "secrets": "PAGEFLEET_ALLOWED_SECRETS",
     "config_maps": "PAGEFLEET_ALLOWED_CONFIGMAPS",
     "claims": "PAGEFLEET_ALLOWED_CLAIMS",
+    "service_accounts": "PAGEFLEET_ALLOWED_SERVICEACCOUNTS",
 }
 
 
@@ -71,8 +73,10 @@ def named(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             model.chat_template.name if model.chat_template else "",
         ),
         ("claims", "spec.model.cache.claim", model.cache_claim),
+        ("service_accounts", "spec.pod.serviceAccountName", view.pod.service_account_name),
     )
     yield from (entry for entry in given if entry[2])
+    yield from _named_by_pods(view)
     sources = [
         ("spec.model.source", model.source),
         ("spec.model.speculation.model", model.speculation.model),
@@ -81,6 +85,17 @@ def named(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for field, source in sources:
         if source.startswith(CLAIM):
             yield "claims", field, source.removeprefix(CLAIM).partition("/")[0]
+
+
+def _named_by_pods(view: RevisionSpec) -> Iterator[tuple[str, str, str]]:
+    """What variables and pulls name."""
+    for index, entry in enumerate(view.pod.image_pull_secrets):
+        yield "secrets", f"spec.pod.imagePullSecrets[{index}].name", entry["name"]
+    for index, variable in enumerate(view.engine.env):
+        place: Mapping[str, Any] = variable.get("valueFrom") or {}
+        for kind, reference in (("secrets", "secretKeyRef"), ("config_maps", "configMapKeyRef")):
+            if found := place.get(reference):
+                yield kind, f"spec.engine.env[{index}].valueFrom.{reference}.name", found["name"]
 
 
 def _allows(globs: Globs, name: str) -> bool:

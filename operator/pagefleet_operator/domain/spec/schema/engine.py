@@ -178,12 +178,19 @@ ENGINE = record(
         "env": array(
             "Environment variables of the engine.",
             record(
-                "A variable.",
+                "A variable, with value or valueFrom.",
                 {
                     "name": text("Its name.", pattern=VARIABLE),
                     "value": text("Its value.", longest=4096),
+                    "valueFrom": record(
+                        "Where its value is. The pods of a revision start when the object is there.",
+                        {
+                            "secretKeyRef": key_of("Secret", "A key of a Secret, such as a token for hf:// sources."),
+                            "configMapKeyRef": key_of("ConfigMap", "A key of a ConfigMap."),
+                        },
+                    ),
                 },
-                ("name", "value"),
+                ("name",),
             ),
             64,
         ),

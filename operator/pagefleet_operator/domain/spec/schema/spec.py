@@ -18,6 +18,7 @@ from pagefleet_operator.domain.spec.schema.fields import (
     text,
 )
 from pagefleet_operator.domain.spec.schema.patterns import LABEL_VALUE, RESOURCE_NAME
+from pagefleet_operator.domain.spec.schema.pod import POD
 from pagefleet_operator.domain.spec.schema.rollout import ROLLOUT
 from pagefleet_operator.domain.spec.schema.scaling import SCALING
 from pagefleet_operator.domain.spec.schema.traffic import TRAFFIC
@@ -70,6 +71,7 @@ SPEC = record(
         "engine": ENGINE,
         "resources": RESOURCES,
         "placement": PLACEMENT,
+        "pod": POD,
         "scaling": SCALING,
         "rollout": ROLLOUT,
         "traffic": TRAFFIC,

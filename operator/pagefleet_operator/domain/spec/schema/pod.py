@@ -1,0 +1,37 @@
+"""The structure of `.spec.pod`: what a cluster's own rules ask of a replica's pods. The engine does not depend on it."""
+
+from __future__ import annotations
+
+from pagefleet_contract.names import OBJECT_NAME
+from pagefleet_operator.domain.spec.schema.fields import array, record, table, text
+from pagefleet_operator.domain.spec.schema.patterns import LABEL_VALUE
+
+POD = record(
+    "What the cluster's rules ask of a replica's pods. A change makes a new revision.",
+    {
+        "labels": table(
+            "Labels of the pods and of the object that makes them, such as kueue.x-k8s.io/queue-name. The operator's own "
+            "labels are refused.",
+            {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE},
+        ),
+        "annotations": table(
+            "Annotations of the pods and of the object that makes them.", {"type": "string", "maxLength": 4096}
+        ),
+        "imagePullSecrets": array(
+            "Secrets of the service's namespace with which images are pulled, of the engine and of load tests.",
+            record(
+                "A Secret of type kubernetes.io/dockerconfigjson.",
+                {"name": text("Its name.", pattern=OBJECT_NAME)},
+                ("name",),
+            ),
+            16,
+        ),
+        "serviceAccountName": text(
+            "The pods' ServiceAccount, such as one with an identity of the cloud; default when omitted. Its token is not mounted.",
+            pattern=OBJECT_NAME,
+        ),
+        "priorityClassName": text("The PriorityClass of the pods.", pattern=OBJECT_NAME),
+        "schedulerName": text("The scheduler of the pods; the cluster's default when omitted.", pattern=OBJECT_NAME),
+        "runtimeClassName": text("The RuntimeClass of the pods.", pattern=OBJECT_NAME),
+    },
+)
