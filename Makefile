@@ -12,6 +12,8 @@ STAMP := $(VENV)/.installed
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
 # The same examples of property tests in every run; `make nightly` draws new ones.
 PYTEST := $(BIN)/pytest -q --hypothesis-seed=0
+# Hundreds of interpreters start: what they compile is stored, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
 
 .PHONY: help

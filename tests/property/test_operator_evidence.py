@@ -117,7 +117,7 @@ def test_a_payload_without_alerts_is_refused_or_matches_no_service(payload: Any)
 
 
 @pytest.mark.parametrize("kept", [1, MAX_STORED])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(0, 40))
 def test_a_flood_rolls_one_revision_back_once(kept: int, seed: int, groups: list[int], others: int) -> None:
     """Row 20: `kept` true alerts among `others` about older revisions, each repeated, in any order and grouping, resolved

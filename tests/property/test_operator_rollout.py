@@ -22,7 +22,7 @@ from pagefleet_operator.domain.status.plan import Plan
 from pagefleet_operator.domain.status.status import AlertRecord, Phase
 
 TRACES = int(os.environ.get("PAGEFLEET_ROLLOUT_TRACES", "150"))
-JUMPS = max(100, TRACES // 10)  # histories with a jumping clock, of which the table asks a tenth
+JUMPS = max(40, TRACES // 10)  # histories with a jumping clock, of which the table asks a tenth
 STEPS: tuple[dict[str, Any], ...] = (
     {"pause": {}},
     {"pause": {"duration": "10s"}},
