@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.engine.device_engine import device_engine, finish, prompts, saved
-from support.engine.reference import all_logits, ask, engine, serve
+from support.engine.formats import FORMATS, write
+from support.engine.reference import all_logits, ask, assert_all_greedy, engine, serve
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
 from pagefleet_engine.core.sequence import TokenSequence
@@ -84,6 +85,18 @@ def logits(uri: str, tokens: Sequence[int], **changes: Any) -> torch.Tensor:
     step = Seats(1, lambda _: 0).describe([Work(answer, 0, len(tokens))], chosen_by_host=True)
     with torch.inference_mode():
         return rank.executor.compute(step).logits[0]
+
+
+@pytest.mark.parametrize("form", ["gptq", "w4a16", "w4a16 asymmetric"])
+def test_four_bits_of_other_formats_stay_packed_as_awq(form: str, tmp_path: Path) -> None:
+    uri, reference = write(tmp_path, form)
+    asked = [list(range(3, 3 + length)) for length in (1, 15, 40)]
+    served = device_engine(uri)
+    assert served.description["weights"] == FORMATS[form][2]
+    layer = served._rank.executor.model._layers[0]
+    assert isinstance(layer.qkv, Awq)
+    answers = finish(served, [ask(str(index), prompt, 6) for index, prompt in enumerate(asked)])
+    assert_all_greedy(reference, [(prompt, answers[str(index), 0]) for index, prompt in enumerate(asked)])
 
 
 @pytest.mark.parametrize("kernels", ["auto", "reference"])

@@ -110,8 +110,8 @@ def test_an_fp8_layer_reads_as_its_floats(name: str, shape: tuple[int, ...], blo
     ("config", "message"),
     [
         (
-            {"quant_method": "gptq", "bits": 4},
-            "quantization_config.quant_method 'gptq' is not supported; supported: awq",
+            {"quant_method": "bitsandbytes", "bits": 4},
+            "quantization_config.quant_method 'bitsandbytes' is not supported; supported: awq",
         ),
         ({**AWQ, "bits": 8}, "quantization_config.bits 8 is not supported; supported: 4"),
         ({**AWQ, "version": "gemv"}, "quantization_config.version 'gemv'"),

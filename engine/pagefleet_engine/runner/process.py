@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 EXIT_CONFIGURATION = 78
 READ_BYTES = 1 << 20
 TRIM_SECONDS = 60.0
+PLAIN = ("floats", "gguf")  # descriptions of weights that the log need not name
 
 
 def serve(connection: socket.socket, config: EngineConfig) -> int:
@@ -52,6 +53,8 @@ def serve(connection: socket.socket, config: EngineConfig) -> int:
     except ModelError as error:
         connection.sendall(frame(Failed(error.field, error.message)))
         return EXIT_CONFIGURATION
+    if (stored := engine.description["weights"]) not in PLAIN:
+        report(f"the checkpoint's quantised weights: {stored}", level="info")
     capacity = engine.stats().pages_total * config.page_size
     ready = Ready(engine.max_model_len, capacity, engine.hidden_size, engine.description, engine.stats())
     connection.sendall(frame(ready))

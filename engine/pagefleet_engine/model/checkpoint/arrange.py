@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -28,12 +29,19 @@ class Changed:
         return self.change(self.stored())
 
 
+@runtime_checkable
+class Stack(Protocol):
+    """A stored tensor of one matrix for each expert, which can be read apart."""
+
+    def expert(self, index: int) -> torch.Tensor: ...
+
+
 def arranged(tensors: Mapping[str, Tensor], family: Family, config: ModelConfig) -> dict[str, Tensor]:
     """The tensors by the names that the layers use. `tensors` have the names that `family.tensor` gives."""
     split: dict[str, Tensor] = {}
     for name, stored in tensors.items():
         pieces = family.pieces(name, config)
-        split |= {part: Changed(stored, partial(_piece, piece)) for part, piece in pieces.items()}
+        split |= {part: partial(_piece, piece, stored) for part, piece in pieces.items()}
         if not pieces:
             split[name] = stored
     return {name: _whole(name, stored, config) for name, stored in split.items()}
@@ -56,9 +64,11 @@ def rotated_rows(name: str, config: ModelConfig) -> torch.Tensor | None:
     return halves(count, config.head_dim, config.rotary_dim, options.rotary_interleaved)
 
 
-def _piece(piece: Piece, tensor: torch.Tensor) -> torch.Tensor:
-    if piece.expert is not None:
-        tensor = tensor[piece.expert]
+def _piece(piece: Piece, stored: Tensor) -> torch.Tensor:
+    if piece.expert is None:
+        tensor = stored()
+    else:
+        tensor = stored.expert(piece.expert) if isinstance(stored, Stack) else stored()[piece.expert]
     if piece.transposed:
         tensor = tensor.t()
     return tensor[piece.begin : piece.end : piece.step].contiguous()

@@ -19,6 +19,8 @@ HALVES = ("F16", "BF16")
 class _Slice(Protocol):
     def get_dtype(self) -> str: ...
 
+    def __getitem__(self, index: int) -> torch.Tensor: ...
+
 
 class _File(Protocol):
     """The methods of a `safe_open` handle that are used here; the library has no types for it."""
@@ -39,6 +41,10 @@ class Reader:
 
     def __call__(self) -> torch.Tensor:
         return self.file.get_tensor(self.name)
+
+    def expert(self, index: int) -> torch.Tensor:
+        """One matrix of a tensor that holds one for each expert."""
+        return self.file.get_slice(self.name)[index]
 
     @property
     def bytes(self) -> int:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
 
-from pagefleet_engine.model.checkpoint import arrange, dequantise, gguf_blocks, shards
+from pagefleet_engine.model.checkpoint import arrange, dequantise, fp4, gguf_blocks, shards
 from pagefleet_engine.model.checkpoint.config import ModelConfig, from_json
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_config import from_gguf
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF
-from pagefleet_engine.model.checkpoint.quantization import Stored
+from pagefleet_engine.model.checkpoint.quantization import Method, Stored
+from pagefleet_engine.model.checkpoint.shards import Reader
 from pagefleet_engine.model.checkpoint.source import Format, ModelSource
 from pagefleet_engine.model.families import registry
 from pagefleet_kernels.cpu import Coded
@@ -41,8 +43,10 @@ class Weights:
         packed: Mapping[str, Callable[[], dequantise.Packed]] | None = None,
         coded: Callable[[str], Coded | None] = lambda name: None,
         element_bytes: float = 4,
+        method: str = "floats",
     ) -> None:
-        self.element_bytes = element_bytes
+        self.element_bytes, self._method = element_bytes, method
+        self._kept = 0
         self._readers, self._where, self._packed, self._coded = dict(readers), where, dict(packed or {}), coded
         self._taken: set[str] = set()
 
@@ -73,6 +77,7 @@ class Weights:
             part.codes.shape == shape for part, (_, shape) in zip(parts, shapes, strict=True)
         ):
             self._taken |= set(rows)
+            self._kept += len(rows)
             return Coded.below(parts)
         stored = [self._read(name, shape, None) for name, shape in shapes]
         same = len({part.dtype for part in stored}) == 1
@@ -83,7 +88,15 @@ class Weights:
         if layer not in self._packed:
             return None
         self._taken.add(f"{layer}.weight")
+        self._kept += 1
         return self._guarded(layer, self._packed.pop(layer))
+
+    @property
+    def summary(self) -> str:
+        """How the checkpoint stores its weights, and whether those that were taken are so in memory."""
+        if self._method in ("floats", "gguf"):
+            return self._method
+        return f"{self._method}, {'packed' if self._kept else 'widened'}"
 
     def left(self) -> list[str]:
         return sorted(name for name in self._readers if name not in self._taken and not name.endswith(TABLES))
@@ -144,31 +157,67 @@ def _from_gguf(source: ModelSource) -> tuple[ModelConfig, Weights]:
         (gguf_blocks.element_bytes(file.type(name)) for name in file.names if name.endswith(MATRICES)), default=4
     )
     readers = {name: partial(read, name) for name in file.names}
-    return config, Weights(readers, source.path.name, coded=coded, element_bytes=element_bytes)
+    return config, Weights(readers, source.path.name, coded=coded, element_bytes=element_bytes, method="gguf")
 
 
 def _from_safetensors(source: ModelSource) -> tuple[ModelConfig, Weights]:
     config, files = from_json(source.path), shards.readers(source.path)
     family = registry.family(config.kind)
     element_bytes = max((read.bytes for name, read in files.items() if name.endswith(MATRICES)), default=4)
-    stored_as = {family.tensor(name): reader for name, reader in files.items()}
+    stored_as, unused = {family.tensor(name): reader for name, reader in files.items()}, set[str]()
     packed: dict[str, Callable[[], dequantise.Packed]] = {}
     if (stored := config.stored) is not None:
-        for layer, names in dequantise.parts(stored, stored_as).items():
-            missing = [name for name in names if name not in stored_as]
+        for name, names in dequantise.parts(stored, stored_as).items():
+            missing = [one for one in names if one not in stored_as]
             if missing:
                 raise ModelError(SOURCE, f"{source.path.name} lacks the tensor {missing[0]}")
-            parts = [stored_as.pop(name) for name in names]
-            packed[layer] = partial(_packed, stored, parts)
-    floats = {f"{layer}.weight": partial(_unpacked, read) for layer, read in packed.items()}
-    tensors = arrange.arranged({**stored_as, **floats}, family, config)
-    same = {layer: read for layer, read in packed.items() if tensors.get(name := f"{layer}.weight") is floats[name]}
+            packed[name] = partial(_packed, stored, {one.rpartition(".")[2]: stored_as[one] for one in names})
+            unused |= set(names)
+    floats: dict[str, arrange.Tensor] = {name: partial(_unpacked, read) for name, read in packed.items()}
+    if stored is not None and stored.method is Method.MXFP4:
+        floats = {name: Mxfp4(stored_as[f"{name}_blocks"], stored_as[f"{name}_scales"]) for name in packed}
+        packed = {}
+    rest = {
+        name: read for name, read in stored_as.items() if name not in unused and not name.endswith(dequantise.UNUSED)
+    }
+    tensors = arrange.arranged({**rest, **floats}, family, config)
+    layers = {
+        name.removesuffix(".weight"): read for name, read in packed.items() if tensors.get(name) is floats[name]
+    }  # fmt: skip
     readers: dict[str, Read] = {name: partial(_plain, read) for name, read in tensors.items()}
-    return config, Weights(readers, source.path.name, same, element_bytes=4 if packed else element_bytes)
+
+    method = "floats" if stored is None else str(stored.method)
+
+    def coded(name: str) -> Coded | None:
+        read = layers.get(name.removesuffix(".weight"))
+        return None if read is None else dequantise.coded(read())
+
+    return config, Weights(readers, source.path.name, layers, coded, _bytes(stored, element_bytes), method)
 
 
-def _packed(stored: Stored, parts: Sequence[arrange.Tensor]) -> dequantise.Packed:
-    return dequantise.packed(stored, tuple(read() for read in parts))
+def _bytes(stored: Stored | None, floats: float) -> float:
+    """The most bytes that an element of a matrix takes. MXFP4's numbers are bfloat16's as well; others may become float32."""
+    if stored is None:
+        return floats
+    return max(floats, 2) if stored.method is Method.MXFP4 else 4
+
+
+@dataclass(frozen=True)
+class Mxfp4:
+    """gpt-oss's experts [experts, in, out], of which one matrix is read at a time."""
+
+    blocks: Reader
+    scales: Reader
+
+    def __call__(self) -> torch.Tensor:
+        return fp4.mxfp4(self.blocks(), self.scales()).dequantise().transpose(1, 2)
+
+    def expert(self, index: int) -> torch.Tensor:
+        return fp4.mxfp4(self.blocks.expert(index), self.scales.expert(index)).dequantise().t()
+
+
+def _packed(stored: Stored, parts: Mapping[str, arrange.Tensor]) -> dequantise.Packed:
+    return dequantise.packed(stored, {name: read() for name, read in parts.items()})
 
 
 def _plain(read: arrange.Tensor, out: torch.Tensor | None) -> torch.Tensor:

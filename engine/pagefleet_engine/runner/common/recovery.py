@@ -56,9 +56,11 @@ def start_over(
     return [*ends, *(output_of(sequence, (), Finish.ERROR) for sequence in lost)]
 
 
-def report(message: str, error: Exception | None = None, request_id: str | None = None) -> None:
+def report(
+    message: str, error: Exception | None = None, request_id: str | None = None, *, level: str = "error"
+) -> None:
     """Write one JSON line to stderr, with the error's traceback."""
     trace = None if error is None else "".join(traceback.format_exception(error))
-    line = {"time": round(time.time(), 3), "level": "error", "message": message, "request": request_id, "trace": trace}
+    line = {"time": round(time.time(), 3), "level": level, "message": message, "request": request_id, "trace": trace}
     sys.stderr.write(json.dumps({name: value for name, value in line.items() if value is not None}) + "\n")
     sys.stderr.flush()

@@ -69,7 +69,10 @@ class Engine:
     @property
     def description(self) -> dict[str, str]:
         model = self.loaded.model.config
-        return {"architecture": model.kind, "kernels": self._operations.name, "kv_cache_dtype": self.loaded.kv_dtype}
+        return {
+            "architecture": model.kind, "kernels": self._operations.name, "kv_cache_dtype": self.loaded.kv_dtype,
+            "weights": self.loaded.stored,
+        }  # fmt: skip
 
     @property
     def computed(self) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from pagefleet_kernels.cpu.layout import LANES, MAX_HEAD_DIM
 
 @dataclass(frozen=True)
 class Loaded:
-    """Everything large that an engine holds. The draft model's pages lie beside the served one's."""
+    """Everything large that an engine holds. The draft model's pages lie beside the served one's. stored: `Weights.summary`."""
 
     model: Decoder
     cache: list[KVPages]
@@ -30,6 +30,7 @@ class Loaded:
     max_model_len: int
     pages: int
     kv_dtype: str
+    stored: str
 
 
 def load(config: EngineConfig, operations: Operations, reusable: Loaded | None) -> Loaded:
@@ -62,7 +63,7 @@ def _models(config: EngineConfig, operations: Operations) -> Loaded:
     draft = None
     if draft_files is not None:
         draft = Decoder(*draft_files, config.quantization, length, operations)
-    return Loaded(served, [], draft, [], length, pages, memory.kv_dtype(config))
+    return Loaded(served, [], draft, [], length, pages, memory.kv_dtype(config), unread.summary)
 
 
 def _check_heads(model: ModelConfig, field: str) -> None:

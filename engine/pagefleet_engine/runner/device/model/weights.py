@@ -9,8 +9,10 @@ import torch
 
 from pagefleet_engine.model.checkpoint import dequantise
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
+from pagefleet_engine.model.checkpoint.integers import Awq, Integers
 from pagefleet_engine.model.checkpoint.weights import Weights
-from pagefleet_engine.runner.device.model.linear import Awq, Dense, Fp8, Linear
+from pagefleet_engine.runner.device.model import linear
+from pagefleet_engine.runner.device.model.linear import Dense, Fp8, Linear
 from pagefleet_engine.runner.device.model.shard import Shard
 from pagefleet_engine.runner.device.model.upload import Upload
 from pagefleet_kernels.kernels import Kernels
@@ -82,8 +84,9 @@ class Reader:
         """One product in place of several on the same input: {name: rows}. `promised`: the config says it has a bias."""
         bias = self._bias(prefix, parts, cut, promised)
         packed = [self._weights.take_packed(f"{prefix}{name}") for name in parts]
-        if all(isinstance(part, dequantise.Awq) for part in packed):
-            return self._awq([part for part in packed if isinstance(part, dequantise.Awq)], prefix, cut, bias)
+        awqs = [part.awq() if isinstance(part, Integers) else part for part in packed]
+        if all(isinstance(part, Awq) for part in awqs):
+            return self._awq([part for part in awqs if isinstance(part, Awq)], prefix, cut, bias)
         if all(isinstance(part, dequantise.Fp8) and part.block is None for part in packed):
             return self._stored_fp8([part for part in packed if isinstance(part, dequantise.Fp8)], cut, bias)
         weight = self._dense(prefix, parts, columns, cut, packed)
@@ -128,7 +131,7 @@ class Reader:
             scales.append(self._shard.cut(whole, 0) if cut is Cut.ROWS else whole)
         return Fp8(weight, torch.cat(scales).to(self._device), bias, self._kernels)
 
-    def _awq(self, parts: list[dequantise.Awq], prefix: str, cut: Cut, bias: torch.Tensor | None) -> Awq:
+    def _awq(self, parts: list[Awq], prefix: str, cut: Cut, bias: torch.Tensor | None) -> linear.Awq:
         for part in parts:
             groups, columns = part.scales.shape
             size = part.qweight.shape[0] // groups
@@ -145,7 +148,7 @@ class Reader:
             torch.cat([self._shard.cut(getattr(part, name), dim) for part in parts], dim=1).to(self._device)
             for name in names
         ]
-        return Awq(joined[0], joined[1], joined[2], bias, self._kernels)
+        return linear.Awq(joined[0], joined[1], joined[2], bias, self._kernels)
 
     def _bias(self, prefix: str, parts: Mapping[str, int], cut: Cut, promised: bool) -> torch.Tensor | None:
         """A bias of an output that the ranks sum is added by the first one only."""

@@ -54,7 +54,10 @@ class Rank:
     @property
     def description(self) -> dict[str, str]:
         dtype = str(self.executor.pool.memory.dtype).removeprefix("torch.")
-        return {"architecture": self.model_config.kind, "kernels": self.kernels.name, "kv_cache_dtype": dtype}
+        return {
+            "architecture": self.model_config.kind, "kernels": self.kernels.name, "kv_cache_dtype": dtype,
+            "weights": self.stored,
+        }  # fmt: skip
 
     @property
     def usable(self) -> bool:
@@ -114,9 +117,11 @@ class Rank:
         if model_source.format is Format.GGUF:  # its blocks are floats of no dtype
             dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         reader = Reader(unread, self.shard, self.device, self.kernels, fp8=config.quantization == "fp8")
-        return DeviceDecoder(
+        model = DeviceDecoder(
             self.model_config, reader, self.shard, self.max_model_len, self.kernels, self.device, dtype
         )
+        self.stored = unread.summary
+        return model
 
     def _made(self, model: DeviceDecoder) -> Executor:
         config, dtype = self.config, memory.kv_dtype(self.config, model.dtype)

@@ -1,0 +1,53 @@
+"""Protects quantised checkpoints of whole models: what the engine answers is what transformers answers with the floats that the
+formats' own formulas give, whether the weights stay packed or are widened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.engine.files import FAMILIES, random_model
+from support.engine.formats import E2M1, FORMATS, nibbles, write
+from support.engine.reference import answers, assert_all_greedy, engine
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_format_answers_as_its_floats(form: str, tmp_path: Path) -> None:
+    uri, reference = write(tmp_path, form)
+    served = engine(uri)
+    assert served.description["weights"] == FORMATS[form][2]
+    prompts = [list(range(3, 3 + length)) for length in (1, 15, 40, 80)]
+    generated = answers(served, prompts, 8)
+    assert len({token for answer in generated for token in answer}) > 8
+    assert_all_greedy(reference, list(zip(prompts, generated, strict=True)))
+
+
+def test_mxfp4_experts_answer_as_their_floats(tmp_path: Path) -> None:
+    """gpt-oss's: [experts, out, in / 32, 16] pairs and [experts, out, in / 32] exponents, gates and ups in turn."""
+    reference = random_model(FAMILIES["gpt_oss"])
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(8)
+    reference.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    parameters = dict(reference.named_parameters())
+    for name in [one for one in state if one.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        weight = state.pop(name).transpose(1, 2)
+        exponents = (weight.unflatten(-1, (-1, 32)).abs().amax(-1) / 6).log2().ceil()
+        codes = nibbles(weight, exponents.exp2(), 32)
+        pairs = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
+        state[f"{name}_blocks"] = pairs.unflatten(-1, (-1, 16)).contiguous()
+        state[f"{name}_scales"] = (exponents + 127).to(torch.uint8)
+        with torch.no_grad():
+            parameters[name].copy_((E2M1[codes] * exponents.exp2().repeat_interleave(32, -1)).transpose(1, 2))
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, tmp_path / "model.safetensors")
+    document = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**document, "quantization_config": {"quant_method": "mxfp4"}}))
+    served = engine(f"file://{tmp_path}")
+    assert served.description["weights"] == "mxfp4, widened"
+    prompts = [list(range(3, 3 + length)) for length in (1, 15, 40, 80)]
+    assert_all_greedy(reference, list(zip(prompts, answers(served, prompts, 8), strict=True)))
