@@ -6,11 +6,12 @@ import math
 import re
 from fractions import Fraction
 
-UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 SUFFIXES = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
             "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}  # fmt: skip
 # The same forms as patterns of a schema.
-DURATION = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
+DURATION = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"
+TIME_LIMIT = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"  # a duration that CEL's and Go's functions read: these have no days
 PERCENT = r"^[0-9]+(\.[0-9]+)?%$"
 SHARE = r"^(100(\.0+)?|[0-9]{1,2}(\.[0-9]+)?)%$"  # 0% to 100%
 PART = r"^[0-9]{1,2}(\.[0-9]+)?%$"  # below 100%
@@ -22,14 +23,14 @@ _BILLIONTHS = {
     **{suffix: 1000**power for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))},
     **{suffix: 1024**power * 10**9 for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
 }
-_PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"
+_PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)"
 
 
 def seconds(text: str) -> float:
     """ "1h30m" -> 5400.0. Raises ValueError."""
     parts = re.findall(_PART, text)
     if not parts or "".join(value + unit for value, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration such as 90s, 5m or 1h30m")
+        raise ValueError(f"{text!r} is not a duration such as 90s, 1h30m or 3d")
     return sum(float(value) * UNIT_SECONDS[unit] for value, unit in parts)
 
 

@@ -31,7 +31,7 @@ def errors(path: tuple[str, ...], value: str) -> dict[str, str]:
             "must be hf://org/name[@revision], pvc://claim/path, file:///path or python://package/file.gguf; "
             "not '/models/m'",
         ),
-        (("scaling", "idleToZero"), "5 minutes", "must be a duration such as 90s, 5m or 1h30m; not '5 minutes'"),
+        (("scaling", "idleToZero"), "5 minutes", "must be a duration such as 90s, 1h30m or 3d; not '5 minutes'"),
         (("scaling", "tolerance"), "10", "must be a percentage such as 15%; not '10'"),
         (("resources", "memory"), "4GB", "must be a quantity such as 500m, 2 or 4Gi; not '4GB'"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pagefleet_contract.names import OBJECT_NAME
-from pagefleet_contract.quantity import CONFIDENCE, DURATION, PART, PERCENT, SHARE
+from pagefleet_contract.quantity import CONFIDENCE, DURATION, PART, PERCENT, SHARE, TIME_LIMIT
 from pagefleet_operator.domain.spec.schema.patterns import OBJECT_KEY
 
 Schema = dict[str, Any]
@@ -31,7 +31,12 @@ def number(description: str, low: float, high: float, **more: Any) -> Schema:
 
 
 def duration(description: str, **more: Any) -> Schema:
-    return text(f"{description} A duration such as 90s, 5m, 1h30m.", pattern=DURATION, longest=32, **more)
+    return text(f"{description} A duration such as 90s, 1h30m, 3d.", pattern=DURATION, longest=32, **more)
+
+
+def time_limit(description: str, **more: Any) -> Schema:
+    """A duration without days, with which rules calculate."""
+    return text(f"{description} A duration such as 90s, 5m, 1h30m.", pattern=TIME_LIMIT, longest=32, **more)
 
 
 def percent(description: str, **more: Any) -> Schema:

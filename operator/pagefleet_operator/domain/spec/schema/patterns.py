@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pagefleet_contract.engine_metrics import SELECTOR
 from pagefleet_contract.engine_options import ADAPTER_NAME
 from pagefleet_contract.names import OBJECT_NAME
-from pagefleet_contract.quantity import CONFIDENCE, DURATION, PART, PERCENT, QUANTITY, SHARE
+from pagefleet_contract.quantity import CONFIDENCE, DURATION, PART, PERCENT, QUANTITY, SHARE, TIME_LIMIT
 
 # The forms of a model's source, by its scheme.
 SOURCES: Mapping[str, str] = {
@@ -40,7 +40,8 @@ KIND = r"^[A-Z][A-Za-z0-9]*$"
 
 # What a text must be, after "must be".
 ALLOWED: Mapping[str, str] = {
-    DURATION: "a duration such as 90s, 5m or 1h30m",
+    DURATION: "a duration such as 90s, 1h30m or 3d",
+    TIME_LIMIT: "a duration such as 90s, 5m or 1h30m",
     PERCENT: "a percentage such as 15%",
     SHARE: "a percentage from 0% to 100%",
     PART: "a percentage from 0% to below 100%",

@@ -19,10 +19,10 @@ from pagefleet_operator.domain.spec.schema.fields import (
     Schema,
     array,
     choice,
-    duration,
     integer,
     record,
     text,
+    time_limit,
 )
 from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME, HOST_NAME, KIND
 
@@ -34,7 +34,7 @@ def _header(description: str, **more: int) -> Schema:
 QUEUE = record(
     "Requests that wait in the gateway while no pod can take them.",
     {
-        "timeout": duration(
+        "timeout": time_limit(
             "Longest wait, at most 5m. When omitted: 60s for a service with scaling.idleToZero, else nothing waits."
         ),
         "maxRequests": integer(
@@ -123,9 +123,9 @@ TRAFFIC = record(
             default="Gateway",
         ),
         "gatewayAPI": GATEWAY_API,
-        "timeout": duration("Longest time for a whole answer.", default=DEFAULT_TIMEOUT),
-        "firstTokenTimeout": duration("Longest time to an answer's first token; no limit of its own when omitted."),
-        "nextTokenTimeout": duration("Longest silence within an answer; no limit of its own when omitted."),
+        "timeout": time_limit("Longest time for a whole answer.", default=DEFAULT_TIMEOUT),
+        "firstTokenTimeout": time_limit("Longest time to an answer's first token; no limit of its own when omitted."),
+        "nextTokenTimeout": time_limit("Longest silence within an answer; no limit of its own when omitted."),
         "retries": integer("Other pods tried before the first byte.", 0, MAX_RETRIES, default=DEFAULT_RETRIES),
         "circuitBreaker": record(
             "Limits per pod.",
