@@ -27,6 +27,7 @@ from pagefleet_engine.api.endpoints.embeddings import Embeddings
 from pagefleet_engine.api.endpoints.health import HealthEndpoints
 from pagefleet_engine.api.endpoints.messages import Messages
 from pagefleet_engine.api.endpoints.responses import Responses
+from pagefleet_engine.api.endpoints.scores import Scores
 from pagefleet_engine.api.endpoints.tokens import Tokens
 from pagefleet_engine.api.endpoints.turns import Turns
 from pagefleet_engine.api.observability import traces
@@ -37,14 +38,14 @@ from pagefleet_engine.api.protocols.message_events import error_document
 from pagefleet_engine.core.requests import EngineConfig
 from pagefleet_engine.model.checkpoint import source
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
-from pagefleet_engine.model.text import tokenizer
+from pagefleet_engine.model.text import pooling, tokenizer
 
 BODY_BYTES = 2 << 20
 BACKLOG = 1024
 # What uses the engine, and is refused while it cannot serve.
 INFERENCE = frozenset({
     "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
-    "/v1/embeddings", "/tokenize", "/detokenize",
+    "/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score", "/tokenize", "/detokenize",
 })  # fmt: skip
 ANTHROPIC = "/v1/messages"  # the paths with Anthropic's form of errors begin so
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -130,7 +131,9 @@ class Server:
     ) -> tuple[web.AppRunner, asyncio.AbstractServer]:
         config, client, metrics = self._config, self._client, self._metrics
         completions = Completions(planner, client, loaded, metrics, config.write_timeout)
-        embeddings = Embeddings(planner, client, loaded, self._models, metrics)
+        made_for = pooling.purpose(source.resolve(config.engine.model))
+        embeddings = Embeddings(planner, client, loaded, self._models, metrics, made_for)
+        scores = Scores(embeddings, planner, client, loaded, metrics, made_for)
         tokens = Tokens(planner, loaded, self._models)
         turns = Turns(planner, client, loaded, metrics, config.write_timeout)
         responses, messages = Responses(turns), Messages(turns, self._models)
@@ -146,6 +149,9 @@ class Server:
         post("/v1/messages", messages.create)
         post("/v1/messages/count_tokens", messages.count_tokens)
         post("/v1/embeddings", embeddings.answer)
+        for prefix in ("/v1", ""):  # vLLM and its clients use both
+            post(f"{prefix}/rerank", scores.rerank)
+            post(f"{prefix}/score", scores.score)
         post("/tokenize", tokens.tokenize)
         post("/detokenize", tokens.detokenize)
         post("/v1/load_lora_adapter", self._admin.load_adapter)

@@ -67,13 +67,21 @@ class SamplingParams(SamplingFields):
         return self.grammar is None and self.logprobs is None and not self.shapes_logits
 
 
+class Pooling(StrEnum):
+    """How a text's last hidden states become one vector: their mean, the last one, or the first one."""
+
+    MEAN = "mean"
+    LAST = "last"
+    CLS = "cls"
+
+
 @dataclass(frozen=True)
 class EngineRequest:
     """A prompt and what to do with it. `arrival` and `deadline` are seconds of the engine's monotonic clock.
 
     A higher `priority` is served first and preempted last; within one priority the order is that of arrival. `n`
     answers share the prompt's pages. `adapter` names a loaded LoRA. Requests share cached prefixes only within one
-    `cache_salt` and adapter. `embed` asks for the mean of the prompt's last hidden states instead of an answer.
+    `cache_salt` and adapter. `embed` asks for the prompt's last hidden states, pooled, instead of an answer.
     """
 
     request_id: str
@@ -86,6 +94,7 @@ class EngineRequest:
     cache_salt: str = ""
     deadline: float | None = None
     embed: bool = False
+    pooling: Pooling = Pooling.MEAN
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""/v1/embeddings: the mean of the last layer's hidden states over a text's tokens, scaled to length 1."""
+"""/v1/embeddings: the last layer's hidden states of a text's tokens, pooled as the checkpoint says and scaled to length 1."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from pagefleet_contract.headers import PROMPT_TOKENS_HEADER
 from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.backend.engine import EngineClient, EngineDied, RequestFailed
 from pagefleet_engine.api.backend.models import Models
-from pagefleet_engine.api.base.errors import ApiError
+from pagefleet_engine.api.base.errors import ApiError, invalid
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.api.parameters import body, others
 from pagefleet_engine.api.parameters.others import Embedding
 from pagefleet_engine.api.planning import prompts
 from pagefleet_engine.api.planning.plan import Planner
-from pagefleet_engine.core.requests import EngineRequest, Finish, SamplingParams
+from pagefleet_engine.core.requests import EngineRequest, Finish, Pooling, SamplingParams
+from pagefleet_engine.model.text.pooling import Purpose
 from pagefleet_engine.model.text.tokenizer import Tokenizer
 
 
@@ -31,34 +32,51 @@ class Embeddings:
     """The endpoint of one served model."""
 
     def __init__(
-        self, planner: Planner, client: EngineClient, tokenizer: Tokenizer, models: Models, metrics: Metrics
+        self,
+        planner: Planner,
+        client: EngineClient,
+        tokenizer: Tokenizer,
+        models: Models,
+        metrics: Metrics,
+        purpose: Purpose,
     ) -> None:
         self._planner, self._client, self._tokenizer = planner, client, tokenizer
-        self._models, self._metrics = models, metrics
+        self._models, self._metrics, self._purpose = models, metrics, purpose
 
     async def answer(self, request: web.Request) -> web.Response:
         arrival, timeout = time.monotonic(), body.timeout(request)
         asked = others.embedding(await body.document(request))
-        requests = await self._requests(asked, arrival, timeout)
-        vectors = await self._vectors(requests)
+        vectors, tokens = await self.vectors(asked, arrival, timeout, "input")
         data = [
             {"object": "embedding", "index": index, "embedding": _written(vector, asked.base64)}
             for index, vector in enumerate(vectors)
         ]
-        tokens = sum(len(one.prompt_token_ids) for one in requests)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         whole = shapes.answer({"object": "list", "data": data, "model": asked.model, "usage": usage})
         whole.headers[PROMPT_TOKENS_HEADER] = str(tokens)
         return whole
 
-    async def _requests(self, asked: Embedding, arrival: float, timeout: float | None) -> tuple[EngineRequest, ...]:
+    async def vectors(
+        self, asked: Embedding, arrival: float, timeout: float | None, param: str
+    ) -> tuple[list[tuple[float, ...]], int]:
+        """Return the vectors of length 1 in the inputs' order, and the number of their tokens. Raises ApiError."""
+        if self._purpose.unsupported:
+            raise invalid(
+                "model", f"this model has no embeddings here: {self._purpose.unsupported}", "unsupported_model"
+            )
+        requests = await self._requests(asked, arrival, timeout, param)
+        return await self._vectors(requests), sum(len(one.prompt_token_ids) for one in requests)
+
+    async def _requests(
+        self, asked: Embedding, arrival: float, timeout: float | None, param: str
+    ) -> tuple[EngineRequest, ...]:
         adapter = self._models.adapter(asked.model)
         self._planner.check_priority(asked.priority)
         most = min((seconds for seconds in (asked.timeout, timeout) if seconds is not None), default=None)
         name, requests = f"embd-{secrets.token_hex(12)}", []
         for index, one in enumerate(asked.inputs):
-            tokens = await prompts.tokens(self._tokenizer, one, "input", asked.add_special_tokens)
-            self._planner.check_length(len(tokens), "input")
+            tokens = await prompts.tokens(self._tokenizer, one, param, asked.add_special_tokens)
+            self._planner.check_length(len(tokens), param)
             requests.append(
                 EngineRequest(
                     request_id=f"{name}-{index}",
@@ -70,6 +88,7 @@ class Embeddings:
                     cache_salt=asked.cache_salt,
                     deadline=None if most is None else arrival + most,
                     embed=True,
+                    pooling=Pooling(self._purpose.pooling),
                 )
             )
         self._planner.admit(tuple(requests))

@@ -118,6 +118,22 @@ def _inference(models: Sequence[str]) -> Json:
             messages,
         ),
         ("/v1/embeddings", others.EMBEDDING, others.EMBEDDING_NOT_SUPPORTED, EMBEDDINGS, {}, {"input": "Hello"}),
+        (
+            "/v1/rerank",
+            others.RERANK,
+            others.SCORE_NOT_SUPPORTED,
+            _object(["id", "model", "results", "usage"]),
+            {},
+            {"query": "Hello", "documents": ["Hi"]},
+        ),
+        (
+            "/v1/score",
+            others.SCORE,
+            others.SCORE_NOT_SUPPORTED,
+            _object(["id", "data", "usage"]),
+            {},
+            {"text_1": "Hello", "text_2": "Hi"},
+        ),
     ):
         operation = _operation(schema, GENERATES, _body(table, refused, models), more=streaming)
         if models:

@@ -39,6 +39,34 @@ EMBEDDING: Table = {
     "timeout": number(0, MAX_TIMEOUT_SECONDS, above=True),
     "add_special_tokens": flag(True),
 }
+MAX_TEXTS, MAX_TEXT_CHARACTERS = 256, 1 << 20
+
+
+def _texts(value: Any, name: str) -> tuple[str, ...]:
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, list) or not 1 <= len(several) <= MAX_TEXTS:
+        raise invalid(name, f"{name} must be a text or a list of 1 to {MAX_TEXTS} texts")
+    texts: tuple[Any, ...] = tuple(one.get("text") if isinstance(one, dict) else one for one in several)
+    if not all(isinstance(one, str) and 1 <= len(one) <= MAX_TEXT_CHARACTERS for one in texts):
+        raise invalid(name, f"{name} must hold texts of 1 to {MAX_TEXT_CHARACTERS} characters")
+    return texts
+
+
+_ONE = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "required": ["text"]}]}
+TEXTS = Field(_texts, {"anyOf": [_ONE, {"type": "array", "items": _ONE, "minItems": 1, "maxItems": MAX_TEXTS}]}, None)
+_PAIRS: Table = {name: EMBEDDING[name] for name in ("model", "user", "priority", "cache_salt", "timeout")}
+RERANK: Table = {
+    **_PAIRS,
+    "query": text(MAX_TEXT_CHARACTERS, empty=False, required=True),
+    "documents": Field(TEXTS.read, TEXTS.schema, required=True),
+    "top_n": integer(0, MAX_TEXTS),
+    "return_documents": flag(True),
+}
+SCORE: Table = {**_PAIRS, **dict.fromkeys(("text_1", "text_2", "queries", "documents"), TEXTS)}
+SCORE_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "truncate_prompt_tokens": (None,), "activation": (None,), "use_activation": (None, True), "max_tokens_per_doc": (None, 0),
+    "mm_processor_kwargs": (None,), "rank_fields": (None,), "max_chunks_per_doc": (None,),
+}  # fmt: skip
 TOKENIZE_PROMPT: Table = {
     "model": text(512, empty=False),
     "prompt": text(1 << 22, required=True),

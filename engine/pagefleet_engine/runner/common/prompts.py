@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from pagefleet_engine.core.requests import TokenLogprobs, TokenOutput
+from pagefleet_engine.core.requests import EngineRequest, Pooling, TokenLogprobs, TokenOutput
 from pagefleet_engine.core.work import Work
 from pagefleet_engine.runner.common.sampling import logprobs
 
@@ -17,7 +17,7 @@ class Prompts:
 
     def __init__(self, logits: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._logits = logits
-        self._sums: dict[str, torch.Tensor] = {}
+        self._pooled: dict[str, torch.Tensor] = {}
         self._token_logprobs: dict[str, list[TokenLogprobs]] = {}
 
     def collects_any(self, work_items: Sequence[Work]) -> bool:
@@ -27,7 +27,7 @@ class Prompts:
     def take(self, work_items: Sequence[Work], hidden: torch.Tensor) -> None:
         """Collect the results of all `work_items`, or raise. `hidden` [n, hidden]: the last states of their tokens in order."""
         begin = 0
-        sums: dict[str, torch.Tensor] = {}
+        pooled: dict[str, torch.Tensor] = {}
         every: dict[str, list[TokenLogprobs]] = {}
         for work in work_items:
             rows, request = hidden[begin : begin + work.count], work.sequence.request
@@ -35,12 +35,12 @@ class Prompts:
             if not self._collects(work):
                 continue
             if request.embed:
-                total = rows.sum(dim=0)
-                sums[request.request_id] = total if work.start == 0 else self._sums[request.request_id] + total
+                before = None if work.start == 0 else self._pooled[request.request_id]
+                pooled[request.request_id] = _pool(request, rows, before)
             elif (most := request.sampling.prompt_logprobs) is not None:
-                before = [] if work.start == 0 else self._token_logprobs[request.request_id]
-                every[request.request_id] = before + self._follow(work, rows, most)
-        self._sums |= sums
+                earlier = [] if work.start == 0 else self._token_logprobs[request.request_id]
+                every[request.request_id] = earlier + self._follow(work, rows, most)
+        self._pooled |= pooled
         self._token_logprobs |= every
 
     def _collects(self, work: Work) -> bool:
@@ -57,9 +57,9 @@ class Prompts:
 
     def complete(self, output: TokenOutput) -> TokenOutput:
         """Return the output with the results that were collected for it."""
-        total = self._sums.pop(output.request_id, None)
-        if total is not None and output.finish_reason == "stop":
-            return replace(output, embedding=tuple((total / output.prompt_tokens).tolist()))
+        pooled = self._pooled.pop(output.request_id, None)
+        if pooled is not None and output.finish_reason == "stop":
+            return replace(output, embedding=tuple(pooled.tolist()))
         if (
             output.index == 0
             and output.token_ids
@@ -69,5 +69,17 @@ class Prompts:
         return output
 
     def forget(self, request_id: str) -> None:
-        self._sums.pop(request_id, None)
+        self._pooled.pop(request_id, None)
         self._token_logprobs.pop(request_id, None)
+
+
+def _pool(request: EngineRequest, rows: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
+    """Add the states of a chunk of a text to what its earlier chunks gave."""
+    match request.pooling:
+        case Pooling.MEAN:
+            share = rows.sum(dim=0) / len(request.prompt_token_ids)
+            return share if before is None else before + share
+        case Pooling.LAST:
+            return rows[-1].clone()
+        case Pooling.CLS:
+            return rows[0].clone() if before is None else before
