@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagefleet_engine.api.base.errors import invalid
@@ -15,12 +15,16 @@ Read = Callable[[Any, str], Any]
 
 @dataclass(frozen=True)
 class Field:
-    """`read` takes a value that is not null and the field's name, and raises ApiError (400)."""
+    """`read` takes a value that is not null and the field's name, and raises ApiError (400).
+
+    `effect`: false for a field that is accepted because it cannot change an answer.
+    """
 
     read: Read
     schema: Mapping[str, Any]
     default: Any = None
     required: bool = False
+    effect: bool = True
 
 
 Table = Mapping[str, Field]
@@ -178,6 +182,10 @@ def sampling(entry: Entry) -> Field:
             return ids(entry.most)
         case Kind.BIASES:
             return biases(entry.low, entry.high, entry.most)
+
+
+def without_effect(table: Table) -> Table:
+    return {name: replace(field, effect=False) for name, field in table.items()}
 
 
 def document(kind: str) -> Field:

@@ -30,6 +30,7 @@ from pagefleet_engine.api.parameters.fields import (
     shown,
     strings,
     text,
+    without_effect,
 )
 from pagefleet_engine.api.parameters.prompts import MAX_PROMPTS, Prompt, prompts
 from pagefleet_engine.core.limits import MAX_REQUEST_ANSWERS
@@ -93,17 +94,19 @@ FORMATS: Table = {
     }),
 }  # fmt: skip
 # Parameters of OpenAI's that cannot change an answer here: they are accepted.
-WITHOUT_EFFECT: Table = {
-    "user": text(4096),
-    "store": flag(),
-    "metadata": document("an object"),
-    "prompt_cache_key": text(4096),
-    "prompt_cache_retention": text(64),
-    "safety_identifier": text(4096),
-    "service_tier": one_of(("auto", "default", "flex", "scale", "priority")),
-    "verbosity": one_of(("low", "medium", "high")),
-    "prediction": document("an object"),
-}
+WITHOUT_EFFECT: Table = without_effect(
+    {
+        "user": text(4096),
+        "store": flag(),
+        "metadata": document("an object"),
+        "prompt_cache_key": text(4096),
+        "prompt_cache_retention": text(64),
+        "safety_identifier": text(4096),
+        "service_tier": one_of(("auto", "default", "flex", "scale", "priority")),
+        "verbosity": one_of(("low", "medium", "high")),
+        "prediction": document("an object"),
+    }
+)
 SAMPLING: Table = {name: sampling(entry) for name, entry in entries().items()}
 SHARED: Table = {
     "model": text(512, empty=False, required=True),
@@ -132,6 +135,7 @@ CHAT: Table = {
 }
 COMPLETION: Table = {
     **SHARED,
+    **without_effect({"reasoning_effort": SHARED["reasoning_effort"]}),
     "prompt": prompts(MAX_PROMPTS),
     "max_tokens": integer(0, 2**31),
     "logprobs": integer(0, MAX_LOGPROBS),

@@ -15,6 +15,7 @@ from pagefleet_engine.api.parameters.fields import (
     TOKEN_ID,
     Field,
     Table,
+    document,
     flag,
     integer,
     number,
@@ -22,18 +23,20 @@ from pagefleet_engine.api.parameters.fields import (
     read,
     text,
     token_ids,
+    without_effect,
 )
 from pagefleet_engine.api.parameters.generation import MAX_TIMEOUT_SECONDS
 from pagefleet_engine.api.parameters.prompts import MAX_INPUTS, Prompt, prompts
 
 EMBEDDING_NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "dimensions": (None,), "truncate_prompt_tokens": (None,), "metadata": (None, {}),
+    "dimensions": (None,), "truncate_prompt_tokens": (None,),
 }  # fmt: skip
+USER = without_effect({"user": text(4096), "metadata": document("an object")})
 EMBEDDING: Table = {
     "model": text(512, empty=False, required=True),
     "input": prompts(MAX_INPUTS),
     "encoding_format": one_of(("float", "base64"), "float"),
-    "user": text(4096),
+    **USER,
     "priority": integer(-(2**31), 2**31 - 1, 0),
     "cache_salt": text(256, "", empty=False),
     "timeout": number(0, MAX_TIMEOUT_SECONDS, above=True),

@@ -12,12 +12,23 @@ from typing import Any
 from pagefleet_engine.api.base.errors import invalid
 from pagefleet_engine.api.parameters import Parameters, parse
 from pagefleet_engine.api.parameters.conversation import MAX_MESSAGES
-from pagefleet_engine.api.parameters.fields import Field, Table, document, elsewhere, flag, integer, one_of, read, shown
+from pagefleet_engine.api.parameters.fields import (
+    Field,
+    Table,
+    document,
+    elsewhere,
+    flag,
+    integer,
+    one_of,
+    read,
+    shown,
+    without_effect,
+)
 from pagefleet_engine.api.parameters.generation import CHAT, MAX_STOPS, SAMPLING
 from pagefleet_engine.api.protocols.renaming import renamed
 
 MORE = (
-    *(name for name in SAMPLING if name != "temperature"),
+    *(name for name in SAMPLING if name not in ("temperature", "prompt_logprobs")),
     "priority",
     "cache_salt",
     "timeout",
@@ -28,8 +39,17 @@ NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
 _BLOCKS = {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]}
-_OBJECT = {"type": ["object", "null"]}
 TABLE: Table = {
+    **without_effect(
+        {
+            "cache_control": document("an object"),  # prefixes are cached anyway
+            "metadata": document("an object"),
+            "service_tier": one_of(("auto", "standard_only")),
+            "inference_geo": elsewhere({"type": ["string", "null"]}),
+            "speed": one_of(("standard", "fast")),
+            "diagnostics": document("an object"),
+        }
+    ),
     **{name: CHAT[name] for name in MORE},
     "model": CHAT["model"],
     "messages": Field(
@@ -37,20 +57,11 @@ TABLE: Table = {
     ),
     "system": elsewhere(_BLOCKS),
     "tools": elsewhere({"type": ["array", "null"]}),
-    "tool_choice": elsewhere(_OBJECT),
-    "thinking": elsewhere(_OBJECT),
-    "output_config": elsewhere(_OBJECT),
-    "output_format": elsewhere(_OBJECT),
-    "cache_control": document("an object"),  # prefixes are cached anyway
+    **{name: document("an object") for name in ("tool_choice", "thinking", "output_config", "output_format")},
     "max_tokens": integer(1, 2**31),
     "temperature": CHAT["temperature"],
     "stop_sequences": CHAT["stop"],
     "stream": flag(),
-    "metadata": document("an object"),
-    "service_tier": one_of(("auto", "standard_only")),
-    "inference_geo": elsewhere({"type": ["string", "null"]}),
-    "speed": one_of(("standard", "fast")),
-    "diagnostics": document("an object"),
 }
 RENAMED = {
     "stop": "stop_sequences",
@@ -83,9 +94,9 @@ def _parsed(chat: dict[str, Any], fields: Mapping[str, Any]) -> Parameters:
     chat["messages"] = [{"role": "system", "content": system}, *messages] if system else messages
     if messages[-1]["role"] == "assistant":  # the answer goes on with it
         chat |= {"continue_final_message": True, "add_generation_prompt": False}
-    config = fields["output_config"] or {}
+    config = fields["output_config"]
     form = config.get("format") or fields["output_format"]
-    if form is not None:
+    if form:
         if not isinstance(form, dict) or form.get("type") != "json_schema":
             raise invalid("output_config.format", "output_config.format must have the type json_schema and a schema")
         chat["response_format"] = {
@@ -93,9 +104,9 @@ def _parsed(chat: dict[str, Any], fields: Mapping[str, Any]) -> Parameters:
             "json_schema": {"name": "answer", "schema": form.get("schema")},
         }
     effort = config.get("effort")
-    if effort is not None and effort not in EFFORTS:
+    if effort is not None and (not isinstance(effort, str) or effort not in EFFORTS):
         raise invalid("output_config.effort", f"output_config.effort must be one of {', '.join(EFFORTS)}")
-    off = (fields["thinking"] or {}).get("type") == "disabled"
+    off = fields["thinking"].get("type") == "disabled"
     chat["reasoning_effort"] = "none" if off else EFFORTS.get(effort) if effort else None
     _tools(chat, fields)
     with renamed(RENAMED):
@@ -117,11 +128,11 @@ def _tools(chat: dict[str, Any], fields: Mapping[str, Any]) -> None:
         function = {"name": tool.get("name"), "parameters": tool.get("input_schema"), "strict": tool.get("strict")}
         made.append({"type": "function", "function": {**function, "description": tool.get("description")}})
     chat["tools"] = made
-    if choice is None:
+    if not choice:
         return
     kinds = {"auto": "auto", "any": "required", "none": "none",
              "tool": {"type": "function", "function": {"name": choice.get("name")}}}  # fmt: skip
-    if choice.get("type") not in kinds:
+    if not isinstance(choice.get("type"), str) or choice["type"] not in kinds:
         raise invalid("tool_choice.type", f"tool_choice.type must be one of {', '.join(kinds)}")
     chat["tool_choice"] = kinds[choice["type"]]
     chat["parallel_tool_calls"] = choice.get("disable_parallel_tool_use") is not True

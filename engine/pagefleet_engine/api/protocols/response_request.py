@@ -24,6 +24,7 @@ from pagefleet_engine.api.parameters.fields import (
     read,
     shown,
     text,
+    without_effect,
 )
 from pagefleet_engine.api.parameters.generation import CHAT, EFFORTS, SAMPLING, WITHOUT_EFFECT
 from pagefleet_engine.api.protocols.renaming import renamed
@@ -32,7 +33,15 @@ MAX_ITEMS = MAX_MESSAGES
 TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
 INCLUDED = {"reasoning.encrypted_content", "message.output_text.logprobs"}
 # Fields of ours that OpenAI does not have, beside those of its own.
-MORE = (*SAMPLING, "stop", "priority", "cache_salt", "timeout", "chat_template_kwargs", "skip_special_tokens")
+MORE = (
+    *(name for name in SAMPLING if name != "prompt_logprobs"),
+    "stop",
+    "priority",
+    "cache_salt",
+    "timeout",
+    "chat_template_kwargs",
+    "skip_special_tokens",
+)
 NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "background": (None, False), "conversation": (None,), "prompt": (None,), "max_tool_calls": (None,),
     "context_management": (None, []), "moderation": (None,), "image": (None,),
@@ -40,6 +49,13 @@ NOT_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
 _STRINGS = {"type": ["array", "null"], "items": {"enum": sorted(INCLUDED)}}
 _ANY = {"type": ["object", "null"]}
 TABLE: Table = {
+    **without_effect(
+        {
+            "stream_options": document("an object"),
+            "prompt_cache_options": document("an object"),
+            "truncation": one_of(("auto", "disabled")),  # a prompt that is too long is refused either way
+        }
+    ),
     **{name: CHAT[name] for name in MORE},
     **{name: field for name, field in WITHOUT_EFFECT.items() if name != "prediction"},
     "model": CHAT["model"],
@@ -48,7 +64,6 @@ TABLE: Table = {
     "previous_response_id": text(64, empty=False),
     "store": flag(True),
     "stream": flag(),
-    "stream_options": document("an object"),
     "max_output_tokens": integer(1, 2**31),
     "temperature": CHAT["temperature"],
     "top_p": CHAT["top_p"],
@@ -59,8 +74,6 @@ TABLE: Table = {
     "reasoning": elsewhere(_ANY),
     "text": elsewhere(_ANY),
     "include": elsewhere(_STRINGS),
-    "truncation": one_of(("auto", "disabled")),  # a prompt that is too long is refused either way
-    "prompt_cache_options": document("an object"),
 }
 RENAMED = {"max_completion_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format",
            "reasoning_effort": "reasoning.effort"}  # fmt: skip
