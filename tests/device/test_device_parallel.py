@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from support import namespaces
-from support.engine.device_engine import FAMILIES, device_engine, finish, prompts, saved
+from support.engine.device_engine import PARALLEL, device_engine, finish, prompts, saved
 from support.engine.reference import ask
 
 from pagefleet_engine.core.requests import SamplingParams
@@ -57,7 +57,7 @@ def two_ranks(uri: str, asked: list[Any], **options: Any) -> subprocess.Complete
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=gloo())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PARALLEL)
 def test_two_ranks_give_the_tokens_of_one(family: str, tmp_path: Path) -> None:
     uri, _ = saved(tmp_path, family)  # 301 tokens: the ranks' parts of the vocabulary differ in size
     asked = prompts(6)
@@ -68,6 +68,12 @@ def test_two_ranks_give_the_tokens_of_one(family: str, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     together = json.loads(ended.stdout.splitlines()[-1])
     assert {(name, 0): tokens for name, tokens in together.items()} == alone
+
+
+def test_ranks_cannot_share_norms_of_all_heads(tmp_path: Path) -> None:
+    ended = two_ranks(saved(tmp_path, "olmo2")[0], prompts(1))
+    assert ended.returncode != 0
+    assert "2 GPUs cannot share a olmo2 model: its norms are of all heads together" in ended.stderr
 
 
 def test_two_ranks_agree_on_draws_sleep_and_what_the_host_chooses(tmp_path: Path) -> None:

@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.engine.device_engine import FAMILIES, device_engine, finish, prompts, saved
+from support.engine.device_engine import FAMILIES, INTERPRETED, device_engine, finish, prompts, saved
 from support.engine.reference import ask, assert_greedy, engine, serve
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kernels", ["auto", "reference"])
+@pytest.mark.parametrize(
+    ("kernels", "family"),
+    [*(("auto", family) for family in INTERPRETED), *(("reference", family) for family in FAMILIES)],
+)
 def test_mixed_batches_are_token_exact(family: str, kernels: str, tmp_path: Path) -> None:
     uri, reference = saved(tmp_path, family)
     served = device_engine(uri, kernels=kernels, max_num_batched_tokens=48, max_chunk_tokens=32)
     assert served.description["kernels"] == ("triton" if kernels == "auto" else "reference")
-    few = 4 if family in ("llama", "gemma2", "gpt_oss") else 2  # Triton's interpreter is slow
-    asked = prompts(few if kernels == "auto" else 12)
+    asked = prompts(4 if kernels == "auto" else 12)
     most = 5 if kernels == "auto" else 14
     answers = finish(served, [ask(str(index), prompt, most) for index, prompt in enumerate(asked)])
     for index, prompt in enumerate(asked):

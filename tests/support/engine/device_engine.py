@@ -72,6 +72,12 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+# Those whose layers run other kernels than the ones before them: Triton's interpreter is slow.
+INTERPRETED = ("llama", "llama, untied, biases", "qwen3", "mistral, sliding", "gemma2", "gpt_oss")
+# Those whose ranks share their layers in other ways than the ones before them.
+PARALLEL = (*INTERPRETED, "qwen2_moe")
+
+
 def saved(folder: Path, family: str = "llama", seed: int = 0, **changes: Any) -> tuple[str, Any]:
     """Save a random model as safetensors. Return its URI and transformers' reference. Norms and biases are not 1 and 0."""
     config, own = FAMILIES[family]

@@ -13,6 +13,7 @@ from pagefleet_kernels.attention.paged_attention import paged_attention_triton
 from pagefleet_kernels.attention.rope_write import rope_write_triton
 from pagefleet_kernels.build_inputs import build_inputs_triton
 from pagefleet_kernels.gated import gated_triton
+from pagefleet_kernels.grouped_gemm import grouped_gemm_triton, groups
 from pagefleet_kernels.quantised.awq_gemm import awq_gemm_triton
 from pagefleet_kernels.quantised.fp8_gemm import fp8_gemm_triton
 from pagefleet_kernels.quantised.fp8_quantise import fp8_quantise_triton
@@ -51,6 +52,13 @@ def fp8(rows: int) -> None:
     fp8_gemm_triton(x, torch.ones(rows), weight, torch.ones(4096), BF16)
 
 
+def grouped(biased: bool) -> None:
+    weight = torch.zeros(32, 1536, 2048, dtype=BF16)
+    bias = torch.zeros(32, 1536, dtype=BF16) if biased else None
+    chosen = torch.arange(256).view(64, 4) % 32
+    grouped_gemm_triton(torch.zeros(64, 2048, dtype=BF16), weight, bias, groups(chosen, 32), 4)
+
+
 def sampling(dtype: torch.dtype) -> None:
     ones = torch.ones(4)
     sample_triton(torch.zeros(4, 32_000, dtype=dtype), ones, ones.int(), ones, ones, ones.long(), ones.long())
@@ -71,6 +79,8 @@ CASES: dict[str, Callable[[], object]] = {
     "decode fp8": partial(attention, 1, 64, 128, FP8, splits=4),
     "decode fp32": partial(attention, 1, 16, 64, torch.float32, splits=1),
     "decode window": partial(attention, 1, 16, 256, window=1024),
+    "decode cap and sinks": partial(attention, 1, 16, 64, splits=4, cap=50.0, sinks=torch.zeros(16, dtype=BF16)),
+    "prefill cap": partial(attention, 512, 16, 256, splits=1, window=1024, cap=50.0),
     "prefill": partial(attention, 512, 64, 128, splits=1),
     "prefill 80": partial(attention, 512, 16, 80, splits=1),
     "prefill fp8": partial(attention, 512, 16, 128, FP8, splits=1),
@@ -79,6 +89,10 @@ CASES: dict[str, Callable[[], object]] = {
     "mixed": partial(attention, 8, 16, 64),
     "rms_norm": lambda: rms_norm_triton(torch.zeros(4, 4096, dtype=BF16), torch.zeros(4096, dtype=BF16), 1e-5),
     "gated": lambda: gated_triton(torch.zeros(4, 8192, dtype=BF16)),
+    "gated gelu": lambda: gated_triton(torch.zeros(4, 8192, dtype=BF16), "gelu_tanh"),
+    "gated clamped": lambda: gated_triton(torch.zeros(4, 8192, dtype=BF16), "clamped_swiglu"),
+    "grouped gemm": partial(grouped, False),
+    "grouped gemm, biases": partial(grouped, True),
     "rope": partial(rope, BF16, BF16, False),
     "rope norm fp8": partial(rope, BF16, FP8, True),
     "rope fp32": partial(rope, torch.float32, torch.float32, True),

@@ -77,6 +77,18 @@ def test_config_json_is_read(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"model_type": "mamba"}, "'mamba' is not supported; supported: llama"),
+        (
+            {"model_type": "gemma3", "vision_config": {"a": 1}},
+            r"'gemma3' is not supported \(it is multimodal\); supported: llama",
+        ),
+        (
+            {"model_type": "deepseek_v3", "kv_lora_rank": 512},
+            r"'deepseek_v3' is not supported \(it has latent attention\)",
+        ),
+        (
+            {"architectures": ["LlamaForSequenceClassification"]},
+            "'LlamaForSequenceClassification' is not supported; supported",
+        ),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; supported: silu"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "short_factor"),

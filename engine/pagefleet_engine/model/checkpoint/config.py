@@ -13,6 +13,16 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.families import registry
 from pagefleet_engine.model.families.family import LLAMA, Family, NotSupported, Options, slides
 
+# Entries of config.json that show why a model cannot be served.
+REASONS = {
+    "vision_config": " (it is multimodal)",
+    "audio_config": " (it is multimodal)",
+    "kv_lora_rank": " (it has latent attention)",
+    "ssm_cfg": " (it has a state in place of attention)",
+    "mamba_d_state": " (it has a state in place of attention)",
+    "is_encoder_decoder": " (it has an encoder)",
+}
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -116,11 +126,7 @@ def from_json(folder: Path) -> ModelConfig:
 
 
 def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
-    model_type = document.get("model_type")
-    family = registry.of_model_type(model_type)
-    if family is None:
-        supported = ", ".join(registry.model_types())
-        raise ModelError(SOURCE, f"model_type {model_type!r} is not supported; supported: {supported}")
+    family = _family(document)
     try:
         document = family.config(document)
         options = family.options(document)
@@ -166,6 +172,19 @@ def _from_document(folder: Path, document: Mapping[str, Any]) -> ModelConfig:
         original_position=scaling.original,
         options=options,
     )
+
+
+def _family(document: Mapping[str, Any]) -> Family:
+    """Raises ModelError for a model that no family computes, with its name, what keeps it out, and those that are served."""
+    model_type, architectures = document.get("model_type"), document.get("architectures") or []
+    family = registry.of_model_type(model_type)
+    other = next((name for name in architectures if not str(name).endswith("ForCausalLM")), None)
+    if family is not None and other is None:
+        return family
+    supported = ", ".join(registry.model_types())
+    named = f"model_type {model_type!r}" if family is None else f"architecture {other!r}"
+    reason = next((text for entry, text in REASONS.items() if document.get(entry)), "")
+    raise ModelError(SOURCE, f"{named} is not supported{reason}; supported: {supported}")
 
 
 def _check(document: Mapping[str, Any], name: str, computed: Any) -> None:
