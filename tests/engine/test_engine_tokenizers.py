@@ -23,6 +23,7 @@ from pagefleet_engine.model.checkpoint import source
 from pagefleet_engine.model.checkpoint.errors import ModelError
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF
 from pagefleet_engine.model.text import tokenizer, tokenizer_gguf
+from pagefleet_engine.model.text.sentence_piece import merges_of
 
 TEXT = st.one_of(st.text(), st.text(alphabet="aéZ 日1234\n\t'sTl/_.<>😀", max_size=60))
 CORPUS = [
@@ -140,9 +141,7 @@ def test_a_sentence_piece_gguf_tokenizer_merges_by_score(tmp_path: Path) -> None
     tokens, scores = file.field("tokenizer.ggml.tokens"), file.field("tokenizer.ggml.scores")
     ids = {token: index for index, token in enumerate(tokens)}
     normal = {token: scores[index] for token, index in ids.items() if 259 <= index < len(tokens) - 1}
-    theirs = LlamaTokenizer(
-        vocab=ids, merges=tokenizer_gguf.merges_of(tokens, scores, file.field("tokenizer.ggml.token_type"))
-    )
+    theirs = LlamaTokenizer(vocab=ids, merges=merges_of(tokens, scores, file.field("tokenizer.ggml.token_type")))
 
     @settings(max_examples=200, deadline=None)
     @given(st.one_of(st.text(max_size=20), st.text(alphabet="helowrdta. 日\n", max_size=40)))

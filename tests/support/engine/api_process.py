@@ -38,7 +38,7 @@ class Tokens(Enum):
     BYTE_FALLBACK = "byte fallback"
 
     def texts(self) -> list[str]:
-        from pagefleet_engine.model.text.tokenizer import byte_values
+        from pagefleet_engine.model.text.byte_level import byte_values
 
         match self:
             case Tokens.CHARACTERS:

@@ -12,7 +12,7 @@ from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 ALLOWED = "python://<package>/<file.gguf>, file:///<folder or .gguf file>, hf://<org>/<name>[@<revision>]"
 
 # Files of a hub repository to leave out; Mistral's and Meta's hold the weights a second time in their own layouts.
-WANTED = ["*.json", "*.safetensors", "*.jinja"]
+WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 UNWANTED = ["*consolidated*", "original/*", "metal/*"]
 
 
@@ -23,7 +23,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A GGUF file, or a folder with config.json, tokenizer.json and *.safetensors."""
+    """A GGUF file, or a folder with config.json, a tokenizer's file and *.safetensors."""
 
     path: Path
     format: Format

@@ -1,14 +1,16 @@
-"""Text to tokens and back, and chat templates: Hugging Face `tokenizers` from tokenizer.json or GGUF metadata. No torch."""
+"""Text to tokens and back, and chat templates: Hugging Face `tokenizers` from a folder's file or GGUF metadata. No
+torch."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Fast
 
 from pagefleet_engine.model.checkpoint import config as configs
@@ -16,12 +18,14 @@ from pagefleet_engine.model.checkpoint import gguf_config
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF
 from pagefleet_engine.model.checkpoint.source import Format, ModelSource
-from pagefleet_engine.model.text import tokenizer_gguf
+from pagefleet_engine.model.text import sentence_piece, tekken, tokenizer_gguf
+from pagefleet_engine.model.text.byte_level import byte_values
 from pagefleet_engine.model.text.chat import MAX_TEMPLATE_CHARACTERS, ChatTemplates
 
 # One text at a time is encoded, in the caller's thread: no pool of threads, and no warning when a process is forked.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 TEMPLATE_FIELD = "spec.model.chatTemplate"
+FILES = ("tokenizer.json", "tokenizer.model", "tekken.json")  # of a folder, the first that is there
 
 
 class Tokenizer:
@@ -69,7 +73,7 @@ class Tokenizer:
             return bytes(values[character] for character in text) if all(c in values for c in text) else text.encode()
         if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
             return bytes.fromhex(text[3:5])
-        return text.replace(tokenizer_gguf.SPACE, " ").encode()
+        return text.replace(sentence_piece.SPACE, " ").encode()
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -83,14 +87,6 @@ class Tokenizer:
     @cached_property
     def _byte_level(self) -> bool:
         return "ByteLevel" in repr(self._fast.decoder)
-
-
-@lru_cache(maxsize=1)
-def byte_values() -> dict[str, int]:
-    """GPT-2's letters for bytes: those that print stand for themselves, the others follow from U+0100 on."""
-    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [value for value in range(256) if value not in printing]
-    return {chr(value): value for value in printing} | {chr(256 + n): value for n, value in enumerate(others)}
 
 
 def load(source: ModelSource, chat_template: Path | None = None) -> Tokenizer:
@@ -119,19 +115,37 @@ def _read_template(path: Path) -> str:
 
 
 def _from_folder(folder: Path, override: str | None) -> Tokenizer:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ModelError(SOURCE, f"{folder} holds no tokenizer.json")
     settings = _json(folder / "tokenizer_config.json")
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
     special = {name: _text(settings[name]) for name in names if settings.get(name) is not None}
     templates = {"default": override} if override is not None else _templates(folder, settings)
     eos = configs.from_json(folder).eos_token_ids
+    path = next((path for name in FILES if (path := folder / name).is_file()), None)
+    if path is None:
+        raise ModelError(SOURCE, f"{folder} holds no {' or '.join(FILES)}")
     try:
-        fast = Fast.from_file(str(path))
+        fast = _fast(path, settings)
     except Exception as error:  # the library raises nothing narrower
         raise ModelError(SOURCE, f"{path.name} of {folder.name} cannot be used: {error}") from error
     return Tokenizer(fast, eos, ChatTemplates(templates, special))
+
+
+def _fast(path: Path, settings: Mapping[str, Any]) -> Fast:
+    if path.name == "tekken.json":
+        return tekken.build(path)
+    if path.name == "tokenizer.json":
+        return Fast.from_file(str(path))
+    pieces = sentence_piece.read(path)
+    fast = sentence_piece.build(pieces.tokens, pieces.scores, pieces.types, pieces.unknown, pieces.prefix)
+    sentence_piece.add_named(fast, pieces.tokens, pieces.types)
+    added = sorted((int(index), entry) for index, entry in (settings.get("added_tokens_decoder") or {}).items())
+    for index, entry in added:
+        token = AddedToken(str(entry["content"]), special=bool(entry.get("special")), normalized=False)
+        if index >= len(pieces.tokens):
+            fast.add_special_tokens([token]) if token.special else fast.add_tokens([token])
+    bos = pieces.bos if settings.get("add_bos_token", True) and pieces.bos >= 0 else None
+    sentence_piece.add_ends(fast, pieces.tokens, bos, pieces.eos if settings.get("add_eos_token", False) else None)
+    return fast
 
 
 def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:

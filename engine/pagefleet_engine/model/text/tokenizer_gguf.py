@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from pagefleet_engine.model.checkpoint.errors import SOURCE, ModelError
 from pagefleet_engine.model.checkpoint.gguf_file import GGUF
+from pagefleet_engine.model.text import sentence_piece
+from pagefleet_engine.model.text.sentence_piece import NORMAL_TOKEN, add_ends
 
-CONTROL_TOKEN, USER_TOKEN, BYTE_TOKEN, NORMAL_TOKEN = 3, 4, 6, 1  # gguf's token types
-SPACE = "▁"
 # The rules of the models' own tokenizer.json files. LLAMA3 and QWEN2 differ in how many digits stand together.
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = (
@@ -48,10 +48,7 @@ def build(file: GGUF) -> Tokenizer:
             fast = _sentence_piece(file, tokens, types)
         case _:
             raise ModelError(SOURCE, f"the GGUF file's tokenizer {kind!r} is not supported; supported: gpt2, llama")
-    fast.add_special_tokens(
-        [AddedToken(tokens[i], special=True, normalized=False) for i, t in enumerate(types) if t == CONTROL_TOKEN]
-    )
-    fast.add_tokens([AddedToken(tokens[i], normalized=False) for i, t in enumerate(types) if t == USER_TOKEN])
+    sentence_piece.add_named(fast, tokens, types)
     _add_ends(fast, file, tokens, begins=kind == "llama" or splitter in BEGINS_WITH_BOS)
     return fast
 
@@ -113,55 +110,18 @@ def _sentence_piece(file: GGUF, tokens: Sequence[str], types: Sequence[int]) -> 
     unknown = int(_or(file.field("tokenizer.ggml.unknown_token_id"), 0))
     if not 0 <= unknown < len(tokens):
         raise ModelError(SOURCE, f"the GGUF file's unknown token {unknown} is none of its {len(tokens)}")
-    fast = Tokenizer(
-        models.BPE(
-            vocab={token: index for index, token in enumerate(tokens)},
-            merges=merges_of(tokens, scores, types),
-            unk_token=tokens[unknown],
-            fuse_unk=True,
-            byte_fallback=BYTE_TOKEN in types,
-        )
-    )
     prefix = bool(_or(file.field("tokenizer.ggml.add_space_prefix"), True))
-    spaces = normalizers.Replace(" ", SPACE)
-    fast.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces
-    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    fast.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
-    return fast
-
-
-def merges_of(tokens: Sequence[str], scores: Sequence[float], types: Sequence[int]) -> list[tuple[str, str]]:
-    """Every pair of tokens that makes a normal token, the best score first: SentencePiece's order as a merge list.
-
-    Pairs of one token stand in the order of their own ids, as in transformers' conversion.
-    """
-    ids = {token: index for index, token in enumerate(tokens)}
-    ranked: list[tuple[float, int, int, int, tuple[str, str]]] = []
-    for token, index in ids.items():
-        if types[index] != NORMAL_TOKEN:
-            continue
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in ids and right in ids:
-                ranked.append((-scores[index], index, ids[left], ids[right], (left, right)))
-    ranked.sort()
-    return [pair for *_, pair in ranked]
+    return sentence_piece.build(tokens, scores, types, unknown, prefix)
 
 
 def _add_ends(fast: Tokenizer, file: GGUF, tokens: Sequence[str], begins: bool) -> None:
     """Add BOS before and EOS behind a text, where the file or llama.cpp's rule for its kind adds them."""
-    pieces: list[tuple[str, int]] = []
+    ends: list[int | None] = []
     for key, usual in (("bos", begins), ("eos", False)):
         index = file.field(f"tokenizer.ggml.{key}_token_id")
         added = bool(_or(file.field(f"tokenizer.ggml.add_{key}_token"), usual))
-        pieces.append(
-            (tokens[index], int(index)) if added and index is not None and 0 <= index < len(tokens) else ("", -1)
-        )
-    (bos, bos_id), (eos, eos_id) = pieces
-    if bos or eos:
-        single = [*([bos] if bos else []), "$A", *([eos] if eos else [])]
-        special = [(text, index) for text, index in ((bos, bos_id), (eos, eos_id)) if text]
-        fast.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+        ends.append(int(index) if added and index is not None and 0 <= index < len(tokens) else None)
+    add_ends(fast, tokens, *ends)
 
 
 def _or(value: Any, default: Any) -> Any:

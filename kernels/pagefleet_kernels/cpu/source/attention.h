@@ -174,7 +174,7 @@ Chunk<T> locate(const Attention& a, int64_t sequence, int64_t kv_head, int64_t s
 }
 
 // Gemma 2's bound on scores, which are in units of ln 2 as `cap` is.
-inline void soften(float* scores, int64_t count, float cap) {
+__attribute__((noinline, cold)) inline void soften(float* scores, int64_t count, float cap) {
   const __m512 most = _mm512_set1_ps(cap), inverse = _mm512_set1_ps(1.0f / cap);
   for (int64_t i = 0; i < count; i += 16)
     _mm512_store_ps(scores + i, _mm512_mul_ps(tanh16(_mm512_mul_ps(_mm512_load_ps(scores + i), inverse)), most));
