@@ -95,6 +95,8 @@ JOBS = (
         1, (*RANDOM_ORDER, "tests/unit/cli", "tests/unit/contract")),
     program("fuzz", "new examples for every hypothesis test, new requests to the engine", 60, "nightly.fuzz",
             ("--minutes", "60", "--seed", "{seed}"), 5, ("--minutes", "1", "--seed", "{seed}"), needs=()),
+    Job("clients", "the clients of other projects do their ordinary work against an engine", 15,
+        ("{python}", "-m", "pytest", "-q", "tests/clients"), 15, ("{python}", "-m", "pytest", "-q", "tests/clients", "-k", "sdk")),
     program("mutation", "which change of a decision no test notices", 60, "mutation.main", (), 5,
             ("rollout", "--module", "steps"), needs=()),
     program("idle", "what an idle operator writes", 14, "faults.idle", (), 4, ("--seconds", "60")),
