@@ -12,6 +12,8 @@ STAMP := $(VENV)/.installed
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
 # The same examples of property tests in every run; `make nightly` draws new ones.
 PYTEST := $(BIN)/pytest -q --hypothesis-seed=0
+# Parts of the tests side by side (tests/suite/parts.py): `make test` names them.
+SUITE := env PYTHONPATH=tests $(BIN)/python -m suite.main
 # Hundreds of interpreters start: what they compile is stored, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
@@ -81,14 +83,11 @@ check: $(STAMP) operations ## ruff, mypy --strict, import-linter, unit and prope
 
 .PHONY: test
 test: check test-browser ## everything: check, browser, kernels, engine parity, the real control plane, the real node
-	$(call say,"kernels (Triton's interpreter) and engine (parity with transformers)")
-	@$(PYTEST) -n auto tests/kernels
-	$(call say,"device runner: the GPU's code on the CPU (Triton's interpreter; two ranks over gloo)")
-	@$(PYTEST) -n 2 tests/device
-	@$(PYTEST) tests/engine
-	$(call say,"cluster: a real control plane and a real node (root needed)")
+	$(call say,"two control planes; kernels and engine (root needed)")
 	@$(ROOT) $(BIN)/pagefleet-local prepare
-	@$(ROOT) $(PYTEST) tests/cluster tests/faults tests/install
+	@$(ROOT) $(SUITE) plane faults engine
+	$(call say,"a real node (root needed)")
+	@$(ROOT) $(SUITE) node
 
 # Offline: nothing of the site is loaded from elsewhere. `make check` builds it too (tests/unit/docs/test_docs_site.py).
 .PHONY: docs

@@ -200,7 +200,7 @@ def rollback(quick: bool) -> Mapping[str, object]:
     if os.geteuid() != 0:
         return {"skipped": "the control plane needs root"}
     layout = control_plane_layout()
-    plane = up(Options(layout=layout, node=False))
+    plane = up(Options(layout=layout))
     try:
         asyncio.run(install_crd(Kubectl(plane.kubeconfig), lambda _: None))
         return asyncio.run(_measure(500, 8, 10 if quick else 100, plane.kubeconfig))

@@ -68,7 +68,7 @@ async def fleet(services: int) -> AsyncIterator[Fleet]:
     """Start all pieces without a service, and take them down in every case."""
     state, sockets = Path("/var/lib/pagefleet-bench"), Path("/run/pagefleet-bench")
     layout = replace(control_plane_layout(), state=state, run=sockets)  # not the tests' own: they clean theirs up
-    plane = up(Options(layout=layout, node=False))
+    plane = up(Options(layout=layout))
     try:
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))

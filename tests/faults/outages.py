@@ -106,7 +106,7 @@ class Outage:
         if self.daemon == "etcd":
             etcd.start(self.layout, authority)
         else:
-            apiserver.start(self.layout, kubernetes.binaries(CONTROL_PLANE), authority, node=False)
+            apiserver.start(self.layout, kubernetes.binaries(CONTROL_PLANE), authority)
 
 
 @dataclass

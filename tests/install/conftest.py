@@ -28,12 +28,13 @@ LAYOUT = Layout(
     node_ip="10.243.2.1",
     service_cidr="10.98.0.0/16",
     node="pagefleet-install",
+    has_node=False,
 )
 
 
 @pytest.fixture(scope="module")
 def empty_plane() -> Iterator[Cluster]:
-    cluster = up(Options(layout=LAYOUT, node=False))
+    cluster = up(Options(layout=LAYOUT))
     yield cluster
     cleanup.down(LAYOUT)
     assert cleanup.leftovers(LAYOUT) == []

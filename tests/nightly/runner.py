@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from nightly.machine import ROOT
 
@@ -79,13 +80,13 @@ def run(
                 tick(elapsed)
                 continue
             return (f"exit status {status}" if status else ""), time.monotonic() - began
-        _end(process)
+        end(process)
     if stop.asked:
         raise Stopped
     return f"it did not end within {limit_seconds / 60:.0f} minutes", time.monotonic() - began
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """End the command and everything that is still in its process group."""
     for number, seconds in ENDINGS:
         if not _send(process.pid, number):

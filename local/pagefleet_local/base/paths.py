@@ -18,6 +18,7 @@ class Layout:
 
     `node_ip` lies on `bridge`, an interface of our own without ports: the cluster needs no network of the machine's,
     and the API server refuses loopback addresses in Endpoints. `state` is on disk, `run` holds sockets (short: a Unix socket's path has at most 107 bytes).
+    Without a node (`has_node`) no container, pod network, or rule of a kubelet on the machine belongs to the cluster.
     """
 
     state: Path = Path("/var/lib/pagefleet")
@@ -30,6 +31,7 @@ class Layout:
     node_ip: str = "10.243.0.1"
     service_cidr: str = "10.96.0.0/16"
     node: str = "pagefleet-local"
+    has_node: bool = True
 
     @property
     def pki(self) -> Path:
@@ -86,4 +88,5 @@ def control_plane_layout() -> Layout:
         node_ip="10.243.1.1",
         service_cidr="10.97.0.0/16",
         node="pagefleet-test",
+        has_node=False,
     )

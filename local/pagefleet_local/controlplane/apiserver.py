@@ -25,7 +25,7 @@ AUDIT_POLICY = {
 }
 
 
-def start(layout: Layout, binaries: Binaries, authority: Authority, *, node: bool) -> Daemon:
+def start(layout: Layout, binaries: Binaries, authority: Authority) -> Daemon:
     names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
     server = authority.issue(
         "apiserver", "kube-apiserver", hosts=[*names, "localhost", "127.0.0.1", layout.node_ip, layout.api_service_ip]
@@ -47,7 +47,7 @@ def start(layout: Layout, binaries: Binaries, authority: Authority, *, node: boo
             "--bind-address=0.0.0.0",
             f"--advertise-address={layout.node_ip}",
             # Without a node the address above does not exist, and nobody reads the kubernetes Endpoints.
-            f"--endpoint-reconciler-type={'lease' if node else 'none'}",
+            f"--endpoint-reconciler-type={'lease' if layout.has_node else 'none'}",
             f"--tls-cert-file={server.certificate}",
             f"--tls-private-key-file={server.key}",
             f"--client-ca-file={ca}",

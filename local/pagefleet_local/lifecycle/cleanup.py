@@ -70,6 +70,8 @@ def _named(layout: Layout, name: str) -> list[int]:
 
 def _containers(layout: Layout) -> list[int]:
     """Shims of our containerd and everything below them."""
+    if not layout.has_node:
+        return []
     parents: dict[int, int] = {}
     shims: set[int] = set()
     for entry in Path("/proc").glob("[0-9]*"):
@@ -110,6 +112,8 @@ def _unmount(layout: Layout) -> None:
 
 def _our_namespaces(layout: Layout) -> list[str]:
     """CNI's namespaces whose pod link holds an address of our pod network."""
+    if not layout.has_node:  # one without a link may be a pod's of another cluster, which is being made
+        return []
     names = []
     prefix = layout.pod_cidr.rsplit(".", 1)[0] + "."
     for path in Path("/run/netns").glob("cni-*"):
@@ -131,6 +135,8 @@ def _namespaces(layout: Layout) -> None:
 
 def _owns_kubelet_names(layout: Layout) -> bool:
     """Whether chains and cgroups named by kubelet and kube-proxy are ours: no other kubelet runs on the machine."""
+    if not layout.has_node:
+        return False
     ours = set(marked(layout))
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -156,7 +162,7 @@ def _our_rules(layout: Layout, table: str) -> list[str]:
 
 
 def _rules(layout: Layout) -> None:
-    if shutil.which("iptables") is None:
+    if not layout.has_node or shutil.which("iptables") is None:
         return
     for table in TABLES:
         ours = _our_rules(layout, table)

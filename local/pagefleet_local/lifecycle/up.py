@@ -26,7 +26,6 @@ class Options:
     """`accelerators` of the extended resource `accelerator` are put on the Node, so that GPU scheduling runs."""
 
     layout: Layout = field(default_factory=paths.layout)
-    node: bool = True
     accelerator: str = "nvidia.com/gpu"
     accelerators: int = 8
 
@@ -46,8 +45,8 @@ def up(options: Options) -> Cluster:
     if layout.state.exists() or cleanup.leftovers(layout):
         with stage("cleaning up after an earlier, unfinished run"):
             cleanup.down(layout)
-    preflight.check(layout, node=options.node, running=False)
-    prepare(node=options.node)
+    preflight.check(layout, node=layout.has_node, running=False)
+    prepare(node=layout.has_node)
     try:
         _start(options)
     except BaseException:
@@ -70,12 +69,12 @@ def prepare(*, node: bool = True) -> None:
 def healthy(options: Options) -> bool:
     """Whether every daemon runs and the API server (and the Node) is ready."""
     layout = options.layout
-    names = ("etcd", *CONTROL_PLANE, *(NODE if options.node else ()))
+    names = ("etcd", *CONTROL_PLANE, *(NODE if layout.has_node else ()))
     if any(Daemon(layout, name).pid() is None for name in names):
         return False
     authority = Authority(layout.pki)
     admin = authority.issue("admin", "pagefleet-admin", ["system:masters"])
-    return apiserver.ready(layout, authority, admin) and (not options.node or node_ready(layout))
+    return apiserver.ready(layout, authority, admin) and (not layout.has_node or node_ready(layout))
 
 
 def _start(options: Options) -> None:
@@ -84,15 +83,15 @@ def _start(options: Options) -> None:
     layout.logs.mkdir(exist_ok=True)
     authority = Authority(layout.pki)
     authority.ensure()
-    binaries = kubernetes.binaries(kubernetes.COMPONENTS if options.node else CONTROL_PLANE)
+    binaries = kubernetes.binaries(kubernetes.COMPONENTS if layout.has_node else CONTROL_PLANE)
     with stage("etcd and kube-apiserver"):
-        if options.node:
+        if layout.has_node:
             network.start(layout)
         etcd.start(layout, authority)
-        apiserver.start(layout, binaries, authority, node=options.node)
+        apiserver.start(layout, binaries, authority)
     with stage("kube-controller-manager and kube-scheduler"):
         controllers.start(layout, binaries, authority)
-    if not options.node:
+    if not layout.has_node:
         return
     with stage("containerd, kubelet, kube-proxy"):
         subprocess.run(["mount", "--make-rshared", "/"], check=True)

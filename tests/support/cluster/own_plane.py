@@ -29,7 +29,7 @@ class OwnPlane:
 def control_plane() -> Iterator[Cluster]:
     """Run etcd, API server, controllers and scheduler, and remove everything of them at the end."""
     layout = control_plane_layout()
-    cluster = up(Options(layout=layout, node=False))
+    cluster = up(Options(layout=layout))
     try:
         yield cluster
     finally:
