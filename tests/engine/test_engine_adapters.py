@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.engine.files import FAMILIES, random_model
 from support.engine.reference import KERNELS, answers, ask, assert_all_greedy, engine, serve, tiny
 from transformers import LlamaForCausalLM
 
@@ -82,6 +83,37 @@ def test_an_adapter_is_merged_weights(changes: dict[str, Any], kernels: str, tmp
     assert answers(served, PROMPTS, 8, ["a"] * 6) != plain, "the adapter makes no difference"
     assert_answers(served, merged, "a")
     assert_answers(served, model, None)
+
+
+@pytest.mark.parametrize(
+    ("family", "modules"),
+    [
+        ("glm4", ("q_proj", "k_proj", "o_proj", "down_proj")),
+        ("gemma2", ALL),
+        ("olmo2", ALL),
+        ("granite", ALL),
+        ("gpt_oss", ALL[:4]),
+    ],
+)
+def test_adapters_of_other_families_are_merged_weights(family: str, modules: tuple[str, ...], tmp_path: Path) -> None:
+    """Their heads are rotated in another order, or what a layer adds is normalised or scaled."""
+    model = random_model(FAMILIES[family])
+    model.save_pretrained(tmp_path)
+    merged = adapter(tmp_path / "one", model, modules=modules)
+    served = engine(f"file://{tmp_path}", adapters=(("one", str(tmp_path / "one")),))
+    prompts = [[token % 93 for token in prompt] for prompt in PROMPTS]
+    generated = answers(served, prompts, 6, ["one"] * len(prompts))
+    assert_all_greedy(merged, list(zip(prompts, generated, strict=True)))
+
+
+def test_adapters_of_experts_are_refused(tmp_path: Path) -> None:
+    model = random_model(FAMILIES["qwen2_moe"])
+    model.save_pretrained(tmp_path)
+    adapter(tmp_path / "one", model, modules=("q_proj",))
+    path = tmp_path / "one/adapter_model.safetensors"
+    save_file({name.replace("self_attn.q_proj", "mlp.gate_proj"): one for name, one in load_file(path).items()}, path)
+    with pytest.raises(ModelError, match="layer 0, gate_proj: adapters of experts are not supported"):
+        engine(f"file://{tmp_path}", adapters=(("one", str(tmp_path / "one")),))
 
 
 def test_a_batch_of_several_adapters_and_none_shares_no_pages_between_them(tmp_path: Path) -> None:
