@@ -28,7 +28,26 @@ def custom_only(field: str, value: object) -> Example:
     return Example(f"spec.engine.{field}", "is for runtime custom only", given, {**CUSTOM, **given})
 
 
+SECRET, CONFIG = {"name": "tokens", "key": "hub"}, {"name": "settings", "key": "mode"}
+
+
+def variable(**given: Any) -> dict[str, Any]:
+    return {"engine.env": [{"name": "MODE", **given}]}
+
+
 ENGINE_EXAMPLES = (
+    Example(
+        "spec.engine.env",
+        "each variable needs value or valueFrom, and not both",
+        variable(value="a", valueFrom={"secretKeyRef": SECRET}),
+        variable(valueFrom={"secretKeyRef": SECRET}),
+    ),
+    Example(
+        "spec.engine.env",
+        "each valueFrom needs secretKeyRef or configMapKeyRef, and not both",
+        variable(valueFrom={"secretKeyRef": SECRET, "configMapKeyRef": CONFIG}),
+        variable(valueFrom={"configMapKeyRef": CONFIG}),
+    ),
     Example(
         "spec.engine.image",
         "is required for other accelerators",

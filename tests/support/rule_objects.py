@@ -44,6 +44,15 @@ NAMES = st.sampled_from(["a", "b"])
 LIMIT = st.fixed_dictionaries(
     {"header": NAMES}, optional={"requestsPerMinute": st.just(1), "tokensPerMinute": st.just(2)}
 )
+VARIABLE = st.fixed_dictionaries(
+    {"name": NAMES},
+    optional={
+        "value": st.just("a"),
+        "valueFrom": st.fixed_dictionaries(
+            {}, optional=dict.fromkeys(("secretKeyRef", "configMapKeyRef"), st.just({"name": "s", "key": "k"}))
+        ),
+    },
+)
 PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     (): st.fixed_dictionaries(
         {
@@ -134,6 +143,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("model", "speculation"): st.fixed_dictionaries(
         {"method": st.sampled_from(["ngram", "draft", "none"])}, optional={"model": st.just("file:///d")}
     ),
+    ("engine",): st.fixed_dictionaries({}, optional={"env": st.lists(VARIABLE, max_size=3)}),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries(
         {"min": st.integers(0, 5), "max": st.integers(1, 5), "mode": st.sampled_from(["internal", "external"])},
