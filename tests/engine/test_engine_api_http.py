@@ -141,7 +141,7 @@ def test_the_clients_error_carries_parameter_and_code(client: openai.OpenAI) -> 
         ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": {"99": 1}}, "logit_bias"),
         ({"logit_bias": {str(i): 1 for i in range(301)}}, "logit_bias"), ({"min_tokens": 2}, "min_tokens"),
         ({"timeout": 0}, "timeout"), ({"timeout": "1"}, "timeout"), ({"priority": 1.5}, "priority"),
-        ({"cache_salt": ""}, "cache_salt"), ({"suffix": "x"}, "suffix"), ({"store": True}, "store"),
+        ({"cache_salt": ""}, "cache_salt"), ({"suffix": "x"}, "suffix"), ({"store": 0}, "store"),
         ({"guided_regex": "("}, "guided_regex"), ({"use_beam_search": True}, "use_beam_search"),
         ({"colour": "red"}, "colour"), ({"temperature": "hot"}, "temperature"), ({"temperature": 2.1}, "temperature"),
         ({"temperature": True}, "temperature"), ({"top_p": 0}, "top_p"), ({"min_p": -0.1}, "min_p"),
