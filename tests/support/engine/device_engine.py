@@ -14,8 +14,10 @@ from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
     Glm4Config,
+    GlmConfig,
     GptOssConfig,
     GraniteConfig,
+    GraniteMoeConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -51,6 +53,7 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
          "pad_token_id": 0},
     ),
     "phi3": (Phi3Config, {"pad_token_id": 0, "sliding_window": 31}),
+    "glm": (GlmConfig, {"pad_token_id": 0}),
     "glm4": (Glm4Config, {"pad_token_id": 0}),
     "olmo2": (Olmo2Config, {"pad_token_id": 0}),
     "granite": (GraniteConfig, {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
@@ -64,6 +67,10 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "qwen3_moe": (
         Qwen3MoeConfig,
         {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "norm_topk_prob": True},
+    ),
+    "granitemoe": (
+        GraniteMoeConfig,
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "residual_multiplier": 0.4, "attention_multiplier": 0.1},
     ),
     "gpt_oss": (
         GptOssConfig,
