@@ -5,6 +5,7 @@ arrives, is cut, or whether it is a call at all.
 from __future__ import annotations
 
 import json
+import time
 from itertools import count
 from typing import Any
 
@@ -221,3 +222,22 @@ def test_the_template_shows_how_a_model_reasons() -> None:
     assert detected(None) is detected("{{ messages }}") is Reasoning.NONE
     assert detected("{% if '</think>' in content %}") is Reasoning.QWEN3
     assert detected("<|start|>assistant<|channel|>analysis<|message|>") is Reasoning.OPENAI_GPTOSS
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        (Style.PYTHONIC, "[stop(x=[" + "1," * 32_000 + "])]"),
+        (Style.PYTHONIC, "[" + "stop()," * 9_000 + "]"),
+        (Style.QWEN3_CODER, "<function=stop>" * 5_000),
+        (Style.QWEN3_CODER, "<tool_call>" * 5_000),
+        (Style.MISTRAL, "[TOOL_CALLS]" * 5_000),
+    ],
+)
+def test_no_text_stalls_its_reader(style: Style, text: str) -> None:
+    """Whole at once, which is more than any step brings. The bound is for a busy machine: the last fault took seconds."""
+    stream = parser(Dialect(style))
+    before = time.thread_time()
+    made = message([*stream.feed(text), *stream.finish()])
+    assert time.thread_time() - before < 0.05
+    assert made["content"] == text

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from pagefleet_engine.api.parsing.deltas import Delta, Functions, overlap
 
+MAX_FAILURES = 32  # each is looked at again when a long text ends within a block
+
 
 @dataclass(frozen=True)
 class Call:
@@ -56,6 +58,7 @@ class MarkedCalls:
         self._space = ""  # held back: spaces around calls are no content
         self._body: Body | None = None  # the block that the text begins with
         self._plain = False  # no more blocks can come
+        self._left = MAX_FAILURES  # blocks that may be none, before the rest is content
         self._out: list[Delta] = []
         self.calls = 0
 
@@ -113,7 +116,8 @@ class MarkedCalls:
                 raise NoCall
             calls = self._body.calls(self._text[:end])
         except NoCall:
-            self._body, self._plain = None, self._plain or self._whole
+            self._left -= 1
+            self._body, self._plain = None, self._plain or self._whole or not self._left
             self._send(next((len(begin) for begin in self._begins if self._text.startswith(begin)), 1))
             return True
         self._body, self._text, self._space = None, self._text[end:], ""
