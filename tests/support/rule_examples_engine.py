@@ -49,6 +49,12 @@ ENGINE_EXAMPLES = (
         variable(valueFrom={"configMapKeyRef": CONFIG}),
     ),
     Example(
+        "spec.pod.priorityClassName",
+        "system-cluster-critical and system-node-critical are for the cluster's own pods",
+        {"pod": {"priorityClassName": "system-node-critical"}},
+        {"pod": {"priorityClassName": "interactive"}},
+    ),
+    Example(
         "spec.engine.image",
         "is required for other accelerators",
         {"resources.accelerator.name": "example.com/npu"},

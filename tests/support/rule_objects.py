@@ -144,6 +144,7 @@ PARTS: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
         {"method": st.sampled_from(["ngram", "draft", "none"])}, optional={"model": st.just("file:///d")}
     ),
     ("engine",): st.fixed_dictionaries({}, optional={"env": st.lists(VARIABLE, max_size=3)}),
+    ("pod",): st.fixed_dictionaries({}, optional={"priorityClassName": st.sampled_from(["system-node-critical", "a"])}),
     ("engine", "scheduling"): st.fixed_dictionaries({}, optional=SCHEDULING),
     ("scaling",): st.fixed_dictionaries(
         {"min": st.integers(0, 5), "max": st.integers(1, 5), "mode": st.sampled_from(["internal", "external"])},

@@ -76,7 +76,8 @@ def test_generated_pods_pass_restricted_and_hold_no_token(name: str) -> None:
         pod = manifest["spec"]["template"]["spec"]
         assert list(violations(pod)) == []
         assert pod["automountServiceAccountToken"] is False
-        assert "serviceAccountName" not in pod
+        named = child.spec.pod.service_account_name if manifest["kind"] == "Deployment" else ""
+        assert pod.get("serviceAccountName", "") == named
         assert not [volume for volume in pod["volumes"] if {"projected", "hostPath"} & set(volume)]
         assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in pod["containers"])
 
@@ -209,7 +210,12 @@ FOREIGN: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("engine", "apiKeySecretRef", "name"), "../admin"),
     (("engine", "apiKeySecretRef", "key"), "../../keys"),
     (("engine", "apiKeySecretRef", "namespace"), "kube-system"),
-    (("engine", "env"), [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
+    (("engine", "env"), [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "namespace": "b"}}}]),
+    (("engine", "env"), [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]),
+    (("pod",), {"imagePullSecrets": [{"name": "s", "namespace": "b"}]}),
+    (("pod",), {"automountServiceAccountToken": True}),
+    (("pod",), {"securityContext": {"runAsUser": 0}}),
+    (("pod",), {"volumes": [{"name": "x", "hostPath": {"path": "/"}}]}),
     (("engine", "env"), [{"name": "X", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]),
     (("traffic", "fallback", "service"), "team-b/chat"), (("traffic", "fallback", "namespace"), "team-b"),
     (("engine", "args"), ["--model=/etc/shadow"]), (("engine", "args"), ["--api-key-file", "/etc/shadow"]),

@@ -10,6 +10,7 @@ from pagefleet_operator.domain.spec.rules.evaluate import violations
 from pagefleet_operator.domain.spec.rules.guard import GUARD_RULES
 from pagefleet_operator.domain.spec.rules.model import MODEL_RULES
 from pagefleet_operator.domain.spec.rules.nodes import NODE_RULES
+from pagefleet_operator.domain.spec.rules.pods import POD_RULES
 from pagefleet_operator.domain.spec.rules.rollout import ROLLOUT_RULES
 from pagefleet_operator.domain.spec.rules.runtime import RUNTIME_RULES
 from pagefleet_operator.domain.spec.rules.scaling import SCALING_RULES
@@ -18,6 +19,7 @@ from pagefleet_operator.domain.spec.schema.structure import SpecError
 
 RULES = (
     *MODEL_RULES,
+    *POD_RULES,
     *SCALING_RULES,
     *ROLLOUT_RULES,
     *GUARD_RULES,

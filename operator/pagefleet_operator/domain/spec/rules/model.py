@@ -1,4 +1,4 @@
-"""Rules within `.spec.model`, of the limits that its length sets, and within `.spec.engine`: scheduling and variables."""
+"""Rules within `.spec.model`, of the limits that its length sets, and within `.spec.engine.scheduling`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,6 @@ OUTPUT = f"{given('engine.limits.outputTokens')} && has(self.model.maxLength)"
 PAGE = f"(has(self.engine.kvCache.pageSize) ? self.engine.kvCache.pageSize : {DEFAULT_PAGE_SIZE})"
 
 MODEL_RULES = (
-    Rule(
-        ("engine",),
-        "spec.engine.env",
-        "!has(self.env) || self.env.all(e, has(e.value) != has(e.valueFrom))",
-        "each variable needs value or valueFrom, and not both",
-    ),
-    Rule(
-        ("engine",),
-        "spec.engine.env",
-        "!has(self.env) || self.env.all(e, !has(e.valueFrom) || "
-        "has(e.valueFrom.secretKeyRef) != has(e.valueFrom.configMapKeyRef))",
-        "each valueFrom needs secretKeyRef or configMapKeyRef, and not both",
-    ),
     Rule(
         (),
         "spec.engine.limits.promptTokens",
