@@ -154,18 +154,20 @@ class EngineClient:
                 outputs = [await queue.get()]
                 while not queue.empty():
                     outputs.append(queue.get_nowait())
+                computed: list[TokenOutput] = []
+                failure: EngineDied | RequestFailed | None = None
                 for output in outputs:
-                    if output is None:
-                        raise self._death()
-                    mine[output.request_id].take(output)
-                    if output.finish_reason == Finish.ABORT:
-                        raise EngineDied("the engine gave this request up", "engine_aborted")
-                    if output.finish_reason == Finish.ERROR:
-                        raise RequestFailed(
-                            f"the engine could not compute this request ({output.request_id}) and has ended it; "
-                            "do not send it again unchanged"
-                        )
-                yield [output for output in outputs if output is not None]
+                    failure = self._failure(output)
+                    if output is not None:
+                        mine[output.request_id].take(output)
+                        if failure is None:
+                            computed.append(output)
+                    if failure is not None:
+                        break
+                if computed:  # also those before a failure are the client's
+                    yield computed
+                if failure is not None:
+                    raise failure
         finally:
             if timer is not None:
                 timer.cancel()
@@ -173,6 +175,19 @@ class EngineClient:
                 del self._open[request_id]
                 if one.left:
                     self._send(Abort(request_id))
+
+    def _failure(self, output: TokenOutput | None) -> EngineDied | RequestFailed | None:
+        """Return why a request ends without an answer; None for an output of an answer."""
+        if output is None:
+            return self._death()
+        if output.finish_reason == Finish.ABORT:
+            return EngineDied("the engine gave this request up", "engine_aborted")
+        if output.finish_reason == Finish.ERROR:
+            return RequestFailed(
+                f"the engine could not compute this request ({output.request_id}) and has ended it; "
+                "do not send it again unchanged"
+            )
+        return None
 
     def abort(self, request_id: str, index: int) -> None:
         """Abort one answer of an open request: its client needs no more of it."""
