@@ -17,8 +17,8 @@ constexpr int64_t kColumns = 32;  // of one packed block: two registers
 // How weights are stored. kCodes4 and kCodes8: scale * code + offset, with a scale and an offset for each row and group.
 enum class Storage : int64_t { kFloat = 0, kInt8 = 1, kCodes4 = 2, kCodes8 = 3, kBfloat16 = 4, kHalf = 5 };
 
-// The use of a product: it is y [rows, n], is added to y, or, for a gated one, activation(first half) * second half is
-// y [rows, n / 2].
+// The use of a product: it is y [rows, n], is added to y, or, for one gated by SiLU, silu(first half) * second half is
+// y [rows, n / 2]. Other activations follow their product: a branch to them here would cost every product registers.
 enum class Into { kSet, kAdd, kGate };
 
 struct Input {
@@ -74,7 +74,7 @@ inline void finish(const Linear& linear, float* y, int64_t block, __m512 low, __
   }
   const __mmask16 first = lanes(linear.columns(block, 0)), second = lanes(linear.columns(block, 1));
   float *begin = y + linear.column(block, 0), *other = y + linear.column(block, 1);
-  if (into == Into::kGate) return _mm512_mask_storeu_ps(begin, first, gate(linear.activation, low, high));
+  if (into == Into::kGate) return _mm512_mask_storeu_ps(begin, first, _mm512_mul_ps(silu(low), high));
   if (into == Into::kAdd) {
     low = _mm512_add_ps(low, _mm512_maskz_loadu_ps(first, begin));
     high = _mm512_add_ps(high, _mm512_maskz_loadu_ps(second, other));

@@ -52,11 +52,19 @@ inline void apply(Pool& pool, const Linear& linear, Input input, int64_t rows, f
 // y [rows, k] = or += down(activation(gate) * up) of x [rows, k], normalised where `norm` is given. y may be x.
 inline void mlp(Pool& pool, const Linear& gate_up, const Linear& down, const float* norm, float epsilon, int64_t rows,
                 const float* x, float* y, Into into) {
-  static Array<float> inner;  // one caller at a time
+  static Array<float> inner, halves;  // one caller at a time
+  const bool fused = gate_up.activation == Activation::kSilu;
   float* gated = grown(inner, std::min(rows, kMlpRows) * down.k);
+  float* both = fused ? nullptr : grown(halves, std::min(rows, kMlpRows) * gate_up.n);
   for (int64_t row = 0; row < rows; row += kMlpRows) {
     const int64_t count = std::min(kMlpRows, rows - row);
-    apply(pool, gate_up, {x + row * gate_up.k, norm, epsilon}, count, gated, Into::kGate);
+    const Input input{x + row * gate_up.k, norm, epsilon};
+    if (fused) {
+      apply(pool, gate_up, input, count, gated, Into::kGate);
+    } else {
+      apply(pool, gate_up, input, count, both, Into::kSet);
+      by_rows(pool, count, [&](int64_t i) { gate(gate_up.activation, both + i * gate_up.n, gated + i * down.k, down.k); });
+    }
     apply(pool, down, {gated}, count, y + row * down.n, into);
   }
 }

@@ -68,8 +68,8 @@ inline __m512 gelu_tanh(__m512 x) {
 // The function of a gated product's two halves; the numbers are those of `ACTIVATIONS` in native.py.
 enum class Activation : int { kNone = 0, kSilu = 1, kGeluTanh = 2, kClampedSwiglu = 3 };
 
-// Not inlined: the products' inner loops then have the registers that they have with SiLU alone.
-__attribute__((noinline, cold)) inline __m512 gate_other(Activation activation, __m512 x, __m512 up) {
+inline __m512 gate(Activation activation, __m512 x, __m512 up) {
+  if (activation == Activation::kSilu) return _mm512_mul_ps(silu(x), up);
   if (activation == Activation::kGeluTanh) return _mm512_mul_ps(gelu_tanh(x), up);
   const __m512 limit = _mm512_set1_ps(7.0f);  // gpt-oss: x sigmoid(1.702 x) (up + 1), both clamped at 7
   x = _mm512_min_ps(x, limit);
@@ -77,10 +77,6 @@ __attribute__((noinline, cold)) inline __m512 gate_other(Activation activation, 
   const __m512 e = exp16(_mm512_min_ps(_mm512_mul_ps(x, _mm512_set1_ps(-1.702f)), _mm512_set1_ps(88.0f)));
   const __m512 swish = _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
   return _mm512_mul_ps(_mm512_add_ps(up, _mm512_set1_ps(1.0f)), swish);
-}
-
-inline __m512 gate(Activation activation, __m512 x, __m512 up) {
-  return activation == Activation::kSilu ? _mm512_mul_ps(silu(x), up) : gate_other(activation, x, up);
 }
 
 inline __mmask16 lanes(int64_t count) { return count >= 16 ? 0xffff : __mmask16((1u << count) - 1); }
