@@ -18,7 +18,8 @@ from support.private import command
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
-NIGHT = {"gpu", "vllm"}  # they need a machine that few have
+# They need a machine that few have, or an environment of their own for each client.
+NIGHT = {"gpu", "vllm", "clients"}
 
 
 @dataclass(frozen=True)
