@@ -21,6 +21,7 @@ from pagefleet_gateway.measuring.first_tokens import FirstToken, StreamError
 from pagefleet_gateway.picking.expected import MIN_MEASUREMENTS, Load
 
 STREAM = {"model": "smol", "messages": [{"role": "user", "content": "hello"}], "stream": True}
+SECONDS = 0.6  # from a request to the first token of its engine
 
 
 @pytest.fixture
@@ -45,14 +46,15 @@ async def stream(fleet: Fleet) -> tuple[int, float | None, str]:
 
 @pytest.mark.parametrize("headers", HEADERS)
 async def test_the_window_s_time_to_first_token_is_the_client_s(fleet: Fleet, headers: str) -> None:
-    await fleet.engine(STABLE, headers=headers, first_token=0.6)
+    await fleet.engine(STABLE, headers=headers, first_token=SECONDS)
     fleet.serve((STABLE, 100))
     status, felt, text = await stream(fleet)
     assert (status, text) == (200, "".join(TOKENS)) and felt is not None
     (bucket,) = (int(one) for one in (await fleet.measured())["ttft"])
-    assert bucket_of(felt * 0.95) <= bucket <= bucket_of(felt * 1.05)
+    # The client reads a token late where the machine is busy, and the engine never sends it early.
+    assert bucket_of(SECONDS * 0.98) <= bucket <= bucket_of(felt * 1.05)
     (line,) = fleet.lines
-    assert float(str(line["ttft_us"])) / 1e6 == pytest.approx(felt, rel=0.05)
+    assert SECONDS * 0.98 <= float(str(line["ttft_us"])) / 1e6 <= felt * 1.05
 
 
 @pytest.mark.parametrize("headers", HEADERS)
