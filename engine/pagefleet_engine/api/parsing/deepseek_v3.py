@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 
 from pagefleet_engine.api.parsing.deltas import Functions
-from pagefleet_engine.api.parsing.json_scan import read
 from pagefleet_engine.api.parsing.marked_calls import Body, Call, MarkedCalls, NoCall
 
 BAR, GAP = "\N{FULLWIDTH VERTICAL LINE}", "\N{LOWER ONE EIGHTH BLOCK}"
@@ -30,14 +29,10 @@ def stream(functions: Functions) -> MarkedCalls:
 
 
 class _Block(Body):
-    def __init__(self, functions: Functions) -> None:
-        super().__init__(functions)
-        self._at = 0
-
     def end(self, text: str, last: bool) -> int | None:
         marker = CALLS_END if text.startswith(CALLS_BEGIN) else CALL_END
-        found = text.find(marker, max(0, self._at - len(marker)))
-        self._at = len(text)
+        found = text.find(marker, max(0, self.at - len(marker)))
+        self.at = len(text)
         if found >= 0:
             return found + len(marker)
         if last:  # cut, or ended without the marker: the calls that are complete count
@@ -53,10 +48,5 @@ class _Block(Body):
             name, arguments = (fenced[1], fenced[2]) if fenced else (first.strip(), rest.strip())
             if not found or name not in self.functions.schemas:
                 raise NoCall
-            call = read(f'{{"name": "{name}", "arguments": {arguments}}}', self.functions.schemas)
-            if call is None:
-                raise NoCall
-            made.append(Call(*call))
-        if not made:
-            raise NoCall
+            made.append(self.call(f'{{"name": "{name}", "arguments": {arguments}}}'))
         return made

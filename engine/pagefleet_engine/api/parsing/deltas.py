@@ -66,6 +66,45 @@ class Functions:
     new_id: Callable[[], str] = new_call_id
 
 
+class Written:
+    """The deltas of one answer. Spaces around calls are no content: those at the end of content are held back."""
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions, self._space, self._out = functions, "", list[Delta]()
+        self.calls = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the answer has as many calls as it may have."""
+        return self.calls >= self._functions.limit
+
+    def content(self, text: str) -> None:
+        text = self._space + text
+        content = text.rstrip()
+        self._space = text[len(content) :]
+        if content:
+            self._out.append(Delta(content=content))
+
+    def call(self, name: str, arguments: str) -> None:
+        """Add a call; one beyond the limit is dropped."""
+        self._space = ""
+        if not self.full:
+            self._out.append(Delta(index=self.calls, id=self._functions.new_id(), name=name, arguments=arguments))
+            self.calls += 1
+
+    def arguments(self, text: str) -> None:
+        """Add to the arguments of the last call."""
+        self._out.append(Delta(index=self.calls - 1, arguments=text))
+
+    def take(self, last: bool) -> list[Delta]:
+        """Return the deltas since the last time. `last`: no more text follows."""
+        if last and not self.calls and self._space:
+            self._out.append(Delta(content=self._space))
+            self._space = ""
+        out, self._out = self._out, []
+        return out
+
+
 class Plain:
     """Text without calls."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from pagefleet_engine.api.parsing.deltas import Delta, Functions, overlap
+from pagefleet_engine.api.parsing.deltas import Delta, Functions, Written, overlap
 from pagefleet_engine.api.parsing.json_scan import Scan, read
 
 BEGIN, END, PYTHON = "<tool_call>", "</tool_call>", "<|python_tag|>"
@@ -34,18 +34,18 @@ class JsonCalls:
         *,
         tagged: bool,
     ) -> None:
-        self._names, self._limit, self._eager = functions.schemas.keys(), functions.limit, functions.eager
-        self._new_id, self._tagged = functions.new_id, tagged
+        self._names, self._eager, self._tagged = functions.schemas.keys(), functions.eager, tagged
         self._state = _State.CONTENT if tagged else _State.START
         self._text = ""  # not sent yet
-        self._space = ""  # held back: spaces around calls are no content
         self._opening = ""  # the text that led to the state CALL: content, if no call follows
         self._plain = False  # without tags: no more calls can come
         self._scan = Scan()
         self._sent: int | None = None  # eager: where the arguments that are not sent yet begin in the call's text
-        self._out: list[Delta] = []
-        self.calls = 0
-        """The number of calls so far; finish_reason is "tool_calls" when it is not 0."""
+        self._written = Written(functions)
+
+    @property
+    def calls(self) -> int:
+        return self._written.calls
 
     def feed(self, text: str) -> list[Delta]:
         self._text += text
@@ -64,11 +64,7 @@ class JsonCalls:
         }
         while steps[self._state](last):
             pass
-        if last and not self.calls and self._space:
-            self._out.append(Delta(content=self._space))
-            self._space = ""
-        out, self._out = self._out, []
-        return out
+        return self._written.take(last)
 
     def _start(self, last: bool) -> bool:
         prefix = re.match(r"\s*(?:<\|python_tag\|>)?\s*", self._text)
@@ -109,7 +105,7 @@ class JsonCalls:
             self._send_content(len(self._opening))
             return True
         self._text, self._state = self._text[end:], _State.TAIL
-        self._send_call(call[0], call[1])
+        self._written.call(*call)
         return True
 
     def _tail(self, last: bool) -> bool:
@@ -139,27 +135,18 @@ class JsonCalls:
         return True
 
     def _send_content(self, size: int) -> None:
-        """Send the first `size` characters as content, and hold back the spaces at their end."""
-        text, self._text = self._space + self._text[:size], self._text[size:]
-        content = text.rstrip()
-        self._space = text[len(content) :]
-        if content:
-            self._out.append(Delta(content=content))
-
-    def _send_call(self, name: str, arguments: str) -> None:
-        self._space = ""
-        if self.calls < self._limit:
-            self._out.append(Delta(index=self.calls, id=self._new_id(), name=name, arguments=arguments))
-            self.calls += 1
+        """Send the first `size` characters as content."""
+        self._written.content(self._text[:size])
+        self._text = self._text[size:]
 
     def _send_arguments(self) -> None:
         if self._sent is None:
             head = HEAD.match(self._text)
-            if head is None or head[1] not in self._names or self.calls >= self._limit:
+            if head is None or head[1] not in self._names or self._written.full:
                 return
             self._sent = head.end()
-            self._send_call(head[1], "")
+            self._written.call(head[1], "")
         upto = self._scan.closed or self._scan.at
         if upto > self._sent:
-            self._out.append(Delta(index=self.calls - 1, arguments=self._text[self._sent : upto]))
+            self._written.arguments(self._text[self._sent : upto])
             self._sent = upto

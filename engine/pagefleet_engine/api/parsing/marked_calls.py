@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pagefleet_engine.api.parsing.deltas import Delta, Functions, overlap
+from pagefleet_engine.api.parsing.deltas import Delta, Functions, Written, overlap
+from pagefleet_engine.api.parsing.json_scan import read
 
 MAX_FAILURES = 32  # each is looked at again when a long text ends within a block
 
@@ -28,6 +29,7 @@ class Body(ABC):
 
     def __init__(self, functions: Functions) -> None:
         self.functions = functions
+        self.at = 0  # where reading goes on
 
     @abstractmethod
     def end(self, text: str, last: bool) -> int | None:
@@ -35,7 +37,14 @@ class Body(ABC):
 
     @abstractmethod
     def calls(self, text: str) -> list[Call]:
-        """Return the calls of a block that is complete. Raises NoCall."""
+        """Return the calls of a block that is complete; a block without any is none. Raises NoCall."""
+
+    def call(self, text: str) -> Call:
+        """Return the call that a JSON object of `name` and `arguments` is. Raises NoCall."""
+        known = read(text, self.functions.schemas)
+        if known is None:
+            raise NoCall
+        return Call(*known)
 
 
 class MarkedCalls:
@@ -50,17 +59,17 @@ class MarkedCalls:
         body: Callable[[Functions], Body],
         *begins: str,
         whole: bool = False,
-        new_id: Callable[[], str] | None = None,
     ) -> None:
         self._functions, self._make, self._begins, self._whole = functions, body, begins, whole
-        self._new_id = new_id or functions.new_id
         self._text = ""  # not sent yet
-        self._space = ""  # held back: spaces around calls are no content
         self._body: Body | None = None  # the block that the text begins with
         self._plain = False  # no more blocks can come
         self._left = MAX_FAILURES  # blocks that may be none, before the rest is content
-        self._out: list[Delta] = []
-        self.calls = 0
+        self._written = Written(functions)
+
+    @property
+    def calls(self) -> int:
+        return self._written.calls
 
     def feed(self, text: str) -> list[Delta]:
         self._text += text
@@ -72,11 +81,7 @@ class MarkedCalls:
     def _run(self, last: bool) -> list[Delta]:
         while self._block(last) if self._body is not None else self._content(last):
             pass
-        if last and not self.calls and self._space:
-            self._out.append(Delta(content=self._space))
-            self._space = ""
-        out, self._out = self._out, []
-        return out
+        return self._written.take(last)
 
     def _content(self, last: bool) -> bool:
         """Send content up to the next marker; true when a block begins."""
@@ -115,27 +120,20 @@ class MarkedCalls:
             if end is None:
                 raise NoCall
             calls = self._body.calls(self._text[:end])
+            if not calls:
+                raise NoCall
         except NoCall:
             self._left -= 1
             self._body, self._plain = None, self._plain or self._whole or not self._left
             self._send(next((len(begin) for begin in self._begins if self._text.startswith(begin)), 1))
             return True
-        self._body, self._text, self._space = None, self._text[end:], ""
+        self._body, self._text = None, self._text[end:]
         self._plain = self._whole
         for call in calls:
-            self._add(call)
+            self._written.call(call.name, call.arguments)
         return True
 
-    def _add(self, call: Call) -> None:
-        if self.calls < self._functions.limit:
-            made = Delta(index=self.calls, id=self._new_id(), name=call.name, arguments=call.arguments)
-            self._out.append(made)
-            self.calls += 1
-
     def _send(self, size: int) -> None:
-        """Send the first `size` characters as content, and hold back the spaces at their end."""
-        text, self._text = self._space + self._text[:size], self._text[size:]
-        content = text.rstrip()
-        self._space = text[len(content) :]
-        if content:
-            self._out.append(Delta(content=content))
+        """Send the first `size` characters as content."""
+        self._written.content(self._text[:size])
+        self._text = self._text[size:]

@@ -11,7 +11,7 @@ import secrets
 import string
 
 from pagefleet_engine.api.parsing.deltas import Functions
-from pagefleet_engine.api.parsing.json_scan import Scan, read
+from pagefleet_engine.api.parsing.json_scan import Scan
 from pagefleet_engine.api.parsing.marked_calls import Body, Call, MarkedCalls, NoCall
 
 BEGIN = "[TOOL_CALLS]"
@@ -22,7 +22,7 @@ LETTERS = string.ascii_letters + string.digits
 
 
 def stream(functions: Functions) -> MarkedCalls:
-    return MarkedCalls(functions, _Block, BEGIN, new_id=call_id)
+    return MarkedCalls(functions, _Block, BEGIN)
 
 
 def call_id() -> str:
@@ -33,7 +33,7 @@ def call_id() -> str:
 class _Block(Body):
     def __init__(self, functions: Functions) -> None:
         super().__init__(functions)
-        self._at = len(BEGIN)  # where the part begins that is read next
+        self.at = len(BEGIN)
         self._scan: Scan | None = None  # of the object that begins there
         self._name: str | None = None
         self._list = False
@@ -45,8 +45,6 @@ class _Block(Body):
         return self._complete if end is None and last and self._found else end
 
     def calls(self, text: str) -> list[Call]:
-        if not self._found:
-            raise NoCall
         return self._found
 
     def _read(self, text: str) -> int | None:
@@ -54,27 +52,27 @@ class _Block(Body):
             if self._scan is None and not self._head(text):
                 return None
             if self._list and self._scan is None:  # the list has ended
-                return self._at
+                return self.at
             if self._scan is None or (size := self._object(text)) is None:
                 return None
-            self._take(text[self._at : self._at + size])
-            self._at, self._scan = self._at + size, None
-            self._complete = self._at
+            self._take(text[self.at : self.at + size])
+            self.at, self._scan = self.at + size, None
+            self._complete = self.at
             if not self._list:
-                return self._at
+                return self.at
 
     def _object(self, text: str) -> int | None:
         scan = self._scan
         if scan is None:
             return None
-        size = scan.run(text[self._at :])
+        size = scan.run(text[self.at :])
         if scan.bad:
             raise NoCall
         return size
 
     def _head(self, text: str) -> bool:
         """Read up to the next object, or to the end of the list; false when more text is needed."""
-        rest = text[self._at :]
+        rest = text[self.at :]
         bare = rest.lstrip()
         if not bare:
             return False
@@ -82,17 +80,17 @@ class _Block(Body):
         if self._list or (bare[0] == "[" and not self._found):
             sign = bare[0]
             if not self._list and sign == "[":
-                self._list, self._at = True, self._at + skipped + 1
+                self._list, self.at = True, self.at + skipped + 1
                 return self._head(text)
             if sign == "]":
-                self._at += skipped + 1
+                self.at += skipped + 1
                 return True
             if sign == "," and self._found:
-                self._at += skipped + 1
+                self.at += skipped + 1
                 return self._head(text)
             if sign != "{":
                 raise NoCall
-            self._at += skipped
+            self.at += skipped
             self._scan = Scan()
             return True
         opening = rest.find("{", 0, MAX_HEAD)
@@ -103,12 +101,9 @@ class _Block(Body):
         head = HEAD.fullmatch(rest[:opening])
         if head is None or head[1] not in self.functions.schemas:
             raise NoCall
-        self._name, self._at, self._scan = head[1], self._at + opening, Scan()
+        self._name, self.at, self._scan = head[1], self.at + opening, Scan()
         return True
 
     def _take(self, text: str) -> None:
         whole = text if self._list else f'{{"name": "{self._name}", "arguments": {text}}}'
-        call = read(whole, self.functions.schemas)
-        if call is None:
-            raise NoCall
-        self._found.append(Call(*call))
+        self._found.append(self.call(whole))

@@ -29,7 +29,7 @@ def stream(functions: Functions) -> MarkedCalls:
 class _Block(Body):
     def __init__(self, functions: Functions) -> None:
         super().__init__(functions)
-        self._at, self._depth, self._quote = 0, 0, ""
+        self._depth, self._quote = 0, ""
 
     def end(self, text: str, last: bool) -> int | None:
         head = HEAD.match(text)
@@ -39,24 +39,24 @@ class _Block(Body):
             return None
         if head[1] not in self.functions.schemas:
             raise NoCall
-        while self._at < len(text):
-            if self._at > MAX_CHARACTERS or self._depth > MAX_DEPTH:
+        while self.at < len(text):
+            if self.at > MAX_CHARACTERS or self._depth > MAX_DEPTH:
                 raise NoCall
             if self._quote:
                 if not self._within(text):
                     return None
                 continue
-            match = SIGNS.search(text, self._at)
+            match = SIGNS.search(text, self.at)
             if match is None:
-                self._at = len(text)
+                self.at = len(text)
                 break
-            self._at = match.end()
+            self.at = match.end()
             if match[0] in "'\"":
                 self._quote = match[0]
                 continue
             self._depth += 1 if match[0] in "[({" else -1
             if self._depth == 0:
-                return self._at
+                return self.at
         return None
 
     def calls(self, text: str) -> list[Call]:
@@ -66,7 +66,7 @@ class _Block(Body):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a model's "\\d" is no mistake of ours
                 tree = ast.parse(text, mode="eval").body
-            if not isinstance(tree, ast.List) or not tree.elts:
+            if not isinstance(tree, ast.List):
                 raise NoCall
             return [self._call(one) for one in tree.elts]
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -74,14 +74,14 @@ class _Block(Body):
 
     def _within(self, text: str) -> bool:
         """Go to the end of the string that is open; false when more text is needed."""
-        while self._at < len(text):
-            sign = text[self._at]
+        while self.at < len(text):
+            sign = text[self.at]
             if sign == "\\":
-                if self._at + 1 >= len(text):
+                if self.at + 1 >= len(text):
                     return False
-                self._at += 2
+                self.at += 2
                 continue
-            self._at += 1
+            self.at += 1
             if sign == self._quote:
                 self._quote = ""
                 return True

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_engine.api.parsing.deltas import Functions
-from pagefleet_engine.api.parsing.json_scan import read
 from pagefleet_engine.api.parsing.marked_calls import Body, Call, MarkedCalls, NoCall
 
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -28,21 +27,17 @@ def stream(functions: Functions) -> MarkedCalls:
 
 
 class _Block(Body):
-    def __init__(self, functions: Functions) -> None:
-        super().__init__(functions)
-        self._at = 0
-
     def end(self, text: str, last: bool) -> int | None:
         wrapped = text.startswith(BEGIN)
         begin = text[len(BEGIN) : len(BEGIN) + MAX_HEAD].lstrip() if wrapped else text
         if not begin.startswith(FUNCTION) and (last or not FUNCTION.startswith(begin)):
             raise NoCall
         marker = END if wrapped else FUNCTION_END
-        while (found := text.find(marker, self._at)) >= 0:
-            self._at = found + len(marker)
+        while (found := text.find(marker, self.at)) >= 0:
+            self.at = found + len(marker)
             if not wrapped or text[:found].rstrip().endswith(FUNCTION_END):
-                return self._at
-        self._at = max(self._at, len(text) - len(marker))
+                return self.at
+        self.at = max(self.at, len(text) - len(marker))
         complete = text.rfind(FUNCTION_END) if last else -1
         return complete + len(FUNCTION_END) if complete >= 0 else None
 
@@ -54,12 +49,7 @@ class _Block(Body):
                 raise NoCall
             schema = self.functions.schemas[head[1]]
             values = {key.strip(): _value(text, schema, key.strip()) for key, text in PARAMETER.findall(part)}
-            call = read(json.dumps({"name": head[1], "arguments": values}), self.functions.schemas)
-            if call is None:
-                raise NoCall
-            made.append(Call(*call))
-        if not made:
-            raise NoCall
+            made.append(self.call(json.dumps({"name": head[1], "arguments": values})))
         return made
 
 
