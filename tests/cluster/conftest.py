@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from pagefleet_operator.kube.client import Api
 
 HERE = Path(__file__).parent
 RAN_BEFORE = pytest.StashKey[bool]()
+LOG_SHOWN = 6000  # characters
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,6 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ordered = sorted((items[index] for index in places), key=lambda item: item.get_closest_marker("last") is not None)
     for index, item in zip(places, ordered, strict=True):
         items[index] = item
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the operator's log with a test that failed: it mostly says why."""
+    report = yield
+    plane = getattr(item, "funcargs", {}).get("plane")
+    if report.failed and plane is not None:
+        report.sections.append(("the operator's log", plane.operator.log.read_text()[-LOG_SHOWN:]))
+    return report
 
 
 @pytest.fixture(scope="session", name="control_plane")

@@ -260,6 +260,14 @@ class Applier:
         except ApiError as error:
             if error.status in (CONFLICT, NOT_FOUND):
                 await self._refresh(KIND, metadata["namespace"], metadata["name"], path)
+            elif error.status in REFUSALS:
+                # Kubernetes before 1.30 checks the spec again when the status is written. A CRD that became stricter then
+                # refuses the status of what is stored, and no condition can say so.
+                message = (
+                    "the API server refuses this service's status: its pods stay as they are, and no weight and no "
+                    f"condition changes, not even by a rollback, until this is corrected: {error.message}"
+                )
+                await self._once(service, "StatusRefused", message)
             raise
 
     async def _refresh(self, kind: str, namespace: str, name: str, path: str) -> None:

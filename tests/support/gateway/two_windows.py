@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from aiohttp import web
+from support.loopback import own_address
 
 from pagefleet_contract.names import GATEWAY_INTERNAL_PORT
 from pagefleet_contract.sketch import bucket_of, total
@@ -15,7 +16,7 @@ from pagefleet_gateway.measuring.windows import Windows
 from pagefleet_gateway.picking.ledger import Group
 from pagefleet_operator.domain.status.observation import Slice
 
-ADDRESSES, KEY, BEGIN = ("127.66.1.1", "127.66.1.2"), ("team", "chat"), 1_800_000_000
+ADDRESSES, KEY, BEGIN = (own_address(0), own_address(1)), ("team", "chat"), 1_800_000_000
 
 
 class Gateways:

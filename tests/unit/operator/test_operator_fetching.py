@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from support.loopback import own_address
 
 from pagefleet_contract.names import ENGINE_PORT, GATEWAY_INTERNAL_PORT
 from pagefleet_operator.domain.status.plan import SpareOrder
@@ -40,7 +41,7 @@ from pagefleet_operator.metrics.gateway_windows import GatewayWindows, Own
 from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.wake_ups import Wakes
 
-ADDRESS = "127.66.0.7"
+ADDRESS, HOSTILE = own_address(0), own_address(1)
 PAGE = "pagefleet_num_requests_waiting 1\npagefleet_num_requests_running 2\n"
 PAGE += "pagefleet_kv_pages 10\npagefleet_kv_pages_free 5\npagefleet_kv_pages_cached 1\n"
 
@@ -227,11 +228,9 @@ async def test_pods_of_a_tenant_that_do_not_answer_have_limited_places(pods: Pod
     app.router.add_get("/metrics", hang)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.66.0.8", ENGINE_PORT).start()
+    await web.TCPSite(runner, HOSTILE, ENGINE_PORT).start()
     hostile = [
-        asyncio.create_task(
-            EngineReadings(pods.session).read("127.66.0.8", account=accounts.open(("hostile", "chat"), 200))
-        )
+        asyncio.create_task(EngineReadings(pods.session).read(HOSTILE, account=accounts.open(("hostile", "chat"), 200)))
         for _ in range(200)
     ]
     try:

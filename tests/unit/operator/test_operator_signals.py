@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from support.loopback import own_address
 
 from pagefleet_contract import sketch
 from pagefleet_contract.engine_metrics import Engine
@@ -34,7 +34,6 @@ from pagefleet_operator.metrics.prometheus_client import Prometheus
 from pagefleet_operator.metrics.promql_gates import PrometheusGates
 
 ABSENT = "127.66.0.1"  # nobody listens there
-MAX_TRIES = 50
 GATE = Gate("queue", 'up{namespace="$namespace",revision="$canary"}', None, 5.0, 0.0)
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -44,24 +43,11 @@ class Peer:
 
     def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
         self.session, self.port = session, port
-        self.address = ""
+        self.address = own_address()
         self.answer: Answer = text("")
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         return await self.answer(request)
-
-
-async def listen(peer: Peer, runner: web.AppRunner) -> None:
-    """Listen at the peer's port, which the contract fixes, at a loopback address where nobody else uses it."""
-    for tries in range(1, MAX_TRIES + 1):
-        peer.address = f"127.66.{random.randint(1, 255)}.{random.randint(1, 254)}"
-        try:
-            await web.TCPSite(runner, peer.address, peer.port).start()
-        except OSError:
-            if tries == MAX_TRIES:
-                raise
-        else:
-            return
 
 
 @pytest_asyncio.fixture(params=[])
@@ -72,7 +58,7 @@ async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
         peer = Peer(session, request.param)
         app.router.add_route("*", "/{path:.*}", peer.handle)
         await runner.setup()
-        await listen(peer, runner)
+        await web.TCPSite(runner, peer.address, peer.port).start()
         yield peer
     await runner.cleanup()
 
