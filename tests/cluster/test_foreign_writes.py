@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.cluster.plane import Plane
-from support.cluster.services import NAMESPACE, audited, decided, ready, settled, view
+from support.cluster.services import NAMESPACE, audited, decided_more, ready, settled, view
 
 from pagefleet_local.base.certificates import Authority
 from pagefleet_local.fleet.kubectl import until
@@ -120,13 +120,8 @@ def committed(plane: Plane, name: str) -> int:
 
 async def idle_writes(plane: Plane, name: str) -> int:
     """How many writes four decisions make."""
-    before, decisions = len(writes(plane, name)), {await decided(plane, name)}
-
-    async def decided_again() -> bool:
-        decisions.add(await decided(plane, name))
-        return len(decisions) > 4
-
-    await until(decided_again, timeout=60, what="four more decisions")
+    before = len(writes(plane, name))
+    await decided_more(plane, name)
     return len(writes(plane, name)) - before
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.cluster.plane import Plane
-from support.cluster.services import NAMESPACE, audited, decided, service, settled
-
-from pagefleet_local.fleet.kubectl import until
+from support.cluster.services import NAMESPACE, audited, decided_more, service, settled
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 NAME = "required"
@@ -56,11 +54,6 @@ async def test_the_pods_have_what_the_cluster_requires_and_nothing_is_written_tw
     def writes() -> int:
         return sum(str(event["objectRef"].get("name", "")).startswith(f"{NAME}-") for event in audited(plane))
 
-    before, decisions = writes(), {await decided(plane, NAME)}
-
-    async def decided_again() -> bool:
-        decisions.add(await decided(plane, NAME))
-        return len(decisions) > 4
-
-    await until(decided_again, timeout=60, what="four more decisions")
+    before = writes()
+    await decided_more(plane, NAME)
     assert writes() == before

@@ -3,16 +3,14 @@ parts of several ranks are the parts of one product."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from support.engine.device_engine import device_engine, finish, prompts, saved
-from support.engine.formats import FORMATS, write
+from support.engine.formats import FORMATS, store, write
 from support.engine.reference import all_logits, ask, assert_all_greedy, engine, serve
 
 from pagefleet_engine.core.requests import EngineConfig, EngineRequest, SamplingParams
@@ -33,7 +31,6 @@ FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 # Of the logits' norm: FP8 keeps 3 bits of mantissa, twice in each of 14 products; a wrong scale would be near 1.
 NEAR = 0.25
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def words(values: torch.Tensor) -> torch.Tensor:
@@ -61,18 +58,10 @@ def fp8(weight: torch.Tensor, rows: bool) -> dict[str, torch.Tensor]:
 def quantised(folder: Path, method: str) -> str:
     """Save a whole model whose linear layers are stored in the format of `method`."""
     uri, _ = saved(folder, vocab_size=304)
-    state: dict[str, torch.Tensor] = {}
-    for name, tensor in load_file(folder / "model.safetensors").items():
-        layer = name.removesuffix(".weight")
-        if layer.rpartition(".")[2] not in PROJECTIONS:
-            state[name] = tensor
-            continue
-        parts = awq(tensor) if method == "awq" else fp8(tensor, rows=method == "fp8 rows")
-        state |= {f"{layer}.{part}": stored.contiguous() for part, stored in parts.items()}
-    save_file(state, folder / "model.safetensors")
-    document = json.loads((folder / "config.json").read_text())
-    config = AWQ if method == "awq" else FP8
-    (folder / "config.json").write_text(json.dumps({**document, "quantization_config": config}))
+    if method == "awq":
+        store(folder, AWQ, lambda _, weight: awq(weight))
+    else:
+        store(folder, FP8, lambda _, weight: fp8(weight, rows=method == "fp8 rows"))
     return uri
 
 

@@ -32,7 +32,7 @@ class FirstToken:
 
 def holds_error(piece: bytes) -> bool:
     """Return whether a piece has an event that is an error: the engine gave the answer up within a 200."""
-    return any(mark in piece for mark in ERRORS) or piece.startswith(ERRORS)
+    return any(mark in piece for mark in ERRORS)
 
 
 def _typed(kind: str, event: dict[str, object]) -> bool:

@@ -42,25 +42,25 @@ class Backlogs:
         level, at = self._levels.get(pod.uid, (0.0, now))
         if not level:
             return 0.0
-        throughput = self._throughputs.get(_revision_key(pod))
+        throughput = self._throughputs.get(revision_key(pod))
         return 0.0 if throughput is None else max(0.0, level - (now - at) * throughput)
 
     def record_first_token(self, pod: Pod, tokens: float, seconds: float) -> None:
         """Learn from a prompt of so many uncached tokens whose first token came after so many seconds."""
         if tokens < MIN_TOKENS or seconds <= 0:
             return
-        measured, key = tokens / seconds, _revision_key(pod)
+        measured, key = tokens / seconds, revision_key(pod)
         estimate = self._throughputs.setdefault(key, measured)
         gain = GAIN_QUICKER if measured > estimate else GAIN_SLOWER
         self._throughputs[key] = estimate + gain * (measured - estimate)
 
     def retain(self, pods: Collection[Pod]) -> None:
         """Forget pods and revisions that are not among `pods`."""
-        self._pods, keys = {pod.uid: pod for pod in pods}, {_revision_key(pod) for pod in pods}
+        self._pods, keys = {pod.uid: pod for pod in pods}, {revision_key(pod) for pod in pods}
         self._levels = {uid: level for uid, level in self._levels.items() if uid in self._pods}
         self.sent = {uid: tokens for uid, tokens in self.sent.items() if uid in self._pods}
         self._throughputs = {key: value for key, value in self._throughputs.items() if key in keys}
 
 
-def _revision_key(pod: Pod) -> RevisionKey:
+def revision_key(pod: Pod) -> RevisionKey:
     return (pod.namespace, pod.service, pod.revision)

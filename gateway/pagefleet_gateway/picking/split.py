@@ -8,6 +8,7 @@ import random
 from collections.abc import Collection, Mapping
 
 from pagefleet_gateway.cluster.state import Pod, Service, ServiceKey
+from pagefleet_gateway.picking.backlog import RevisionKey, revision_key
 
 Weights = tuple[tuple[str, int], ...]
 TRIAL_REQUESTS = 6  # that may wait for the first answer of a canary, at all gateways together
@@ -81,7 +82,7 @@ class Trials:
 
     def __init__(self) -> None:
         """`requests` may be in flight from this gateway to a canary on trial."""
-        self._answered: set[tuple[ServiceKey, str]] = set()
+        self._answered: set[RevisionKey] = set()
         self.requests = TRIAL_REQUESTS
 
     def share(self, gateways: int) -> None:
@@ -90,15 +91,15 @@ class Trials:
 
     def record_answer(self, pod: Pod) -> None:
         """Record that a pod of a revision has answered."""
-        self._answered.add(((pod.namespace, pod.service), pod.revision))
+        self._answered.add(revision_key(pod))
 
     def tries(self, service: Service, revision: str) -> bool:
         """Return whether the revision is a canary on trial."""
-        return revision == service.canary and (service.key, revision) not in self._answered
+        return revision == service.canary and (*service.key, revision) not in self._answered
 
     def retain(self, pods: Collection[Pod]) -> None:
         """Forget revisions that have none of `pods`."""
-        self._answered &= {((pod.namespace, pod.service), pod.revision) for pod in pods}
+        self._answered &= {revision_key(pod) for pod in pods}
 
 
 def canary_forced(service: Service, headers: Mapping[str, str]) -> bool:

@@ -76,6 +76,17 @@ async def decided(plane: Plane, name: str) -> float:
     return float(page["read"])
 
 
+async def decided_more(plane: Plane, name: str, times: int = 4) -> None:
+    """Wait until the operator has decided about a service so many times more."""
+    decisions = {await decided(plane, name)}
+
+    async def enough() -> bool:
+        decisions.add(await decided(plane, name))
+        return len(decisions) > times
+
+    await until(enough, timeout=60, what=f"{times} more decisions")
+
+
 def alert(name: str, revision: str, status: str = "firing") -> dict[str, object]:
     labels = {"alertname": "Bad", "severity": "page", "namespace": NAMESPACE, "service": name, "revision": revision}
     entry = {"status": status, "labels": labels, "startsAt": "2026-01-01T00:00:00Z", "fingerprint": f"f-{name}"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,17 +158,28 @@ def write(folder: Path, form: str) -> tuple[str, Any]:
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES)).eval()
     model.save_pretrained(folder)
+
+    def packed(layer: str, tensor: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        tensors, weight = pack(tensor)
+        with torch.no_grad():
+            model.get_submodule(layer).weight.copy_(weight)
+        return tensors
+
+    store(folder, config, packed)
+    return f"file://{folder}", model
+
+
+def store(
+    folder: Path, config: Mapping[str, Any], pack: Callable[[str, torch.Tensor], Mapping[str, torch.Tensor]]
+) -> None:
+    """Store a saved model's linear layers in another format. `pack` makes the parts of a layer from its name and its weight."""
     state: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
         layer = name.removesuffix(".weight")
         if layer.rpartition(".")[2] not in PROJECTIONS:
             state[name] = tensor
             continue
-        tensors, weight = pack(tensor)
-        state |= {f"{layer}.{part}": stored.contiguous() for part, stored in tensors.items()}
-        with torch.no_grad():
-            model.get_submodule(layer).weight.copy_(weight)
+        state |= {f"{layer}.{part}": stored.contiguous() for part, stored in pack(layer, tensor).items()}
     save_file(state, folder / "model.safetensors")
     document = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**document, "quantization_config": config}))
-    return f"file://{folder}", model

@@ -23,7 +23,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Piece:
-    """One step of an answer: new text, as reasoning, content and calls where these are told apart. The last one says why it
+    """One step of an answer: new text, also as reasoning, content and calls where a parser separates these. The last one says why it
     ended."""
 
     text: str = ""

@@ -43,7 +43,7 @@ class Generation:
 
     @property
     def parsed(self) -> bool:
-        """Whether the answers' text is told apart into reasoning, content and calls."""
+        """Whether a parser divides the answers' text into reasoning, content and calls."""
         return self.plan.parser is not None
 
     async def pieces(self) -> AsyncGenerator[list[tuple[int, Piece]]]:

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER, PROMPT_TOKENS_HEADER
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -57,9 +59,14 @@ class Shape:
         return {"index": index, **body, "logprobs": logprobs, "finish_reason": finish}
 
 
-def answer(document: Mapping[str, Any]) -> web.Response:
-    """Return the document as JSON; the encoder is quick enough for the largest."""
-    return web.Response(body=_encoder.encode(document), content_type="application/json")
+def answer(document: Mapping[str, Any], prompt: int | None = None, completion: int | None = None) -> web.Response:
+    """Return the document as JSON; the encoder is quick enough for the largest.
+
+    The headers have the numbers of tokens that are given: `prompt` were read, and `completion` written.
+    """
+    counts = {PROMPT_TOKENS_HEADER: prompt, OUTPUT_TOKENS_HEADER: completion}
+    headers = {name: str(count) for name, count in counts.items() if count is not None}
+    return web.Response(body=_encoder.encode(document), content_type="application/json", headers=headers)
 
 
 def event(document: Mapping[str, Any], named: bool = False) -> bytes:

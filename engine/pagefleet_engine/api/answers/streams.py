@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -17,10 +17,20 @@ from pagefleet_engine.api.base.in_thread import run_in_thread
 from pagefleet_engine.api.base.logs import log
 
 
-def unexpected(error: Exception) -> ApiError:
-    """Log an error that nobody foresaw, and return what the client of a stream is sent: its headers are gone."""
-    log("error", f"{type(error).__name__}: {error}")
-    return ApiError(500, "internal error", code="internal_error")
+async def fail(events: Events, error: Exception, document: Callable[[ApiError], Mapping[str, Any]]) -> None:
+    """End a stream that has begun with an event: its headers are gone. Raises the error where it has not.
+
+    `document` makes the event. An error that nobody foresaw is logged.
+    """
+    if not events.begun:
+        raise error
+    if isinstance(error, ApiError):
+        shown = error
+    else:
+        log("error", f"{type(error).__name__}: {error}")
+        shown = ApiError(500, "internal error", code="internal_error")
+    await events.send(document(shown))
+    await events.end(done=False, error=shown.code)
 
 
 class Stream:
@@ -39,11 +49,7 @@ class Stream:
             except ConnectionError:
                 raise
             except Exception as error:
-                if not self._events.begun:
-                    raise
-                shown = error if isinstance(error, ApiError) else unexpected(error)
-                await self._events.send(shown.document())
-                await self._events.end(done=False, error=shown.code)
+                await fail(self._events, error, ApiError.document)
             else:
                 if self._parameters.include_usage:
                     await self._events.send(self._shape.chunk([], {"usage": self._generation.usage.document()}))

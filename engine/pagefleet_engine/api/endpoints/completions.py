@@ -12,7 +12,6 @@ from typing import Any
 
 from aiohttp import web
 
-from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER, PROMPT_TOKENS_HEADER
 from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.answers.answer import Piece
 from pagefleet_engine.api.answers.events import Events
@@ -61,17 +60,11 @@ class Completions:
                 async for batch in batches:
                     for at, piece in batch:
                         got[at].append(piece)
-            whole = shapes.answer(await run_in_thread(generation.entries(), lambda: _whole(generation, shape, got)))
-            whole.headers[OUTPUT_TOKENS_HEADER] = str(generation.usage.completion)
-            whole.headers[PROMPT_TOKENS_HEADER] = str(generation.usage.prompt)
-            return whole
+            whole = await run_in_thread(generation.entries(), lambda: _whole(generation, shape, got))
+            return shapes.answer(whole, generation.usage.prompt, generation.usage.completion)
         finally:
-            used = generation.usage
-            traces.of(request).annotate({
-                "gen_ai.operation.name": "chat" if chat else "text_completion", "gen_ai.response.id": plan.id,
-                "gen_ai.request.model": parameters.model, "gen_ai.usage.input_tokens": used.prompt,
-                "gen_ai.usage.output_tokens": used.completion,
-            })  # fmt: skip
+            used, operation = generation.usage, "chat" if chat else "text_completion"
+            traces.annotate(request, operation, plan.id, parameters.model, used.prompt, used.completion)
 
 
 def _whole(generation: Generation, shape: Shape, got: list[list[Piece]]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
-from pagefleet_contract.headers import PROMPT_TOKENS_HEADER
 from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.backend.engine import EngineClient, EngineDied, RequestFailed
 from pagefleet_engine.api.backend.models import Models
@@ -52,9 +51,7 @@ class Embeddings:
             for index, vector in enumerate(vectors)
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        whole = shapes.answer({"object": "list", "data": data, "model": asked.model, "usage": usage})
-        whole.headers[PROMPT_TOKENS_HEADER] = str(tokens)
-        return whole
+        return shapes.answer({"object": "list", "data": data, "model": asked.model, "usage": usage}, tokens)
 
     async def vectors(
         self, asked: Embedding, arrival: float, timeout: float | None, param: str

@@ -15,7 +15,6 @@ from typing import Any
 
 from aiohttp import web
 
-from pagefleet_contract.headers import PROMPT_TOKENS_HEADER
 from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.answers.generation import Generation
 from pagefleet_engine.api.answers.logprobs import Vocabulary
@@ -149,9 +148,7 @@ class Scores:
 
 
 def _answer(document: Mapping[str, Any], tokens: int) -> web.Response:
-    whole = shapes.answer({**document, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
-    whole.headers[PROMPT_TOKENS_HEADER] = str(tokens)
-    return whole
+    return shapes.answer({**document, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}, tokens)
 
 
 def _product(first: Sequence[float], second: Sequence[float]) -> float:

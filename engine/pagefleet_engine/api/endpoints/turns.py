@@ -9,15 +9,13 @@ from contextlib import aclosing
 
 from aiohttp import web
 
-from pagefleet_contract.headers import OUTPUT_TOKENS_HEADER, PROMPT_TOKENS_HEADER
 from pagefleet_engine.api.answers import shapes
 from pagefleet_engine.api.answers.answer import Piece
 from pagefleet_engine.api.answers.events import Events
 from pagefleet_engine.api.answers.generation import Generation
 from pagefleet_engine.api.answers.logprobs import Vocabulary
-from pagefleet_engine.api.answers.streams import unexpected
+from pagefleet_engine.api.answers.streams import fail
 from pagefleet_engine.api.backend.engine import EngineClient
-from pagefleet_engine.api.base.errors import ApiError
 from pagefleet_engine.api.observability import traces
 from pagefleet_engine.api.observability.metrics import Metrics
 from pagefleet_engine.api.parameters import Parameters
@@ -65,17 +63,10 @@ class Turns:
                     for _, piece in batch:
                         turn.take(piece)
             finished()
-            whole = shapes.answer(writer.document)
-            whole.headers[OUTPUT_TOKENS_HEADER] = str(generation.usage.completion)
-            whole.headers[PROMPT_TOKENS_HEADER] = str(generation.usage.prompt)
-            return whole
+            return shapes.answer(writer.document, generation.usage.prompt, generation.usage.completion)
         finally:
             used = generation.usage
-            traces.of(request).annotate({
-                "gen_ai.operation.name": "chat", "gen_ai.response.id": writer.document["id"],
-                "gen_ai.request.model": parameters.model, "gen_ai.usage.input_tokens": used.prompt,
-                "gen_ai.usage.output_tokens": used.completion,
-            })  # fmt: skip
+            traces.annotate(request, "chat", writer.document["id"], parameters.model, used.prompt, used.completion)
 
     async def _stream(self, request: web.Request, turn: _Turn, finished: Finish) -> web.StreamResponse:
         generation, writer = turn.generation, turn.writer
@@ -91,11 +82,7 @@ class Turns:
             except ConnectionError:
                 raise
             except Exception as error:
-                if not events.begun:
-                    raise
-                shown = error if isinstance(error, ApiError) else unexpected(error)
-                await events.send(writer.failure(shown))
-                await events.end(done=False, error=shown.code)
+                await fail(events, error, writer.failure)
             else:
                 finished()
                 await events.end(done=False, tokens=generation.usage.completion)

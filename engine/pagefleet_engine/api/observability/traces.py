@@ -142,3 +142,11 @@ KEY: web.RequestKey[Span] = web.RequestKey("span", Unsent)
 def of(request: web.Request) -> Span:
     """Return the span that was begun for a request."""
     return request.get(KEY) or Unsent(None)
+
+
+def annotate(request: web.Request, operation: str, answer: str, model: str, prompt: int, completion: int) -> None:
+    """Describe a generation in its request's span: the answer's id, and the tokens read and written."""
+    of(request).annotate({
+        "gen_ai.operation.name": operation, "gen_ai.response.id": answer, "gen_ai.request.model": model,
+        "gen_ai.usage.input_tokens": prompt, "gen_ai.usage.output_tokens": completion,
+    })  # fmt: skip

@@ -27,7 +27,6 @@ from pagefleet_operator.domain.spec.schema.patterns import HEADER_NAME, LABEL_NA
 from pagefleet_operator.domain.spec.schema.structure import SpecError, at
 
 MAX_PERIOD_SECONDS = 1800.0
-MAX_LABEL_NAME = 316  # a prefix of 252, a slash and 63
 OWN_LABELS, OWN_PREFIX = (MANAGED_LABEL, NAME_LABEL), f"{GROUP}/"
 
 
@@ -110,7 +109,7 @@ def _label_names(spec: Mapping[str, Any]) -> Iterator[SpecError]:
     """Names of spec.pod that no object can have, or that are the operator's own."""
     for kind in ("labels", "annotations"):
         for name in at(spec, ("pod", kind)) or ():
-            if len(name) > MAX_LABEL_NAME or not re.fullmatch(LABEL_NAME, name):
+            if not re.fullmatch(LABEL_NAME, name):
                 form = "letters, digits, -, _ and ., at most 63, after a prefix such as example.com/ where it has one"
                 yield SpecError(f"spec.pod.{kind}", f"{name[:60]!r} is not a name of {kind}; allowed are {form}")
             elif name in OWN_LABELS or name.startswith(OWN_PREFIX):

@@ -23,7 +23,7 @@ SOURCE_FORMS = f"{', '.join(_FIRST)} or {_LAST}"
 URI = r"^((hf|file|python)://.+|pvc://[a-z0-9][-a-z0-9.]*(/.*)?)$"
 OBJECT_KEY = r"^[-._a-zA-Z0-9]+$"
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
-# Of a label or annotation: an optional DNS subdomain and a slash, then a name.
+# Of a label or annotation: an optional DNS subdomain of at most 252 and a slash, then a name of at most 63.
 LABEL_NAME = r"^([a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 RESOURCE_NAME = r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
 ADAPTER = f"^{ADAPTER_NAME}$"
